@@ -61,9 +61,8 @@ def merged(folder: Path, dtype: str) -> Written:
     import torch
 
     from stepmark.models.backbone import load_backbone
-    from stepmark.models.base import base_folder
     from stepmark.models.checkpoint import merge_adapter
-    from stepmark.models.default import default_folder
+    from stepmark.models.default import base_folder, default_folder
     from stepmark.models.detect import read_spec
     from stepmark.training.checkpoint import write_merged
 

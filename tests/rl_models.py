@@ -6,8 +6,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 
-from stepmark.models.grading import Grader
-from stepmark.models.prm import Ledger
+from stepmark.models.prm import Grader, Ledger
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 

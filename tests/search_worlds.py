@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from stepmark.batching import Written, cut_at_stop
-from stepmark.models import scorer
+from stepmark.models import prm as prms
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import MemoryReplies
@@ -70,7 +70,7 @@ class World:
     def answerers(self):
         return {
             **policy_answerers(self.policy),
-            **scorer.answerers(self.prm),
+            **prms.answerers(self.prm),
             **answers.answerers(answers.load_verifier("number")),
         }
 

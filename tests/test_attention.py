@@ -204,44 +204,6 @@ def test_pieces_are_attention_and_its_gradient(dtype, close, width, monkeypatch)
         torch.testing.assert_close(part.double(), want, rtol=close, atol=close * scale)
 
 
-@pytest.mark.parametrize("width", [1, 5, 64])
-@pytest.mark.parametrize("budget", [1000, 13])
-def test_each_piece_holds_the_keys_that_it_needs_and_no_other(width, budget, monkeypatch):
-    monkeypatch.setitem(attention._WIDTH, "cpu", width)
-    tree = pack(forest(7))
-    sees = path_matrix(tree)
-    for chunk in chunks(tree, budget):
-        at = np.concatenate([chunk.carried, np.arange(chunk.start, chunk.end)])
-        pieces = Plan.of_chunk(chunk, "cpu").pieces
-        assert [i for p in pieces for i in range(p.start, p.end)] == list(range(chunk.end - chunk.start))
-        for piece in pieces:
-            rows = sees[chunk.start + piece.start : chunk.start + piece.end]
-            keys = torch.from_numpy(at)[piece.keys]
-            assert keys.tolist() == rows.any(0).nonzero()[:, 0].tolist()
-            mask = torch.zeros(rows.shape[0], len(keys)) if piece.mask is None else piece.mask
-            assert torch.equal(mask == 0, rows[:, keys])
-            assert torch.equal(mask == -torch.inf, ~rows[:, keys])
-
-
-@pytest.mark.parametrize("config_class", CONFIGS)
-def test_the_plan_reaches_the_attention_of_every_layer(config_class):
-    """transformers hands keyword arguments that it does not know down to the attention; hold it to that."""
-    model = backbone(config_class)
-    model.set_attn_implementation(attention.NAME)
-    tree = pack([[1, 2, 3]])
-    plan = Plan.of_chunk(chunks(tree, 10)[0], "cpu")
-    plan.keep = torch.tensor([0, 2])
-    with torch.inference_mode():
-        model(
-            input_ids=torch.tensor([[1, 2, 3]]),
-            position_ids=torch.tensor([[0, 1, 2]]),
-            use_cache=False,
-            stepmark_plan=plan,
-        )
-    assert sorted(plan.kept) == [0, 1, 2]
-    assert {t.shape for pair in plan.kept.values() for t in pair} == {(1, 2, 2, 8)}
-
-
 @pytest.mark.parametrize("train", [False, True])
 def test_a_backbone_with_capped_logits_is_refused(train):
     """Gemma 2 squashes attention scores; computing it without would be a plausible number."""

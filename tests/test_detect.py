@@ -96,37 +96,15 @@ def test_the_names_of_published_checkpoints_tell(zoo, tmp_path):
         assert spec_of(tmp_path, str(tmp_path / name.rsplit("/", 1)[1].upper()) + "/", None).family == family
 
 
-def test_a_folder_named_like_a_published_checkpoint_loads(copy_of):
-    assert load(copy_of("rlhflow", "Llama3.1-8B-PRM-Deepseek-Data")).spec.family == "rlhflow"
-    # A token classifier like TRL's, and yet read otherwise: only the name tells.
-    assert load(copy_of("token-classification", "PURE-PRM-7B")).spec.family == "pure"
-
-
 def test_a_named_family_wins_over_everything(copy_of, zoo):
     folder = copy_of("token-classification", "PURE-PRM-7B")
     assert load(folder, family="token-classification").spec.family == "token-classification"
     assert load(zoo["qwen-prm"].folder, family="reasonflux-prm").spec.family == "reasonflux-prm"
 
 
-def test_an_adapter_alone_is_refused_without_a_family(zoo):
-    with pytest.raises(
-        UnknownFamilyError, match="an adapter alone does not tell its family: name one with `family`"
-    ):
-        load(zoo["versaprm-adapter"].folder)
-
-
 def test_an_unknown_family_names_the_nearest(zoo):
     with pytest.raises(UnknownNameError, match="Did you mean 'qwen-prm'"):
         load(zoo["qwen-prm"].folder, family="qwen_prm")
-
-
-def test_two_sizes_of_reasoneval_that_nothing_tells_apart(copy_of):
-    """Their tensors are alike and they are read at different tokens; a guess would be a plausible number."""
-    folder = copy_of("reasoneval-34b")
-    edit_config(folder, score_dimension=3)
-    edit_config(folder, architectures=None)
-    with pytest.raises(UnknownFamilyError, match=r"reasoneval, reasoneval-34b\. Name one with `family`"):
-        load(folder)
 
 
 @pytest.mark.parametrize(
@@ -295,44 +273,6 @@ def test_a_spoiled_checkpoint_of_a_named_family(copy_of, case):
         load(folder, family="qwen-prm")
 
 
-def test_a_value_head_with_two_values(copy_of):
-    folder = copy_of("skywork")
-    tensors = torch.load(folder / "pytorch_model.bin", weights_only=True)
-    tensors["v_head.summary.weight"] = torch.randn(2, 32)
-    tensors["v_head.summary.bias"] = torch.randn(2)
-    torch.save(tensors, folder / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match=r"v_head.summary.weight has 2 classes, and the spec reads 1"):
-        load(folder).score("p", ["a"])
-
-
-def test_a_bin_of_an_old_torch(copy_of, zoo):
-    folder = copy_of("skywork")
-    file = folder / "pytorch_model.bin"
-    tensors = torch.load(file, weights_only=True)
-    torch.save(tensors, file, _use_new_zipfile_serialization=False)
-    assert load(folder).score("p", ["a"]) == load(zoo["skywork"].folder).score("p", ["a"])
-
-
-def test_no_language_model_head_and_none_tied(copy_of):
-    folder = copy_of("rlhflow")
-    drop("lm_head.weight")(folder)
-    with pytest.raises(CheckpointError, match=r"no lm_head.weight and does not tie it"):
-        load(folder, family="rlhflow")
-
-
-def test_a_family_that_the_checkpoint_is_not(zoo):
-    with pytest.raises(CheckpointError, match=r"no tensor 'score_head.weight'; beside the backbone it holds"):
-        load(zoo["qwen-prm"].folder, family="reasoneval")
-
-
-@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "nowhere"])
-def test_a_folder_that_is_not_there(name):
-    with pytest.raises(
-        CheckpointError, match=r"there is no folder .*; expected a checkpoint's folder, or a hub name"
-    ):
-        load_prm(name)
-
-
 def test_an_implicit_prm_and_its_reference(zoo, copy_of):
     built = zoo["implicit"]
     with pytest.raises(UsageError, match="`reference` is for implicit PRMs"):
@@ -381,20 +321,3 @@ def test_remote_code_beside_the_weights_is_not_run(copy_of, tmp_path):
     edit_tokenizer.write_text(json.dumps(settings), encoding="utf-8")
     assert len(load(folder).score("p", ["a", "b"])) == 2
     assert not sign.exists()
-
-
-def test_a_spec_written_before_white_space_was_a_choice_strips_it(copy_of):
-    """As stepmark 0.2 wrote it: what was trained with stripped texts is scored with stripped texts."""
-    folder = copy_of("qwen-prm")
-    data = asdict(FAMILIES["qwen-prm"])
-    for name in ("step_space", "problem_space", "mark_is_text", "ending"):
-        del data["layout"][name]
-    (folder / "stepmark.json").write_text(json.dumps(data), encoding="utf-8")
-    prm = load_prm(str(folder), dtype="float32", device="cpu")
-    assert (prm.spec.layout.step_space, prm.spec.layout.problem_space) == ("strip", "strip")
-    spaced = prm.score(" How many?\n", ["  2 * 3 = 6. ", "\nSo 6.\n"])
-    assert spaced == prm.score("How many?", ["2 * 3 = 6.", "So 6."])
-    (folder / "stepmark.json").unlink()
-    assert spaced != load_prm(str(folder), dtype="float32", device="cpu").score(
-        " How many?\n", ["  2 * 3 = 6. ", "\nSo 6.\n"]
-    )

@@ -171,23 +171,6 @@ def test_the_opening_is_computed_once_in_a_run(budget):
     assert computed(first, 1, 1) == 10 + 1 + 1
 
 
-def test_a_read_inside_the_shared_opening_is_answered_every_time():
-    """What is kept are keys and values, not hidden states: a token that is read is computed again."""
-    runs = engine(budget=100)
-    sequences = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 6)]
-    for _ in range(2):
-        found = hidden(runs, sequences, [[2, 4], [2, 4]])
-        assert_equals_alone(found, tiny(), sequences)
-    assert runs.ledger.tokens_computed == 6 + 4
-
-
-def test_nothing_wanted_is_nothing_computed():
-    runs = engine(budget=100)
-    assert hidden(runs, [(1, 2), (1, 3)], [[], []]) == {}
-    assert runs.backbone.sizes == []
-    assert runs.ledger == Ledger()
-
-
 @pytest.mark.parametrize(
     "device",
     [
@@ -251,14 +234,6 @@ def test_windows_lose_nothing_and_are_bounded(items, budget):
         # It ended at the first chance: without its last run of one key it was not yet full.
         earlier = list(itertools.dropwhile(lambda item, key=group[-1][0]: item[0] == key, reversed(group)))
         assert sum(tokens for _, tokens, _ in earlier) < budget
-
-
-def test_windows_by_hand():
-    items = [("p", 4, "p1"), ("p", 4, "p2"), ("p", 4, "p3"), ("q", 1, "q1"), ("r", 9, "r1"), ("s", 1, "s1")]
-    assert list(windows(items, 10)) == [["p1", "p2", "p3"], ["q1", "r1"], ["s1"]]
-    giant = [("p", 50, i) for i in range(5)]
-    assert list(windows(giant, 10)) == [[0, 1, 2, 3], [4]]  # cut once 160 tokens are passed
-    assert list(windows([], 10)) == []
 
 
 SPEC = ScoringSpec(
@@ -327,27 +302,6 @@ def test_score_many_equals_plain_forward_passes(budget):
     assert max(prm.engine.backbone.sizes) <= budget
 
 
-def test_one_at_a_time_equals_all_at_once():
-    solutions = some_solutions()
-    together = [r.scores for r in grader().score_many(solutions)]
-    one_by_one = grader()
-    for solution, scores in zip(solutions, together, strict=True):
-        assert one_by_one.score(solution.problem.text, solution.texts) == pytest.approx(scores, abs=1e-5)
-
-
-def test_equal_input_gives_equal_output():
-    """Bit for bit, where the engine starts from the same state; to rounding, where its cache is warmer."""
-    solutions = some_solutions()
-    first, second = grader(), grader()
-    results = list(first.score_many(solutions))
-    assert results == list(second.score_many(solutions))
-    for again, result in zip(first.score_many(solutions), results, strict=True):
-        assert again.scores == pytest.approx(result.scores, abs=1e-5)
-    twins = [some_solutions()[3]] * 2
-    one, other = grader().score_many(twins)
-    assert one == other
-
-
 def endless(same_problem, pulled):
     for i in itertools.count():
         pulled.append(i)
@@ -398,17 +352,6 @@ def test_keep_going_yields_a_refusal_in_its_place():
     for solution, result in zip(solutions[1::2], results[1::2], strict=True):
         assert result.scores == pytest.approx(expected(prm, solution), abs=1e-5)
     assert prm.ledger.solutions == sum(isinstance(r, StepScores) for r in results)
-
-
-@pytest.mark.parametrize(("bad", "kind", "message"), bad_rows()[:-1])
-def test_without_keep_going_it_raises(bad, kind, message):
-    with pytest.raises(kind, match=message):
-        list(grader(max_tokens=80).score_many([*some_solutions(1, 1), bad]))
-
-
-def test_a_window_of_refusals_only():
-    results = list(grader().score_many([Solution.of("p", [" "])] * 3, keep_going=True))
-    assert [type(r) for r in results] == [Refusal] * 3
 
 
 def test_truncated_steps_have_no_score_and_the_others_their_own():

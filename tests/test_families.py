@@ -478,10 +478,6 @@ def assert_close(found, expected, tolerance, *, outcome):
         assert scores[len(earlier) :] == pytest.approx(true, abs=tolerance, rel=0)
 
 
-def test_every_family_is_tested_here():
-    assert {f.name for f in FAMILIES_HERE} == set(FAMILIES)
-
-
 def test_scores_spread_so_that_parity_means_something(case):
     family, built, _ = case
     problems = [*SOLUTIONS, *((PENS, steps) for steps in CANDIDATES)]
@@ -570,19 +566,6 @@ def test_outcome_model_as_transformers_classifies(zoo):
         assert last == pytest.approx(logit.sigmoid().item(), abs=1e-5)
 
 
-def test_reasoneval_7b_reads_the_last_token_but_one_and_34b_the_last(zoo):
-    """Indices of the published script, by hand: <s> is put back at the front and nothing else moves."""
-    tokenizer = zoo["reasoneval"].tokenizer
-    ids, reads = reasoneval_7b_row(tokenizer, "Q?", ["one two", "three"])
-    opening = plain(tokenizer, "Question:\nQ?\nAnswer:\nLet's think step by step.\n")
-    first, second = plain(tokenizer, "one two"), plain(tokenizer, "three")
-    assert ids == [1, *opening, *first, *second]
-    assert [ids[r] for r in reads] == [first[-2], second[-2]]
-    ids, reads = reasoneval_34b_row(tokenizer, "Q?", ["one two", "three"])
-    assert ids == [1, *opening, *first, *second]
-    assert [ids[r] for r in reads] == [first[-1], second[-1]]
-
-
 THREE = {"reasoneval": reasoneval_logits, "reasoneval-34b": reasoneval_logits, "three-class": rating_logits}
 
 
@@ -605,13 +588,6 @@ def test_three_classes(zoo, name):
             assert sum(row) == pytest.approx(1.0, abs=1e-9)
             assert with_neutral.scores[k] == pytest.approx(row[1] + row[2], abs=1e-12)
             assert without.scores[k] == pytest.approx(row[2], abs=1e-12)
-
-
-def test_two_classes_have_no_class_table(zoo):
-    prm = load_prm(str(zoo["qwen-prm"].folder), dtype="float32", device="cpu")
-    result = next(prm.score_many([Solution.of("p", ("a", "b"))]))
-    assert result.classes is None
-    assert result.class_names is None
 
 
 @pytest.mark.parametrize(

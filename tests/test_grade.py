@@ -17,8 +17,7 @@ from stepmark.errors import (
     UnknownNameError,
     UsageError,
 )
-from stepmark.models.grading import Grade, first_error, from_row, grade, graded, to_row
-from stepmark.models.prm import PRM, Ledger
+from stepmark.models.prm import PRM, Grade, Ledger, first_error, from_row, grade, graded, to_row
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Finding, Refusal, ScoredSolution, Solution, StepScores
 from stepmark.solutions.formats import GRADED_KEYS, read_solution

@@ -13,7 +13,7 @@ from stepmark import Client
 from stepmark.cli import main
 from stepmark.errors import BackendError, InputError, SettingError, UsageError
 from stepmark.integrations.hub_datasets import from_columns, to_columns
-from stepmark.models.grading import Grade, first_error
+from stepmark.models.prm import Grade, first_error
 from stepmark.models.remote.prm import RemotePRM
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Finding, ScoredSolution

@@ -12,19 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from stepmark.batching import Score
 from stepmark.errors import CheckpointError, UsageError
-from stepmark.models import identity, scorer
+from stepmark.models import identity
 from stepmark.models.generative import GENERATIVE, generative_prm
 from stepmark.models.identity import (
     CheckpointFiles,
     checkpoint_fingerprint,
-    identity_of,
     tensors_fingerprint,
 )
 from stepmark.models.load import load_prm, prm_identity
 from stepmark.models.policies import load_policy, policy_identity
-from stepmark.models.scripted import ScriptedPRM
 
 WEIGHTS = bytes(range(256)) * 64
 
@@ -53,13 +50,6 @@ def test_equal_content_in_two_places_is_one_model(tmp_path: Path) -> None:
     assert len(checkpoint_fingerprint(a)) == 64
 
 
-@pytest.mark.parametrize("at", [0, 1, 5000, len(WEIGHTS) - 1])
-def test_one_bit_of_the_weights_is_another_model(tmp_path: Path, at: int) -> None:
-    a, b = checkpoint(tmp_path / "a"), checkpoint(tmp_path / "b", changed(at))
-    assert (a / "model.safetensors").stat().st_size == (b / "model.safetensors").stat().st_size
-    assert checkpoint_fingerprint(a) != checkpoint_fingerprint(b)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -80,14 +70,6 @@ def test_files_that_decide_numbers_count(tmp_path: Path, name: str) -> None:
     assert len({without, one, checkpoint_fingerprint(folder)}) == 3
 
 
-@pytest.mark.parametrize("name", ["README.md", "train.json", "calibration.json", "run.log", "optimizer.bin"])
-def test_cards_and_logs_do_not(tmp_path: Path, name: str) -> None:
-    folder = checkpoint(tmp_path / "a")
-    before = checkpoint_fingerprint(folder)
-    (folder / name).write_text("something")
-    assert checkpoint_fingerprint(folder) == before
-
-
 def test_the_base_of_an_adapter_counts(tmp_path: Path) -> None:
     base = checkpoint(tmp_path / "base")
     adapter = tmp_path / "adapter"
@@ -100,13 +82,6 @@ def test_the_base_of_an_adapter_counts(tmp_path: Path) -> None:
     (base / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="holds no weights"):
         checkpoint_fingerprint(adapter)
-
-
-def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    for folder in (tmp_path, tmp_path / "none"):
-        with pytest.raises(CheckpointError, match="holds no weights"):
-            checkpoint_fingerprint(folder)
 
 
 def test_weights_that_change_between_loading_and_naming_are_refused(tmp_path: Path) -> None:
@@ -144,30 +119,6 @@ def test_a_digest_is_remembered_and_never_for_other_bytes(
     assert weights.stat().st_mtime_ns == was.st_mtime_ns
     assert checkpoint_fingerprint(folder) != first
     assert read[2:] == ["model.safetensors"]
-
-
-def test_a_file_that_was_written_just_now_is_not_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(identity, "_REMEMBERED_FROM", 1)
-    monkeypatch.setattr(identity, "_SETTLED", 3600.0)
-    checkpoint_fingerprint(checkpoint(tmp_path / "a"))
-    assert not (tmp_path / "cache" / "fingerprints.json").exists()
-
-
-@pytest.mark.parametrize("memory", ["", "[]", "{", '{"x": 1}', '{"x": {"state": 1}}'])
-def test_a_broken_memory_costs_time_only(
-    tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = checkpoint(tmp_path / "a")
-    first = checkpoint_fingerprint(folder)
-    monkeypatch.setattr(identity, "_REMEMBERED_FROM", 1)
-    monkeypatch.setattr(identity, "_SETTLED", 0.0)
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "fingerprints.json").write_text(memory)
-    assert checkpoint_fingerprint(folder) == first
-    monkeypatch.setenv("STEPMARK_CACHE", str(folder / "config.json" / "no-folder"))
-    assert checkpoint_fingerprint(folder) == first
 
 
 def test_it_needs_no_torch(tmp_path: Path) -> None:
@@ -223,18 +174,6 @@ def test_every_setting_that_decides_a_score_decides_the_identity(zoo, tmp_path: 
     assert prm_identity(three, read | {"neutral": "negative"}) != prm_identity(three, read)
 
 
-def test_weights_replaced_in_one_folder_are_another_prm(zoo, tmp_path: Path) -> None:
-    folder = tmp_path / "m"
-    shutil.copytree(zoo["token-classification"].folder, folder)
-    first = load_prm(str(folder), **CPU).identity
-    other = altered(folder, tmp_path / "other")
-    size = (folder / "model.safetensors").stat().st_size
-    shutil.rmtree(folder)
-    other.rename(folder)
-    assert (folder / "model.safetensors").stat().st_size == size
-    assert load_prm(str(folder), **CPU).identity != first
-
-
 def test_a_prm_whose_weights_were_replaced_after_loading_has_no_identity(zoo, tmp_path: Path) -> None:
     folder = tmp_path / "m"
     shutil.copytree(zoo["token-classification"].folder, folder)
@@ -243,19 +182,6 @@ def test_a_prm_whose_weights_were_replaced_after_loading_has_no_identity(zoo, tm
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-1] + b"x")
     with pytest.raises(CheckpointError, match=r"model\.safetensors was changed while"):
         _ = prm.identity
-
-
-def test_the_reference_of_an_implicit_prm_is_a_part_of_it(zoo, tmp_path: Path) -> None:
-    built = zoo["implicit"]
-    assert built.reference is not None
-    other = altered(built.reference.folder, tmp_path / "reference")
-    names = [
-        prm_identity(str(built.folder), CPU | {"family": "implicit", "reference": str(folder)})
-        for folder in (built.reference.folder, other)
-    ]
-    assert names[0] != names[1]
-    prm = load_prm(str(built.folder), family="implicit", reference=str(other), **CPU)
-    assert prm.identity == names[1]
 
 
 def test_one_bit_of_a_model_in_memory_is_another_identity() -> None:
@@ -296,10 +222,3 @@ def test_a_prm_of_ones_own_names_itself_or_is_refused(
     assert prm_identity("own_identities:named", {}) == "rules 1"
     with pytest.raises(UsageError, match=r"own: a Nameless has no identity.*Add the property `identity`"):
         load_prm("own_identities:Nameless")
-
-
-def test_scores_are_recorded_under_the_identity() -> None:
-    prm = ScriptedPRM({"a": 0.5}, name="by hand")
-    assert identity_of(prm) == "by hand"
-    assert {one.identity for one in scorer.answerers(prm).values()} == {"by hand"}
-    assert scorer.answerers(prm)[Score].identity == "by hand"

@@ -20,7 +20,7 @@ from stepmark.integrations.candidates import (
     problem_of,
     tell,
 )
-from stepmark.models.grading import Grade
+from stepmark.models.prm import Grade
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.answers import TextVerifier
 from stepmark.records import ScoredSolution, Solution

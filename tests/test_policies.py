@@ -9,22 +9,19 @@ import pytest
 
 from stepmark.batching import Choose, Message, Write, Written
 from stepmark.errors import (
-    BackendError,
     CheckpointError,
-    InputError,
     MarkerInTextError,
     TooLongError,
-    UnknownNameError,
     UsageError,
 )
-from stepmark.models.policies import POLICIES, answerers, load_policy, policy_identity
+from stepmark.models.policies import answerers, load_policy, policy_identity
 from stepmark.models.policies.scripted import ScriptedPolicy
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from stepmark.models.policies.local import LocalPolicy, draw  # noqa: E402
 from stepmark.models.policies.prompts import PromptEncoder  # noqa: E402
-from tiny_language_model import TEMPLATE, tiny_model, tiny_tokenizer  # noqa: E402
+from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -53,38 +50,6 @@ def test_a_script_is_a_function_of_request_and_sample():
     kinds = answerers(policy)
     assert set(kinds) == {Write, Choose}
     assert kinds[Write].identity == "by hand"
-
-
-def test_a_script_is_cut_at_stop_strings_and_a_written_text_is_not():
-    given = Written(text="one. two.", finish="length", tokens=4)
-    policy = ScriptedPolicy(["one. two.", "one", given])
-    asked = Write(prompt="p", stop=(".",))
-    assert policy.write([asked, asked, asked]) == [
-        [Written(text="one", finish="stop")],
-        [Written(text="one", finish="end")],
-        [given],
-    ]
-    assert policy.tokens_written == 4
-
-
-def test_a_script_that_has_run_out_or_does_not_fit_is_an_error():
-    policy = ScriptedPolicy(["only"], [[-1.0]])
-    policy.write([Write(prompt="p")])
-    with pytest.raises(BackendError, match="has 1 texts, and one more"):
-        policy.write([Write(prompt="p")])
-    with pytest.raises(BackendError, match="gave 1 log-probabilities for the 2 options"):
-        policy.choose([Choose(prompt="p", options=("x", "y"))])
-    with pytest.raises(BackendError, match="no script for log-probabilities"):
-        ScriptedPolicy(["x"]).choose([Choose(prompt="p", options=("x", "y"))])
-    with pytest.raises(UsageError, match="found one text"):
-        ScriptedPolicy("text")
-
-
-def test_policies_are_found_by_name():
-    assert POLICIES.load("scripted") is ScriptedPolicy
-    assert POLICIES.load("local") is LocalPolicy
-    with pytest.raises(UnknownNameError, match="Did you mean 'local'"):
-        POLICIES.load("locla")
 
 
 # Local
@@ -178,12 +143,6 @@ def test_an_option_that_joins_the_text_before_it_is_tokenised_with_it(model, tok
         table = plain_logprobs(model, ids)
         expected = sum(float(table[place - 1, ids[place]]) for place in range(shared, len(ids)))
         assert value == pytest.approx(expected, abs=1e-5)
-
-
-def test_options_that_cannot_be_told_from_the_text_are_an_error(tokenizer):
-    bare = tiny_tokenizer(bos=False)
-    with pytest.raises(InputError, match="cannot be told"):
-        PromptEncoder(bare, "tiny").options(" ", "", ("yes", "no"))
 
 
 def test_greedy_writing_equals_a_plain_loop(model, tokenizer, policy):
@@ -293,24 +252,6 @@ def test_a_cache_that_must_grow_and_rows_that_end_apart_change_nothing(
     assert written() == expected
 
 
-def test_small_models_write_more_at_once(tokenizer, model):
-    assert model.num_parameters() < 1_000_000
-    policy = LocalPolicy(model, tokenizer, name="tiny")
-    seen = []
-    forward = model.forward
-
-    def watched(input_ids=None, **settings):
-        seen.append(len(input_ids))
-        return forward(input_ids=input_ids, **settings)
-
-    model.forward = watched
-    try:
-        policy.write([Write(prompt="yes", n=40, temperature=1.0, max_tokens=2)])
-    finally:
-        del model.forward
-    assert max(seen) == 40
-
-
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -372,27 +313,12 @@ def test_a_control_token_in_a_message_is_refused_and_costs_only_its_own_request(
     assert isinstance(fine, list)
 
 
-def test_raw_text_may_hold_control_tokens(tokenizer):
-    ids = PromptEncoder(tokenizer, "tiny").ids("<|im_start|>user\nhello<|im_end|>\n")
-    assert ids.count(tokenizer.convert_tokens_to_ids("<|im_start|>")) == 1
-    assert ids[0] == tokenizer.bos_token_id
-
-
 def test_a_tokenizer_that_closes_every_text_does_not_close_ours():
     closing = tiny_tokenizer(closes=True)
     assert closing("hello")["input_ids"][-1] == closing.eos_token_id
     encoder = PromptEncoder(closing, "tiny")
     assert encoder.ids("hello")[-1] != closing.eos_token_id
     assert encoder.ids("hello<|im_end|>")[-1] == closing.eos_token_id
-
-
-def test_conversations_need_a_template_that_takes_them(tokenizer):
-    plain = tiny_tokenizer(template=None)
-    with pytest.raises(UsageError, match="tiny has no chat template"):
-        PromptEncoder(plain, "tiny").ids(USER)
-    strict = tiny_tokenizer(template="{{ raise_exception('no system turn here') }}" + TEMPLATE)
-    with pytest.raises(UsageError, match="no system turn here"):
-        PromptEncoder(strict, "tiny").ids(USER)
 
 
 def test_new_words_keep_the_space_in_front_of_them():
@@ -414,15 +340,6 @@ def test_a_saved_model_is_loaded_and_writes_the_same(tmp_path, model, tokenizer,
     assert loaded.write([request]) == policy.write([request])
     assert loaded.identity == policy_identity(str(tmp_path), dtype="float32")
     assert loaded.identity != policy_identity(str(tmp_path), dtype="bfloat16")
-
-
-def test_a_model_that_was_trained_further_is_another_identity(tokenizer):
-    one, other = tiny_model(tokenizer), tiny_model(tokenizer)
-    with torch.no_grad():
-        other.model.layers[1].mlp.up_proj.weight.mul_(1.01)
-    name = LocalPolicy(one, tokenizer, name="tiny").identity
-    assert name == LocalPolicy(one, tokenizer, name="tiny").identity
-    assert name != LocalPolicy(other, tokenizer, name="tiny").identity
 
 
 def test_a_missing_or_corrupt_checkpoint_is_an_error(tmp_path, model, tokenizer):

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import json
-import random
-import re
-import socket
 import threading
-import time
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import httpx
 import pytest
 
 from stepmark.batching import Choose, Message, Write, Written
 from stepmark.errors import (
     BackendError,
-    CheckpointError,
     InputError,
     TooLongError,
-    UnreachableError,
     UsageError,
 )
-from stepmark.models.policies import load_policy
+from stepmark.models.http import Patience
 from stepmark.models.policies.openai import OpenAIPolicy
-from stepmark.models.policies.transport import Patience
 
 USER = (Message(role="user", content="2 + 3 = 6?"),)
 PATIENCE = Patience(retries=3, first_wait=0.001, max_wait=1.0, timeout=60.0)
@@ -215,26 +205,6 @@ def test_a_server_that_answers_afresh_is_found_out():
     assert fake.asked == [], "nothing was asked of such a server"
 
 
-def test_a_server_that_drops_the_prefill_is_found_out():
-    def reply(path, body):
-        kept = body["messages"][:1] if body.get("continue_final_message") else body["messages"]
-        return chat("Sure!", prompt=sum(3 + len(m["content"].split()) for m in kept), finish="length")
-
-    with Fake(reply) as fake, pytest.raises(BackendError, match="does not continue a begun reply"):
-        connect(fake).write([Write(prompt=USER, prefill="It is")])
-
-
-def test_a_server_that_always_continues_is_taken():
-    """The counts cannot tell, so a count that was begun is looked at."""
-
-    def reply(path, body):
-        return chat(" 7, 8", prompt=sum(3 + len(m["content"].split()) for m in body["messages"]))
-
-    with Fake(reply) as fake:
-        connect(fake).check_continuation()
-    assert [body.get("continue_final_message") for _, body in fake.bodies] == [None, True, None, True]
-
-
 def test_the_api_key_comes_from_the_named_variable(monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
     monkeypatch.setenv("OPENAI_API_KEY", "not to be sent unasked")
@@ -252,23 +222,6 @@ def test_seeds_are_sent_only_when_asked_and_differ_by_sample():
     with Fake(lambda path, body: raw("x")) as fake:
         connect(fake, send_seed=True).write([Write(prompt="p", n=3, temperature=1.0, seed=10, first=4)])
     assert [(body["n"], body["seed"]) for body in fake.asked] == [(3, 14), (2, 15), (1, 16)]
-
-
-def test_the_model_is_asked_for_when_none_is_named():
-    with Fake(lambda path, body: {"data": [{"id": "the-one"}]}) as fake:
-        assert load_policy(fake.url).name == "the-one"
-        assert load_policy(f"{fake.url}#named").name == "named"
-    assert [path for path, _ in fake.bodies] == ["/v1/models"]
-    with (
-        Fake(lambda path, body: {"data": [{"id": "a"}, {"id": "b"}]}) as fake,
-        pytest.raises(UsageError, match="serves a, b: name the one"),
-    ):
-        OpenAIPolicy(fake.url, patience=PATIENCE)
-    with (
-        Fake(lambda path, body: (404, {}, b"nothing here")) as fake,
-        pytest.raises(BackendError, match="nothing here; name the model"),
-    ):
-        OpenAIPolicy(fake.url, patience=PATIENCE)
 
 
 # What comes back
@@ -309,23 +262,6 @@ def test_log_probabilities_of_the_text():
     assert [(sample.tokens, sample.logprob) for sample in two] == [(3, -1.75), (3, -1.75)]
 
 
-def test_prompts_and_what_the_server_had_of_them_are_told():
-    told = chat("a", "b", prompt=31)
-    told["usage"]["prompt_tokens_details"] = {"cached_tokens": 16}
-    replies = [told, chat("c", prompt=31) | {"usage": {"prompt_tokens": 5, "prompt_tokens_details": None}}]
-    replies.append(
-        chat("d") | {"usage": {"prompt_tokens": True, "prompt_tokens_details": {"cached_tokens": -1}}}
-    )
-    with Fake(lambda path, body: replies.pop(0)) as fake:
-        policy = connect(fake)
-        found = [policy.write([Write(prompt=USER, n=n, temperature=1)])[0] for n in (2, 1, 1)]
-    assert [[(one.prompt_tokens, one.cached_tokens) for one in some] for some in found] == [
-        [(31, 16), (31, 16)],
-        [(5, None)],
-        [(None, None)],
-    ]
-
-
 @pytest.mark.parametrize("path", ["chat", "raw"])
 def test_a_server_that_refuses_log_probabilities_is_asked_without(path):
     """Several samples have one count; log-probabilities would tell each one's."""
@@ -353,12 +289,6 @@ def test_a_server_that_gives_fewer_samples_is_asked_for_the_rest():
         [samples] = connect(fake).write([Write(prompt="p", n=5, temperature=1.0)])
     assert [sample.text for sample in samples] == ["a", "b", "c", "d", "e"]
     assert [body["n"] for body in fake.asked] == [5, 3, 1]
-
-
-def test_a_server_that_gives_more_samples_is_cut_to_what_was_asked():
-    with Fake(lambda path, body: raw("a", "b", "c")) as fake:
-        [samples] = connect(fake).write([Write(prompt="p", n=2, temperature=1.0)])
-    assert [sample.text for sample in samples] == ["a", "b"]
 
 
 def test_many_requests_keep_their_order_and_are_reported_as_they_come():
@@ -421,88 +351,6 @@ def test_trouble_that_passes_is_sat_out(failures):
     assert len(fake.bodies) == 4
 
 
-@pytest.mark.parametrize(
-    ("failure", "message"),
-    [
-        ((429, {}, b'{"error": {"message": "too many requests"}}'), "HTTP 429: too many requests"),
-        ((500, {}, b'{"message": "engine is dead"}'), "HTTP 500: engine is dead"),
-        ((200, {}, b"<html>"), "expected JSON, found '<html>'"),
-        ({"choices": []}, "expected a list of choices"),
-        ({"choices": [{"text": 5, "finish_reason": "stop"}]}, "expected a text in each choice, found 5"),
-        (raw("x", finish="content_filter"), "found 'content_filter'"),
-    ],
-)
-def test_trouble_that_stays_is_an_error_and_never_an_answer(failure, message):
-    with (
-        Fake(lambda path, body: failure) as fake,
-        pytest.raises(BackendError, match=f"no usable answer in 4 attempts.*{message}"),
-    ):
-        connect(fake).write([Write(prompt="p")])
-    assert len(fake.bodies) == 4
-
-
-def test_a_dead_server_is_an_error():
-    with Fake(lambda path, body: raw("x")) as fake:
-        policy = connect(fake)
-    with pytest.raises(BackendError, match="ConnectError"):
-        policy.write([Write(prompt="p")])
-    with pytest.raises(BackendError, match="No score was made"):
-        policy.choose([Choose(prompt="p", options=(" a", " b"))])
-
-
-def test_an_address_where_nothing_is_is_given_up_within_three_seconds(capfd, caplog):
-    """With the patience that everyone has, and many requests at once; retries are shown, one a second at most."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
-        policy = OpenAIPolicy(f"http://127.0.0.1:{taken.getsockname()[1]}", "m")
-        # A prefill is tried before it is relied on, by one thread after the other.
-        requests = [Write(prompt=(Message(role="user", content=f"p{i}"),), prefill="So") for i in range(64)]
-        for _ in range(2):
-            began = time.monotonic()
-            with pytest.raises(
-                UnreachableError, match=r"nothing answers there \(ConnectError: .*Start the server, or check"
-            ):
-                policy.write(requests)
-            assert time.monotonic() - began < 3
-    shown = [record.getMessage() for record in caplog.records if record.name == "stepmark"]
-    assert 1 <= len(shown) <= 3
-    assert all(re.search(r"ConnectError: .* refused; next attempt in \d\.\d s$", line) for line in shown)
-
-
-def test_a_server_that_goes_away_and_comes_back_is_waited_for(monkeypatch, caplog):
-    """It has answered before, so that it is being restarted: all of the patience is used."""
-    waits = []
-    monkeypatch.setattr("stepmark.models.policies.transport.time.sleep", waits.append)
-    refused = [False, *[True] * 6, False]
-
-    def answer(request):
-        if refused.pop(0):
-            raise httpx.ConnectError("[Errno 111] Connection refused")
-        return httpx.Response(200, json=raw("x"))
-
-    policy = OpenAIPolicy("http://there/v1", "m")
-    policy._server._client = httpx.Client(transport=httpx.MockTransport(answer))
-    for _ in range(2):
-        [[written]] = policy.write([Write(prompt="p")])
-        assert written.text == "x"
-    assert len(waits) == 6 and sum(waits) > 10
-    assert "next attempt in" in caplog.text
-
-
-def test_a_server_that_hangs_is_given_up():
-    release = threading.Event()
-
-    def reply(path, body):
-        release.wait(30)
-        raise ConnectionAbortedError
-
-    with Fake(reply) as fake:
-        policy = connect(fake, patience=Patience(retries=1, first_wait=0.001, timeout=0.05))
-        with pytest.raises(BackendError, match=r"no usable answer in 2 attempts.*ReadTimeout"):
-            policy.write([Write(prompt="p")])
-        release.set()
-
-
 def test_what_was_answered_before_the_server_died_is_reported():
     others = threading.Event()
 
@@ -526,44 +374,6 @@ def test_what_was_answered_before_the_server_died_is_reported():
     }
 
 
-@pytest.mark.parametrize("style", ["seconds", "date"])
-def test_retry_after_is_honoured(style):
-    # A date has whole seconds: it lies up to one second earlier than meant.
-    date = (datetime.now(UTC) + timedelta(seconds=2)).replace(microsecond=0)
-    wait = "0.15" if style == "seconds" else format_datetime(date)
-    patience = Patience(retries=1, first_wait=0.0001, max_wait=5.0)
-    with Fake(flaky([(429, {"Retry-After": wait}, b"wait")], raw("fine"))) as fake:
-        started = time.monotonic()
-        connect(fake, patience=patience).write([Write(prompt="p")])
-        took = time.monotonic() - started
-    if style == "seconds":
-        assert took >= 0.15
-    else:
-        assert datetime.now(UTC) >= date
-
-
-def test_a_wait_that_is_too_long_is_an_error_at_once():
-    with (
-        Fake(lambda path, body: (503, {"Retry-After": "3600"}, b"maintenance")) as fake,
-        pytest.raises(BackendError, match="asks to wait 3600 s, more than 1 s"),
-    ):
-        connect(fake).write([Write(prompt="p")])
-    assert len(fake.bodies) == 1
-
-
-def test_waits_grow_and_are_drawn_from_the_given_generator(monkeypatch):
-    waits = []
-    monkeypatch.setattr("stepmark.models.policies.transport.time.sleep", waits.append)
-    patience = Patience(retries=4, first_wait=1.0, max_wait=5.0)
-    dice, twin = random.Random(3), random.Random(3)
-    draws = [twin.random() for _ in range(4)]
-    with Fake(lambda path, body: (500, {}, b"")) as fake, pytest.raises(BackendError):
-        connect(fake, patience=patience, rng=dice).write([Write(prompt="p")])
-    assert waits == pytest.approx(
-        [full * (0.5 + draw / 2) for full, draw in zip((1, 2, 4, 5), draws, strict=True)]
-    )
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -585,43 +395,11 @@ def test_a_request_that_is_too_long_costs_only_itself(message):
     assert len(fake.bodies) == 2, "a refusal is not asked again"
 
 
-@pytest.mark.parametrize(
-    ("status", "message"),
-    [(401, "give the API key"), (404, "check the address"), (400, "bad parameter"), (307, "elsewhere")],
-)
-def test_other_refusals_end_the_run_at_once(status, message):
-    with (
-        Fake(lambda path, body: (status, {}, b"bad parameter, elsewhere")) as fake,
-        pytest.raises(BackendError, match=message),
-    ):
-        connect(fake).write([Write(prompt="p")])
-    assert len(fake.bodies) == 1
-
-
-def test_a_reasoning_parser_is_found_out():
-    def reply(path, body):
-        answer = chat("5")
-        answer["choices"][0]["message"]["reasoning_content"] = "the critique"
-        return answer
-
-    with Fake(reply) as fake, pytest.raises(BackendError, match="reasoning parser"):
-        connect(fake).write([Write(prompt=USER)])
-
-
 def test_text_that_is_not_unicode_costs_only_itself():
     with Fake(lambda path, body: raw("fine")) as fake:
         bad, good = connect(fake).write([Write(prompt="\ud800"), Write(prompt="p")])
     assert isinstance(bad, InputError)
     assert good[0].text == "fine"
-
-
-def test_addresses_are_checked():
-    with pytest.raises(UsageError, match="begins with http"):
-        OpenAIPolicy("127.0.0.1:8000", "m")
-    with pytest.raises(UsageError, match="concurrency"):
-        OpenAIPolicy("http://127.0.0.1:8000", "m", concurrency=0)
-    with pytest.raises(CheckpointError, match="there is no folder"):
-        OpenAIPolicy("http://127.0.0.1:8000", "m", tokenizer="./no/such/folder")
 
 
 # Choosing
@@ -713,14 +491,6 @@ def test_an_option_that_cannot_be_looked_up_is_an_error_and_never_a_guess(prompt
 
     with Fake(continuing(answer)) as fake, pytest.raises(BackendError, match=message):
         connect(fake).choose([Choose(prompt=prompt, options=(" no", " maybe"))])
-
-
-def test_a_server_without_log_probabilities_is_an_error():
-    with (
-        Fake(lambda path, body: chat("x")) as fake,
-        pytest.raises(BackendError, match="no log-probabilities of first tokens"),
-    ):
-        connect(fake).choose([Choose(prompt=USER, options=(" yes", " no"))])
 
 
 # With the model's tokenizer: token ids are sent, and a server that runs a model agrees with the local policy

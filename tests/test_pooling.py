@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
-import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -13,7 +11,7 @@ import pytest
 import torch
 
 from stepmark import load_prm
-from stepmark.errors import BackendError, CheckpointError, InputError, UnreachableError, UsageError
+from stepmark.errors import BackendError, CheckpointError, InputError, UsageError
 from stepmark.models.encoding import Encoder
 from stepmark.models.families import FAMILIES
 from stepmark.models.pooling import PoolingPRM
@@ -226,55 +224,6 @@ def test_three_classes_by_hand(zoo):
 # Servers that fail
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_a_busy_server_is_asked_again(built, here, status):
-    good, times = as_vllm(built, every_token=False), []
-
-    def busy_twice(body):
-        times.append(1)
-        return (status, b"busy") if len(times) <= 2 else good(body)
-
-    with Server(busy_twice) as server:
-        scores = client(server, built).score(SOLUTIONS[3].problem.text, SOLUTIONS[3].texts)
-    assert scores == pytest.approx(here.score(SOLUTIONS[3].problem.text, SOLUTIONS[3].texts), abs=1e-5)
-    assert len(times) == 3
-
-
-def test_a_server_that_stays_busy_is_given_up(built):
-    with Server(lambda body: (503, b"busy")) as server:
-        prm = client(server, built)
-        with pytest.raises(
-            BackendError, match=r"/pooling: no usable answer in 4 attempts; the last: HTTP 503"
-        ):
-            prm.score("p", ["s"])
-        assert len(server.bodies) == 4
-
-
-@pytest.mark.parametrize("status", [400, 401, 404, 422])
-def test_a_request_that_is_refused_is_not_repeated(built, status):
-    with Server(lambda body: (status, b"the reason is this")) as server:
-        prm = client(server, built)
-        with pytest.raises(BackendError, match=rf"/pooling: HTTP {status}: the reason is this"):
-            prm.score("p", ["s"])
-        assert len(server.bodies) == 1
-
-
-def test_a_dead_server(built):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers, and nobody else comes here
-        with pytest.raises(UnreachableError, match=r"/v1/models: nothing answers there \(ConnectError"):
-            client(f"http://127.0.0.1:{taken.getsockname()[1]}", built)
-
-
-def test_a_server_that_dies_between_two_solutions(built):
-    with Server(as_vllm(built, every_token=False)) as server:
-        prm = client(server, built)
-        prm.score("p", ["s"])
-    with pytest.raises(BackendError, match="no usable answer in 4 attempts"):
-        # A failing server is no bad row: it ends the run also where bad rows do not.
-        list(prm.score_many(SOLUTIONS, keep_going=True))
-
-
 ROW = [0.5, -0.5]
 
 
@@ -290,8 +239,8 @@ ROW = [0.5, -0.5]
         (answered([None]), "rows of numbers expected"),
         (answered(["QUJD"]), "rows of numbers expected"),
         (answered([[[None, 1.0]] * 2]), "rows of numbers expected"),
-        (answered([[[math.nan, 1.0]] * 2]), "NaN or an infinity"),
-        (answered([[[1e999, 1.0]] * 2]), "NaN or an infinity"),
+        (answered([[[math.nan, 1.0]] * 2]), "no number in JSON"),
+        (answered([[[1e999, 1.0]] * 2]), "no number in JSON"),
         (answered([[[10**400, 1]] * 2]), "rows of numbers expected"),
         (answered([[[0.1, 0.2, 0.3]] * 2]), "2 classes, the checkpoint's has 3"),
         (answered([]), "1 solutions sent, 0 answered"),
@@ -339,38 +288,6 @@ def test_the_identity_is_how_it_is_read_and_what_the_server_reports(built):
         assert client(server, built, model="m").identity.startswith("read so#")
 
 
-def test_several_served_models_need_a_name(built):
-    with Server(as_vllm(built, every_token=False), models=("one", "two")) as server:
-        with pytest.raises(BackendError, match=r"serves \['one', 'two'\]; name one with `model`"):
-            load_prm(server.url, tokenizer=str(built.folder))
-        prm = load_prm(server.url, tokenizer=str(built.folder), model="two")
-        prm.score("p", ["s"])
-        assert server.bodies[-1]["model"] == "two"
-        assert server.asked.count("/v1/models") == 1
-
-
-@pytest.mark.parametrize(
-    "models", [(), {}, {"data": None}, {"data": [7]}, {"data": [{"id": None}]}, {"data": {}}]
-)
-def test_a_server_without_a_model(built, models):
-    with (
-        Server(as_vllm(built, every_token=False), models=models) as server,
-        pytest.raises(BackendError, match="name one"),
-    ):
-        client(server, built)
-
-
-def test_a_slash_at_the_end_of_an_address(built):
-    with Server(as_vllm(built, every_token=False)) as server:
-        client(server.url + "/", built).score("p", ["s"])
-        assert server.asked == ["/v1/models", "/pooling"]
-
-
-def test_a_server_needs_a_tokenizer_here():
-    with Server(lambda body: (500, b"")) as server, pytest.raises(UsageError, match="`tokenizer`"):
-        load_prm(server.url)
-
-
 @pytest.mark.parametrize("family", ["math-shepherd", "implicit", "rlhflow"])
 def test_families_that_read_the_language_model_head_are_refused(built, family):
     encoder = Encoder(built.tokenizer, FAMILIES["qwen-prm"].layout, max_tokens=None)
@@ -395,30 +312,3 @@ def test_a_key_is_sent_where_there_is_one(built, monkeypatch):
         assert server.keys[-1] == "Bearer mine"
         with pytest.raises(UsageError, match="MY_OTHER_KEY holds no API key"):
             client(server, built, api_key_env="MY_OTHER_KEY")
-
-
-def test_a_server_that_wants_a_key_says_so_and_the_key_is_not_shown(built, monkeypatch):
-    monkeypatch.setenv("STEPMARK_API_KEY", "secret")
-    with Server(lambda body: (401, b"wrong key")) as server:
-        prm = load_prm(server.url, tokenizer=str(built.folder))
-        with pytest.raises(BackendError, match=r"HTTP 401: wrong key .*STEPMARK_API_KEY") as told:
-            prm.score("p", ["s"])
-    assert "secret" not in str(told.value)
-
-
-def test_connections_are_closed(built):
-    with Server(as_vllm(built, every_token=False)) as server:
-        with client(server, built) as prm:
-            prm.score("p", ["s"])
-        with pytest.raises(RuntimeError, match="closed"):
-            prm.score("p", ["s"])
-
-
-def test_connections_are_closed_with_the_last_reference(built):
-    with Server(as_vllm(built, every_token=False)) as server:
-        prm = client(server, built)
-        connections = prm._server._client
-        assert not connections.is_closed
-        del prm
-        gc.collect()
-        assert connections.is_closed

@@ -112,47 +112,6 @@ def test_a_small_memory_costs_time_and_nothing_else(model, tokenizer, memory):
         assert keeping.read.again > 0
 
 
-def test_prompts_of_one_token_and_of_equal_texts(model, tokenizer):
-    plain, keeping = pair(model, tokenizer)
-    bare = tiny_tokenizer(bos=False)
-    for one, other in (pair(model, bare), (plain, keeping)):
-        requests = [
-            Write(prompt=prompt, n=2, temperature=1.0, max_tokens=5)
-            for prompt in ("y", "y", "the step is wrong", "the step")
-        ]
-        for _ in range(2):
-            assert [[s.text for s in reply] for reply in other.write(requests)] == [
-                [s.text for s in reply] for reply in one.write(requests)
-            ]
-
-
-def test_half_precision_is_no_reason_to_keep_nothing(tokenizer):
-    model = tiny_model(tokenizer, context=400).bfloat16()
-    assert why_not(model) == ""
-
-
-def test_models_whose_layers_keep_no_keys_say_why(tokenizer):
-    from transformers import AutoModelForCausalLM, GPT2Config, MistralConfig
-
-    torch.manual_seed(0)
-    small = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
-    window = AutoModelForCausalLM.from_config(MistralConfig(**small, sliding_window=8)).eval()
-    policy = LocalPolicy(window, tokenizer, name="window", memory_tokens=100)
-    assert "a window or a state" in policy.keeps_nothing
-    assert policy.write([Write(prompt="the step", max_tokens=3)])[0][0].tokens == 3
-    assert policy.read.computed == policy.read.given
-    wide = AutoModelForCausalLM.from_config(MistralConfig(**small, sliding_window=None)).eval()
-    assert why_not(wide) == ""
-    before = wide.config._attn_implementation
-    learned = AutoModelForCausalLM.from_config(
-        GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=2)
-    ).eval()
-    for model in (wide, learned):
-        plain, keeping = pair(model, tokenizer)
-        assert grown(keeping, rounds=3) == grown(plain, rounds=3)
-    assert wide.config._attn_implementation == before
-
-
 def test_an_attention_that_does_not_take_the_plan_is_found_out(model, tokenizer, monkeypatch):
     from stepmark.models import attention
 
@@ -179,7 +138,7 @@ def test_an_attention_that_does_not_take_the_plan_is_found_out(model, tokenizer,
 
 def test_a_beam_search_computes_its_prefixes_once(model, tokenizer):
     """The policy of a beam search: what it computes of its prompts is what the search calls new, and little more."""
-    from stepmark.models import scorer
+    from stepmark.models import prm as prms
     from stepmark.models.policies import answerers
     from stepmark.models.scripted import ScriptedPRM
     from stepmark.records import Problem
@@ -192,7 +151,7 @@ def test_a_beam_search_computes_its_prefixes_once(model, tokenizer):
     problems = [Problem(text=f"is the sum of the numbers {n}?", id=str(n)) for n in range(3)]
     found = []
     for policy in pair(model, tokenizer):
-        asked = answerers(policy) | scorer.answerers(prm)
+        asked = answerers(policy) | prms.answerers(prm)
         found.append(list(run(problems, search, asked, store=MemoryReplies())))
     plain, keeping = found
     assert keeping == plain
@@ -232,13 +191,3 @@ def test_weights_by_hand(model, tokenizer, zoo):
     from stepmark.models.scripted import ScriptedPRM
 
     assert ScriptedPRM(lambda problem, steps: 0.5).size is None
-
-
-def test_a_head_that_is_the_table_is_counted_once(tokenizer):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, tie_word_embeddings=True)  # fmt: skip
-    tied = LocalPolicy(LlamaForCausalLM(config).eval(), tokenizer, name="tied")
-    layer = 4 * 32 * 32 + 3 * (32 * 64) + 2 * 32
-    assert tied.size.parameters == layer + 32 + 32 * len(tokenizer)

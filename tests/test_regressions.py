@@ -29,8 +29,8 @@ from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooL
 from stepmark.models.checkpoint import Tensors
 from stepmark.models.encoding import Encoder
 from stepmark.models.families import FAMILIES
-from stepmark.models.grading import Grade, grade
 from stepmark.models.heads import build_head
+from stepmark.models.prm import Grade, grade
 from stepmark.models.spec import PieceLayout
 from stepmark.records import Refusal, Solution
 

@@ -14,7 +14,7 @@ from score_servers import OnPort
 from stepmark import Client, load_prm
 from stepmark.cli import main
 from stepmark.errors import BackendError, UnreachableError, UsageError
-from stepmark.models.policies.transport import Patience
+from stepmark.models.http import Patience
 from stepmark.models.remote.prm import RemotePRM
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import arithmetic_problems
@@ -70,15 +70,6 @@ def test_an_address_is_a_prm(served):
     with pytest.raises(UsageError, match="'other' was asked for"):
         load_prm(served.url, model="other")
     prm.close()
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"family": "pure"}, {"neutral": "negative"}, {"truncate": True}, {"outcome": True}, {"samples": 2}],
-)
-def test_what_the_server_decides_cannot_be_asked_here(served, settings):
-    with pytest.raises(UsageError, match=f"decides how its PRM is read: give {next(iter(settings))}"):
-        load_prm(served.url, **settings)
 
 
 def test_another_server_needs_a_tokenizer_and_says_what_was_found():

@@ -18,7 +18,7 @@ import pytest
 from stepmark.batching import Written
 from stepmark.cli import main
 from stepmark.cli.search import app
-from stepmark.models import scorer
+from stepmark.models import prm as prms
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.scripted import ScriptedPRM
@@ -437,7 +437,7 @@ def test_best_of_four_chooses_as_recorded():
             prm = ScriptedPRM(lambda problem, steps, scores=scores: scores[steps])
             # Their one number a solution is the score of one step, the whole.
             search = BestOfN(n=4, how=Steps(stop="%%%"), grading=Grading(aggregate="last"))
-            asked = policy_answerers(policy) | scorer.answerers(prm)
+            asked = policy_answerers(policy) | prms.answerers(prm)
             [found] = search_run([Problem(text=record["problem_id"])], search, asked)
             chosen = next(trace for trace in traces if trace["text"] == found.solution.text)
             assert chosen["prm_score"] == max(trace["prm_score"] for trace in traces)
@@ -479,7 +479,7 @@ def test_beam_search_goes_the_recorded_ways():
         search = BeamSearch(
             width=2, expand=2, keep_equal=True, how=Steps(stop=stop), grading=Grading(aggregate="mean")
         )
-        everyone = policy_answerers(ScriptedPolicy(write)) | scorer.answerers(ScriptedPRM(score))
+        everyone = policy_answerers(ScriptedPolicy(write)) | prms.answerers(ScriptedPRM(score))
         [found] = search_run([Problem(text=problem["prompt"])], search, everyone)
         assert not missing
         assert asked == {key for key in batches if key.startswith(problem["id"] + ":")}

@@ -13,11 +13,10 @@ from search_worlds import PROBLEM, World, full_tree
 from stepmark import load_prm
 from stepmark.batching import Answerer, Graded, Release, Score, Write, Written, run
 from stepmark.errors import BackendError, InputError, TooLongError, UsageError
-from stepmark.models import scorer
-from stepmark.models.grading import Grader
+from stepmark.models import prm as prms
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.scripted import ScriptedPolicy
-from stepmark.models.prm import Ledger
+from stepmark.models.prm import Grader, Ledger
 from stepmark.models.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.models.session import CachedSession
@@ -67,7 +66,7 @@ class BadPRM(Grader):
 def find(policy, prm, search, *, problem=PROBLEM, store=None):
     asked = {**policy_answerers(policy), **answers.answerers(answers.load_verifier("number"))}
     if prm is not None:
-        asked |= scorer.answerers(prm)
+        asked |= prms.answerers(prm)
     [found] = search_run([problem], search, asked, store=store)
     return found
 
@@ -542,7 +541,7 @@ def test_a_search_goes_on_after_a_replay_with_prefixes_that_have_no_place(tiny):
     prm = load_prm(tiny, dtype="float32", device="cpu")
     search = BeamSearch(width=2, expand=2, grading=Grading(aggregate="min", kind=prm.score_kind))
     policy = ArithmeticPolicy()
-    undisturbed = list(search_run(arithmetic(1), search, policy_answerers(policy) | scorer.answerers(prm)))
+    undisturbed = list(search_run(arithmetic(1), search, policy_answerers(policy) | prms.answerers(prm)))
     store = MemoryReplies()
     calls = []
 
@@ -558,7 +557,7 @@ def test_a_search_goes_on_after_a_replay_with_prefixes_that_have_no_place(tiny):
     with pytest.raises(BackendError, match="stopped"):
         list(search_run(arithmetic(1), search, asked, store=store))
     again = list(
-        search_run(arithmetic(1), search, policy_answerers(policy) | scorer.answerers(prm), store=store)
+        search_run(arithmetic(1), search, policy_answerers(policy) | prms.answerers(prm), store=store)
     )
     assert [found.cost for found in again] == [found.cost for found in undisturbed]
     for one, other in zip(again, undisturbed, strict=True):
@@ -570,7 +569,7 @@ def test_a_session_of_the_callers_own(tiny):
     prm = load_prm(tiny, dtype="float32", device="cpu")
     session = prm.open_session(memory_tokens=2000)
     search = BestOfN(n=2, grading=Grading(aggregate="min", kind=prm.score_kind))
-    asked = policy_answerers(ArithmeticPolicy()) | scorer.answerers(prm, session=session)
+    asked = policy_answerers(ArithmeticPolicy()) | prms.answerers(prm, session=session)
     [found] = search_run(arithmetic(1), search, asked)
     assert found.cost.prm > 0
     assert session.pool.peak > 0
@@ -583,7 +582,7 @@ def test_a_tight_memory_costs_time_and_nothing_else(tiny):
     for _ in range(2):
         prm = load_prm(tiny, dtype="float32", device="cpu")
         search = BeamSearch(width=3, expand=2, grading=Grading(aggregate="min", kind=prm.score_kind))
-        asked = policy_answerers(ArithmeticPolicy()) | scorer.answerers(prm, memory_tokens=memory)
+        asked = policy_answerers(ArithmeticPolicy()) | prms.answerers(prm, memory_tokens=memory)
         found = list(search_run(arithmetic(2), search, asked))
         results.append((found, prm.ledger.tokens_again))
         longest = max(len(tokens(prm, one.problem.text, c.steps)) for one in found for c in one.candidates)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from stepmark.batching import Written
-from stepmark.models import scorer
+from stepmark.models import prm as prms
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.scripted import ScriptedPRM
@@ -92,7 +92,7 @@ def test_mcts_begins_as_recorded():
         search = MCTS(
             simulations=2, expand=2, c_puct=0.0, how=Steps(stop=STOP), grading=Grading(aggregate="mean")
         )
-        everyone = policy_answerers(ScriptedPolicy(write)) | scorer.answerers(ScriptedPRM(score))
+        everyone = policy_answerers(ScriptedPolicy(write)) | prms.answerers(ScriptedPRM(score))
         [found] = run([Problem(text=problem["prompt"])], search, everyone)
         assert not missing
         assert asked[0] == (key_of(problem["id"], []), 0)

@@ -14,10 +14,10 @@ import pytest
 from search_worlds import PROBLEM, World, full_tree
 from stepmark.batching import Release, Score
 from stepmark.errors import BackendError
-from stepmark.models import scorer
+from stepmark.models import prm as prms
+from stepmark.models.http import Patience
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.openai import OpenAIPolicy
-from stepmark.models.policies.transport import Patience
 from stepmark.models.replies import MemoryReplies
 from stepmark.problems import answers
 from stepmark.search.base import Budget, ModelSize, Sizes, Steps
@@ -82,9 +82,7 @@ def policy_at(url, patience=HASTE):
 
 
 def asked(policy, prm):
-    return (
-        policy_answerers(policy) | scorer.answerers(prm) | answers.answerers(answers.load_verifier("number"))
-    )
+    return policy_answerers(policy) | prms.answerers(prm) | answers.answerers(answers.load_verifier("number"))
 
 
 def truth():
@@ -167,7 +165,7 @@ def test_a_prm_behind_a_server_that_is_late_dies_or_is_dead(zoo):
     for pooling in (give, late):
         with Server(pooling) as server, client(server, built) as prm:
             found += run([PROBLEM], search, asked(world.policy, prm))
-            assert "a server keeps no state" in scorer.why_whole_prefixes(prm)
+            assert "a server keeps no state" in prms.why_whole_prefixes(prm)
     assert found[0] == found[1]  # late costs time
 
     store, seen = MemoryReplies(), []

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import re
-
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving_site import PROBLEM, prm, site, sums, talk
+from serving_site import PROBLEM, prm, sums, talk
 from stepmark.errors import BackendError, MarkerInTextError, TooLongError
-from stepmark.models.grading import Grader
 from stepmark.models.remote import wire
-from stepmark.models.scripted import ScriptedPRM
-from stepmark.records import StepScores
 from stepmark.serving.errors import TYPES
 from stepmark.serving.settings import ServerSettings
 
@@ -86,40 +79,6 @@ def test_scores_of_several_solutions():
     talk(conversation)
 
 
-def test_white_space_reaches_the_prm_as_it_was_sent():
-    """Of steps, of a text's lines, and of a session's steps: what is done with it is the PRM's affair."""
-    seen = []
-
-    def script(problem, steps):
-        seen.append((problem, steps))
-        return 0.5
-
-    async def conversation(client):
-        body = {"problem": " What? ", "steps": ["  a\n", "\tb "]}
-        assert (await client.post("/v1/score", json=body)).status_code == 200
-        text = {"problem": "p", "solution": "\n  a \n\tb\n", "split": "line"}
-        assert (await client.post("/v1/score", json=text)).status_code == 200
-        session = (await client.post("/v1/sessions", json={"problem": "q"})).json()["id"]
-        step = {"steps": [{"text": "  a "}]}
-        assert (await client.post(f"/v1/sessions/{session}/steps", json=step)).status_code == 200
-
-    talk(conversation, prm(script=script))
-    assert (" What? ", ("  a\n", "\tb ")) in seen
-    assert ("p", ("  a ", "\tb")) in seen
-    assert ("q", ("  a ",)) in seen
-
-
-def test_the_servers_own_aggregate_and_threshold_hold_where_nothing_is_said():
-    async def conversation(client):
-        answer = (await client.post("/v1/score", json={"problem": PROBLEM, "steps": WRONG})).json()
-        assert answer["results"][0]["score"] == pytest.approx((0.9 + 0.2) / 2)
-        assert answer["results"][0]["first_error"] == 0
-        facts = (await client.get("/v1/models")).json()["data"][0]["stepmark"]
-        assert (facts["default_aggregate"], facts["default_threshold"]) == ("mean", 0.95)
-
-    talk(conversation, settings=ServerSettings(aggregate="mean", threshold=0.95))
-
-
 def test_texts_are_cut_as_asked():
     async def conversation(client):
         text = "@".join(RIGHT)
@@ -130,18 +89,6 @@ def test_texts_are_cut_as_asked():
             "/v1/score", json={"solutions": [{"problem": PROBLEM, "solution": "1 + 1 = 2", "split": "whole"}]}
         )
         assert answer.json()["results"][0]["steps"] == ["1 + 1 = 2"]
-
-    talk(conversation)
-
-
-def test_long_texts_are_cut_in_a_thread_and_not_after_the_deadline():
-    async def conversation(client):
-        texts = ["1 + 1 = 2\n" * 900, "2 + 2 = 5", "1 + 1 = 2\n" * 800, *["3 + 3 = 6\n3 + 3 = 7"] * 5]
-        body = {"problem": "p", "candidates": texts}
-        answer = (await client.post("/v1/rank", json=body)).json()
-        found = {one["index"]: len(one["steps"]) for one in answer["results"]}
-        assert found == {0: 900, 1: 1, 2: 800, **dict.fromkeys(range(3, 8), 2)}
-        error(await client.post("/v1/rank", json={**body, "timeout": 1e-6}), 504, "deadline")
 
     talk(conversation)
 
@@ -198,66 +145,6 @@ def test_what_the_prm_cannot_read_has_an_error_in_its_place():
     talk(conversation, prm(script=refusing))
 
 
-def test_a_score_that_json_has_no_number_for_is_an_error_of_its_solution():
-    async def conversation(client):
-        body = {"solutions": [{"problem": "p", "steps": ["a"]}], "aggregate": "sum-logit"}
-        [result] = (await client.post("/v1/score", json=body)).json()["results"]
-        assert result["error"]["type"] == "input"
-        assert "inf" in result["error"]["message"]
-
-    talk(conversation, prm(script=lambda problem, steps: 1.0))
-
-
-def test_a_step_that_was_not_read_is_null():
-    async def conversation(client):
-        [result] = (await client.post("/v1/score", json={"problem": "p", "steps": ["a", "b"]})).json()[
-            "results"
-        ]
-        assert result["scores"] == [0.7, None]
-        assert (result["score"], result["first_error"]) == (None, None)
-
-    talk(conversation, prm(script=lambda problem, steps: 0.7 if len(steps) == 1 else None))
-
-
-class ThreeClasses(Grader):
-    """Says of each step what three classes are."""
-
-    name = identity = "three"
-    score_kind, default_aggregate, default_threshold = "probability", "last", 0.5
-
-    def __init__(self):
-        self.ledger = ScriptedPRM({}).ledger
-
-    def score_many(self, solutions, *, keep_going=False):
-        for one in solutions:
-            rows = tuple((0.1, 0.2, 0.7) for _ in one.steps)
-            yield StepScores(
-                scores=(0.9,) * len(rows),
-                kind="probability",
-                classes=rows,
-                class_names=("negative", "neutral", "positive"),
-                critiques=tuple((f"I read {step.text}.",) for step in one.steps),
-                problem_tokens=5,
-                solution_tokens=2 * len(rows),
-            )
-
-    def score(self, problem, steps):
-        raise NotImplementedError
-
-
-def test_classes_critiques_and_tokens():
-    async def conversation(client):
-        answer = (await client.post("/v1/score", json={"problem": "p", "steps": ["a", "b"]})).json()
-        wire.ScoreAnswer.model_validate(answer)
-        assert answer["class_names"] == ["negative", "neutral", "positive"]
-        assert answer["results"][0]["classes"] == [[0.1, 0.2, 0.7]] * 2
-        assert answer["results"][0]["critiques"] == [["I read a."], ["I read b."]]
-        assert answer["results"][0]["tokens"] == 9
-        assert answer["usage"] == {"solutions": 1, "steps": 2, "tokens": 9}
-
-    talk(conversation, ThreeClasses())
-
-
 # ---- order ----
 
 
@@ -289,19 +176,6 @@ def test_candidates_come_best_first_and_equal_ones_by_index():
         return sums(problem, steps)
 
     talk(conversation, prm(script=script))
-
-
-def test_candidates_without_a_score_stand_between_the_scored_and_the_refused():
-    async def conversation(client):
-        body = {"problem": "p", "candidates": ["none", {"steps": []}, "low", "high"]}
-        answer = (await client.post("/v1/rank", json=body)).json()
-        assert [one["index"] for one in answer["results"]] == [3, 2, 0, 1]
-
-    scores = {"none": None, "low": -5.0, "high": 2.0}
-    talk(
-        conversation,
-        prm(script=lambda problem, steps: scores[steps[-1]], score_kind="unbounded", default_threshold=None),
-    )
 
 
 # ---- sessions ----
@@ -354,8 +228,6 @@ def test_models_health_and_readiness():
     async def conversation(client):
         assert (await client.get("/health")).json() == {"status": "ok"}
         assert (await client.get("/ready")).json() == {"status": "ready"}
-        head = await client.head("/health")
-        assert (head.status_code, head.content) == (200, b"")
         listed = (await client.get("/v1/models")).json()
         [entry] = wire.ModelsAnswer.model_validate(listed).data
         assert (entry.id, entry.owned_by, entry.max_model_len) == ("mine", "stepmark", None)
@@ -369,25 +241,6 @@ def test_models_health_and_readiness():
         assert (facts.sessions, facts.pooling, facts.identity) == (False, False, "mine")
 
     talk(conversation, settings=ServerSettings(name="mine"))
-
-
-def test_another_model_is_not_found():
-    async def conversation(client):
-        one = {"problem": "p", "steps": ["1 + 1 = 2"]}
-        assert (await client.post("/v1/score", json={**one, "model": "sums"})).status_code == 200
-        error(await client.post("/v1/score", json={**one, "model": "gpt"}), 404, "not_found", "model")
-        error(
-            await client.post("/v1/rank", json={"problem": "p", "candidates": ["a"], "model": "x"}),
-            404,
-            "not_found",
-            "model",
-        )
-        error(
-            await client.post("/v1/sessions", json={"problem": "p", "model": "x"}), 404, "not_found", "model"
-        )
-        error(await client.post("/pooling", json={"input": [1], "model": "x"}), 404, "not_found", "model")
-
-    talk(conversation)
 
 
 @pytest.mark.parametrize(
@@ -407,50 +260,6 @@ def test_every_example_is_answered_as_declared(path, request_model, answer_model
             assert read.model_dump(mode="json", exclude_unset=True) == answer.json()
 
     talk(conversation, prm(script=lambda problem, steps: 0.5))
-
-
-def test_the_document_describes_every_field_and_refers_to_nothing_that_is_not_there():
-    async def conversation(client):
-        document = (await client.get("/openapi.json")).json()
-        text = json.dumps(document)
-        schemas = document["components"]["schemas"]
-        assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) <= set(schemas)
-        assert not {"HTTPValidationError", "ValidationError"} & set(schemas)
-        for name, schema in schemas.items():
-            assert schema.get("description"), name
-            for field, what in schema["properties"].items():
-                assert (
-                    field in ("object", "closed", "owned_by") or "$ref" in what or what.get("description")
-                ), f"{name}.{field}"
-        assert set(document["paths"]) == {
-            "/v1/score",
-            "/v1/rank",
-            "/pooling",
-            "/v1/sessions",
-            "/v1/sessions/{id}",
-            "/v1/sessions/{id}/steps",
-            "/v1/sessions/{id}/release",
-            "/v1/models",
-            "/health",
-            "/ready",
-            "/metrics",
-        }
-        for methods in document["paths"].values():
-            for route in methods.values():
-                assert route["summary"]
-                assert route["description"]
-
-    talk(conversation)
-
-
-def test_documentation_is_fastapis_page():
-    async def conversation(client):
-        answer = await client.get("/", follow_redirects=True)
-        assert answer.url.path == "/docs"
-        assert "swagger" in answer.text
-        assert "content-security-policy" not in answer.headers
-
-    talk(conversation)
 
 
 # ---- metrics ----
@@ -521,56 +330,35 @@ def test_metrics_are_prometheus_and_say_what_happened():
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "field", "words"),
+    ("path", "body", "field"),
     [
-        ("/v1/score", {}, "solutions", "found neither"),
-        ("/v1/score", {"solutions": []}, "solutions", "at least one"),
-        ("/v1/score", {"solutions": None}, "solutions", "found neither"),
-        ("/v1/score", {"solutions": {}}, "solutions", "a list, found an object"),
-        ("/v1/score", {"solutions": [None]}, "solutions.0", "an object, found null"),
-        ("/v1/score", {"solutions": [{"problem": "p", "steps": ["a"]}, {"steps": ["a"]}]}, "solutions.1.problem", "none"),
-        ("/v1/score", {"solutions": [{"problem": 3, "steps": ["a"]}]}, "solutions.0.problem", "a string, found 3"),
-        ("/v1/score", {"solutions": [{"problem": "p"}]}, "solutions.0.steps", "steps or solution, found neither"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "solution": "a"}, "steps", "found both"),
-        ("/v1/score", {"problem": "p", "steps": "a"}, "steps", "a list, found 'a'"),
-        ("/v1/score", {"problem": "p", "steps": ["a", 1]}, "steps.1", "a string, found 1"),
-        ("/v1/score", {"problem": "p", "steps": ["a", None]}, "steps.1", "a string, found null"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "solutions": [{"problem": "p", "steps": ["a"]}]}, "problem", "inside"),
-        ("/v1/score", {"problem": "p", "step": ["a"]}, "step", "Did you mean 'steps'?"),
-        ("/v1/score", {"solutions": [{"problm": "p", "steps": ["a"]}]}, "solutions.0.problm", "Did you mean 'problem'?"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "aggregate": "prod"}, "aggregate", "Did you mean 'product'?"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "aggregate": ""}, "aggregate", "no aggregate"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "threshold": 2}, "threshold", "probability"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "threshold": "0.5"}, "threshold", "a number, found '0.5'"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": 0}, "timeout", "more than 0"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": 1e9}, "timeout", "at most 3600"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": True}, "timeout", "found true"),
-        ("/v1/score", {"problem": "p", "solution": "a", "split": "lines"}, "split", "Did you mean 'line' or"),
-        ("/v1/score", {"problem": "p", "solution": "a", "split": "agent"}, "split", "no turns"),
-        ("/v1/score", {"problem": "p", "solution": "a", "split": "marker"}, "split", "needs a marker"),
-        ("/v1/score", {"problem": "p", "solution": "a", "marker": ""}, "marker", "empty"),
-        ("/v1/score", {"problem": "p", "solution": "a", "split": "line", "marker": "@"}, "marker", "not by 'line'"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "split": "line"}, "split", "the steps are given"),
-        ("/v1/score", {"solutions": [{"problem": "p", "steps": ["a"], "marker": "@"}]}, "solutions.0.marker", "the steps are given"),
-        ("/v1/rank", {"problem": "p"}, "candidates", "none"),
-        ("/v1/rank", {"problem": " ", "candidates": ["a"]}, "problem", "not blank"),
-        ("/v1/rank", {"problem": "p", "candidates": []}, "candidates", "at least one entry, found an empty list"),
-        ("/v1/rank", {"problem": "p", "candidates": [3]}, "candidates.0", "an object, found 3"),
-        ("/v1/rank", {"problem": "p", "candidates": [{"text": "a"}]}, "candidates.0.text", "Known: steps, solution, id"),
-        ("/v1/rank", {"problem": "p", "candidates": [{}]}, "candidates.0.steps", "found neither"),
-        ("/v1/sessions", {"problem": ""}, "problem", "not blank"),
-        ("/v1/sessions/x/steps", {"steps": []}, "steps", "at least one"),
-        ("/v1/sessions/x/steps", {"steps": [{"after": -1, "text": "a"}]}, "steps.0.after", "0 or more"),
-        ("/v1/sessions/x/steps", {"steps": [{"after": 1.5, "text": "a"}]}, "steps.0.after", "a whole number, found 1.5"),
-        ("/v1/sessions/x/steps", {"steps": [{"after": 10**40, "text": "a"}]}, "steps.0.after", "many digits"),
-        ("/v1/sessions/x/release", {"nodes": ["0"]}, "nodes.0", "a whole number"),
-        ("/pooling", {"input": [[1]]}, None, "no head whose rows"),
-        ("/pooling", {"input": [[1]], "task": "embed"}, "task", "token_classify"),
+        ("/v1/score", {}, "solutions"),
+        ("/v1/score", {"solutions": []}, "solutions"),
+        ("/v1/score", {"solutions": [None]}, "solutions.0"),
+        ("/v1/score", {"solutions": [{"problem": "p", "steps": ["a"]}, {"steps": ["a"]}]}, "solutions.1.problem"),
+        ("/v1/score", {"solutions": [{"problem": "p"}]}, "solutions.0.steps"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "solution": "a"}, "steps"),
+        ("/v1/score", {"problem": "p", "steps": ["a", 1]}, "steps.1"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "solutions": [{"problem": "p", "steps": ["a"]}]}, "problem"),
+        ("/v1/score", {"problem": "p", "step": ["a"]}, "step"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "aggregate": "prod"}, "aggregate"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "threshold": 2}, "threshold"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": 1e9}, "timeout"),
+        ("/v1/score", {"problem": "p", "solution": "a", "split": "lines"}, "split"),
+        ("/v1/score", {"problem": "p", "solution": "a", "split": "line", "marker": "@"}, "marker"),
+        ("/v1/score", {"solutions": [{"problem": "p", "steps": ["a"], "marker": "@"}]}, "solutions.0.marker"),
+        ("/v1/rank", {"problem": " ", "candidates": ["a"]}, "problem"),
+        ("/v1/rank", {"problem": "p", "candidates": [3]}, "candidates.0"),
+        ("/v1/sessions/x/steps", {"steps": [{"after": -1, "text": "a"}]}, "steps.0.after"),
+        ("/v1/sessions/x/steps", {"steps": [{"after": 10**40, "text": "a"}]}, "steps.0.after"),
+        ("/v1/sessions/x/release", {"nodes": ["0"]}, "nodes.0"),
+        ("/pooling", {"input": [[1]]}, None),
+        ("/pooling", {"input": [[1]], "task": "embed"}, "task"),
     ],
 )  # fmt: skip
-def test_a_bad_field_gives_one_clear_error(path, body, field, words):
+def test_a_bad_field_gives_one_clear_error(path, body, field):
     async def conversation(client):
-        assert words in error(await client.post(path, json=body), 400, "invalid_request", field)
+        error(await client.post(path, json=body), 400, "invalid_request", field)
 
     talk(conversation)
 
@@ -579,25 +367,17 @@ def test_a_bad_field_gives_one_clear_error(path, body, field, words):
     "body",
     [
         b"",
-        b"  ",
         b"{",
-        b"null",
         b"[]",
-        b'"text"',
-        b"NaN",
         b"\xff\xfe",
         b'{"problem": "\xff", "steps": ["a"]}',
         b'{"problem": "\\ud800", "steps": ["a"]}',
-        b'{"problem": "p", "steps": ["\\udfff\\ud800"]}',
         b'{"problem": "p", "steps": ["a"], "threshold": NaN}',
-        b'{"problem": "p", "steps": ["a"], "threshold": -Infinity}',
         b'{"problem": "p", "steps": ["a"], "timeout": 1e999}',
         b'{"problem": "p", "steps": ["a"], "timeout": ' + b"9" * 10_000 + b"}",
         b"[" * 100_000,
-        b'{"solutions":' * 50_000,
         b'{"problem": "p", "steps": ' + b"[" * 1000 + b"]" * 1000 + b"}",
         b'{"problem": "p"} {"problem": "p"}',
-        "{'problem': 'p'}".encode("utf-16"),
     ],
     ids=lambda body: repr(body[:24]),
 )
@@ -607,70 +387,6 @@ def test_bodies_that_are_no_request_are_refused_with_400(body):
         assert answer.status_code == 400, answer.text
         assert answer.json()["error"]["type"] == "invalid_request"
         assert len(answer.content) < 1000
-
-    talk(conversation)
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "field"),
-    [
-        ("/v1/score", '{"problem": "p", "steps": ["a"], "problem": "p"}', "problem"),
-        ("/v1/score", '{"solutions": [{"problem": "p", "steps": ["a"]}, {"id": "1", "problem": "p", "steps": ["a"], "\\u0069d": "2"}]}', "id"),
-        ("/v1/rank", '{"problem": "p", "candidates": ["a", {"steps": ["a"], "id": null, "id": null}]}', "id"),
-        ("/v1/sessions", '{"problem": "p", "problem": "q"}', "problem"),
-        ("/pooling", '{"input": [[1]], "input": [[1e999, 2]]}', "input"),
-    ],
-)  # fmt: skip
-def test_a_key_that_stands_twice_is_not_chosen_from(path, body, field):
-    """Which of the two is meant, nobody can say; `stepmark grade` refuses such a row too."""
-
-    async def conversation(client):
-        answer = await client.post(path, content=body, headers=JSON)
-        assert "twice" in error(answer, 400, "invalid_request", field)
-
-    talk(conversation)
-
-
-def test_other_types_of_content_are_refused():
-    async def conversation(client):
-        body = json.dumps({"problem": "p", "steps": ["1 + 1 = 2"]})
-        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
-            message = error(
-                await client.post("/v1/score", content=body, headers={"content-type": kind}),
-                415,
-                "unsupported_media_type",
-            )
-            assert "Content-Type: application/json" in message
-        for kind in ("application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json"):
-            answer = await client.post("/v1/score", content=body, headers={"content-type": kind})
-            assert answer.status_code == 200
-
-    talk(conversation)
-
-
-def test_packed_bodies_are_refused_and_that_is_said():
-    async def conversation(client):
-        body = json.dumps({"problem": "p", "steps": ["1 + 1 = 2"]}).encode()
-        packed = {**JSON, "content-encoding": "gzip"}
-        answer = await client.post("/v1/score", content=gzip.compress(body), headers=packed)
-        assert "Content-Encoding: gzip" in error(answer, 415, "unsupported_media_type")
-        plain = {**JSON, "content-encoding": "identity"}
-        assert (await client.post("/v1/score", content=body, headers=plain)).status_code == 200
-
-    talk(conversation)
-
-
-def test_no_such_address_and_no_such_method():
-    async def conversation(client):
-        error(await client.get("/v2/score"), 404, "not_found")
-        error(await client.post("/v1/score/", json={}), 404, "not_found")
-        refused = await client.get("/v1/score")
-        assert refused.json()["error"]["message"].endswith("POST")
-        error(refused, 405, "method_not_allowed")
-        assert refused.headers["allow"] == "POST"
-        refused = await client.delete("/v1/models")
-        error(refused, 405, "method_not_allowed")
-        assert refused.headers["allow"] == "GET, HEAD"
 
     talk(conversation)
 
@@ -721,24 +437,3 @@ def test_a_model_that_fails_is_500_and_the_server_lives_on(kind):
         assert (await client.post("/v1/score", json={"problem": "p", "steps": ["a"]})).status_code == 200
 
     talk(conversation, prm(script=script))
-
-
-def test_a_fault_of_our_own_is_500_with_nothing_of_it_in_the_answer(monkeypatch):
-    import asyncio
-
-    from stepmark.serving import routes
-
-    def broken(*_):
-        raise KeyError("secret")
-
-    monkeypatch.setattr(routes, "best_first", broken)
-    lines = []
-
-    async def whole():
-        async with site(prm()) as (client, app):
-            app.service._log = lines.append
-            answer = await client.post("/v1/rank", json={"problem": "p", "candidates": ["1 + 1 = 2"]})
-            assert "secret" not in error(answer, 500, "failed")
-
-    asyncio.run(whole())
-    assert any("KeyError: 'secret'" in line for line in lines)

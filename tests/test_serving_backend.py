@@ -9,18 +9,12 @@ import pytest
 import torch
 
 from stepmark import load_prm
-from stepmark.errors import BackendError, InputError, MarkerInTextError, TooLongError, UsageError
-from stepmark.models.grading import Grader
+from stepmark.errors import UsageError
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.records import Problem, Refusal, Solution, StepScores
+from stepmark.records import Problem, Solution, StepScores
 from stepmark.serving.backend import (
     CachedBackend,
-    Grown,
-    Growth,
-    Prepared,
     Reading,
-    Rows,
-    Whole,
     WholeBackend,
     backend_of,
 )
@@ -160,57 +154,6 @@ def test_sessions_solutions_and_tokens_share_one_tree(zoo):
     run(scene())
 
 
-def test_what_cannot_be_read_says_why(zoo):
-    prm = load(zoo, "qwen-prm")
-
-    async def scene():
-        batcher = Batcher(backend_of(prm, memory_tokens=300), token_budget=1000, queue_tokens=100_000)
-        await batcher.start()
-        found = await batcher.score(
-            [
-                Solution.of("p", ["<extra_0>"]),
-                Solution.of("p", [" "]),
-                Solution.of("p", ["x = 6 " * 3000]),
-                Solution.of("p", ["x = 6 " * 60]),  # the model reads it, and the memory does not hold it
-                Solution.of("p", ["x = 6"]),
-            ]
-        )
-        assert [type(one.error) for one in found[:4]] == [
-            MarkerInTextError,
-            InputError,
-            TooLongError,
-            TooLongError,
-        ]
-        assert "the session keeps 300" in str(found[3].error)
-        assert isinstance(found[4], StepScores)
-        rows = await batcher.rows([[], [-1], [10**6], [1] * 301, [5, 6], "so x = 6"])
-        assert [type(one) for one in rows] == [InputError] * 3 + [TooLongError, Rows, Rows]
-        assert rows[4].rows == ()  # no step mark
-        assert rows[5].tokens == len(prm.encoder.tokenizer("so x = 6")["input_ids"])
-        assert batcher.backend.max_tokens == 300
-        await batcher.stop(grace=5)
-
-    run(scene())
-
-
-def test_rows_with_activation_are_shares(zoo):
-    prm = load(zoo, "reasoneval")
-    backend = CachedBackend(prm)
-    encoded = prm.encoder.encode(Solution.of("p", ["so x = 6", "x = 7"]))
-    asks = [Reading(tokens=tuple(encoded.ids.tolist()), activation=on) for on in (False, True)]
-    logits, shares = backend.compute(backend.prepare(asks))
-    assert len(logits.rows) == len(encoded.ids)  # this family has no mark of its own
-    (whole,) = prm.score_many([Solution.of("p", ["so x = 6", "x = 7"])])
-    for read, classes in zip(encoded.reads, whole.classes, strict=True):
-        assert shares.rows[read] == pytest.approx(classes, abs=1e-5)
-        assert torch.softmax(torch.tensor(logits.rows[read]), 0).tolist() == pytest.approx(classes, abs=1e-5)
-    one = load(zoo, "skywork")
-    (rows,) = CachedBackend(one).compute(
-        CachedBackend(one).prepare([Reading(tokens=(5, 6), activation=True)])
-    )
-    assert all(len(row) == 1 and 0 <= row[0] <= 1 for row in rows.rows)
-
-
 def test_whole_prefixes_for_what_keeps_no_state(zoo):
     prm = ScriptedPRM({"good": 0.9, "bad": 0.1}, default_threshold=0.5)
     backend = backend_of(prm)
@@ -242,33 +185,3 @@ def test_whole_prefixes_for_what_keeps_no_state(zoo):
         await batcher.stop(grace=5)
 
     run(scene())
-
-
-def test_whole_prefixes_go_to_the_prm_by_problem_and_are_checked():
-    class Noting(Grader):
-        name, score_kind, default_aggregate, default_threshold = "noting", "probability", "min", None
-
-        def __init__(self, score):
-            self.seen, self.score = [], score
-
-        def score_many(self, solutions, *, keep_going=False):
-            assert keep_going
-            for one in solutions:
-                self.seen.append(one.problem.text)
-                if one.problem.text == "odd":
-                    yield Refusal(solution=one, error=InputError("odd"))
-                else:
-                    yield StepScores(scores=(self.score,) * len(one.steps), kind="probability")
-
-    prm = Noting(0.5)
-    backend = WholeBackend(prm)
-    works = [
-        Prepared(ask=Whole(solution=Solution.of(p, ["s"])), tokens=1) for p in ("b", "odd", "a", "b", "a")
-    ]
-    works.append(Prepared(ask=Growth(problem=Problem(text="c"), steps=("s",), text="t"), tokens=1))
-    found = backend.compute(works)
-    assert prm.seen == ["a", "a", "b", "b", "odd", "c"]
-    assert [type(one) for one in found] == [StepScores, Refusal, StepScores, StepScores, StepScores, Grown]
-    assert found[1].solution.problem.text == "odd"
-    with pytest.raises(BackendError):
-        WholeBackend(Noting(1.5)).compute(works[:1])

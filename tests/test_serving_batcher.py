@@ -65,35 +65,6 @@ def test_batches_keep_their_budget_and_lose_nothing(lanes, budget):
     assert sorted(seen) == [(o, i) for o, sizes in enumerate(lanes) for i in range(len(sizes))]
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.integers(1, 20), min_size=30, max_size=60),
-    st.lists(st.integers(1, 20), min_size=30, max_size=60),
-)
-def test_two_that_wait_are_given_as_many_tokens(one, other):
-    queue = FairQueue()
-    queue.put("one", [(i, work("x", tokens=size)) for i, size in enumerate(one)])
-    queue.put("other", [(i, work("x", tokens=size)) for i, size in enumerate(other)])
-    given = {"one": 0, "other": 0}
-    while len(queue) == 2:
-        for taken in queue.take(50, whole_cost):
-            given[taken.owner] += taken.work.tokens
-        if len(queue) == 2:
-            # Each is ahead by one solution at most, and what did not fit a batch begins the next.
-            assert abs(given["one"] - given["other"]) <= 2 * 20
-
-
-def test_one_that_comes_late_does_not_wait_behind_ten_thousand():
-    queue = FairQueue()
-    queue.put("large", [(i, work("x" * 5)) for i in range(10_000)])
-    for _ in range(50):
-        queue.take(100, whole_cost)
-    queue.put("small", [(0, work("y" * 5))])
-    batch = queue.take(100, whole_cost)
-    assert [one.owner for one in batch].index("small") <= 1
-    assert len(batch) == 20
-
-
 def test_small_ones_are_finished_one_after_the_other_and_a_large_one_takes_turns():
     queue = FairQueue(quantum=30)
     queue.put("large", [(i, work("x" * 10)) for i in range(100)])
@@ -199,23 +170,6 @@ def test_one_solution_does_not_wait_for_a_thousand():
     run(scene())
 
 
-def test_one_that_leaves_in_the_turn_of_its_answer_gives_back_too():
-    async def scene():
-        backend = Ruled()
-        batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
-        leaving = asyncio.create_task(batcher.extend([Growth(problem=Problem(text="p"), text="ab")]))
-        await until(lambda: len(batcher._queue) == 1)
-        settle = batcher._settle
-        batcher._settle = lambda *result: (settle(*result), leaving.cancel())
-        await batcher.start()
-        with pytest.raises(asyncio.CancelledError):
-            await leaving
-        await until(lambda: backend.released == ["ab"])
-        await batcher.stop(grace=5)
-
-    run(scene())
-
-
 def test_the_deadline_passes_while_it_is_computed():
     async def scene():
         clock = Clock()
@@ -274,33 +228,6 @@ def test_a_full_queue_refuses_and_tells_when_to_come_back():
     run(scene())
 
 
-def test_one_that_is_larger_than_the_queue_leaves_half_of_it_to_others():
-    async def scene():
-        backend = Ruled(gated=True)
-        batcher = Batcher(backend, token_budget=10, queue_tokens=40)
-        await batcher.start()
-        large = asyncio.create_task(batcher.score([solution("x" * 5)] * 100))
-        await until(lambda: len(backend.batches) == 1 and batcher._estimated == 0)
-        assert batcher.figures.waiting_tokens == 490
-        other = asyncio.create_task(batcher.score([solution("y" * 5)] * 4))
-        await until(lambda: batcher.figures.waiting_tokens == 510)
-        with pytest.raises(BusyError):
-            await batcher.score([solution("z")])
-        with pytest.raises(BusyError):
-            await batcher.score([solution("w" * 41)])
-        for _ in range(8):
-            backend.gate.release()
-        assert len(await other) == 4  # in turns with the large one
-        assert sum(batch.count("y" * 5) for batch in backend.batches) == 4
-        assert len(backend.batches) <= 7
-        for _ in range(100):
-            backend.gate.release()
-        assert len(await large) == 100
-        await batcher.stop(grace=5)
-
-    run(scene())
-
-
 def test_a_request_that_breaks_the_model_fails_alone():
     async def scene():
         backend = Ruled()
@@ -324,27 +251,6 @@ def test_a_request_that_breaks_the_model_fails_alone():
     run(scene())
 
 
-@pytest.mark.parametrize("where", ["prepare", "compute", "results"])
-def test_a_fault_of_the_code_is_the_failure_of_a_request(where):
-    async def scene():
-        backend = Ruled()
-        if where == "results":
-            backend._result = lambda ask: None
-            compute = backend.compute
-            backend.compute = lambda works: compute(works)[1:]
-        else:
-            setattr(backend, where, lambda works: 1 / 0)
-        batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
-        await batcher.start()
-        with pytest.raises(
-            BackendError, match="ZeroDivisionError" if where != "results" else "0 results came"
-        ):
-            await batcher.score([solution("a")])
-        await batcher.stop(grace=5)
-
-    run(scene())
-
-
 def test_it_finishes_what_waits_and_takes_nothing_new():
     async def scene():
         backend = Ruled(gated=True)
@@ -360,26 +266,6 @@ def test_it_finishes_what_waits_and_takes_nothing_new():
             backend.gate.release()
         assert [scores(one) for one in await asyncio.gather(*tasks)] == [[(2.0,)]] * 3
         await stopping
-
-    run(scene())
-
-
-def test_after_the_grace_the_rest_is_refused():
-    async def scene():
-        backend = Ruled(gated=True)
-        batcher = Batcher(backend, token_budget=2, queue_tokens=1000)
-        await batcher.start()
-        tasks = [asyncio.create_task(batcher.score([solution("aa")])) for _ in range(3)]
-        await until(lambda: len(backend.batches) == 1)
-        stopping = asyncio.create_task(batcher.stop(grace=0))
-        for task in tasks:
-            with pytest.raises(DrainingError, match="before it came to"):
-                await task
-        assert not stopping.done()  # what is in work is waited for
-        backend.gate.release()
-        await stopping
-        assert len(backend.batches) == 1
-        assert batcher.figures.drained == 3
 
     run(scene())
 

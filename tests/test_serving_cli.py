@@ -18,7 +18,6 @@ import pytest
 import serving_site  # noqa: F401  (it skips where fastapi is not installed)
 from stepmark.cli import main
 from stepmark.cli.serve import serve_command
-from stepmark.serving.app import Place
 from stepmark.serving.errors import TYPES
 from stepmark.serving.settings import ChatModel, ServerSettings
 
@@ -40,7 +39,6 @@ _OF_MODELS = ("neutral", "reference", "samples", "seed")  # of `load_prm`, on th
         (["--max-solutions", "0"], "--max-solutions 0: expected 1 or more"),
         (["--token-budget", "-3"], "--token-budget -3: expected 1 or more"),
         (["--timeout", "0"], "--timeout 0.0: expected more than 0"),
-        (["--body-timeout", "0"], "--body-timeout 0.0: expected more than 0"),
         (["--session-nodes", "1"], "--session-nodes 1: expected 2 or more"),
         (["--session-memory-mb", "0"], "--session-memory-mb 0.0: expected 1 or more"),
         (["--grace", "-1"], "--grace -1.0: expected 0 or more"),
@@ -53,21 +51,6 @@ def test_what_cannot_work_is_said_and_ends_with_2(words, said, capsys, monkeypat
     monkeypatch.chdir(tmp_path)
     assert main(["serve", *words]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_a_port_that_is_taken(capsys):
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert main(["serve", "--prm", "scripted_prms:never", "--port", str(port)]) == 2
-    assert f"127.0.0.1:{port} cannot be listened on (Address already in use)" in capsys.readouterr().err
-
-
-def test_a_host_that_is_none(capsys):
-    assert main(["serve", "--prm", "scripted_prms:never", "--host", "nosuch.invalid", "--open"]) == 2
-    said = capsys.readouterr().err
-    assert "--host nosuch.invalid: " in said and "give a name or an address of this machine" in said
 
 
 def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch, capsys):
@@ -94,26 +77,6 @@ def test_the_page_names_every_flag_and_every_error_with_its_status():
     rows = re.findall(r"^\| (\d{3}) \| `(\w+)`", page, re.M)
     table = {kind: int(status) for status, kind in rows}
     assert table == {kind: status for kind, (status, _) in TYPES.items()}
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback", "link"),
-    [
-        ("127.0.0.1", True, "http://127.0.0.1:80"),
-        ("127.8.8.8", True, "http://127.8.8.8:80"),
-        ("localhost", True, "http://localhost:80"),
-        ("::1", True, "http://[::1]:80"),
-        ("[::1]", True, "http://[::1]:80"),
-        ("0.0.0.0", False, "http://127.0.0.1:80"),  # noqa: S104
-        ("::", False, "http://[::1]:80"),
-        ("10.0.0.1", False, "http://10.0.0.1:80"),
-        ("gpu-3.example.org", False, "http://gpu-3.example.org:80"),
-    ],
-)
-def test_who_reaches_an_address(host, loopback, link):
-    place = Place(host=host, port=80)
-    assert place.loopback is loopback
-    assert place.link(80) == link
 
 
 def test_a_server_greets_serves_finishes_what_is_in_work_and_ends_with_0(tmp_path):

@@ -20,7 +20,6 @@ import pytest
 
 from integration_worlds import PLAIN, WRONG, prm
 from stepmark.cli import main
-from stepmark.errors import UsageError
 from stepmark.serving.app import serve_in_process
 from stepmark.serving.chat import chat_extensions
 from stepmark.serving.settings import ChatModel
@@ -55,12 +54,6 @@ PYTHON = os.environ.get("STEPMARK_OPENAI_PYTHON")
 def test_what_cannot_work_is_said_and_ends_with_2(words, said, capsys):
     assert main(["serve", *words]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_no_policy_is_no_chat_model():
-    assert chat_extensions(None, ChatModel()) == []
-    with pytest.raises(UsageError, match="`chat_name` is for the chat model"):
-        chat_extensions(None, ChatModel(chat_name="mine"))
 
 
 def test_a_policy_by_its_factory_answers():

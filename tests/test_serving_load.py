@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import socket
 import struct
@@ -14,7 +13,6 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,7 @@ import serving_site  # noqa: F401  (it skips where fastapi is not installed)
 from ports import lasting_port
 from score_servers import OnPort
 from stepmark import Client
-from stepmark.models.policies.transport import Patience
+from stepmark.models.http import Patience
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.serving.settings import ServerSettings
 
@@ -149,59 +147,6 @@ def test_killed_clients_leave_the_queue_and_nobody_else_notices():
         assert gate.asked == [("first", "a"), ("last", "d")]
         assert (figures(server).gone, figures(server).answered) == (3, 2)
         assert 'status="499"} 3.0\n' in server.metrics.text().decode()
-
-
-def test_a_body_that_trickles_is_given_up_while_others_are_answered():
-    with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=ServerSettings(body_timeout=3.0)) as server:
-        whole = message("slow", "a")
-        began = time.monotonic()
-        with Raw(server, whole[:-10]) as slow:
-            # A byte now and then does not buy more time: what counts is the whole body.
-            for byte in whole[-10:-8]:
-                time.sleep(0.2)
-                slow.socket.sendall(bytes([byte]))
-            with Raw(server, message("quick", "b")) as quick:
-                assert quick.answer()[0] == 200
-            status, headers, answer = slow.answer()
-            assert time.monotonic() - began >= 2.5
-        assert (status, answer["error"]["type"], headers["connection"]) == (408, "slow_body", "close")
-        until(lambda: server.open == 0)
-
-
-def test_a_flood_is_sent_away_and_whoever_comes_again_is_answered():
-    gate = Gate()
-    with (
-        OnPort(ScriptedPRM(gate), settings=ServerSettings(token_budget=8, queue_tokens=20)) as server,
-        Raw(server, message("first", "a")) as first,
-        ExitStack() as stack,
-    ):
-        assert gate.reached.wait(60)
-        flood = [stack.enter_context(Raw(server, message(f"flood {i}", "b" * 9))) for i in range(40)]
-        until(lambda: figures(server).busy + figures(server).requests == 41)
-        taken = figures(server).requests - 1
-        assert 1 <= taken <= 5
-        assert figures(server).waiting_tokens <= 20
-        waits = []
-
-        def sleep(seconds):
-            waits.append(seconds)
-            gate.open.set()
-            until(lambda: figures(server).waiting_requests == 0)
-
-        with Client(server.url, sleep=sleep, rng=random.Random(0)) as client:
-            # Sent away as the others, it comes again, as late as it was told to.
-            assert client.score("patient", ["c" * 9]).steps.scores == (0.5,)
-        assert len(waits) == 1
-        assert waits[0] >= 1
-        assert first.answer()[0] == 200
-        told = Counter()
-        for one in flood:
-            status, headers, answer = one.answer()
-            told[status] += 1
-            if status == 429:
-                assert answer["error"]["type"] == "busy"
-                assert int(headers["retry-after"]) >= 1
-        assert told == {200: taken, 429: 40 - taken}
 
 
 # --- restarts ----------------------------------------------------------------------------------------------------------

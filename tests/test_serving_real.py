@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from serving_site import site, talk  # isort: skip  (it skips where fastapi is not installed)
+from serving_site import talk  # isort: skip  (it skips where fastapi is not installed)
 import uvicorn
 
 from stepmark import load_prm
@@ -71,7 +71,7 @@ def test_answers_equal_those_of_stepmark_grade(zoo, tmp_path, name):
         rows = [json.loads(line) for line in graded.read_text(encoding="utf-8").splitlines()]
     model = load_prm(str(zoo[name].folder), dtype="float32", device="cpu", **more)
     if rows is None:
-        from stepmark.models.grading import grade, to_row
+        from stepmark.models.prm import grade, to_row
         from stepmark.solutions.formats import read_solution
 
         solutions = [read_solution(row).solution for row in ROWS]
@@ -98,32 +98,6 @@ def test_answers_equal_those_of_stepmark_grade(zoo, tmp_path, name):
             close(single.json()["results"][0]["scores"], row["scores"])
 
     talk(conversation, model)
-
-
-def test_sessions_score_as_whole_solutions_do_and_read_a_step_once(zoo):
-    model = load(zoo, "token-classification")
-    problem, steps = ROWS[0]["problem"], ["3 * 12 = 36 pens.", "Half of them are red.", "So 18."]
-    expected = load(zoo, "token-classification").score(problem, steps)
-
-    async def conversation():
-        async with site(model) as (client, app):
-            session = (await client.post("/v1/sessions", json={"problem": problem})).json()["id"]
-            node, found = None, []
-            for text in steps:
-                body = {"steps": [{"after": node, "text": text}]}
-                answer = await client.post(f"/v1/sessions/{session}/steps", json=body)
-                [result] = answer.json()["results"]
-                node = result["node"]
-                found.append(result["score"])
-            close(found, expected)
-            facts = app.service.live.facts
-            assert (facts.sessions, facts.pooling, facts.family) == (True, True, "token-classification")
-            assert facts.max_tokens == 1024
-            assert facts.identity.startswith("token-classification#")
-            figures = app.service.live.prm.ledger
-            assert figures.tokens_computed == figures.tokens_distinct
-
-    asyncio.run(conversation())
 
 
 def test_pooling_gives_the_heads_rows(zoo):
@@ -169,25 +143,6 @@ def test_pooling_gives_the_heads_rows(zoo):
         assert refused.status_code == 413
 
     talk(conversation, model, ServerSettings(max_solutions=3))
-
-
-def test_texts_get_special_tokens_unless_they_are_not_to(zoo):
-    model = load(zoo, "math-shepherd")
-    bare = model.encoder.tokenizer("a b", add_special_tokens=False)["input_ids"]
-    begun = [model.encoder.tokenizer.bos_token_id, *bare]
-
-    async def conversation(client):
-        for more, ids in (
-            ({}, begun),
-            ({"add_special_tokens": None}, begun),
-            ({"add_special_tokens": False}, bare),
-        ):
-            text = (await client.post("/pooling", json={"input": "a b", **more})).json()
-            same = (await client.post("/pooling", json={"input": ids, **more})).json()
-            assert text["usage"]["prompt_tokens"] == same["usage"]["prompt_tokens"] == len(ids)
-            assert text["data"] == same["data"]
-
-    talk(conversation, model)
 
 
 @contextmanager

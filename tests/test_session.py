@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,14 +20,12 @@ from stepmark.errors import (
     TooLongError,
     UsageError,
 )
-from stepmark.models.attention import Plan
-from stepmark.models.encoding import mark_token, marked
-from stepmark.models.engine import KeyValuePool, Known, PrefixCache
+from stepmark.models.engine import KeyValuePool
 from stepmark.models.families import FAMILIES
 from stepmark.models.generative import GENERATIVE, generative_prm
-from stepmark.models.grading import Grader
 from stepmark.models.policies.scripted import ScriptedPolicy
-from stepmark.models.session import CachedSession, Extended, NextStep, TokenRows, WholeSolution, root_of
+from stepmark.models.prm import Grader
+from stepmark.models.session import CachedSession, Extended, NextStep, WholeSolution, root_of
 from stepmark.records import Problem, Solution, Step, StepScores
 
 torch.set_num_threads(1)
@@ -106,17 +103,6 @@ def test_every_family_is_incremental_or_says_why_it_is_not(zoo):
         assert outcome.open_session().reason == "an outcome model gives a whole solution one score"
 
 
-@pytest.mark.parametrize("name", LOG_RATIOS)
-def test_a_small_memory_changes_no_log_ratio(zoo, name):
-    roomy, tight = load_family(zoo, name), load_family(zoo, name)
-    expected = grow(roomy.open_session(), seed=3, rounds=4)
-    session = tight.open_session(memory_tokens=max(len(_ids(roomy, *told[:2])) for told in expected) + 10)
-    tight.policy[0].token_budget = 7
-    found = grow(session, seed=3, rounds=4)
-    assert tight.ledger.tokens_again > 0
-    assert [f[2] / 0.001 for f in found] == pytest.approx([e[2] / 0.001 for e in expected], abs=1e-4)
-
-
 @pytest.mark.parametrize("name", ["qwen-prm", "math-shepherd"])
 def test_nothing_is_computed_twice_and_everything_is_given_back(zoo, name):
     prm = load_family(zoo, name)
@@ -151,82 +137,6 @@ def test_a_small_memory_forgets_reads_again_and_counts_it(zoo):
     assert session.pool.held <= session.pool.capacity
 
 
-def test_a_text_that_was_forgotten_and_is_read_again_from_its_parent_counts_as_again(zoo):
-    """What is asked for is a step after a place that never had it; that the session had read it is known all the same."""
-    prm = load_family(zoo, "qwen-prm")
-    root = Problem(text="p"), Problem(text="How many are left of the pens that were bought in the morning?")
-    steps = [Step(text="x = 6"), Step(text="the train needs 4 hours (2)")]
-    lengths = [len(_ids(prm, problem.text, (step.text,))) for problem, step in zip(root, steps, strict=True)]
-    session = prm.open_session(memory_tokens=max(lengths) + 1)
-    for _ in range(3):  # each forgets the other
-        for problem, step in zip(root, steps, strict=True):
-            (found,) = session.extend([(root_of(problem), step)])
-            assert isinstance(found, Extended)
-    both = {tuple(_ids(prm, p.text, (s.text,))[:n]) for p, s, count in zip(root, steps, lengths, strict=True) for n in range(1, count + 1)}  # fmt: skip
-    ledger = prm.ledger
-    assert ledger.tokens_distinct == len(both)
-    assert ledger.tokens_again == ledger.tokens_computed - len(both) > 0
-    assert session.cache.evicted > 0
-
-
-def test_what_was_forgotten_is_itself_forgotten_in_the_end(zoo, monkeypatch):
-    monkeypatch.setattr("stepmark.models.engine._FEWEST_GHOSTS", 0)
-    prm = load_family(zoo, "qwen-prm")
-    asked = [(f"{i} pens are in box {i}. How many are there?", f"There are {i} pens.") for i in range(10, 30)]
-    room = max(len(_ids(prm, problem, (step,))) for problem, step in asked)
-    session = prm.open_session(memory_tokens=room)
-    counts = []
-    for problem, step in asked:
-        (found,) = session.extend([(root_of(Problem(text=problem)), Step(text=step))])
-        assert isinstance(found, Extended)
-        counts.append(len(session.cache._ghosts))
-    assert session.cache.evicted > 4 * room
-    assert max(counts) == 4 * room
-
-
-def test_a_text_that_is_the_beginning_of_another_is_read_there(zoo):
-    """No token is computed for it, and nothing that hangs on it is forgotten."""
-    prm = load_family(zoo, "qwen-prm")
-    cache = PrefixCache([prm.engine], capacity=100, states=True)
-    ids = _ids(prm, "p", ("x = 6", "so x = 6"))
-    whole = cache.hold([Known(ids=ids)])
-    assert (whole.computed, whole.again) == (len(ids), 0)
-    short = cache.hold([Known(ids=ids[:-4])])
-    assert short.computed == 0
-    assert short.slots[0].tolist() == whole.slots[0][:-4].tolist()
-    alone = PrefixCache([prm.engine], capacity=100, states=True)
-    [slots] = alone.hold([Known(ids=ids[:-4])]).slots
-    torch.testing.assert_close(cache.states(short.slots[0][-1:]), alone.states(slots[-1:]))
-
-
-def test_chunks_of_the_engine_change_nothing(zoo):
-    whole, cut = load_family(zoo, "qwen-prm"), load_family(zoo, "qwen-prm")
-    cut.engine.token_budget = 7
-    expected, found = (grow(prm.open_session(), seed=4) for prm in (whole, cut))
-    assert [f[2] for f in found] == pytest.approx([e[2] for e in expected], abs=1e-5)
-    assert cut.ledger.tokens_computed == whole.ledger.tokens_computed
-
-
-def test_the_same_step_twice_is_computed_once_and_dropped_twice(zoo):
-    prm = load_family(zoo, "qwen-prm")
-    session = prm.open_session()
-    root = root_of(Problem(text="p"))
-    one, other = session.extend([(root, Step(text="x = 6")), (root, Step(text="x = 6"))])
-    assert one.score == other.score
-    computed = prm.ledger.tokens_computed
-    (third,) = session.extend([(root, Step(text="x = 6"))])
-    assert third.score == pytest.approx(one.score, abs=1e-6)
-    assert prm.ledger.tokens_computed == computed
-    session.drop([one.place, other.place])
-    assert session.pool.held > 0
-    (longer,) = session.extend([(third.place, Step(text="so 2x = 12"))])
-    assert isinstance(longer, Extended)
-    session.drop([third.place])
-    assert session.pool.held > 0
-    session.drop([longer.place])
-    assert session.pool.held == 0
-
-
 def test_a_step_that_cannot_be_read_costs_the_others_nothing(zoo):
     prm = load_family(zoo, "qwen-prm")
     session = prm.open_session()
@@ -247,15 +157,6 @@ def test_a_step_that_cannot_be_read_costs_the_others_nothing(zoo):
     (small,) = CachedSession(prm, memory_tokens=3).extend([(root, Step(text="x = 6"))])
     assert isinstance(small, TooLongError)
     assert "give it more memory" in str(small)
-
-
-def test_what_a_tool_answered_is_read_before_the_next_step(zoo):
-    prm = load_family(zoo, "qwen-prm")
-    session = prm.open_session()
-    (first,) = session.extend([(root_of(Problem(text="p")), Step(text="look", observation="it is 5"))])
-    (second,) = session.extend([(first.place, Step(text="so 5"))])
-    (whole,) = load_family(zoo, "qwen-prm").score_many([second.place.solution])
-    assert [first.score, second.score] == pytest.approx(list(whole.scores), abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["qwen-prm", "reasoneval", "implicit"])
@@ -292,40 +193,6 @@ def test_others_read_whole_prefixes_and_say_so():
     assert prm.read == 3
     with pytest.raises(BackendError, match="0 scores for 1 steps"):
         Counting(short=True).open_session().score(asked[:1], lambda index, reply: None)
-
-
-def test_the_pool_keeps_what_is_written_while_it_grows():
-    pool = KeyValuePool(5000)
-    held = {}
-    rng = random.Random(0)
-    for round_ in range(200):
-        if held and rng.random() < 0.4:
-            slot = rng.choice(list(held))
-            pool.give([slot])
-            del held[slot]
-            continue
-        slots = pool.take(rng.randint(1, 60))
-        assert not set(slots.tolist()) & set(held)
-        values = (
-            torch.full((1, 2, len(slots), 3), float(round_))
-            + torch.arange(len(slots))[None, None, :, None] / 100
-        )
-        pool.write(slots, {0: (values, -values)})
-        held |= {int(s): float(values[0, 0, i, 0]) for i, s in enumerate(slots)}
-        assert pool.held == len(held)
-    slots = np.asarray(sorted(held))
-    key, value = pool.read(slots)[0]
-    assert key.shape == (1, 2, len(slots), 3)
-    torch.testing.assert_close(key[0, 1, :, 2], torch.tensor([held[s] for s in slots.tolist()]))
-    torch.testing.assert_close(value, -key)
-    with pytest.raises(ValueError, match="has room for"):
-        pool.take(5001)
-
-
-def _ids(prm, problem, steps):
-    """The tokens of a prefix up to where its last step is read."""
-    encoded = prm.encoder.encode(_solution(problem, steps))
-    return encoded.ids[: encoded.reads[-1] + 1]
 
 
 def _solution(problem, steps):
@@ -407,41 +274,6 @@ def test_whole_solutions_score_as_the_prm_does_and_cost_what_is_new(zoo, name):
     assert ledger.tokens_computed == before  # nothing was pinned, and all of it is still there
 
 
-@pytest.mark.parametrize("name", ["qwen-prm", "three-class", "implicit", "implicit-per-step"])
-def test_steps_past_the_limit_have_no_score(zoo, name):
-    prm, fresh = (load_family(zoo, name, truncate=True) for _ in range(2))
-    limit = len(prm.encoder.encode(Solution.of("p", ["so x = 6"])).ids) + 40
-    prm.encoder.max_tokens = fresh.encoder.max_tokens = limit
-    asked = [
-        Solution.of("p", ["so x = 6", *["36 - 6 = 30"] * 12]),
-        Solution.of("p", ["so x = 6"]),
-        Solution.of("p", ["x = 6 " * 60, "so x = 6"]),
-    ]
-    expected = list(fresh.score_many(asked))
-    assert [sum(s is None for s in one.scores) for one in expected][1:] == [0, 2]
-    assert 0 < sum(s is None for s in expected[0].scores) < 13
-    session = CachedSession(prm, memory_tokens=1000)
-    found = every(session, prm, asked)
-    same(found[:2], expected[:2], 0.001 if name.startswith("implicit") else 1.0)
-    assert found[2].scores == (None, None)
-    (step,) = session.extend([(root_of(Problem(text="p")), Step(text="x = 6 " * 60))])
-    assert isinstance(step, TooLongError)
-    assert session.pool.peak <= 2 * limit
-
-
-def test_small_memory_forgets_and_changes_nothing(zoo):
-    prm, fresh = load_family(zoo, "qwen-prm"), load_family(zoo, "qwen-prm")
-    asked = solutions(3, 30)
-    longest = max(len(prm.encoder.encode(one).ids) for one in asked)
-    session = CachedSession(prm, memory_tokens=longest + 20)
-    same(every(session, prm, asked), list(fresh.score_many(asked)))
-    assert session.pool.peak <= session.pool.capacity == longest + 20
-    assert prm.ledger.tokens_again > 0
-    (small,) = every(CachedSession(prm, memory_tokens=3), prm, asked[:1])
-    assert isinstance(small, TooLongError)
-    assert "the session keeps 3" in str(small)
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 6), st.sampled_from(["reasoneval", "implicit-per-step"]))
 def test_steps_solutions_and_drops_in_any_order(loaded, seed, batch, name):
@@ -490,96 +322,6 @@ def loaded(zoo):
         name: (load_family(zoo, name), load_family(zoo, name), {})
         for name in ("reasoneval", "implicit-per-step")
     }
-
-
-@pytest.mark.parametrize("name", ["qwen-prm", "three-class", "actprm", "skywork"])
-def test_rows_are_the_heads_logits(zoo, name):
-    prm = load_family(zoo, name)
-    session = CachedSession(prm, memory_tokens=1000)
-    (solution,) = solutions(5, 1)
-    encoded = prm.encoder.encode(solution)
-    reads = np.asarray(encoded.reads)
-    places = np.arange(len(encoded.ids))
-    at_steps, at_all, none = session.answer(
-        [
-            TokenRows(ids=encoded.ids, positions=reads),
-            TokenRows(ids=encoded.ids, positions=places),
-            TokenRows(ids=encoded.ids, positions=places[:0]),
-        ]
-    )
-    states = prm.engine.backbone(
-        input_ids=torch.from_numpy(encoded.ids)[None],
-        position_ids=torch.from_numpy(places)[None],
-        use_cache=False,
-        stepmark_plan=plan_of(len(places)),
-    ).last_hidden_state[0]
-    expected = prm.head(states.detach().float())
-    torch.testing.assert_close(at_all, expected, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(at_steps, expected[torch.from_numpy(reads)], atol=1e-5, rtol=1e-4)
-    assert len(none) == 0
-    assert prm.ledger.tokens_computed == len(encoded.ids)
-
-
-def plan_of(count):
-    return Plan.of_cached(np.arange(count), np.full(count, count), 0, "cpu")
-
-
-def test_rows_of_what_is_no_token_or_has_no_head(zoo):
-    prm = load_family(zoo, "qwen-prm")
-    session = CachedSession(prm, memory_tokens=1000)
-    one = np.zeros(1, dtype=np.int64)
-    found = session.answer([TokenRows(ids=np.asarray([token]), positions=one) for token in (-1, 10**7, 5)])
-    assert [type(f) for f in found] == [InputError, InputError, torch.Tensor]
-    assert "10000000 is none of the model's" in str(found[1])
-    with pytest.raises(UsageError, match="it has no head"):
-        CachedSession(load_family(zoo, "implicit"), memory_tokens=9).answer(
-            [TokenRows(ids=one, positions=one)]
-        )
-
-
-def test_a_failure_holds_nothing(zoo):
-    prm = load_family(zoo, "qwen-prm")
-    root, steps = root_of(Problem(text="p")), [Step(text="so x = 6"), Step(text="36 - 6 = 30")]
-    room = max(len(prm.encoder.encode(Solution(problem=Problem(text="p"), steps=(s,))).ids) for s in steps)
-    session = CachedSession(prm, memory_tokens=room)
-    head = prm.head
-    calls = []
-
-    def failing(rows):
-        calls.append(len(rows))
-        return head(rows) * (float("nan") if len(calls) == 2 else 1.0)
-
-    prm.head = failing
-    with pytest.raises(CheckpointError, match="NaN or an infinity"):
-        session.extend([(root, step) for step in steps])
-    assert len(calls) == 2  # the first group was done, and its place was held
-    (again,) = session.extend([(root, Step(text="so x = 6"))])
-    session.drop([again.place])
-    assert session.pool.held == 0
-
-
-def test_a_tokenizer_of_another_checkpoint(zoo):
-    prm = load_family(zoo, "qwen-prm")
-    session = CachedSession(prm, memory_tokens=100)
-    session._vocabulary = 3
-    with pytest.raises(CheckpointError, match="not of one checkpoint"):
-        every(session, prm, [Solution.of("p", ["x"])])
-
-
-def test_marks_are_found_where_steps_are_read_or_not_at_all(zoo):
-    """Over every family: the mark's positions are the encoder's reads, or there is no mark and every token has a row."""
-    told = {}
-    for name in STEPWISE:
-        prm = load_family(zoo, name)
-        mark = mark_token(prm.encoder)
-        told[name] = mark is not None
-        for solution in solutions(8, 4):
-            encoded = prm.encoder.encode(solution)
-            found = marked(encoded.ids, mark).tolist()
-            assert found == (list(encoded.reads) if mark is not None else list(range(len(encoded.ids))))
-    assert told["qwen-prm"]
-    assert not told["reasoneval"]
-    assert not told["skywork"]
 
 
 def test_a_failure_half_way_leaves_nothing_that_could_be_read(zoo, monkeypatch):

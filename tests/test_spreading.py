@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from stepmark.batching import Answerer, Verify, Write, Written, run
 from stepmark.batching.spreading import DEATHS, LARGEST, Done, Failed, Lost, Replied, Spreading, cut
-from stepmark.errors import BackendError, InputError
+from stepmark.errors import BackendError
 from stepmark.records import Verdict
 
 
@@ -129,19 +128,6 @@ def test_a_reply_is_reported_while_others_are_still_awaited():
     assert len(reported) == 4
 
 
-def test_after_a_death_requests_are_asked_one_by_one():
-    given_out = []
-
-    class Watched(Fake):
-        def submit(self, requests, *, to):
-            given_out.append([request.prompt for request in requests])
-            return super().submit(requests, to=to)
-
-    spread(Watched(1, [(0, False), (0, True)]), writes(9))
-    assert given_out[0] == ["question 0", "question 1", "question 2"]
-    assert given_out[1:3] == [["question 1"], ["question 2"]]
-
-
 def test_a_request_that_kills_every_worker_is_named():
     class Deadly(Fake):
         def wait(self):
@@ -164,13 +150,6 @@ def test_a_request_that_kills_every_worker_is_named():
     assert {0, 1, 2, 3} <= set(reported)
 
 
-def test_workers_that_die_before_they_begin_accuse_no_request():
-    workers = Fake(1, [(0, True)] * 20, begun=False)
-    replies, _, told, _ = spread(workers, writes(2))
-    assert len(replies) == 2
-    assert len(told) == 20
-
-
 def test_a_failure_ends_the_round_after_what_is_under_way_is_kept():
     def answer(request):
         if request.prompt == "question 0":
@@ -185,24 +164,6 @@ def test_a_failure_ends_the_round_after_what_is_under_way_is_kept():
     chunks = cut(requests, 2)
     assert reported == chunks[1]  # the other worker's chunk; the rest was not begun
     assert workers.idle == [1, 2]
-
-
-def test_a_request_that_cannot_be_answered_is_a_reply():
-    refused = InputError("too long")
-    replies, _, _, spreading = spread(Fake(2, answer=lambda _: refused), writes(3))
-    assert replies == [refused] * 3
-    assert spreading.tokens_written == 0
-
-
-def test_a_worker_that_leaves_out_a_reply_is_an_error():
-    class Forgetful(Fake):
-        def wait(self):
-            ticket = next(iter(self.busy))
-            del self.busy[ticket]
-            return [Done(ticket=ticket)]
-
-    with pytest.raises(BackendError, match="left 1 request of its chunk unanswered"):
-        spread(Forgetful(3), writes(3))
 
 
 @given(st.lists(st.integers(1, 200), max_size=60), st.integers(1, 20))
@@ -241,35 +202,3 @@ def test_the_driver_gives_the_same_with_workers_as_without():
     methods = [list(run((method(number) for number in range(20)), who, in_flight=8)) for who in (alone, many)]
     assert methods[0] == methods[1]
     assert workers.deaths == 2
-
-
-def test_two_threads_ask_at_once_and_each_hears_of_its_own():
-    workers = Fake(3, [(1, False), (0, False), (2, True), (1, False)] * 2)
-    spreading = Spreading(workers, tell=lambda line: None)
-    asked = [writes(40), [Write(prompt=f"other {n}", temperature=1.0, first=0) for n in range(25)], writes(7)]
-    heard = [[], [], []]
-
-    def ask(number):
-        return spreading.answer(asked[number], lambda index, said: heard[number].append((index, said)))
-
-    with ThreadPoolExecutor(max_workers=3) as threads:
-        replies = list(threads.map(ask, range(3)))
-    for number, requests in enumerate(asked):
-        assert replies[number] == [reply(request) for request in requests]
-        assert sorted(index for index, _ in heard[number]) == list(range(len(requests)))
-
-
-def test_what_one_asker_makes_of_a_reply_does_not_reach_another():
-    spreading = Spreading(Fake(2), tell=print)
-
-    def refuse(index, said):
-        raise BackendError("not what was asked for")
-
-    def ask(ready):
-        return spreading.answer(writes(10), ready)
-
-    with ThreadPoolExecutor(max_workers=2) as threads:
-        bad, good = threads.submit(ask, refuse), threads.submit(ask, lambda index, said: None)
-        assert good.result() == [reply(request) for request in writes(10)]
-        with pytest.raises(BackendError, match="not what was asked for"):
-            bad.result()

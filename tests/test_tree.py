@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,35 +109,6 @@ def test_skipped_tokens_are_carried_and_not_computed(sequences, budget, data):
     np.testing.assert_array_equal(seen_in_chunks(tree, parts), wanted)
     if parts and skip:
         assert parts[0].carried.tolist() == list(range(skip))
-
-
-def test_a_forest_by_hand():
-    #  7 8 9        as given: [7 8 9], [7 8 5 5], [7 8], [4]; sorted: [4], [7 8], [7 8 5 5], [7 8 9]
-    #      5 5
-    #  4
-    tree = pack([[7, 8, 9], [7, 8, 5, 5], [7, 8], [4]])
-    assert tree.ids.tolist() == [4, 7, 8, 5, 5, 9]
-    assert tree.depths.tolist() == [0, 0, 1, 2, 3, 2]
-    assert tree.parents.tolist() == [-1, -1, 1, 2, 3, 2]
-    assert [p.tolist() for p in tree.paths] == [[1, 2, 5], [1, 2, 3, 4], [1, 2], [0]]
-    assert tree.ends.tolist() == [1, 6, 6, 5, 5, 6]
-    first, second = chunks(tree, 4)
-    assert (first.start, first.end, first.carried.tolist()) == (0, 4, [])
-    assert first.until.tolist() == [1, 4, 4, 4]
-    # Token 4 goes on from token 3, so it needs 3 as well; 5 does not.
-    assert (second.start, second.end, second.carried.tolist()) == (4, 6, [1, 2, 3])
-    assert second.until.tolist() == [2, 2, 1, 1, 2]
-
-
-@pytest.mark.parametrize("sequences", [[], [[]], [[1, 2], []]])
-def test_nothing_to_pack_is_an_error(sequences):
-    with pytest.raises(ValueError, match="at least one sequence, and none empty"):
-        pack(sequences)
-
-
-def test_a_budget_of_nothing_is_an_error():
-    with pytest.raises(ValueError, match="at least 1, found 0"):
-        chunks(pack([[1]]), 0)
 
 
 def test_common_prefix():

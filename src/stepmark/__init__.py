@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from stepmark.labels.public import label as label
     from stepmark.metrics.aggregate import aggregate as aggregate
     from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
-    from stepmark.models.grading import Grader as Grader
     from stepmark.models.load import load_prm as load_prm
     from stepmark.models.policies import load_policy as load_policy
     from stepmark.models.policies.scripted import ScriptedPolicy as ScriptedPolicy
+    from stepmark.models.prm import Grader as Grader
     from stepmark.models.remote.client import AsyncClient as AsyncClient
     from stepmark.models.remote.client import Client as Client
     from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
@@ -81,7 +81,7 @@ _HOME = {
     "Client": "stepmark.models.remote.client",
     "Cluster": "stepmark.batching.cluster_settings",
     "Finding": "stepmark.solutions.checks",
-    "Grader": "stepmark.models.grading",
+    "Grader": "stepmark.models.prm",
     "Judgement": "stepmark.records",
     "LabelledRow": "stepmark.solutions.interchange.rows",
     "LabelledSolution": "stepmark.records",

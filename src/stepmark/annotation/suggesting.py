@@ -69,7 +69,7 @@ def from_prm(items: Sequence[Item], prm: PRM | str, *, threshold: float | None =
         UsageError, CheckpointError, MissingExtraError, BackendError: as loading and grading do.
         InputError: the PRM could read none of the items.
     """
-    from stepmark.models.grading import Grade, grade
+    from stepmark.models.prm import Grade, grade
 
     if isinstance(prm, str):
         from stepmark.models.load import load_prm
@@ -307,7 +307,7 @@ def _facts(row: Row) -> tuple[str, float | None, str]:
 
 
 def _step_scores(row: Row, item: Item) -> StepScores:
-    from stepmark.models.grading import from_row
+    from stepmark.models.prm import from_row
 
     scores = row.data.get("scores")
     if not isinstance(scores, list):

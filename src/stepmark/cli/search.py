@@ -84,7 +84,7 @@ def _print_found(found: Found, threshold: float | None) -> None:
     """
     from rich.console import Console
 
-    from stepmark.models.grading import first_error
+    from stepmark.models.prm import first_error
     from stepmark.show.terminal import solution_lines
     from stepmark.show.text import number
 

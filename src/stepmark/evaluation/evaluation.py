@@ -20,7 +20,6 @@ from stepmark.errors import BackendError, StepmarkError, UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.result import Figure, Item, Result, made_folder, measured, shown
 from stepmark.evaluation.scores import Sheet, grade_cases, read_scores
-from stepmark.models.identity import identity_of
 from stepmark.models.lazy import Lazy
 from stepmark.models.load import load_prm, prm_identity
 from stepmark.models.policies import Policy
@@ -342,7 +341,7 @@ def settings_of(model: PRM | Lazy[PRM]) -> dict[str, Any]:
 
 def identity_before_loading(model: PRM | Lazy[PRM]) -> str:
     """The identity of a PRM, without reading a checkpoint's weights into memory."""
-    return prm_identity(model.name, model.arguments) if isinstance(model, Lazy) else identity_of(model)
+    return prm_identity(model.name, model.arguments) if isinstance(model, Lazy) else model.identity
 
 
 def _digest(cases: Sequence[Case]) -> str:

@@ -52,7 +52,7 @@ from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.views import Cell, Figures, card, cell, problem, series_of, table_of, tile
 from stepmark.metrics.aggregate import check_aggregate, check_score
 from stepmark.metrics.intervals import Floats, Statistic, shares
-from stepmark.models.grading import first_error as first_under
+from stepmark.models.prm import first_error as first_under
 from stepmark.records import LabelledSolution, ScoreKind
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section, Tile

@@ -17,7 +17,6 @@ from typing import Any, cast, get_args
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.metrics.aggregate import AGGREGATES, check_score
-from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 from stepmark.store import Row, json_type, open_rows, read_rows
@@ -99,7 +98,7 @@ def grade_cases(
         BackendError: the PRM gave a wrong number of scores, or one out of its range.
     """
     with closing(open_rows(path, manifest)) as out:
-        out.identify({"prm": identity_of(prm)})
+        out.identify({"prm": prm.identity})
         rows = [
             _row(case, _as_row(earlier, path, number, case))
             for number, (case, earlier) in enumerate(zip(cases, out.earlier(), strict=False), start=1)
@@ -142,13 +141,13 @@ def grade_cases(
         rows=tuple(rows),
         threshold=prm.default_threshold,
         aggregate=prm.default_aggregate,
-        identity=identity_of(prm),
+        identity=prm.identity,
     )
 
 
 def _checked(prm: PRM, solutions: Iterator[Solution]) -> Iterator[StepScores | Refusal]:
     """The raw scores, checked as `models.grading` checks them."""
-    from stepmark.models.grading import checked_scores
+    from stepmark.models.prm import checked_scores
 
     for _, result in checked_scores(solutions, prm, keep_going=True):
         yield result

@@ -20,8 +20,8 @@ from stepmark.evaluation.search_figures import ENDS, POSITIONS, STOPS, cells_of,
 from stepmark.evaluation.views import Cell, Figures, cell, series_of, spread, table_of, tile
 from stepmark.metrics.first_error import found_error
 from stepmark.metrics.intervals import Statistic
-from stepmark.models import policies, scorer
-from stepmark.models.identity import identity_of
+from stepmark.models import policies
+from stepmark.models import prm as prms
 from stepmark.models.lazy import Lazy
 from stepmark.models.policies import Policy
 from stepmark.models.prm import PRM
@@ -162,7 +162,7 @@ class SearchContest(Evaluation):
             arena = Arena(
                 answerers={
                     **policies.answerers(policy),
-                    **scorer.answerers(prm, memory_tokens=self.memory_tokens),
+                    **prms.answerers(prm, memory_tokens=self.memory_tokens),
                     **answers.answerers(verifier),
                 },
                 verifier=verifier,
@@ -187,7 +187,7 @@ class SearchContest(Evaluation):
                     **_facts_of(theirs),
                     isolation=isolation,
                     aggregate=grading.aggregate,
-                    prm_identity=identity_of(prm),
+                    prm_identity=prm.identity,
                     policy_identity=policy.identity,
                 )
             except KeyboardInterrupt:

@@ -13,8 +13,7 @@ from functools import lru_cache
 from typing import Any, final
 
 from stepmark.errors import InputError
-from stepmark.models.grading import Grade, grade
-from stepmark.models.prm import PRM
+from stepmark.models.prm import PRM, Grade, grade
 from stepmark.problems.extraction import find_answer
 from stepmark.records import Problem, Refusal, ScoredSolution, Solution
 from stepmark.solutions.segmentation import split as split_text

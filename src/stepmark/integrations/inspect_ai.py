@@ -28,7 +28,7 @@ from stepmark.integrations.candidates import (
     grade_texts,
     loaded,
 )
-from stepmark.models.grading import Grade
+from stepmark.models.prm import Grade
 from stepmark.problems.answers import load_verifier
 from stepmark.records import Refusal, Solution
 from stepmark.search.choosing import check_pick, pick

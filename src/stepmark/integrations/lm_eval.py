@@ -30,7 +30,7 @@ from lm_eval.api.registry import register_filter
 
 from stepmark.errors import InputError, UsageError
 from stepmark.integrations.candidates import Cutting, Grader, grade_texts, loaded, problem_of, tell
-from stepmark.models.grading import Grade
+from stepmark.models.prm import Grade
 from stepmark.problems.answers import load_verifier
 from stepmark.search.choosing import check_pick, pick
 

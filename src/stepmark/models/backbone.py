@@ -6,7 +6,6 @@ Only native architectures are loaded; `auto_map` in a config (remote code) is ne
 from __future__ import annotations
 
 import copy
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +17,7 @@ import torch
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
-from stepmark.models.checkpoint import FLOATING, TensorFact, Tensors
+from stepmark.models.checkpoint import FLOATING, Tensors
 from stepmark.models.files import ADAPTER_FILE, check_file, present, read_object
 
 
@@ -127,17 +126,16 @@ def checked_config(folder: Path, build: Callable[[Any], Any]) -> Any:
         raise CheckpointError(
             f"{folder} holds both config.json and {ADAPTER_FILE}: is it a whole model or an adapter? Delete the one that it is not"
         )
+    _check_layers(raw, folder)
     tensors = Tensors(folder)
-    check_layers(raw, tensors)
     config = load_config(folder)
-    check_layers({"num_hidden_layers": getattr(config.get_text_config(), "num_hidden_layers", None)}, tensors)
     limit = token_limit(config)
     if limit is not None and limit < 1:
         raise CheckpointError(
             f"{folder}/config.json: max_position_embeddings and sliding_window should be at least 1, found {limit}"
         )
     quantised = raw.get("quantization_config") is not None
-    check_network(folder, lambda: build(copy.deepcopy(config)), tensors, quantised=quantised)
+    check_size(folder, config, build, tensors, quantised=quantised)
     return config
 
 
@@ -219,65 +217,40 @@ def token_limit(config: Any) -> int | None:
     return min(known) if known else None
 
 
-_COUNT = "num_hidden_layers"
-_NUMBERED = re.compile(r"^(?P<list>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)\.(?P<number>\d+)\.")
-
-
 _PACKED = 32
 """Weights that one stored number may hold: one bit each of an int32."""
-
-
-def check_layers(config: Mapping[str, Any], tensors: Tensors, *, all_of_them: bool = False) -> None:
-    """Refuse a config that says more layers than the weights hold, or none.
-
-    Args:
-        config: `config.json` as it is; settings of models inside it are looked at too.
-        tensors: of the same folder.
-        all_of_them: refuse one that says fewer, too. (Some published weights hold layers that the network leaves out.)
-
-    Raises:
-        CheckpointError: the counts disagree.
-    """
-    for inner in config.values():
-        if isinstance(inner, Mapping):
-            check_layers(inner, tensors, all_of_them=all_of_them)
-    count = config.get(_COUNT)
-    if count is None:
-        return
-    file = tensors.folder / "config.json"
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise CheckpointError(f"{file}: {_COUNT} should be a whole number of at least 1, found {count!r}")
-    lists: dict[str, set[int]] = {}
-    for name in tensors.facts:
-        if matched := _NUMBERED.match(name):
-            lists.setdefault(matched["list"], set()).add(int(matched["number"]))
-    # The longest list of modules is that of the layers; a head has a few.
-    layers, held = max(lists.items(), key=lambda entry: len(entry[1]), default=("", set()))
-    if not any(held >= set(range(min(count, len(held) + 1))) for held in lists.values()) or (
-        all_of_them and len(held) != count
-    ):
-        what = f"{len(held)} layers ({layers}.{min(held)} to {layers}.{max(held)})" if held else "no layers"
-        raise CheckpointError(f"{file} says {_COUNT} {count}, and {_files(tensors)} {what}; {_REMEDY}")
-
-
+_MOST_LAYERS = 10_000
 _REMEDY = "use the config.json that was published with these weights, or fetch the whole checkpoint again"
 
 
-def check_network(
-    folder: Path, build: Callable[[], Any], tensors: Tensors, *, quantised: bool = False
+def _check_layers(config: Mapping[str, Any], folder: Path) -> None:
+    """Refuse a number of layers that is none; transformers would make lists of that length."""
+    layers = config.get("num_hidden_layers", 1)
+    if not isinstance(layers, int) or isinstance(layers, bool) or not 1 <= layers <= _MOST_LAYERS:
+        raise CheckpointError(
+            f"{folder}/config.json: num_hidden_layers should be a whole number from 1 to {_MOST_LAYERS:,}, found {layers!r}"
+        )
+    for inner in config.values():
+        if isinstance(inner, Mapping):
+            _check_layers(inner, folder)
+
+
+def check_size(
+    folder: Path, config: Any, build: Callable[[Any], Any], tensors: Tensors, *, quantised: bool
 ) -> None:
-    """Refuse weights that do not fill the network, or that hold parts which it has no place for.
+    """Refuse a config whose network is far larger than the weights, before memory is taken for it; and weights that are no plain numbers.
+
+    Whether the weights fill the network exactly is known when they are loaded (`check_report`).
 
     Args:
         folder: for messages.
-        build: makes the network; called with torch's meta device in place.
+        config: as transformers reads it.
+        build: makes the network from the config; called with torch's meta device in place.
         tensors: of the same folder.
-        quantised: the config says that the weights are packed. How, only the library of their format knows; of packed weights only
-            the size of the network is checked.
+        quantised: the config says that the weights are packed.
 
     Raises:
-        CheckpointError: the config makes no network; a tensor is missing, of another shape or of a type that is no plain weight; or
-            weights of the backbone are left over.
+        CheckpointError: the config makes no network, or a much larger one; or weights of a type that means nothing without scales.
     """
     if not tensors.files.network:
         raise CheckpointError(
@@ -286,51 +259,27 @@ def check_network(
         )
     try:
         with torch.device("meta"):
-            network = build()
+            network = build(copy.deepcopy(config))
     except Exception as error:  # numbers that make no network: torch and transformers raise what they like
         message = " ".join(str(error).split())[:300]
         raise CheckpointError(
             f"{folder}/config.json makes no network ({type(error).__name__}: {message}); {_REMEDY}"
         ) from error
-    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    stored = [fact for fact in tensors.facts.values() if fact.file in tensors.files.network]
-    if quantised and any(fact.dtype not in FLOATING for fact in stored):
-        size, held = sum(map(math.prod, expected.values())), sum(fact.elements for fact in stored)
-        if size > _PACKED * held:
+    stored = {name: fact for name, fact in tensors.facts.items() if fact.file in tensors.files.network}
+    odd = [f"{name} ({fact.dtype})" for name, fact in stored.items() if fact.dtype not in FLOATING]
+    if odd and not quantised:
+        inside = _inside(network)
+        odd = [entry for entry in odd if inside(entry) or entry.startswith("lm_head")]
+        if odd:
             raise CheckpointError(
-                f"{folder}/config.json describes a network of {size:,} weights, and {_files(tensors)} {held:,} numbers; {_REMEDY}"
+                f"{folder}: weights should be of type {', '.join(sorted(FLOATING))}; found {_some(odd)}. Take the checkpoint in its "
+                "full precision"
             )
-        return
-    places = _places(network, expected, tensors)
-    odd = [f"{name} ({fact.dtype})" for name, fact in places.values() if fact.dtype not in FLOATING]
-    if odd:
+    size, held = sum(t.numel() for t in network.parameters()), sum(fact.elements for fact in stored.values())
+    if size > (_PACKED if quantised else 4) * held:
         raise CheckpointError(
-            f"{folder}: weights should be of type {', '.join(sorted(FLOATING))}; found {_some(odd)}. Take the checkpoint in its "
-            "full precision"
+            f"{folder}/config.json describes a network of {size:,} weights, and its files hold {held:,} numbers; {_REMEDY}"
         )
-    wrong = {place: (name, fact) for place, (name, fact) in places.items() if fact.shape != expected[place]}
-    tied = _tied(network)
-    missing = sorted(name for name in expected.keys() - places.keys() if name not in tied)
-    unused = leftover(network, (n for n, fact in tensors.facts.items() if fact.file in tensors.files.network))
-    if not (wrong or missing or unused):
-        return
-    # Of some networks transformers knows another layout (experts stored one by one, say), and converts it: as many numbers under other
-    # names and in other shapes. What is still missing or left over then is refused by `check_report`.
-    inside = _inside(network)
-    lacking = sum(math.prod(expected[name]) for name in (*wrong, *filter(inside, missing)))
-    spare = sum(tensors.facts[name].elements for name in (*(name for name, _ in wrong.values()), *unused))
-    heads = sum(math.prod(expected[name]) for name in missing if not inside(name))
-    used = {name for name, _ in places.values()}
-    beside = sum(
-        fact.elements for name, fact in tensors.facts.items() if name not in used and not inside(name)
-    )
-    if lacking == spare and heads <= beside:
-        return
-    check_layers(network.config.to_dict(), tensors, all_of_them=True)
-    shapes = [
-        f"{name} {fact.shape}, by config.json {expected[place]}" for place, (name, fact) in wrong.items()
-    ]
-    raise CheckpointError(_disagreement(folder, missing, shapes, unused))
 
 
 def check_report(folder: Path, network: Any, report: Mapping[str, Iterable[Any]]) -> None:
@@ -379,39 +328,6 @@ def _inside(network: Any) -> Callable[[str], bool]:
     prefix = f"{network.base_model_prefix}."
     modules = {name for name, _ in network.base_model.named_children()}
     return lambda name: name.removeprefix(prefix).split(".")[0] in modules
-
-
-def _places(
-    network: Any, expected: Mapping[str, tuple[int, ...]], tensors: Tensors
-) -> dict[str, tuple[str, TensorFact]]:
-    """The stored tensor for each place of the network, by transformers' rule: with or without the prefix of the backbone."""
-    prefix = f"{network.base_model_prefix}."
-    places: dict[str, tuple[str, TensorFact]] = {}
-    for name, fact in tensors.facts.items():
-        if fact.file not in tensors.files.network:
-            continue
-        place = next((p for p in (name, name.removeprefix(prefix), prefix + name) if p in expected), None)
-        if place is None:
-            continue
-        if place in places:
-            raise CheckpointError(
-                f"{tensors.folder}: {places[place][0]!r} and {name!r} both fill {place!r}; keep the files of one model only"
-            )
-        places[place] = (name, fact)
-    return places
-
-
-def _tied(network: Any) -> set[str]:
-    """Places that need no tensor of their own."""
-    configs = (network.config, network.config.get_text_config())
-    if not any(getattr(config, "tie_word_embeddings", False) for config in configs):
-        return set()
-    return set(network._tied_weights_keys or ())
-
-
-def _files(tensors: Tensors) -> str:
-    names = [file.name for file in tensors.files.network or tensors.files.every]
-    return f"{names[0]} holds" if len(names) == 1 else f"the weights ({names[0]} to {names[-1]}) hold"
 
 
 def _some(parts: list[str]) -> str:

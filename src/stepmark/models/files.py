@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -144,8 +143,6 @@ def _places(index: Path) -> dict[str, Path]:
 
 Kind = Literal["model", "dataset"]
 
-_LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
-
 
 CONFIGURATION = ("*.json", "*.model", "*.txt", "*.jinja")
 """The files of a checkpoint without its weights: config, tokenizer, chat template, scoring spec."""
@@ -197,51 +194,8 @@ def fetch(name: str, patterns: Sequence[str], *, kind: Kind = "model") -> Path:
     except Exception as error:  # every kind of network and hub failure ends here
         refused = CheckpointError if kind == "model" else UsageError
         local = "folder" if kind == "model" else "file"
+        message = " ".join(str(error).split())
         raise refused(
-            f"there is no local {local} {name!r}, and {_reason(name, error, kind)}; or name a local {local}"
+            f"there is no local {local} {name!r}, and it could not be fetched from the hub ({type(error).__name__}: {message}). Check the "
+            f"name and the network; for one that is private or gated, accept its terms and log in with `hf auth login`"
         ) from error
-
-
-def _reason(name: str, error: BaseException, kind: Kind) -> str:
-    """Why a download failed and what to do, in one sentence without its full stop."""
-    thing = "data set" if kind == "dataset" else "model"
-    page = f"https://huggingface.co/{'datasets/' if kind == 'dataset' else ''}{name}"
-    # By name: the classes and their homes differ between versions of huggingface_hub.
-    names = {kind_of_error.__name__ for cause in _chain(error) for kind_of_error in type(cause).__mro__}
-    status = next(filter(None, map(_status, _chain(error))), None)
-    if "GatedRepoError" in names or "LocalTokenNotFoundError" in names or status == 403:
-        return f"the hub gives the {thing} {name!r} only to users who accepted its terms: accept them at {page}, then {_LOGIN}"
-    if "RepositoryNotFoundError" in names or status in (401, 404):
-        return f"the hub has no {thing} {name!r} that you may see: check the spelling; if it is private, {_LOGIN}"
-    if "HFValidationError" in names:
-        return f"{name!r} is not a name that a {thing} of the hub can have (OWNER/NAME): check the spelling"
-    if any(isinstance(cause, OSError) and cause.errno == errno.ENOSPC for cause in _chain(error)):
-        return f"the disk is full: make room for the {thing}, or set HF_HOME to a folder on another disk"
-    if "OfflineModeIsEnabled" in names:
-        return (
-            f"HF_HUB_OFFLINE forbids to download it: unset it, or fetch {name!r} into the hub's cache first"
-        )
-    if status is not None and status >= 500:
-        return f"the hub failed with status {status}: try again later"
-    unreachable = names & {
-        "ConnectError", "ConnectionError", "ConnectTimeout", "TimeoutException", "ProxyError", "TimeoutError", "Timeout",
-        "LocalEntryNotFoundError", "TransportError",
-    }  # fmt: skip
-    if unreachable:
-        part = "is only partly here, and " if "IncompleteSnapshotError" in names else ""
-        return f"{f'the {thing} {part}' if part else ''}the hub cannot be reached: check the network and its proxy settings"
-    message = " ".join(str(error).split())
-    return f"it could not be fetched from the hub ({type(error).__name__}: {message}): check the name and the network"
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    chain = [error]
-    while (cause := chain[-1].__cause__) is not None and cause not in chain:
-        chain.append(cause)
-    return chain
-
-
-def _status(error: BaseException) -> int | None:
-    """The HTTP status of a hub error; None for an error of another kind."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return status if isinstance(status, int) else None

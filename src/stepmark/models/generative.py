@@ -27,12 +27,10 @@ from stepmark.models.critics.genprm import GenPRM
 from stepmark.models.critics.rprm import RPRM
 from stepmark.models.critics.thinkprm import ThinkPRM
 from stepmark.models.files import present, read_object
-from stepmark.models.grading import Grader
 from stepmark.models.identity import named
 from stepmark.models.policies import Policy
-from stepmark.models.prm import Ledger, Session, repr_of
+from stepmark.models.prm import Grader, Ledger, Session, WholePrefixSession
 from stepmark.models.replies import MemoryReplies
-from stepmark.models.scorer import WholePrefixSession
 from stepmark.models.spec import SPEC_FILE
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores, read_record
 
@@ -229,6 +227,8 @@ class GenerativePRM(Grader):
         self.default_aggregate = aggregate
         self.ledger = Ledger()
         self.without_verdict = 0
+        # Marked where the scores are not causal.
+        self.name = policy.name if critic.causal else f"{policy.name} (not causal)"
         self._policy = policy
         self._store = store if store is not None else MemoryReplies()
         self._in_flight = in_flight
@@ -236,12 +236,7 @@ class GenerativePRM(Grader):
     def __repr__(self) -> str:
         kind = type(self.critic)
         names = [name for name, family in GENERATIVE.items() if family.settings is kind]
-        return repr_of(self, family=next(iter(names), kind.__name__), place={"policy": self._policy})
-
-    @property
-    def name(self) -> str:
-        """The policy's name; marked where the scores are not causal."""
-        return self._policy.name if self.critic.causal else f"{self._policy.name} (not causal)"
+        return self.describe(family=next(iter(names), kind.__name__), place={"policy": self._policy})
 
     @property
     def identity(self) -> str:
@@ -254,7 +249,7 @@ class GenerativePRM(Grader):
         return self.critic.causal
 
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
-        """See `Grader.open_session`."""
+        """See `PRM.open_session`."""
         del memory_tokens
         return WholePrefixSession(self, "a generative PRM writes about the whole solution each time")
 

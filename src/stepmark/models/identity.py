@@ -16,16 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from stepmark.errors import CheckpointError, UsageError
-from stepmark.models.base import cache_folder
+from stepmark.models.default import cache_folder
 from stepmark.models.files import check_file, weight_files
 from stepmark.models.places import adapter_base
 from stepmark.store import atomic_write
-
-if TYPE_CHECKING:
-    from stepmark.models.prm import PRM
 
 _DECIDING = (
     *("config.json", "generation_config.json", "stepmark.json", "adapter_config.json", "*.index.json"),
@@ -106,22 +103,6 @@ def named(name: str, *decisive: object) -> str:
     for value in decisive:
         digest.update(f"{value!r}\n".encode())
     return f"{name}#{digest.hexdigest()[:12]}"
-
-
-def identity_of(prm: PRM) -> str:
-    """The identity of a PRM.
-
-    Raises:
-        UsageError: a user's PRM without one.
-    """
-    identity = getattr(prm, "identity", None)
-    if not isinstance(identity, str) or not identity:
-        raise UsageError(
-            f"{prm.name}: a {type(prm).__name__} has no identity, a text that changes whenever its scores would, so that scores of "
-            "two models never come under one name. Add the property `identity`; a PRM of fixed rules may return its name "
-            "(docs/add-prm.md)"
-        )
-    return identity
 
 
 def tensors_fingerprint(tensors: Iterable[tuple[str, Any]]) -> str:

@@ -13,11 +13,10 @@ from stepmark.catalog import Catalog
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
 from stepmark.models.families import find_published, full_name
 from stepmark.models.files import local_folder, present
-from stepmark.models.grading import Grader
-from stepmark.models.identity import CheckpointFiles, identity_of, named
+from stepmark.models.identity import CheckpointFiles, named
 from stepmark.models.lazy import MEANT, Lazy, check_device, is_server, refuse_idle
 from stepmark.models.places import BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
-from stepmark.models.prm import PRM
+from stepmark.models.prm import PRM, identity_of
 from stepmark.models.spec import LogRatioHead, spec_key
 from stepmark.settings import check_arguments as check_settings
 from stepmark.settings import checked
@@ -226,7 +225,7 @@ def prm_of(name: str, names: Catalog) -> PRM:
     """
     made: PRM = names.make(name, ("name", "score_kind", "default_aggregate", "score_many"))
     identity_of(made)
-    if not isinstance(made, Grader):
+    if not isinstance(made, PRM):
         raise UsageError(
             f"{name}: expected a PRM derived from stepmark.Grader, found a {type(made).__name__}"
         )
@@ -263,7 +262,7 @@ class _Found:
 
 def _made(prm: PRM) -> _Found:
     """A PRM that costs nothing to load: on a server, or made by a user's function."""
-    return _Found(identity=lambda: identity_of(prm), load=lambda: prm)
+    return _Found(identity=lambda: prm.identity, load=lambda: prm)
 
 
 def _find(given: _Settings) -> _Found:
@@ -313,8 +312,8 @@ def _critic(given: _Settings) -> _Found:
             family = replace(spec.settings, seed=given.seed)
     settings = critic_settings(family, samples=given.samples, seed=given.seed)
     if is_server(given.name):
+        from stepmark.models.http import key_variable
         from stepmark.models.policies.openai import OpenAIPolicy
-        from stepmark.models.policies.transport import key_variable
 
         key = key_variable()
         served = OpenAIPolicy(given.name, given.model, tokenizer=given.tokenizer, api_key_env=key)
@@ -335,7 +334,7 @@ def _critic(given: _Settings) -> _Found:
 def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
     """The PRM of a stepmark server."""
     from stepmark.errors import BackendError, UnreachableError
-    from stepmark.models.policies.transport import Patience
+    from stepmark.models.http import Patience
     from stepmark.models.remote.client import Client
     from stepmark.models.remote.prm import RemotePRM
 
@@ -365,7 +364,7 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
 def _served(given: _Settings, tokenizer: str) -> PRM:
     """A PRM behind a server that takes token ids."""
     from stepmark.models.backbone import load_config, load_tokenizer, token_limit
-    from stepmark.models.policies.transport import key_variable
+    from stepmark.models.http import key_variable
     from stepmark.models.pooling import PoolingPRM
 
     folder = find_checkpoint(tokenizer)

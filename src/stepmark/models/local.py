@@ -14,10 +14,8 @@ from torch import Tensor
 from stepmark.errors import CheckpointError, InputError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.engine import Engine, PrefixCache, Take, windows
-from stepmark.models.grading import Grader
 from stepmark.models.heads import HeadFunction, Neutral, step_scores
-from stepmark.models.prm import Ledger, Session, Weights, repr_of
-from stepmark.models.scorer import WholePrefixSession
+from stepmark.models.prm import Grader, Ledger, Session, Weights, WholePrefixSession
 from stepmark.models.session import CachedSession, Read, Text, TokenRows, WholeSolution
 from stepmark.models.spec import LogRatioHead, ScoringSpec
 from stepmark.models.tree import Ints, PackedTree
@@ -47,7 +45,7 @@ class WindowedPRM(Grader, ABC):
         self._token_budget, self._identity = token_budget, identity
 
     def __repr__(self) -> str:
-        return repr_of(self, family=self.spec.family, place=self._place())
+        return self.describe(family=self.spec.family, place=self._place())
 
     @abstractmethod
     def _place(self) -> dict[str, object]:
@@ -137,11 +135,11 @@ class LocalPRM(WindowedPRM):
 
     @property
     def size(self) -> Weights | None:
-        """See `Grader.size`."""
+        """See `PRM.size`."""
         return Weights.of([(engine.backbone, None) for engine in self.engines])
 
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
-        """See `Grader.open_session`."""
+        """See `PRM.open_session`."""
         if self.spec.outcome_only:
             return WholePrefixSession(self, "an outcome model gives a whole solution one score")
         return CachedSession(self, memory_tokens=65_536 if memory_tokens is None else memory_tokens)
@@ -263,7 +261,7 @@ class ImplicitPRM(LocalPRM):
 
     @property
     def size(self) -> Weights | None:
-        """See `Grader.size`: of both models, with their output layers."""
+        """See `PRM.size`: of both models, with their output layers."""
         bare = super().size
         heads = self.policy[1].numel() + self.reference[1].numel()
         return bare and Weights(parameters=bare.parameters + heads, attention=bare.attention)

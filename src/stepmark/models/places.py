@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepmark.catalog import Catalog, unknown_name
 from stepmark.errors import CheckpointError
-from stepmark.models.base import BASE_NAME, base_folder
+from stepmark.models.default import BASE_NAME, base_folder
 from stepmark.models.families import full_name, nearest_names
 from stepmark.models.files import ADAPTER_FILE, CONFIGURATION, folder_of_name, present, read_object
 

@@ -11,7 +11,6 @@ Source: vLLM 0.33, `POST /pooling`, task token_classify.
 from __future__ import annotations
 
 import random
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -21,11 +20,10 @@ import torch
 from stepmark.errors import BackendError, CheckpointError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.heads import Neutral, step_scores
+from stepmark.models.http import AGAIN, Connection, DeclinedError, Patience, Server, Verb
 from stepmark.models.identity import named
 from stepmark.models.local import WindowedPRM
-from stepmark.models.policies.transport import KEY_VARIABLE, Patience, RefusedError, Server
-from stepmark.models.prm import Ledger, Session
-from stepmark.models.scorer import WholePrefixSession
+from stepmark.models.prm import Ledger, Session, WholePrefixSession
 from stepmark.models.spec import LogRatioHead, ScoringSpec, VocabHead
 from stepmark.records import StepScores
 
@@ -67,9 +65,8 @@ class PoolingPRM(WindowedPRM):
             )
         super().__init__(address, spec, encoder, Ledger(), 4096, identity)
         patience = Patience(retries=3, first_wait=pause, timeout=timeout)
-        self._server = Server(address, api_key_env=api_key_env, patience=patience, rng=random.Random(0))
-        # For users who drop it without closing it: a command line, a notebook.
-        self._finalizer = weakref.finalize(self, self._server.close)
+        self._server = Server(address, patience=patience, rng=random.Random(0), again=AGAIN | {504})
+        self._connection = Connection(api_key_env)
         self._neutral, self._batch = neutral, batch
         self._model = model or self._only_model()
 
@@ -93,13 +90,13 @@ class PoolingPRM(WindowedPRM):
         return named(super().identity, self._model, reported)
 
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
-        """See `Grader.open_session`."""
+        """See `PRM.open_session`."""
         del memory_tokens
         return WholePrefixSession(self, "a server keeps no state for us")
 
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too, and so does the end of the last reference."""
-        self._finalizer()
+        self._connection.close()
 
     def __enter__(self) -> PoolingPRM:
         return self
@@ -176,7 +173,7 @@ class PoolingPRM(WindowedPRM):
 
     def _ask(self, path: str, body: dict[str, Any] | None) -> Mapping[str, Any]:
         try:
-            return self._server.ask(path, body, lambda data: data)
-        except RefusedError as error:
-            hint = f" (an API key is sent where {KEY_VARIABLE} holds one)" * (error.status in (401, 403))
-            raise BackendError(f"{self.name}{path}: {error}{hint}") from error
+            verb: Verb = "GET" if body is None else "POST"
+            return self._connection.run(self._server.ask(verb, path, body, lambda data: data))
+        except DeclinedError as declined:
+            raise declined.as_backend_error() from None

@@ -1,15 +1,33 @@
-"""The protocols of a process reward model and of its sessions, and the counts of what they cost."""
+"""A process reward model: its protocol, its sessions, what it costs, and grading: solutions in, the same solutions out with step scores, one number and
+the first error."""
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from itertools import tee
+from typing import TYPE_CHECKING, Any, Protocol, final
 
-from stepmark.batching import Graded, Ready, Release, Score
-from stepmark.errors import InputError
-from stepmark.records import Refusal, ScoredSolution, ScoreKind, Solution, StepScores
-from stepmark.solutions.inputs import ProblemLike, SolutionLike
+from stepmark.batching import Answerer, Graded, Ready, Release, Score
+from stepmark.errors import BackendError, InputError, TooLongError, UsageError
+from stepmark.metrics.aggregate import aggregate, check_score, resolve_aggregate
+from stepmark.metrics.first_error import found_error
+from stepmark.records import (
+    Finding,
+    Refusal,
+    ScoredSolution,
+    ScoreKind,
+    Solution,
+    StepScores,
+    read_findings,
+    scored_keys,
+)
+from stepmark.solutions.checks import check, check_names
+from stepmark.solutions.inputs import ProblemLike, SolutionLike, problem_of, solution_of
+
+_ALWAYS = ("scores", "score", "aggregate", "first_error", "threshold", "prm", "score_kind")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -105,58 +123,33 @@ class Session(Protocol):
         """Free what is stored for some prefixes; unknown ones are ignored."""
 
 
-def repr_of(prm: PRM, *, family: str | None = None, place: Mapping[str, object] | None = None) -> str:
-    """A PRM in one line, for its `__repr__`.
+class Grader:
+    """A process reward model: reads a prefix of a solution and scores its last step. A PRM of your own derives from it: `class MyPRM(stepmark.Grader)`.
 
-    Args:
-        prm: of any kind.
-        family: how it is read, where that is known here.
-        place: where it computes: device and precision, or an address.
-    """
-    facts = {
-        "name": prm.name,
-        **({} if family is None else {"family": family}),
-        "score_kind": prm.score_kind,
-        "aggregate": prm.default_aggregate,
-        "threshold": prm.default_threshold,
-        **(place or {}),
-    }
-    return f"{type(prm).__name__}({', '.join(f'{key}={value!r}' for key, value in facts.items())})"
-
-
-class PRM(Protocol):
-    """A process reward model: reads a prefix of a solution and scores its last step.
-
-    The score of step t depends on the problem and on steps 1..t, never on what follows.
+    The score of step t depends on the problem and on steps 1..t, never on what follows. A subclass has the attributes below, `identity` and
+    `score_many`; all else is made of them.
     """
 
-    @property
-    def name(self) -> str:
-        """Its name in outputs: a catalog name, a hub name, a folder, an address."""
+    name: str
+    """Its name in outputs: a catalog name, a hub name, a folder, an address."""
+    score_kind: ScoreKind
+    """What its scores are."""
+    default_aggregate: str
+    """How its authors make one number of the step scores (`metrics/aggregate.py`)."""
+    default_threshold: float | None
+    """The score under which a step is an error; None when its scores have no such point."""
+    ledger: Ledger
+    """What it has cost so far."""
 
-    @property
-    def identity(self) -> str:
-        """What tells it from every PRM that gives other scores: equal identities, equal scores.
+    if TYPE_CHECKING:  # an attribute or a property
 
-        Scores are recorded under it, and a run is continued under it only. Where weights decide the scores, a digest of them is
-        part of it (`models.identity.named`); a PRM of fixed rules may give its name, and changes it with the rules.
-        """
+        @property
+        def identity(self) -> str:
+            """What tells it from every PRM that gives other scores: equal identities, equal scores.
 
-    @property
-    def score_kind(self) -> ScoreKind:
-        """What its scores are."""
-
-    @property
-    def default_aggregate(self) -> str:
-        """How its authors make one number of the step scores (`metrics/aggregate.py`)."""
-
-    @property
-    def default_threshold(self) -> float | None:
-        """The score under which a step is an error; None when its scores have no such point."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """What it has cost so far."""
+            Scores are recorded under it, and a run is continued under it only. Where weights decide the scores, a digest of them is
+            part of it (`models.identity.named`); a PRM of fixed rules may give its name, and changes it with the rules.
+            """
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False
@@ -172,19 +165,27 @@ class PRM(Protocol):
         Raises:
             InputError: a blank problem or step, a marker inside the text, too many tokens; unless `keep_going`.
         """
-
-    # Below: what `models.grading.Grader` makes of `score_many`; derive a PRM of your own from it.
+        raise NotImplementedError(f"{type(self).__name__} has no score_many")
 
     @property
     def default_checks(self) -> str:
-        """See `Grader.default_checks`."""
+        """The exact checks that run beside it where a caller says "auto": "all" beside the PRM that ships, "none" beside any other."""
+        return "all" if self.name == "default" else "none"
 
     @property
     def size(self) -> Weights | None:
-        """See `Grader.size`."""
+        """The weights that a token meets; None for a model that is not in this process, or of which a token meets a part (experts)."""
+        return None
 
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
-        """See `Grader.open_session`."""
+        """A session for a search: it scores prefixes that grow.
+
+        Args:
+            memory_tokens: tokens whose keys and values are stored at most; None: 65,536. Ignored by a PRM that stores nothing.
+        """
+        del memory_tokens
+        reason = "its keys and values are out of reach: it is no model that stepmark loaded into this process"
+        return WholePrefixSession(self, reason)
 
     def score(
         self,
@@ -194,7 +195,25 @@ class PRM(Protocol):
         split: str = "auto",
         marker: str | None = None,
     ) -> list[float | None]:
-        """See `Grader.score`."""
+        """Score every step of one solution.
+
+        Args:
+            problem: its text or record; None where the solution says it.
+            solution: a text, step texts, a `Segmentation`, a `Solution` or a list of chat messages.
+            split: how a text is split into steps (`stepmark.split`).
+            marker: the text that ends each step, for `split` "marker".
+
+        Returns:
+            One score a step, of the kind `score_kind`; None for a step that was not read.
+
+        Raises:
+            InputError: a blank problem or step, a marker inside the text, too many tokens.
+            BackendError: a server or a policy failed.
+        """
+        record = solution_of(problem, solution, split_by=split, marker=marker)
+        [(_, result)] = checked_scores(iter([record]), self)
+        assert isinstance(result, StepScores)
+        return list(result.scores)
 
     def grade(
         self,
@@ -207,7 +226,27 @@ class PRM(Protocol):
         split: str = "auto",
         marker: str | None = None,
     ) -> ScoredSolution:
-        """See `Grader.grade`."""
+        """Grade one solution: step scores, one number for the whole, the first error.
+
+        Args:
+            problem: its text or record; None where the solution says it.
+            solution: a text, step texts, a `Segmentation`, a `Solution` or a list of chat messages.
+            aggregate: how step scores become one number (`stepmark.aggregate`); None for the PRM's own.
+            threshold: a step whose score is under it is an error; None for the PRM's own.
+            checks: exact checks that run beside the PRM (`stepmark.check`): "all", "none", names with commas between them, or "auto":
+                all of them beside the default PRM, none beside any other. What they find changes `first_error` and no score.
+            split: how a text is split into steps (`stepmark.split`).
+            marker: the text that ends each step, for `split` "marker".
+
+        Raises:
+            InputError: a blank problem or step, a marker inside the text, too many tokens.
+            UsageError: an aggregate or a threshold that does not fit the PRM's scores.
+            BackendError: a server or a policy failed.
+        """
+        record = solution_of(problem, solution, split_by=split, marker=marker)
+        [scored] = grade([record], self, Grade(aggregate=aggregate, threshold=threshold, checks=checks))
+        assert isinstance(scored, ScoredSolution)
+        return scored
 
     def rank(
         self,
@@ -220,4 +259,434 @@ class PRM(Protocol):
         split: str = "auto",
         marker: str | None = None,
     ) -> list[ScoredSolution]:
-        """See `Grader.rank`."""
+        """Grade candidate solutions of one problem and sort them, best first.
+
+        Shared prefixes are computed once. Each result says in `index` where it stood in the input. Solutions of equal score keep their
+        order; one without a score (a step was not read) comes last.
+
+        Args:
+            problem: its text or record.
+            solutions: each as for `grade`.
+            aggregate: what they are sorted by; None for the PRM's own.
+            threshold: as for `grade`.
+            checks: as for `grade`; the order is by score alone.
+            split: as for `grade`.
+            marker: as for `grade`.
+
+        Raises:
+            InputError: no solutions, or one that cannot be scored; the message says which.
+            UsageError: an aggregate or a threshold that does not fit the PRM's scores.
+            BackendError: a server or a policy failed.
+        """
+        if isinstance(solutions, str):
+            raise InputError(
+                "expected a list of solutions, found one text; grade it with grade()", field="solutions"
+            )
+        shared = problem_of(problem)
+        records = []
+        for index, solution in enumerate(solutions):
+            try:
+                records.append(solution_of(shared, solution, split_by=split, marker=marker))
+            except InputError as error:
+                raise error.at(f"solution {index} (0-based)") from None
+        if not records:
+            raise InputError("expected at least one solution to rank, found none", field="solutions")
+        results = grade(records, self, Grade(aggregate=aggregate, threshold=threshold, checks=checks))
+        scored = [
+            replace(result, index=index)
+            for index, result in enumerate(results)
+            if isinstance(result, ScoredSolution)
+        ]
+        return sorted(scored, key=lambda result: (result.score is None, -(result.score or 0.0)))
+
+    def describe(self, *, family: str | None = None, place: Mapping[str, object] | None = None) -> str:
+        """One line for `__repr__`.
+
+        Args:
+            family: how it is read, where that is known here.
+            place: where it computes: device and precision, or an address.
+        """
+        facts = {
+            "name": self.name,
+            **({} if family is None else {"family": family}),
+            "score_kind": self.score_kind,
+            "aggregate": self.default_aggregate,
+            "threshold": self.default_threshold,
+            **(place or {}),
+        }
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in facts.items())})"
+
+
+PRM = Grader
+"""The same, as annotations name it."""
+
+
+def identity_of(prm: PRM) -> str:
+    """The identity of a PRM.
+
+    Raises:
+        UsageError: a user's PRM without one.
+    """
+    identity = getattr(prm, "identity", None)
+    if not isinstance(identity, str) or not identity:
+        raise UsageError(
+            f"{prm.name}: a {type(prm).__name__} has no identity, a text that changes whenever its scores would, so that scores of "
+            "two models never come under one name. Add the property `identity`; a PRM of fixed rules may return its name "
+            "(docs/add-prm.md)"
+        )
+    return identity
+
+
+# Sessions.
+
+
+def answerers(
+    prm: PRM, *, session: Session | None = None, memory_tokens: int | None = None
+) -> dict[type, Answerer]:
+    """What `batching.run` needs to have a PRM answer `Score` and `Release`; merge it with a policy's.
+
+    Args:
+        prm: as `load_prm` gives it.
+        session: an open session of this PRM; None opens one.
+        memory_tokens: see `PRM.open_session`; for the session that is opened here.
+    """
+    session = prm.open_session(memory_tokens=memory_tokens) if session is None else session
+    return {
+        Score: Answerer(identity=identity_of(prm), answer=session.score),
+        Release: Answerer(identity=prm.identity, answer=session.release),
+    }
+
+
+def why_whole_prefixes(prm: PRM) -> str:
+    """Why a search must have this PRM read every prefix whole; "" where a step costs its own tokens only."""
+    return prm.open_session().reason
+
+
+@final
+class WholePrefixSession:
+    """A session that stores nothing: every prefix is scored whole, and its last score is the step's.
+
+    Args:
+        prm: any.
+        reason: why nothing is stored.
+        counts_words: the PRM computes each prefix once, and a word is its token (`ScriptedPRM`).
+    """
+
+    in_process = False
+
+    def __init__(self, prm: PRM, reason: str, *, counts_words: bool = False) -> None:
+        self._prm, self.reason, self._counts_words = prm, reason, counts_words
+
+    def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
+        """See `Session.score`."""
+        replies: list[Graded | InputError] = []
+        results = self._prm.score_many(
+            (Solution.of(request.problem, request.steps) for request in requests), keep_going=True
+        )
+        for request, result in zip(requests, results, strict=False):
+            replies.append(self._graded(request, result))
+            ready(len(replies) - 1, replies[-1])
+        if len(replies) < len(requests):
+            raise BackendError(
+                f"{self._prm.name} gave {len(replies)} results for {len(requests)} prefixes; what it did not score has no score"
+            )
+        return replies
+
+    def release(self, requests: Sequence[Release], ready: Ready) -> list[Any]:
+        """Nothing is stored."""
+        return [None] * len(requests)
+
+    def _graded(self, request: Score, result: StepScores | Refusal) -> Graded | InputError:
+        if isinstance(result, Refusal):
+            return result.error
+        if len(result.scores) != len(request.steps):
+            raise BackendError(
+                f"{self._prm.name} gave {len(result.scores)} scores for {len(request.steps)} steps; "
+                f"expected one a step. Nothing was recorded of it"
+            )
+        score = result.scores[-1]
+        if score is None:
+            return TooLongError("the step lies past what this model reads")
+        check_finite(self._prm.name, score, request)
+        classes = None if result.classes is None else result.classes[-1]
+        if self._counts_words:
+            tokens, root = len(request.steps[-1].split()), len(request.problem.split())
+            return Graded(score=score, tokens=tokens, root=root, classes=classes)
+        if result.problem_tokens is None or result.solution_tokens is None:
+            return Graded(score=score, tokens=None, root=None, classes=classes)
+        tokens = result.problem_tokens + result.solution_tokens
+        return Graded(score=score, tokens=tokens, root=0, classes=classes)
+
+
+def check_finite(name: str, score: float, request: Score) -> None:
+    """Refuse a score that is NaN or infinite.
+
+    Raises:
+        BackendError: it is.
+    """
+    if not math.isfinite(score):
+        raise BackendError(
+            f"{name} gave the score {score!r} to step {len(request.steps) - 1} (0-based), "
+            f"{request.steps[-1][:80]!r}; expected a finite number. Nothing was recorded of it"
+        )
+
+
+# Grading.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grade:
+    """How step scores become a verdict."""
+
+    aggregate: str | None = None
+    """One of `metrics.aggregate.AGGREGATES`; None for the PRM's own."""
+    threshold: float | None = None
+    """A step strictly under it is an error, in the unit of the scores; None for the PRM's own."""
+    checks: str = "none"
+    """Exact checks beside the scores (`stepmark.check`): "all", "none", names with commas between them, or "auto": the PRM's
+    `default_checks`."""
+
+    def of(self, prm: PRM) -> Grade:
+        """These settings with the PRM's own in the place of None (the threshold stays None if it has none).
+
+        Raises:
+            UnknownNameError: no such aggregate.
+            ScoreKindError: the aggregate means nothing for this PRM's scores.
+            UsageError: the threshold is not in the range of the scores.
+            SettingError: `checks` names no check.
+        """
+        checks = self.checks
+        if checks == "auto":
+            checks = prm.default_checks
+        check_names(checks)
+        how = resolve_aggregate(self.aggregate, prm.default_aggregate, prm.score_kind)
+        threshold = prm.default_threshold if self.threshold is None else self.threshold
+        if threshold is not None:
+            try:
+                check_score(threshold, prm.score_kind, step=0)
+            except InputError:
+                raise UsageError(
+                    f"the threshold {threshold!r} is no {prm.score_kind}, which is what {prm.name} gives"
+                ) from None
+        return Grade(aggregate=how, threshold=threshold, checks=checks)
+
+
+def grade(
+    solutions: Iterable[Solution],
+    prm: PRM,
+    settings: Grade = Grade(),
+    *,
+    orm: PRM | None = None,
+    keep_going: bool = False,
+) -> Iterator[ScoredSolution | Refusal]:
+    """Grade a stream of solutions: one result each, in order, as they come.
+
+    Args:
+        solutions: read as needed; solutions of one problem are graded cheapest when they stand together.
+        prm: scores the steps.
+        settings: how to aggregate, and what counts as an error.
+        orm: a second model, read at the last step only: its verdict on the whole solution.
+        keep_going: yield a `Refusal` for a solution that a model cannot read, instead of raising.
+
+    Raises:
+        InputError: a solution that cannot be scored, unless `keep_going`.
+        UsageError: settings that do not fit the PRM; raised at the call.
+        BackendError: the model gave a wrong number of scores, or one out of its range.
+    """
+    return _grade(iter(solutions), prm, settings.of(prm), orm, keep_going)
+
+
+def _grade(
+    solutions: Iterator[Solution], prm: PRM, settings: Grade, orm: PRM | None, keep_going: bool
+) -> Iterator[ScoredSolution | Refusal]:
+    verdicts = None
+    for_prm = solutions
+    if orm is not None:  # else nothing would read the second branch, and it would hold every solution
+        for_prm, for_orm = tee(solutions)
+        verdicts = checked_scores(for_orm, orm, keep_going=keep_going)
+    for solution, steps in checked_scores(for_prm, prm, keep_going=keep_going):
+        # Ask the second model even where the first refused: the two streams must stay abreast.
+        verdict = None if verdicts is None else next(verdicts)[1]  # there is one for every solution
+        if isinstance(steps, Refusal):
+            yield steps
+        elif isinstance(verdict, Refusal):
+            yield verdict
+        else:
+            yield _scored(solution, steps, settings, prm=prm, orm=orm, verdict=verdict)
+
+
+def graded(solution: Solution, steps: StepScores, prm: PRM, settings: Grade = Grade()) -> ScoredSolution:
+    """What `grade` gives for a solution whose step scores are there already: for who asks the PRM in a way of its own.
+
+    Args:
+        solution: what was scored.
+        steps: what the PRM gave, one score a step.
+        prm: that PRM; it is not asked.
+        settings: how to aggregate, and what counts as an error.
+
+    Raises:
+        UsageError: settings that do not fit the PRM.
+        BackendError: a wrong number of scores, or one out of its range.
+    """
+    _check(solution, steps, prm)
+    return _scored(solution, steps, settings.of(prm), prm=prm, orm=None, verdict=None)
+
+
+def checked_scores(
+    solutions: Iterator[Solution], prm: PRM, *, keep_going: bool = False
+) -> Iterator[tuple[Solution, StepScores | Refusal]]:
+    """Each solution with its raw result, checked: as many results as solutions, as many scores as steps, all in range.
+
+    Raises:
+        InputError: a solution that cannot be scored, unless `keep_going`.
+        BackendError: the model gave something else.
+    """
+    waiting: deque[Solution] = deque()
+    all_read = False
+
+    def passing() -> Iterator[Solution]:
+        nonlocal all_read
+        for solution in solutions:
+            waiting.append(solution)
+            yield solution
+        all_read = True
+
+    for result in prm.score_many(passing(), keep_going=keep_going):
+        if not waiting:
+            raise BackendError(f"{prm.name} gave more results than there are solutions")
+        solution = waiting.popleft()
+        if isinstance(result, StepScores):
+            _check(solution, result, prm)
+        yield solution, result
+    if waiting or not all_read:
+        raise BackendError(
+            f"{prm.name} stopped before the last solution; what it did not score has no result"
+        )
+
+
+def _check(solution: Solution, result: StepScores, prm: PRM) -> None:
+    name = f"solution {solution.id!r}" if solution.id else f"a solution of {solution.problem.text[:60]!r}"
+    if len(result.scores) != len(solution.steps):
+        raise BackendError(
+            f"{prm.name} gave {len(result.scores)} scores for the {len(solution.steps)} steps of {name}"
+        )
+    for step, score in enumerate(result.scores):
+        if score is not None:
+            try:
+                check_score(score, result.kind, step=step)
+            except InputError as error:
+                raise BackendError(f"{prm.name}, {name}: {error}") from None
+
+
+def _scored(
+    solution: Solution,
+    steps: StepScores,
+    settings: Grade,
+    *,
+    prm: PRM,
+    orm: PRM | None,
+    verdict: StepScores | None,
+) -> ScoredSolution:
+    how = resolve_aggregate(settings.aggregate, prm.default_aggregate, prm.score_kind)
+    needed = steps.scores[-1:] if how == "last" else steps.scores
+    names, findings = check_names(settings.checks), None
+    if names:
+        findings = tuple(check(solution.problem.text, solution.texts, names=names))
+    return ScoredSolution(
+        solution=solution,
+        steps=steps,
+        score=None if None in needed else aggregate(steps.scores, how, kind=steps.kind),
+        aggregate=how,
+        first_error=first_error(steps.scores, settings.threshold, findings or ()),
+        threshold=settings.threshold,
+        prm=prm.name,
+        outcome=None if verdict is None else verdict.scores[-1],
+        outcome_model=None if orm is None else orm.name,
+        findings=findings,
+    )
+
+
+def first_error(
+    scores: tuple[float | None, ...], threshold: float | None, findings: Sequence[Finding] = ()
+) -> int | None:
+    """The 0-based index of the first step strictly under the threshold or with a finding; -1 when there is none.
+
+    None when that cannot be known: no threshold and no finding, or a step without a score before any error.
+    """
+    proven = min((finding.step for finding in findings), default=None)
+    if threshold is None or proven is None:
+        return proven if threshold is None else found_error(scores, threshold)
+    before = found_error(scores[:proven], threshold)
+    return proven if before == -1 else before
+
+
+def to_row(scored: ScoredSolution, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The graded row: the row as it was read, then what grading adds.
+
+    `records.scored_keys` says what. Where the row's text was cut here, `steps` holds the pieces, so that the scores have something to
+    stand beside.
+
+    Raises:
+        InputError: the score is infinite (a sum of logits at a probability of exactly 0 or 1); JSON has no
+            number for that.
+    """
+    steps = scored.steps
+    if scored.score is not None and abs(scored.score) == float("inf"):
+        at = steps.scores.index(1.0 if scored.score > 0 else 0.0)
+        raise InputError(
+            f"the {scored.aggregate} is {scored.score}, because step {at} (0-based) has a probability of exactly "
+            f"{steps.scores[at]:g}; a file cannot hold that. Score in float32, or take another aggregate"
+        )
+    given = "steps" in row or "completions" in row
+    return {**row, **({} if given else {"steps": list(scored.solution.texts)}), **scored_keys(scored)}
+
+
+def from_row(solution: Solution, row: Mapping[str, Any]) -> ScoredSolution:
+    """A graded row read back, given the solution that its input row holds; the inverse of `to_row`.
+
+    Raises:
+        InputError: a key is missing, or there is not one score of the kind a step.
+    """
+    if missing := [key for key in _ALWAYS if key not in row]:
+        raise InputError(f"expected a graded row, found no {', '.join(missing)}", field=missing[0])
+    classes, names, critiques = row.get("classes"), row.get("class_names"), row.get("critiques")
+    steps = StepScores(
+        scores=tuple(row["scores"]),
+        kind=row["score_kind"],
+        classes=None
+        if classes is None
+        else tuple(None if shares is None else tuple(shares) for shares in classes),
+        class_names=None if names is None else tuple(names),
+        critiques=None if critiques is None else tuple(tuple(written) for written in critiques),
+    )
+    if len(steps.scores) != len(solution.steps):
+        raise InputError(
+            f"expected {len(solution.steps)} scores, one a step, found {len(steps.scores)}", field="scores"
+        )
+    for step, score in enumerate(steps.scores):
+        if score is not None:
+            check_score(score, steps.kind, step=step)
+    scored = ScoredSolution(
+        solution=solution,
+        steps=steps,
+        score=row["score"],
+        aggregate=row["aggregate"],
+        first_error=row["first_error"],
+        threshold=row["threshold"],
+        prm=row["prm"],
+        outcome=row.get("outcome"),
+        outcome_model=row.get("outcome_model"),
+        findings=None if row.get("findings") is None else read_findings(row["findings"], len(steps.scores)),
+    )
+    # Files of before have no such key.
+    if row.get("first_error_step", scored.first_error_step) != scored.first_error_step:
+        raise InputError(
+            f"expected {scored.first_error_step}, the number from 1 of the step that first_error ({scored.first_error}) counts from 0, "
+            f"found {row['first_error_step']!r}",
+            field="first_error_step",
+        )
+    if row.get("first_error_by", scored.first_error_by) != scored.first_error_by:
+        raise InputError(
+            f"expected {scored.first_error_by!r}, found {row['first_error_by']!r}", field="first_error_by"
+        )
+    return scored

@@ -11,9 +11,7 @@ from typing import final
 
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import check_score
-from stepmark.models.grading import Grader
-from stepmark.models.prm import Ledger, Session, repr_of
-from stepmark.models.scorer import WholePrefixSession
+from stepmark.models.prm import Grader, Ledger, Session, WholePrefixSession
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
 Script = Callable[[str, tuple[str, ...]], float | None]
@@ -33,8 +31,9 @@ class ScriptedPRM(Grader):
         default_aggregate: how they make one number.
         default_threshold: the score under which a step is an error; None for no such point.
 
-    The properties of `PRM` are plain attributes here.
     """
+
+    identity: str
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class ScriptedPRM(Grader):
         self._known: dict[tuple[str, ...], float | None] = {}
 
     def __repr__(self) -> str:
-        return repr_of(self)
+        return self.describe()
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False
@@ -73,7 +72,7 @@ class ScriptedPRM(Grader):
         self._forget()
 
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
-        """See `Grader.open_session`: every prefix is read whole, and each is computed once."""
+        """See `PRM.open_session`: every prefix is read whole, and each is computed once."""
         del memory_tokens
         reason = "its keys and values are out of reach: it is no model that stepmark loaded into this process"
         return WholePrefixSession(self, reason, counts_words=True)

@@ -23,8 +23,7 @@ from stepmark.batching import Graded, Ready, Release, Score
 from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.engine import NONE, Engine, KeyValuePool, Known, PrefixCache, check_vocabulary
-from stepmark.models.prm import Ledger
-from stepmark.models.scorer import check_finite
+from stepmark.models.prm import Ledger, check_finite
 from stepmark.models.tree import Ints, common_prefix
 from stepmark.records import Problem, Solution, Step, StepScores
 

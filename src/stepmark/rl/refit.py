@@ -30,18 +30,16 @@ from stepmark.models.checkpoint import Tensors, adapter_config
 from stepmark.models.detect import spec_of
 from stepmark.models.files import ADAPTER_FILE, present
 from stepmark.models.generative import critic_spec_of
-from stepmark.models.grading import Grader
 from stepmark.models.heads import check_head
-from stepmark.models.identity import identity_of
 from stepmark.models.load import load_prm
 from stepmark.models.places import NAMES, find_checkpoint
 from stepmark.models.policies import answerers as writing
 from stepmark.models.policies.prompts import PromptEncoder
-from stepmark.models.prm import PRM, Ledger, repr_of
+from stepmark.models.prm import PRM, Grader, Ledger
 from stepmark.models.spec import Layout, LinearHead, MlpHead, ScoringSpec
 from stepmark.problems.answers import Verifier
 from stepmark.problems.answers import answerers as verifying
-from stepmark.records import Problem, Refusal, ScoreKind, Solution, StepScores, read_record, to_data
+from stepmark.records import Problem, Refusal, Solution, StepScores, read_record, to_data
 from stepmark.rl.actor import Actor, Padded, passes, rows_of
 from stepmark.rl.monitor import Lines, Monitor
 from stepmark.rl.rewarding import judge
@@ -67,38 +65,19 @@ class RefittedPRM(Grader):
     """
 
     def __init__(self, prm: PRM) -> None:
-        self._prm, self._name, self._before = prm, prm.name, Ledger()
+        self.name, self.score_kind, self._before = prm.name, prm.score_kind, Ledger()
+        self._put(prm)
 
     def __repr__(self) -> str:
-        return repr_of(self, place={"present": self._prm})
-
-    @property
-    def name(self) -> str:
-        """The first one's, always."""
-        return self._name
+        return self.describe(place={"present": self._prm})
 
     @property
     def identity(self) -> str:
         """The present one's."""
-        return identity_of(self._prm)
+        return self._prm.identity
 
     @property
-    def score_kind(self) -> ScoreKind:
-        """Of all of them."""
-        return self._prm.score_kind
-
-    @property
-    def default_aggregate(self) -> str:
-        """The present one's."""
-        return self._prm.default_aggregate
-
-    @property
-    def default_threshold(self) -> float | None:
-        """The present one's."""
-        return self._prm.default_threshold
-
-    @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> Ledger:  # type: ignore[override]
         """What all of them together have cost."""
         return _sum(self._before, self._prm.ledger)
 
@@ -110,9 +89,14 @@ class RefittedPRM(Grader):
         """
         if prm.score_kind != self._prm.score_kind:
             raise UsageError(
-                f"{self._name} scores a {self._prm.score_kind}, and {prm.name} a {prm.score_kind}: it cannot take its place"
+                f"{self.name} scores a {self._prm.score_kind}, and {prm.name} a {prm.score_kind}: it cannot take its place"
             )
-        self._before, self._prm = self.ledger, prm
+        self._before = self.ledger
+        self._put(prm)
+
+    def _put(self, prm: PRM) -> None:
+        self._prm = prm
+        self.default_aggregate, self.default_threshold = prm.default_aggregate, prm.default_threshold
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from stepmark.errors import MissingExtraError, UsageError
-from stepmark.models.identity import checkpoint_fingerprint, identity_of, named
+from stepmark.models.identity import checkpoint_fingerprint, named
 from stepmark.models.lazy import Lazy, check_device
 from stepmark.models.load import PRMLike, lazy_prm, prm_identity, read_by
 from stepmark.models.places import find_checkpoint
@@ -311,7 +311,7 @@ class _Run:
             if prm is None
             else prm_identity(prm.name, prm.arguments)
             if isinstance(prm, Lazy)
-            else identity_of(prm),
+            else prm.identity,
             "family": prm.arguments.get("family") if isinstance(prm, Lazy) else None,
             "dtype": self.dtype,
             "reference": not self.no_reference,

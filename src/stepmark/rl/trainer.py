@@ -19,9 +19,8 @@ from torch import Tensor
 
 from stepmark.batching import Write
 from stepmark.errors import CheckpointError, InputError, UsageError
-from stepmark.models.identity import identity_of
 from stepmark.models.policies.prompts import PromptEncoder
-from stepmark.models.prm import PRM
+from stepmark.models.prm import PRM, identity_of
 from stepmark.problems.answers import Verifier
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor, Padded, padded, passes, rows_of
@@ -462,7 +461,7 @@ class Trainer:
         state = {
             "run": self._run,
             # Of the one in force: a refit may have put another into its place.
-            "prm": None if self.prm is None else identity_of(self.prm),
+            "prm": None if self.prm is None else self.prm.identity,
             "done": self.done,
             "rollouts": self.rollouts,
             "weights": [weight.detach() for weight in self.actor.trained()],
@@ -478,7 +477,7 @@ class Trainer:
         if not file.is_file():
             return
         state = torch.load(file, weights_only=True, map_location=self.actor.device)
-        ours = {**self._run, "prm": None if self.prm is None else identity_of(self.prm)}
+        ours = {**self._run, "prm": None if self.prm is None else self.prm.identity}
         before = state["run"] if isinstance(state["run"], dict) else {}
         if changed := differences({**before, "prm": state.get("prm")}, ours):
             raise UsageError(

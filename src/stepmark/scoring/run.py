@@ -21,12 +21,10 @@ from stepmark.batching.cluster_worker import Built, Fact
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.models.default import NOTICE
-from stepmark.models.grading import Grade, Grader, from_row, to_row
-from stepmark.models.grading import grade as grade_stream
-from stepmark.models.identity import identity_of
 from stepmark.models.lazy import Lazy, check_models
 from stepmark.models.load import SHARED, PRMLike, idle_settings, lazy_prm, read_by
-from stepmark.models.prm import PRM, Ledger, repr_of
+from stepmark.models.prm import PRM, Grade, Grader, Ledger, from_row, to_row
+from stepmark.models.prm import grade as grade_stream
 from stepmark.records import Refusal, ScoredSolution, ScoreKind, Solution, StepScores
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
@@ -69,7 +67,7 @@ def build(*, prm: str, prm_arguments: str = "{}", orm: str | None = None, orm_ar
     for which, model in prms.items():
         facts |= {
             f"{which}.name": model.name,
-            f"{which}.identity": identity_of(model),
+            f"{which}.identity": model.identity,
             f"{which}.score_kind": model.score_kind,
             f"{which}.aggregate": model.default_aggregate,
             f"{which}.threshold": model.default_threshold,
@@ -89,7 +87,7 @@ def build(*, prm: str, prm_arguments: str = "{}", orm: str | None = None, orm_ar
             )
         return [replies[place] for place in range(len(requests))]
 
-    identity = " and ".join(identity_of(model) for model in prms.values())
+    identity = " and ".join(model.identity for model in prms.values())
     return Built(
         answerers={ScoreSolution: Answerer(identity=identity, answer=answer)},
         facts=facts,
@@ -136,20 +134,25 @@ class SpreadPRM(Grader):
         self._which: Literal["prm", "orm"] = which
         self._expected = expected
         facts = workers.facts
-        self.name, self.identity, self.default_aggregate = (
+        self.name, self._identity, self.default_aggregate = (
             str(facts[f"{which}.{fact}"]) for fact in ("name", "identity", "aggregate")
         )
         assert facts[f"{which}.score_kind"] in get_args(ScoreKind)
         self.score_kind = cast(ScoreKind, facts[f"{which}.score_kind"])
         threshold = facts[f"{which}.threshold"]
         assert threshold is None or isinstance(threshold, int | float)
-        self.default_threshold: float | None = threshold
+        self.default_threshold = threshold
 
     def __repr__(self) -> str:
-        return repr_of(self)
+        return self.describe()
 
     @property
-    def ledger(self) -> Ledger:
+    def identity(self) -> str:
+        """That of the workers' PRMs."""
+        return self._identity
+
+    @property
+    def ledger(self) -> Ledger:  # type: ignore[override]
         """The sum over all workers; of one that died, its last report."""
         counters = self._workers.counters
         return Ledger(
@@ -250,7 +253,7 @@ def grade(
         stack.enter_context(closing(writer))
         expected = None if source.rows is None else max(1, source.rows - writer.done)
         scorer, verdicts = _load(grader, outcome, cluster, stack, expected)
-        models = {"prm": identity_of(scorer)} | ({} if verdicts is None else {"orm": identity_of(verdicts)})
+        models = {"prm": scorer.identity} | ({} if verdicts is None else {"orm": verdicts.identity})
         writer.identify(models)
         run = _Run(
             source=source,

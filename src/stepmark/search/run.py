@@ -22,7 +22,6 @@ from stepmark.batching.cluster_settings import Cluster
 from stepmark.batching.cluster_worker import Built, Fact
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import resolve_aggregate
-from stepmark.models.grading import Grader
 from stepmark.models.lazy import Lazy, arguments_of, check_models
 from stepmark.models.load import PRMLike, lazy_prm
 from stepmark.models.policies import Policy, PolicyLike, policy_of
@@ -524,19 +523,20 @@ def built(policy: Policy, prm: PRM | None, *, memory_tokens: int | None = None) 
         not), of both `parameters` and `attention` (see `models.prm.Weights`) where they are known. Counters: `policy.written`,
         `prm.read`, and of a policy that keeps what it reads `policy.given`, `policy.computed`, `policy.again`.
     """
-    from stepmark.models import policies, scorer
+    from stepmark.models import policies
+    from stepmark.models import prm as prms
 
     facts: dict[str, Fact] = {}
     answerers: dict[type, Answerer] = {}
     if prm is not None:
-        answerers |= scorer.answerers(prm, memory_tokens=memory_tokens)
+        answerers |= prms.answerers(prm, memory_tokens=memory_tokens)
         facts |= {
             "prm.name": prm.name,
             "prm.score_kind": prm.score_kind,
             "prm.aggregate": prm.default_aggregate,
             "prm.threshold": prm.default_threshold,
-            "prm.checks": prm.default_checks if isinstance(prm, Grader) else "none",
-            "prm.whole_prefixes": scorer.why_whole_prefixes(prm),
+            "prm.checks": prm.default_checks,
+            "prm.whole_prefixes": prms.why_whole_prefixes(prm),
             **_size_facts("prm", prm.size),
         }
     answerers |= policies.answerers(policy)

@@ -140,8 +140,6 @@ async def _http_error(_request: Request, error: Exception) -> Response:
     if isinstance(error, Refused):
         return _response(error)
     headers = dict(error.headers or {})
-    if "GET" in headers.get("Allow", "").split(", "):
-        headers["Allow"] += ", HEAD"  # the guard answers it
     known = {
         404: ("not_found", "there is no such address; /docs lists them"),
         405: ("method_not_allowed", f"this address takes another method: {headers.get('Allow', 'none')}"),

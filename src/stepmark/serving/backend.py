@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, final
 
 from stepmark.batching import Graded, Score
 from stepmark.errors import InputError, TooLongError, UsageError
-from stepmark.models.grading import checked_scores
-from stepmark.models.prm import PRM
-from stepmark.models.scorer import why_whole_prefixes
+from stepmark.models.prm import PRM, checked_scores, why_whole_prefixes
 from stepmark.records import Problem, Refusal, Solution, Step, StepScores
 
 if TYPE_CHECKING:

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, final
 
-import httpx
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BeforeValidator, Field, model_validator
@@ -27,17 +24,14 @@ from stepmark.errors import (
     BackendError,
     InputError,
     StepmarkError,
-    TooLongError,
     UnreachableError,
     UsageError,
 )
+from stepmark.models.http import Patience, UnansweredError, key_variable
 from stepmark.models.lazy import Lazy, is_server
 from stepmark.models.policies import Policy, PolicyLike, lazy_policy
-from stepmark.models.policies import openai as wire
-from stepmark.models.policies.transport import GarbageError, Patience
+from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.models.prm import PRM
-from stepmark.models.remote.client import AsyncClient
-from stepmark.models.remote.exchange import DeclinedError, Rules, UnansweredError, Verb
 from stepmark.models.remote.wire import PROBLEM, Answer, ErrorBody, ModelEntry, Timeout, examples
 from stepmark.models.remote.wire import Request as WireRequest
 from stepmark.problems.answers import Verifier, load_verifier
@@ -49,7 +43,6 @@ from stepmark.serving.batcher import LateError
 from stepmark.serving.errors import Refused, invalid, retry
 from stepmark.serving.routes import (
     Read,
-    StrictRoute,
     answer,
     arrival,
     check_grade,
@@ -139,6 +132,8 @@ _NEUTRAL: dict[str, Any] = {
     "audio": None,
     "prediction": None,
     "reasoning_effort": None,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
 }
 """Parameters of OpenAI's that cannot be honoured, and the value that clients may send nevertheless."""
 
@@ -171,11 +166,7 @@ class ChatRequest(WireRequest):
     stop: Annotated[list[str] | None, BeforeValidator(_texts)] = Field(None, json_schema_extra=_or_text)
     """A text, or texts, before which a candidate ends."""
     seed: int | None = Field(None, ge=0, le=2**31 - 1)
-    """Passed on to the policy."""
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    """Passed on to the policy."""
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    """Passed on to the policy."""
+    """Equal requests with equal seeds get equal texts from a policy in this process; a server does not get it."""
     stream: bool | None = None
     """Server-sent events, once the candidate is chosen."""
     stream_options: StreamOptions | None = None
@@ -315,12 +306,9 @@ _QUEUE = 4
 """Conversations that may wait for the policy, for each that it may work on."""
 _POLICY_MEMORY = 65_536
 """Tokens whose keys and values a policy in this process holds."""
-_LONGEST = 1024
-"""Tokens of a completion from a policy in this process where the request does not say."""
+_LONGEST = 2048
+"""Tokens of a completion where the request does not say."""
 _PATIENCE = Patience(retries=2, first_wait=0.5, max_wait=10.0)
-_TOO_LONG = re.compile(
-    r"context (length|window|size)|maximum.{0,40}tokens|too (long|large|many tokens)|max_model_len", re.I
-)
 
 
 class PolicyError(StepmarkError):
@@ -331,192 +319,43 @@ class PolicyAwayError(PolicyError):
     """The policy cannot be reached, or has no room now."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Draw:
-    """Completions that are asked for."""
-
-    messages: tuple[Message, ...]
-    n: int
-    temperature: float
-    top_p: float | None = None
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    seed: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Drawn:
-    """Completions that were written."""
-
-    texts: tuple[Written, ...]
-    prompt_tokens: int | None
-    """That the policy read; None where it does not count."""
-    completion_tokens: int | None
-    """That it wrote; None where it does not count."""
-
-
 @final
-class ServedWriter:
-    """A model behind an OpenAI-compatible server: `/chat/completions`.
-
-    A server that gives fewer completions than asked is asked for the rest. When the client of this server disconnects, the connection is closed, and
-    servers such as vLLM then stop writing. Failures are retried as those of a score server.
+class Writer:
+    """The policy behind a chat model, in threads of its own. A disconnected client's completions are dropped.
 
     Args:
-        address: `http://host:port/v1#model`; without `#model` the server is asked for its only one.
-        patience: attempts and waits.
-        transport: for tests.
-
-    Raises:
-        UsageError: no address.
+        policy: writes.
+        threads: conversations that it works on at once: one for a policy in this process.
     """
 
-    penalties = True
-    """Whether it knows presence and frequency penalties."""
+    def __init__(self, policy: Policy, threads: int = 1) -> None:
+        self.name = policy.name
+        self._policy = policy
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="stepmark-write")
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        patience: Patience = _PATIENCE,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        url, _, self.name = address.partition("#")
-        self._client = AsyncClient(url, patience=patience, transport=transport)
-        self._rules = Rules(url, patience=patience)
-        self._prefix = "/v1" if url.rstrip("/").endswith("/v1") else ""
-
-    async def draw(self, asked: Draw) -> Drawn:
-        """Write `asked.n` completions.
+    async def draw(self, request: Write) -> list[Written]:
+        """Write the completions of a conversation.
 
         Raises:
             InputError: the policy cannot read the conversation.
             PolicyError: it failed.
         """
-        if not self.name:
-            self.name = await self._only_model()
-        texts: list[Written] = []
-        tokens: dict[str, int | None] = {"prompt_tokens": 0, "completion_tokens": 0}
-        while len(texts) < asked.n:
-            data = await self._ask("POST", "/chat/completions", self._body(asked, len(texts)))
-            try:
-                texts += wire.written_of(data, asked.stop, chat=True)
-            except (GarbageError, BackendError) as error:
-                raise PolicyError(f"the policy {self.name}: {error}") from None
-            for name, before in tokens.items():
-                count = wire.usage_of(data, name)
-                tokens[name] = None if before is None or count is None else before + count
-        return Drawn(texts=tuple(texts[: asked.n]), **tokens)
-
-    async def close(self) -> None:
-        """Close what it holds."""
-        await self._client.close()
-
-    def _body(self, asked: Draw, have: int) -> dict[str, Any]:
-        optional = {
-            "top_p": asked.top_p,
-            "max_tokens": asked.max_tokens,
-            "stop": list(asked.stop) or None,
-            "seed": None if asked.seed is None else asked.seed + have,
-            "presence_penalty": asked.presence_penalty,
-            "frequency_penalty": asked.frequency_penalty,
-        }
-        return {
-            "model": self.name,
-            "messages": [{"role": item.role, "content": item.content} for item in asked.messages],
-            "n": asked.n - have,
-            "temperature": asked.temperature,
-            **{name: value for name, value in optional.items() if value is not None},
-        }
-
-    async def _ask(self, verb: Verb, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        try:
-            return await self._client.run(self._rules.ask(verb, self._prefix + path, body, lambda data: data))
-        except UnicodeEncodeError as error:
-            raise InputError(f"the conversation is not valid Unicode: {error}") from None
-        except DeclinedError as declined:
-            reason = declined.message[:200]
-            if declined.status in (400, 413, 422):
-                if _TOO_LONG.search(reason):
-                    message = f"the policy refuses the conversation as too long: {reason}"
-                    raise TooLongError(message, field="messages") from None
-                raise InputError(f"the policy refuses the request: {reason}") from None
-            if declined.status == 504:
-                raise PolicyAwayError(f"the policy's server answers 504: {reason}") from None
-            hint = "; set STEPMARK_API_KEY where the server runs" if declined.status in (401, 403) else ""
-            raise PolicyError(f"the policy's server answers {declined.status}: {reason}{hint}") from None
-        except UnansweredError as error:
-            raise PolicyAwayError(f"the policy's server does not answer ({error.why})") from None
-        except UnreachableError as error:
-            raise PolicyAwayError(f"the policy's server: {error}") from None
-        except BackendError as error:
-            raise PolicyError(f"the policy's server: {error}") from None
-
-    async def _only_model(self) -> str:
-        listed = (await self._ask("GET", "/models", None)).get("data")
-        names = (
-            [item.get("id") for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
-        )
-        if len(names) != 1 or not isinstance(names[0], str):
-            place = f"{self._rules.address}{self._prefix}#NAME"
-            raise PolicyError(
-                f"the policy's server has {len(names)} models; name one at its address, as in {place}"
-            )
-        return names[0]
-
-
-@final
-class ThreadWriter:
-    """A policy in this process, in one thread of its own. What it has begun it finishes, and a disconnected client's result is dropped.
-
-    Args:
-        policy: writes.
-    """
-
-    penalties = False
-
-    def __init__(self, policy: Policy) -> None:
-        self.name = policy.name
-        self._policy = policy
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="stepmark-write")
-
-    async def draw(self, asked: Draw) -> Drawn:
-        """See `ServedWriter.draw`."""
-        write = Write(
-            prompt=asked.messages,
-            n=asked.n,
-            temperature=asked.temperature,
-            top_p=1.0 if asked.top_p is None else asked.top_p,
-            max_tokens=asked.max_tokens or _LONGEST,
-            stop=asked.stop,
-            # By number where a seed is given: equal requests then get equal texts.
-            seed=asked.seed or 0,
-            first=None if asked.seed is None else 0,
-        )
         loop = asyncio.get_running_loop()
         try:
-            [reply] = await loop.run_in_executor(self._thread, self._policy.write, [write])
+            [reply] = await loop.run_in_executor(self._threads, self._policy.write, [request])
         except UsageError as error:
             raise InputError(f"the policy {self.name}: {error}") from None
+        except (UnansweredError, UnreachableError) as error:
+            raise PolicyAwayError(f"the policy {self.name}: {error}") from None
         except BackendError as error:
             raise PolicyError(f"the policy {self.name}: {error}") from None
         if isinstance(reply, InputError):
-            raise reply
-        counts = [item.tokens for item in reply]
-        return Drawn(
-            texts=tuple(reply),
-            prompt_tokens=reply[0].prompt_tokens,
-            completion_tokens=None if None in counts else sum(count or 0 for count in counts),
-        )
+            raise type(reply)(f"the policy refuses the conversation: {reply.message}", field="messages")
+        return reply
 
     async def close(self) -> None:
-        """Close what it holds."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-Writer = ServedWriter | ThreadWriter
+        """End the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 @final
@@ -530,7 +369,7 @@ class Completions:
 
     def __init__(self, settings: ChatModel, writer: Callable[[], Writer]) -> None:
         self.settings = settings
-        self.router = APIRouter(tags=["best-of-N as a model"], route_class=StrictRoute)
+        self.router = APIRouter(tags=["best-of-N as a model"])
         self.router.add_api_route(
             "/v1/chat/completions",
             self.complete,
@@ -597,31 +436,26 @@ class Completions:
         """A `ChatAnswer` as plain data."""
         live, writer, settings = self._live, self._writer, self.settings
         assert live is not None and writer is not None
-        asked = self._draw(body)
-        if not writer.penalties and (asked.presence_penalty or asked.frequency_penalty):
-            name = "presence_penalty" if asked.presence_penalty else "frequency_penalty"
-            raise invalid(f"the policy {writer.name} knows no penalties", field=name)
         grade = check_grade(live.prm, live.grade, body.selection.aggregate, checks="none")
-        drawn = await self._drawn(writer, asked)
-        solutions = await asyncio.to_thread(self._split, problem_of(asked.messages), drawn.texts)
+        request = self._request(body)
+        texts = await self._written(writer, request)
+        solutions = await asyncio.to_thread(self._split, problem_of(body.conversation), texts)
         scores = await live.batcher.score(
             [item for item in solutions if isinstance(item, Solution)], deadline=deadline
         )
         results = verdicts(solutions, scores, live.prm, grade, at="candidates")
-        _check_any_scored(results, solutions, drawn)
+        _check_any_scored(results, solutions, texts)
         answers = [
-            None if (extracted := find_answer(item.text)) is None else extracted.text for item in drawn.texts
+            None if (extracted := find_answer(item.text)) is None else extracted.text for item in texts
         ]
         picked = await self._picked(
             [result.get("score") for result in results],
             answers,
-            [item.finish != "length" for item in drawn.texts],
+            [item.finish != "length" for item in texts],
             body.selection.choose or settings.choice,
         )
         candidates = []
-        for number, (written, solution, result) in enumerate(
-            zip(drawn.texts, solutions, results, strict=True)
-        ):
+        for number, (written, solution, result) in enumerate(zip(texts, solutions, results, strict=True)):
             names = ("score", "scores", "first_error", "first_error_step", "error")
             more = {name: result[name] for name in names if name in result}
             more |= {} if picked.votes is None else {"votes": picked.votes[number]}
@@ -631,12 +465,13 @@ class Completions:
                 more |= {"steps": list(solution.texts)} if isinstance(solution, Solution) else {}
             finish = _finish(written)
             candidates.append({"index": number, "finish_reason": finish, "answer": answers[number], **more})
-        chosen = drawn.texts[picked.index]
-        prompt, wrote = drawn.prompt_tokens, drawn.completion_tokens
+        chosen, prompt = texts[picked.index], texts[0].prompt_tokens
+        counts = [item.tokens for item in texts if item.tokens is not None]
         usage = {}
-        if prompt is not None and wrote is not None:
-            counts = {"prompt_tokens": prompt, "completion_tokens": wrote, "total_tokens": prompt + wrote}
-            usage = {"usage": counts}
+        if prompt is not None and len(counts) == len(texts):
+            wrote = sum(counts)
+            total = {"prompt_tokens": prompt, "completion_tokens": wrote, "total_tokens": prompt + wrote}
+            usage = {"usage": total}
         message = {"role": "assistant", "content": chosen.text, "refusal": None}
         return {
             "id": f"chatcmpl-{uuid.uuid4().hex[:24]}",
@@ -646,7 +481,7 @@ class Completions:
             "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(chosen)}],
             **usage,
             "stepmark": {
-                "n": len(drawn.texts),
+                "n": len(texts),
                 "chosen": picked.index,
                 "choose": picked.choice,
                 "why": picked.why,
@@ -660,8 +495,8 @@ class Completions:
             },
         }
 
-    def _draw(self, body: ChatRequest) -> Draw:
-        """What a request asks of the policy."""
+    def _request(self, body: ChatRequest) -> Write:
+        """What the policy is asked to write."""
         settings = self.settings
         n = body.selection.n or settings.n
         if n > settings.max_n:
@@ -678,26 +513,26 @@ class Completions:
         if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
             message = "max_tokens says something else; give one of them"
             raise invalid(message, field="max_completion_tokens")
-        return Draw(
-            messages=body.conversation,
+        return Write(
+            prompt=body.conversation,
             n=n,
             temperature=temperature,
-            top_p=body.top_p,
-            max_tokens=body.max_completion_tokens or body.max_tokens,
+            top_p=1.0 if body.top_p is None else body.top_p,
+            max_tokens=body.max_completion_tokens or body.max_tokens or _LONGEST,
             stop=tuple(body.stop or ()),
-            seed=body.seed,
-            presence_penalty=body.presence_penalty,
-            frequency_penalty=body.frequency_penalty,
+            # By number where a seed is given: equal requests then get equal texts.
+            seed=body.seed or 0,
+            first=None if body.seed is None else 0,
         )
 
-    async def _drawn(self, writer: Writer, asked: Draw) -> Drawn:
+    async def _written(self, writer: Writer, request: Write) -> list[Written]:
         if self._waiting >= (_QUEUE + 1) * self.settings.policy_requests:
             message = "too many conversations wait for the policy; try again later"
             raise Refused("busy", message, headers=retry(5.0))
         self._waiting += 1
         try:
             async with self._room:
-                return await writer.draw(asked)
+                return await writer.draw(request)
         finally:
             self._waiting -= 1
 
@@ -733,12 +568,14 @@ class Completions:
             )
 
 
-def _check_any_scored(results: Sequence[dict[str, Any]], solutions: Sequence[Read], drawn: Drawn) -> None:
+def _check_any_scored(
+    results: Sequence[dict[str, Any]], solutions: Sequence[Read], texts: Sequence[Written]
+) -> None:
     """Refuse to choose where nothing was graded: any answer would look chosen."""
     if any(item.get("score") is not None for item in results):
         return
-    if not any(item.text.strip() for item in drawn.texts):
-        raise PolicyError(f"the policy wrote nothing in any of {len(drawn.texts)} candidates")
+    if not any(item.text.strip() for item in texts):
+        raise PolicyError(f"the policy wrote nothing in any of {len(texts)} candidates")
     for result, solution in zip(results, solutions, strict=True):
         if "error" in result and isinstance(solution, Solution):
             message = f"the PRM can read no candidate; of the first: {result['error']['message']}"
@@ -795,10 +632,17 @@ def chat_extensions(policy: PolicyLike | None, chat: ChatModel) -> list[Completi
         return []
     model = lazy_policy(policy) if isinstance(policy, str) else policy
     if not isinstance(model, Lazy):
-        return [Completions(chat, lambda: ThreadWriter(model))]
+        return [Completions(chat, lambda: Writer(model))]
     model.check()
-    if is_server(model.name):
-        return [Completions(chat, lambda: ServedWriter(model.name))]
-    return [
-        Completions(chat, lambda: ThreadWriter(model.with_arguments(memory_tokens=_POLICY_MEMORY).load()))
-    ]
+
+    def writer() -> Writer:
+        if not is_server(model.name):
+            return Writer(model.with_arguments(memory_tokens=_POLICY_MEMORY).load())
+        url, _, name = model.name.partition("#")
+        # Log-probabilities count the tokens of each completion.
+        served = OpenAIPolicy(
+            url, name or None, api_key_env=key_variable(), patience=_PATIENCE, logprobs=True
+        )
+        return Writer(served, chat.policy_requests)
+
+    return [Completions(chat, writer)]

@@ -24,10 +24,9 @@ TYPES: dict[str, tuple[int, str]] = {
     "too_long": (400, "a solution has more tokens than the PRM reads"),
     "session_full": (400, "the session is full (`session_nodes`, `session_memory_mb`); release some steps"),
     "unauthorized": (401, "no key in `Authorization: Bearer KEY`, or an unknown one"),
-    "forbidden": (403, "the request comes from another site's page, or was sent to another host's name"),
+    "forbidden": (403, "the request was sent to another host's name"),
     "not_found": (404, "no such address, model or session; a session may have expired"),
     "method_not_allowed": (405, "the address takes other methods, which the header Allow names"),
-    "slow_body": (408, "the body did not arrive in time (`body_timeout`)"),
     "too_large": (413, "more bytes, solutions, steps or tokens than one request may have"),
     "unsupported_media_type": (415, "a body that is not application/json, or is packed (gzip)"),
     "busy": (429, "the queue is full, or the sessions are too many or too large; retry after Retry-After seconds"),
@@ -126,43 +125,27 @@ def too_many(field: str, count: int, most: int, what: str, flag: str) -> Refused
     )
 
 
-_EXPECTED = {
-    "string_type": "a string",
-    "string_pattern_mismatch": "a text that is not blank",
-    "list_type": "a list",
-    "too_short": "at least one entry",
-    "model_type": "an object",
-    "model_attributes_type": "an object",
-    "bool_type": "true or false",
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "greater_than": "more than 0",
-    "greater_than_equal": "0 or more",
-}
-"""What pydantic's kinds of errors expect, in our words; every lower bound is 0."""
-
-
 def refused_body(model: type[BaseModel], errors: Sequence[dict[str, Any]]) -> Refused:
     """The first error of a body, as pydantic reports them; an unknown key before a missing one, for it may be that one misspelt."""
     error = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
-    kind, place = error["type"], tuple(error["loc"][1:])
-    field = ".".join(map(str, place)) or None
-    if kind == "missing":
-        message = (
-            "expected this field, found none" if place else "expected a JSON object, found an empty body"
+    field = ".".join(map(str, error["loc"][1:])) or None
+    if error["type"] == "missing":
+        return invalid(
+            "expected this field, found none" if field else "expected a JSON object, found an empty body",
+            field,
         )
-        return invalid(message, field=field)
-    if kind == "extra_forbidden":
-        known = _fields(model, place[:-1])
-        near = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.6)
+    if error["type"] == "extra_forbidden":
+        known = _fields(model, error["loc"][1:-1])
+        near = difflib.get_close_matches(str(error["loc"][-1]), known, n=1, cutoff=0.6)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        return invalid(f"unknown field.{hint} Known: {', '.join(known)}", field=field)
-    expected = _EXPECTED.get(kind, error["msg"].removeprefix("Input should be "))
-    expected = expected.replace("less than or equal to", "at most")
-    return invalid(f"expected {expected}, found {_shown(error['input'])}", field=field)
+        return invalid(f"unknown field.{hint} Known: {', '.join(known)}", field)
+    expected, value = error["msg"].removeprefix("Input should be "), error["input"]
+    # Long values and texts of a request are not repeated.
+    short = isinstance(value, float | bool) or (isinstance(value, str) and len(value) <= 40)
+    return invalid(f"expected {expected}, found {repr(value) if short else json_type(value)}", field)
 
 
-def _fields(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+def _fields(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
     """The fields of the object at a place of a request."""
     for part in place:
         if isinstance(part, int):
@@ -175,18 +158,3 @@ def _fields(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
                 break
             waiting.extend(get_args(entry))
     return list(model.model_fields)
-
-
-def _shown(value: Any) -> str:
-    """A value as an error names it: its kind, and itself where that is short."""
-    if isinstance(value, bool) or value is None or not isinstance(value, int | float | str | list):
-        return json_type(value)
-    if isinstance(value, int):
-        return str(value) if abs(value) < 10**20 else "a number of many digits"
-    if value == []:
-        return "an empty list"
-    return (
-        repr(value)
-        if isinstance(value, float) or (isinstance(value, str) and len(value) <= 40)
-        else json_type(value)
-    )

@@ -1,7 +1,7 @@
-"""What stands before every route: keys, hosts, the size and time of a body, clients that disconnect, the log, and the headers of every answer.
+"""What stands before every route: keys, hosts, the size of a body, clients that disconnect, and the log.
 
-A plain ASGI middleware, so that it costs microseconds and sees the bytes as they come. While a route works, the connection is watched: when the client
-disconnects, the route is cancelled, and what waits of it leaves the queue.
+A plain ASGI middleware, because only there the bytes of a body are seen as they come. While a route works, the connection is watched: when the client
+disconnects, the route is cancelled, and what waits of it leaves the queue. Slow clients and headers are the business of a reverse proxy.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Any, final
 
+from pydantic_core import from_json
+
 from stepmark.errors import InputError, UsageError
-from stepmark.serving.errors import Refused, retry
+from stepmark.serving.errors import Refused, invalid, retry
 from stepmark.serving.metrics import Metrics
 from stepmark.serving.service import ARRIVED
 
@@ -29,18 +31,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PUBLIC = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
 """Answered without a key: nothing in them is secret, and load balancers and browsers send none."""
-PAGES = frozenset({"/", "/docs"})
-"""FastAPI's page of documentation, which loads its script from a content delivery network."""
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 """Counted, and not logged."""
-HEADERS: tuple[tuple[bytes, bytes], ...] = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
-)
-_CSP = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 BODIES_AT_ONCE = 16
 """Bodies of the largest size that may be in memory while they arrive; more are refused with 429."""
 GONE = 499
@@ -126,18 +118,16 @@ def _digest(key: bytes) -> bytes:
 
 
 class _Reply:
-    """What is sent for one request: with the headers of every answer, and how far it is."""
+    """What is sent for one request, and how far it is."""
 
-    def __init__(self, send: Send, scope: Scope) -> None:
-        self._send, self._scope = send, scope
+    def __init__(self, send: Send) -> None:
+        self._send = send
         self.started = self.finished = False
         self.status = 500
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started, self.status = True, message["status"]
-            csp = () if self._scope["path"] in PAGES and self.status == 200 else (_CSP,)
-            message = {**message, "headers": [*message.get("headers", ()), *HEADERS, *csp]}
         else:
             self.finished = not message.get("more_body", False)
         await self._send(message)
@@ -146,13 +136,10 @@ class _Reply:
         """Send a refusal, if nothing has been sent."""
         if self.started:
             return
-        body = refused.body
-        headers = {"content-type": "application/json", "content-length": str(len(body))} | dict(
-            refused.headers or {}
-        )
+        headers = {"content-type": "application/json", **(refused.headers or {})}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self({"type": "http.response.start", "status": refused.status_code, "headers": raw})
-        await self({"type": "http.response.body", "body": b"" if self._scope["method"] == "HEAD" else body})
+        await self({"type": "http.response.body", "body": refused.body})
 
 
 @final
@@ -163,8 +150,8 @@ class Guard:
         app: what is guarded.
         metrics: where requests are counted, with the service.
         keys: whose requests are answered; None: everybody's.
-        hosts: what the Host header may be, without a port; None: anything. Without keys, pages of other sites could otherwise send requests from a
-            browser on this machine.
+        hosts: what the Host header may be, without a port; None: anything. Without keys, a page of another site could otherwise have its name point
+            to this machine and ask from a browser here.
     """
 
     def __init__(
@@ -176,23 +163,17 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
         if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
+            await self.app(scope, receive, send)
             return
         service, metrics, began = self.service, self.metrics, time.monotonic()
         scope[ARRIVED] = service.clock()
-        # HEAD is GET; uvicorn leaves the body out.
-        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
-        reply = _Reply(send, scope)
+        reply = _Reply(send)
         metrics.open.inc()
         try:
-            try:
-                await self._serve(inner, receive, reply)
-            except Refused as refused:
-                await reply.refuse(refused)
+            await self._serve(scope, receive, reply)
+        except Refused as refused:
+            await reply.refuse(refused)
         except GoneError:
             reply.status = GONE
         except asyncio.CancelledError:
@@ -205,26 +186,27 @@ class Guard:
         finally:
             metrics.open.dec()
             seconds = time.monotonic() - began
-            metrics.add(_route(inner), _method(scope), reply.status, seconds)
-            if service.log_requests and inner["path"] not in PROBES:
-                service.log(_log_line(inner, _method(scope), reply.status, seconds))
+            metrics.add(_route(scope), _method(scope), reply.status, seconds)
+            if service.log_requests and scope["path"] not in PROBES:
+                service.log(_log_line(scope, reply.status, seconds))
 
     async def _serve(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             # Of two keys, two hosts or two lengths neither can be trusted.
             headers[name] = value if name not in headers else b","
-        if b"content-type" not in headers:
-            headers[b"content-type"] = b"application/json"
-            scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]
         self._admit(scope, headers)
-        if scope["method"] not in ("POST", "PUT", "PATCH"):
+        if scope["method"] != "POST":
             await self.app(scope, receive, reply)
             return
         try:
             self.service.need()
-            _check_content(headers)
             body = await self._body(headers, receive)
+            if body:
+                _check_content(headers)
+                from_json(body)  # unlike FastAPI's reader it refuses halves of surrogate pairs
+        except ValueError as error:
+            raise invalid(f"expected JSON in UTF-8: {error}") from None
         except Refused as refused:
             # The rest of the body is not read, so the connection cannot be used again.
             refused.headers = {**(refused.headers or {}), **_CLOSE}
@@ -254,16 +236,9 @@ class Guard:
                 "`keys` or `open`",
                 headers=_CLOSE,
             )
-        origin = headers.get(b"origin", b"").decode("latin-1")
-        other = headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") or (
-            origin and origin.partition("://")[2] != host
-        )
-        if other and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
-            raise Refused("forbidden", "this request comes from another site's page", headers=_CLOSE)
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        settings = self.service.settings
-        most = settings.max_body
+        most = self.service.settings.max_body
         too_large = Refused(
             "too_large", f"expected at most {most} bytes, found more; send less at once (`max_body_mb`)"
         )
@@ -272,40 +247,31 @@ class Guard:
             raise too_large
         body = bytearray()
         try:
-            async with asyncio.timeout(settings.body_timeout):
-                while True:
-                    message = await receive()
-                    if message["type"] != "http.request":
-                        raise GoneError
-                    part = message.get("body", b"")
-                    body += part
-                    self._held += len(part)
-                    if len(body) > most:
-                        raise too_large
-                    if self._held > BODIES_AT_ONCE * most:
-                        raise Refused(
-                            "busy", "too many large requests arrive at once; try again", headers=retry(1.0)
-                        )
-                    if not message.get("more_body", False):
-                        return bytes(body)
-        except TimeoutError:
-            raise Refused(
-                "slow_body",
-                f"the body did not arrive within {settings.body_timeout:g} s (`body_timeout`); {len(body)} bytes did",
-            ) from None
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise GoneError
+                part = message.get("body", b"")
+                body += part
+                self._held += len(part)
+                if len(body) > most:
+                    raise too_large
+                if self._held > BODIES_AT_ONCE * most:
+                    busy = "too many large requests arrive at once; try again"
+                    raise Refused("busy", busy, headers=retry(1.0))
+                if not message.get("more_body", False):
+                    return bytes(body)
         finally:
             self._held -= len(body)
 
     async def _watched(self, scope: Scope, body: bytes, receive: Receive, reply: _Reply) -> None:
         """Run the app, and cancel it if the client disconnects first."""
-        replayed = False
+        waiting = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Message:
-            nonlocal replayed
-            if replayed:
+            if not waiting:
                 await asyncio.Event().wait()  # the guard watches for the disconnect
-            replayed = True
-            return {"type": "http.request", "body": body, "more_body": False}
+            return waiting.pop()
 
         work = asyncio.ensure_future(self.app(scope, replay, reply))
         gone = asyncio.ensure_future(_until_gone(receive))
@@ -331,22 +297,19 @@ async def _until_gone(receive: Receive) -> None:
 
 
 def _check_content(headers: dict[bytes, bytes]) -> None:
-    """Refuse what is not plain JSON; unpacked, a small body could have any size."""
+    """Refuse a body that is not plain JSON: unpacked, a small one could have any size; without the type, browsers send it from any site's page."""
     packed = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
-    if packed != "identity":
+    kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+    if packed != "identity" or kind != "application/json":
         raise Refused(
             "unsupported_media_type",
-            f"expected a body as it is, found Content-Encoding: {packed[:80]}; send it unpacked, without that header",
-        )
-    kind = headers[b"content-type"].decode("latin-1").partition(";")[0].strip().lower()
-    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise Refused(
-            "unsupported_media_type",
-            f"expected Content-Type: application/json, found {kind[:80]!r}; with curl: -H 'Content-Type: application/json'",
+            f"expected Content-Type: application/json and no Content-Encoding, found {kind[:80]!r} and {packed[:80]!r}; with curl: "
+            "-H 'Content-Type: application/json'",
         )
 
 
 def _method(scope: Scope) -> str:
+    """The method as a label of metrics, of which clients must not make new ones."""
     method: str = scope["method"]
     return method if method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH") else "other"
 
@@ -356,11 +319,11 @@ def _route(scope: Scope) -> str:
     return path if isinstance(path, str) else "other"
 
 
-def _log_line(scope: Scope, method: str, status: int, seconds: float) -> str:
+def _log_line(scope: Scope, status: int, seconds: float) -> str:
     path = _route(scope)  # a session's id is its key
     if path == "other":
         path = "".join(c if c.isprintable() else "?" for c in scope["path"][:200])
     client = scope.get("client")
     now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
     who = f"{client[0] if client else '-'} {scope.get('stepmark.key', '-')}"
-    return f"{now}Z {who} {method} {path} {status} {1000 * seconds:.1f} ms"
+    return f"{now}Z {who} {_method(scope)} {path} {status} {1000 * seconds:.1f} ms"

@@ -10,20 +10,17 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
-from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from pydantic_core import from_json
 
 from stepmark.errors import InputError, SettingError, UnknownNameError, UsageError
-from stepmark.models.grading import Grade, graded, to_row
-from stepmark.models.prm import PRM
+from stepmark.models.prm import PRM, Grade, graded, to_row
 from stepmark.models.remote.wire import (
     CandidateFields,
     ClosedAnswer,
@@ -69,41 +66,6 @@ Value = TypeVar("Value")
 # What every route uses.
 
 
-class _StrictRequest(Request):
-    """Its body as JSON that stands for one value: of a key that stands twice nobody can say which is meant."""
-
-    async def json(self) -> Any:
-        body = await self.body()
-        try:
-            value = from_json(body)
-            json.loads(body, object_pairs_hook=_once, parse_int=str, parse_float=str)
-        except ValueError as error:
-            raise invalid(f"expected JSON in UTF-8: {error}") from None
-        return value
-
-
-def _once(pairs: list[tuple[str, Any]]) -> None:
-    seen: set[str] = set()
-    for key, _ in pairs:
-        if key in seen:
-            message = "the key stands twice in one object; expected once"
-            raise invalid(message, field=key)
-        seen.add(key)
-
-
-class StrictRoute(APIRoute):
-    """A route whose body is read by `_StrictRequest`."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """See `APIRoute`."""
-        handle = super().get_route_handler()
-
-        async def strict(request: Request) -> Response:
-            return await handle(_StrictRequest(request.scope, request.receive))
-
-        return strict
-
-
 def described(model: type[BaseModel] | None) -> dict[str, Any]:
     """What a route declares for the OpenAPI document: its answer, and the body of every error."""
     responses: dict[int | str, dict[str, Any]] = {
@@ -114,7 +76,7 @@ def described(model: type[BaseModel] | None) -> dict[str, Any]:
     return {"responses": responses, "response_model": None}
 
 
-router = APIRouter(route_class=StrictRoute)
+router = APIRouter()
 
 
 def service_of(request: Request) -> Service:

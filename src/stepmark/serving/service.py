@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, final
 
 from stepmark.metrics.aggregate import resolve_aggregate
-from stepmark.models.grading import Grade
-from stepmark.models.identity import identity_of
-from stepmark.models.prm import PRM
+from stepmark.models.prm import PRM, Grade
 from stepmark.models.remote.wire import ModelEntry, PRMFacts
 from stepmark.serving.backend import backend_of
 from stepmark.serving.batcher import Batcher
@@ -204,7 +202,7 @@ class Service:
         )
         await batcher.start()
         name = settings.name or served_name(prm.name)
-        identity = identity_of(prm)
+        identity = prm.identity
         facts = PRMFacts(
             version=version("stepmark"),
             identity=name + identity.removeprefix(prm.name),

@@ -18,12 +18,6 @@ from stepmark.serving.batcher import Batcher, BusyError
 
 _RECORD = 2048
 """Bytes, about, of a session or a step of it, beside its texts and the state of its tokens."""
-_TOKEN = 24
-"""Bytes of state a token: three numbers."""
-_SHARE = 4
-"""A session may have this fraction of the memory of all, so that one alone does not evict all others."""
-_IN_USE = 5.0
-"""Seconds after a request in which a session is not evicted; clients that take turns would otherwise evict each other's."""
 
 
 class UnknownSessionError(StepmarkError):
@@ -61,8 +55,6 @@ class _Session:
     """Steps that those ask for."""
     size: int = 0
     """Bytes that it holds."""
-    size_coming: int = 0
-    """Bytes, about, that those steps will take."""
     made: int = 0
     nodes: dict[int, _Held] = field(default_factory=dict)
     numbers: dict[tuple[int | None, str], int] = field(default_factory=dict)
@@ -75,14 +67,14 @@ class Sessions:
 
     The same step after the same node is the same node and costs nothing, so a client may repeat a request whose answer was lost.
 
-    Their memory is bounded: the longest idle ones are evicted, though none in use within `_IN_USE` seconds; where that is not enough, the request is
-    refused as busy. A step's size counts the texts of its whole prefix.
+    Their memory is bounded: where they hold more, the longest idle ones end; clients open theirs anew. A step's size counts the texts of its whole
+    prefix.
 
     Args:
         batcher: what scores.
         limit: sessions at once.
         nodes: steps that a session holds at once.
-        memory: bytes, about, that all of them hold at most; of these one session has a quarter at most.
+        memory: bytes, about, that all of them hold at most.
         idle: seconds without a request after which a session is forgotten.
         clock: seconds; None for the batcher's.
 
@@ -113,7 +105,6 @@ class Sessions:
         """Bytes, about, that they hold."""
         self.evicted = 0
         """Sessions that were ended to make room for others."""
-        self._coming = 0
         self._sessions: dict[str, _Session] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -130,8 +121,8 @@ class Sessions:
         """Begin a session; its name, which cannot be guessed. Nothing is computed yet.
 
         Raises:
-            InputError: an empty problem; `SessionFullError` for one that is larger than a session may be.
-            BusyError: there are as many as there may be, or no room; `retry_after` tells when there can be.
+            InputError: an empty problem.
+            BusyError: there are as many as there may be; `retry_after` tells when there can be room.
         """
         if not problem.text.strip():
             raise InputError("the problem is empty", field="problem")
@@ -143,14 +134,10 @@ class Sessions:
                 retry_after=first - self._clock(),
             )
         size = _RECORD + sys.getsizeof(problem.text)
-        if size > self._share:
-            raise SessionFullError(
-                f"the problem has about {size} bytes, and {self._so_much()}", field="problem"
-            )
-        self._need(size)
         name = secrets.token_urlsafe(24)
         self._sessions[name] = _Session(problem=problem, used=self._clock(), size=size)
         self.size += size
+        self._evict()
         self._watch()
         return name
 
@@ -175,7 +162,6 @@ class Sessions:
         results: list[Node | InputError | None] = [None] * len(steps)
         asked: dict[tuple[int | None, str], list[int]] = {}
         growths: list[Growth] = []
-        size = 0
         for i, (after, text) in enumerate(steps):
             if (after, text) in asked:
                 asked[after, text].append(i)
@@ -192,30 +178,16 @@ class Sessions:
                     field=f"steps[{i}]",
                 )
             else:
-                growth = self._growth(state, after, text)
-                more = self._about(growth)
-                if state.size + state.size_coming + size + more > self._share:
-                    results[i] = SessionFullError(
-                        f"{self._so_much()}, and this one has no room for another step; release those that are done with",
-                        field=f"steps[{i}]",
-                    )
-                    continue
                 asked[after, text] = [i]
-                growths.append(growth)
-                size += more
-        self._need(size, state)
+                growths.append(self._growth(state, after, text))
         state.used = self._clock()
         state.busy += 1
         state.coming += len(growths)
-        state.size_coming += size
-        self._coming += size
         try:
             answers = await self._batcher.extend(growths, deadline=deadline)
         finally:
             state.busy -= 1
             state.coming -= len(growths)
-            state.size_coming -= size
-            self._coming -= size
             state.used = self._clock()
         if state.closed:
             self._batcher.release(grown for grown in answers if isinstance(grown, Grown))
@@ -226,6 +198,7 @@ class Sessions:
             )
             for i in places:
                 results[i] = result
+        self._evict()
         return [result for result in results if result is not None]
 
     async def release(self, session: str, nodes: Sequence[int]) -> int:
@@ -280,48 +253,20 @@ class Sessions:
             raise UnknownSessionError
         return state
 
-    @property
-    def _share(self) -> int:
-        return self.memory // _SHARE
-
-    def _so_much(self) -> str:
-        return f"a session holds {self._share >> 10} KiB at most, a quarter of what all of them may (`session_memory_mb`)"
-
     def _growth(self, state: _Session, after: int | None, text: str) -> Growth:
         held = None if after is None else state.nodes[after]
         if held is None:
             return Growth(problem=state.problem, text=text)
         return Growth(problem=state.problem, steps=held.steps, text=text, place=held.grown.place)
 
-    def _about(self, growth: Growth) -> int:
-        """Bytes that it will take, before that is known."""
-        backend = self._batcher.backend
-        return _size(growth, _TOKEN * backend.estimate(growth) if backend.incremental else 0)
-
-    def _need(self, size: int, but: _Session | None = None) -> None:
-        """Have room for so much more, by ending others that are not in use: the longest idle one first."""
-        lacking = self.size + self._coming + size - self.memory
-        if size == 0 or lacking <= 0:
-            return
-        now = self._clock()
-        idle = sorted(
-            (
-                (state.used, name)
-                for name, state in self._sessions.items()
-                if not state.busy and state is not but
-            )
-        )
-        free = [name for used, name in idle if now >= used + _IN_USE]
-        if sum(self._sessions[name].size for name in free) < lacking:
-            raise BusyError(
-                f"the sessions hold {self.memory >> 20} MiB, which is all they may (`session_memory_mb`); close those that are done with",
-                retry_after=min((used + _IN_USE - now for used, _ in idle[len(free) :]), default=0.0),
-            )
-        for name in free:
-            if lacking > 0:
-                lacking -= self._sessions[name].size
-                self._end(name)
-                self.evicted += 1
+    def _evict(self) -> None:
+        """End sessions that are not in work, the longest idle one first, until the others fit the memory; the last one used stays."""
+        idle = sorted((state.used, name) for name, state in self._sessions.items() if not state.busy)
+        for _, name in idle[:-1]:
+            if self.size <= self.memory:
+                return
+            self._end(name)
+            self.evicted += 1
 
     def _entered(self, state: _Session, after: int | None, text: str, growth: Growth, grown: Grown) -> Node:
         # Asked twice at the same time: the first to come back has made the node.

@@ -51,8 +51,6 @@ class ServerSettings:
     """Tokens that may wait; more are refused with 429. Default: 32 batches."""
     timeout: Seconds = 60.0
     """Seconds a request may take where it does not say (504 afterwards)."""
-    body_timeout: Seconds = 30.0
-    """Seconds a request's body may take to arrive (408 afterwards)."""
     grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
     """Seconds that SIGTERM or Ctrl-C gives to requests in progress."""
     max_body_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8

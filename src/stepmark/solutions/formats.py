@@ -61,7 +61,7 @@ GRADED_KEYS = (
     "findings",
     "first_error_by",
 )
-"""What grading adds to a row (`models.grading.to_row`); no input row may have them."""
+"""What grading adds to a row (`models.prm.to_row`); no input row may have them."""
 
 PROCESSBENCH_KEYS = ("id", "generator", "problem", "steps", "final_answer_correct", "label")
 

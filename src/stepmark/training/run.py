@@ -119,7 +119,7 @@ def _read(source: Source, columns: Columns | None, reading: Reading, losses: Los
 
 
 def _as_given(row: Row) -> Row:
-    """A row that was graded with critiques, without what grading added (`models.grading.to_row`) and with them under `meta`."""
+    """A row that was graded with critiques, without what grading added (`models.prm.to_row`) and with them under `meta`."""
     data = row.data
     if not {"critiques", "scores", "prm"} <= data.keys():
         return row

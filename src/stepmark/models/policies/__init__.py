@@ -206,8 +206,8 @@ def load_policy(
             "expected a policy (a folder, a hub name, an address or package.module:factory), found an empty text"
         )
     if address.startswith(("http://", "https://")):
+        from stepmark.models.http import key_variable
         from stepmark.models.policies.openai import OpenAIPolicy
-        from stepmark.models.policies.transport import key_variable
 
         url, _, model = address.partition("#")
         return OpenAIPolicy(url, model or None, api_key_env=key_variable(), logprobs=counts)

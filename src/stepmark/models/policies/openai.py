@@ -11,7 +11,6 @@ which for some models drops white space or lacks what the template puts before a
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import threading
@@ -21,11 +20,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, final
 
+import httpx
+
 from stepmark.batching import Choose, Finish, Message, Prompt, Ready, Write, Written, cut_at_stop
 from stepmark.errors import BackendError, CheckpointError, InputError, StepmarkError, TooLongError, UsageError
 from stepmark.models.files import CONFIGURATION, folder_of_name
+from stepmark.models.http import AGAIN, Connection, DeclinedError, GarbageError, Patience, Server, Verb
 from stepmark.models.policies.prompts import PromptEncoder
-from stepmark.models.policies.transport import GarbageError, Patience, RefusedError, Server
 
 Asked = TypeVar("Asked")
 Answered = TypeVar("Answered")
@@ -62,6 +63,7 @@ class OpenAIPolicy:
         logprobs: ask for the log-probability of what is written. It also tells each sample's tokens, where a server that is asked for
             several samples at once counts them together only. A server that refuses this is not asked for it again.
         top_logprobs: how many likeliest tokens `choose` asks for; vLLM allows 20, OpenAI's completions 5.
+        transport: sends requests; None for the network.
 
     Raises:
         UsageError: a bad address, no API key, or several models and none named.
@@ -82,12 +84,15 @@ class OpenAIPolicy:
         send_seed: bool = False,
         logprobs: bool = False,
         top_logprobs: int = 20,
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
         if concurrency < 1:
             raise UsageError(f"concurrency must be at least 1, found {concurrency}")
+        again = AGAIN | frozenset(range(500, 600))
         self._server = Server(
-            base_url, api_key_env=api_key_env, patience=patience or Patience(), rng=rng or random.Random(0)
+            base_url, patience=patience or Patience(), rng=rng or random.Random(0), again=again
         )
+        self._connection = Connection(api_key_env, transport=transport)
         self._encoder = None if tokenizer is None else _encoder(tokenizer)
         self._concurrency = concurrency
         self._send_seed = send_seed
@@ -102,7 +107,7 @@ class OpenAIPolicy:
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}(name={self.name!r}, address={self._server.base_url.rpartition('@')[2]!r})"
+            f"{type(self).__name__}(name={self.name!r}, address={self._server.address.rpartition('@')[2]!r})"
         )
 
     def write(
@@ -143,7 +148,7 @@ class OpenAIPolicy:
                 )[0].text
                 if not text.lstrip().startswith("7"):
                     raise BackendError(
-                        f"{self._server.base_url}: the server does not continue a begun reply: asked to go on "
+                        f"{self._server.address}: the server does not continue a begun reply: asked to go on "
                         f"after {_PROBE_PREFILL!r} it wrote {text!r}. Use a server that takes "
                         f"continue_final_message (vLLM, SGLang), or name the model's `tokenizer`, so that raw "
                         f"text can be sent"
@@ -152,7 +157,7 @@ class OpenAIPolicy:
 
     def close(self) -> None:
         """Close the connections."""
-        self._server.close()
+        self._connection.close()
 
     def __enter__(self) -> OpenAIPolicy:
         return self
@@ -252,7 +257,7 @@ class OpenAIPolicy:
         ours = values[len(shared) : len(shared) + len(rest)]
         if len(values) != len(shared) + len(rest) or None in ours:
             raise BackendError(
-                f"{self._server.base_url}: sent {len(shared) + len(rest)} tokens, the server read {len(values)}"
+                f"{self._server.address}: sent {len(shared) + len(rest)} tokens, the server read {len(values)}"
             )
         return sum(value for value in ours if value is not None)
 
@@ -281,11 +286,10 @@ class OpenAIPolicy:
         self, path: str, body: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], Answered]
     ) -> Answered:
         try:
-            json.dumps(body, ensure_ascii=False).encode()  # httpx before 0.28 sends half of a surrogate pair
-            return self._server.ask(path, body, read)
+            return self._post(path, body, read)
         except UnicodeEncodeError as error:
             raise InputError(f"the text cannot be sent, it is not valid Unicode: {error}") from None
-        except RefusedError as error:
+        except DeclinedError as error:
             if error.status in (400, 413, 422) and _TOO_LONG.search(error.message):
                 raise TooLongError(
                     f"{self.name}: the server refuses the request as too long: {error.message}. Start it with a "
@@ -296,13 +300,19 @@ class OpenAIPolicy:
                 403: "; give the API key (api_key_env)",
                 404: f"; check the address and that it serves {self.name!r}",
             }.get(error.status, "")
-            raise BackendError(f"{self._server.base_url}{path}: {error}{hint}") from None
+            raise BackendError(f"{self._server.address}{path}: {error}{hint}") from None
 
     def _prompt_tokens(self, body: Mapping[str, Any]) -> int | None:
         try:
-            return self._server.ask(_CHAT, body, lambda data: usage_of(data, "prompt_tokens"))
-        except RefusedError:
+            return self._post(_CHAT, body, lambda data: usage_of(data, "prompt_tokens"))
+        except DeclinedError:
             return None
+
+    def _post(
+        self, path: str, body: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], Answered]
+    ) -> Answered:
+        verb: Verb = "GET" if body is None else "POST"
+        return self._connection.run(self._server.ask(verb, path, body, read))
 
     def _only_model(self) -> str:
         def read(data: Mapping[str, Any]) -> list[str]:
@@ -312,12 +322,12 @@ class OpenAIPolicy:
             return [str(model["id"]) for model in models]
 
         try:
-            models = self._server.ask("/models", None, read)
-        except RefusedError as error:
-            raise BackendError(f"{self._server.base_url}/models: {error}; name the model") from None
+            models = self._post("/models", None, read)
+        except DeclinedError as error:
+            raise BackendError(f"{self._server.address}/models: {error}; name the model") from None
         if len(models) != 1:
             raise UsageError(
-                f"{self._server.base_url} serves {', '.join(models) or 'no model'}: name the one to use"
+                f"{self._server.address} serves {', '.join(models) or 'no model'}: name the one to use"
             )
         return models[0]
 

@@ -1,6 +1,6 @@
-"""The calls of a score server as exchanges: what is sent in one request, what becomes of refused items, and answers checked against what was asked.
+"""The calls of a score server as exchanges: what a request holds, and answers checked against it.
 
-A score too few or too many, a number out of range or a wrong index is an error that says what came.
+A number of scores other than the number of steps, a score out of range or a wrong index is an error that names what came.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
+import httpx
 from pydantic import ValidationError
 
 from stepmark.batching import Graded
@@ -25,9 +26,8 @@ from stepmark.errors import (
     TooLongError,
     UsageError,
 )
-from stepmark.models.policies.transport import Patience
+from stepmark.models.http import KEY_VARIABLE, DeclinedError, Exchange, Patience, PerProcess, Server
 from stepmark.models.prm import Ledger
-from stepmark.models.remote.exchange import DeclinedError, Exchange, PerProcess, Rules
 from stepmark.models.remote.wire import (
     Answer,
     ErrorBody,
@@ -49,19 +49,16 @@ from stepmark.records import (
     Steps,
     StepScores,
     read_findings,
-    step_number,
 )
 
 Item = TypeVar("Item")
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
 Scored = tuple[ScoredSolution, int | None]
 """A scored solution, and the tokens that the PRM read; None when it does not count."""
 
 _BOUNDS = {"probability": (0.0, 1.0), "margin": (-1.0, 1.0)}
 _ERRORS = {"too_long": TooLongError, "marker_in_text": MarkerInTextError, "session_full": SessionFullError}
-_TOO_MUCH = frozenset({413, 504})
-"""Too large, or not computed in time."""
 
 
 @final
@@ -74,7 +71,7 @@ class ServedModel(PRMFacts):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listing:
-    """What a server serves."""
+    """The models of a server."""
 
     prms: tuple[ServedModel, ...]
     others: tuple[str, ...]
@@ -86,9 +83,9 @@ class Ranked:
     """One of several candidates of a problem, in its place."""
 
     index: int
-    """Which one it was, from 0."""
+    """Its position in the request, from 0."""
     scored: ScoredSolution | None
-    """None for one that cannot be scored."""
+    """None for a candidate that cannot be scored."""
     error: InputError | None = None
     """Why it cannot."""
 
@@ -113,55 +110,48 @@ class Question:
         """From plain strings.
 
         Raises:
-            UsageError: a way to split, and steps that are split already; or what is no text.
+            UsageError: a way to split beside steps, or a value that is no text.
         """
-        _check_type(problem, "problem")
+        _check_text(problem, "problem")
         if isinstance(steps, str):
             return cls(solution=Solution(problem=Problem(text=problem), steps=()), text=steps, split=split)
         if split is not None:
             raise UsageError(f"split={split!r} says how a text is split; the steps are given")
         for number, step in enumerate(steps):
             if not isinstance(step, Step):
-                _check_type(step, f"steps[{number}]")
+                _check_text(step, f"steps[{number}]")
         return cls(solution=Solution.of(problem, steps))
 
     @property
     def characters(self) -> int:
-        """Of its texts."""
+        """Characters of its texts."""
         steps = sum(len(step.text) + len(step.observation) for step in self.solution.steps)
         return len(self.text or "") + len(self.solution.problem.text) + steps
 
     @property
-    def step_texts(self) -> list[str]:
-        """The texts of the steps, each with the observation before it, as `Encoder` joins them."""
-        texts, before = [], ""
-        for step in self.solution.steps:
-            texts.append(f"{before}\n\n{step.text.lstrip()}" if before and step.text.strip() else step.text)
-            before = step.observation.strip()
-        return texts
-
-    @property
     def fields(self) -> dict[str, Any]:
-        """As a request has it.
+        """The fields of a request: steps, each with the observation before it, as `Encoder` joins them; or the text.
 
         Raises:
-            InputError: half of a surrogate pair, which UTF-8 has no character for.
+            InputError: half of a surrogate pair.
         """
-        problem, texts = self.solution.problem.text, self.step_texts
+        problem = self.solution.problem.text
         check_characters(problem, "problem")
-        check_characters(self.text or "", "solution")
-        for number, text in enumerate(texts):
-            check_characters(text, f"steps[{number}]")
-        split = {} if self.split is None else {"split": self.split}
-        return {
-            "problem": problem,
-            **({"steps": texts} if self.text is None else {"solution": self.text, **split}),
-        }
+        if self.text is not None:
+            check_characters(self.text, "solution")
+            split = {} if self.split is None else {"split": self.split}
+            return {"problem": problem, "solution": self.text, **split}
+        texts, before = [], ""
+        for number, step in enumerate(self.solution.steps):
+            texts.append(f"{before}\n\n{step.text.lstrip()}" if before and step.text.strip() else step.text)
+            check_characters(texts[-1], f"steps[{number}]")
+            before = step.observation.strip()
+        return {"problem": problem, "steps": texts}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What is asked of all solutions of a call; None: the server's."""
+    """Settings of all solutions of a call; None: the server's."""
 
     aggregate: str | None = None
     threshold: float | None = None
@@ -175,10 +165,20 @@ class Settings:
         if self.threshold is not None and not math.isfinite(self.threshold):
             raise UsageError(f"threshold: expected a number, found {self.threshold!r}")
 
+    def body(self, model: str | None) -> dict[str, Any]:
+        """The fields of a request that are set."""
+        fields = {
+            "aggregate": self.aggregate,
+            "threshold": self.threshold,
+            "checks": self.checks,
+            "model": model,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
 
 @dataclass(kw_only=True, slots=True)
 class Limits:
-    """What is sent in one request. A server that takes less (413), or is too slow for as much (504), lowers it."""
+    """The size of a request. A server that takes less (413), or is too slow for as much (504), lowers it."""
 
     number: int = 64
     """Solutions, or steps of a session."""
@@ -188,10 +188,10 @@ class Limits:
 
 @final
 class Calls:
-    """Every call of one server but those of sessions.
+    """The calls of one server, except those of sessions.
 
     Args:
-        address: the server's.
+        address: `http://host:port`, with or without `/v1`.
         model: the name of one of its PRMs; None where it serves one.
         patience: attempts and waits.
         batch: solutions in a request, at most.
@@ -214,7 +214,8 @@ class Calls:
     ) -> None:
         if batch < 1:
             raise UsageError(f"batch: expected 1 or more solutions, found {batch}")
-        self.rules = Rules(address, patience=patience, rng=rng, clock=clock)
+        root = _checked_address(address).rstrip("/").removesuffix("/v1")
+        self.server = Server(root, patience=patience, rng=rng, clock=clock)
         self.model = model
         self.ledger = Ledger()
         self.limits = Limits(number=batch)
@@ -222,21 +223,15 @@ class Calls:
         self._served: ServedModel | None = None
 
     def listing(self) -> Exchange[Listing]:
-        """What is served."""
-        url = f"{self.rules.address}/v1/models"
+        """The models of the server."""
         try:
-            answer = yield from self.rules.ask(
-                "GET", "/v1/models", None, lambda data: read(ModelsAnswer, data, url)
-            )
+            answer = yield from self.ask("/v1/models", None, ModelsAnswer, lambda answer: answer)
         except DeclinedError as declined:
             raise complaint(declined) from None
+        facts = [(entry.id, entry.stepmark) for entry in answer.data]
         return Listing(
-            prms=tuple(
-                ServedModel(id=entry.id, **dict(entry.stepmark))
-                for entry in answer.data
-                if entry.stepmark is not None
-            ),
-            others=tuple(entry.id for entry in answer.data if entry.stepmark is None),
+            prms=tuple(ServedModel(id=name, **dict(fact)) for name, fact in facts if fact is not None),
+            others=tuple(name for name, fact in facts if fact is None),
         )
 
     def served(self) -> Exchange[ServedModel]:
@@ -251,7 +246,7 @@ class Calls:
             if len(named) != 1:
                 names = ", ".join(repr(prm.id) for prm in prms) or "none"
                 asked = "one has to be named" if self.model is None else f"{self.model!r} was asked for"
-                raise UsageError(f"{self.rules.address}: {asked}, and the PRMs that it serves are: {names}")
+                raise UsageError(f"{self.server.address}: {asked}, and the PRMs that it serves are: {names}")
             self._served = named[0]
             self.limits.number = min(self.limits.number, self._served.max_solutions)
             # A character has at most four bytes, or six where it is escaped.
@@ -263,7 +258,7 @@ class Calls:
     ) -> Exchange[list[ScoredSolution | Refusal]]:
         """Score some solutions in as few requests as the server allows; one result each, in order."""
         results: dict[int, Scored | InputError] = {}
-        rows: list[tuple[int, Question, dict[str, Any]]] = []
+        rows: list[tuple[int, dict[str, Any]]] = []
         for i, question in enumerate(questions):
             try:
                 observed = [
@@ -275,38 +270,26 @@ class Calls:
                         "step by step; load this PRM in this process",
                         field=f"steps[{observed[0]}]",
                     )
-                rows.append((i, question, question.fields))
+                rows.append((i, question.fields))
             except InputError as error:
                 results[i] = error
 
-        def send(part: Sequence[tuple[int, Question, dict[str, Any]]]) -> Exchange[list[Scored | InputError]]:
-            asked, url = [question.solution for _, question, _ in part], f"{self.rules.address}/v1/score"
+        def send(part: Sequence[tuple[int, dict[str, Any]]]) -> Exchange[list[Scored | InputError]]:
+            asked = [questions[i].solution for i, _ in part]
+            body = {"solutions": [fields for _, fields in part], **settings.body(self.model)}
             return (
-                yield from self.rules.ask(
-                    "POST",
+                yield from self.ask(
                     "/v1/score",
-                    self._body({"solutions": [fields for _, _, fields in part]}, settings),
-                    lambda data: _scores(read(ScoreAnswer, data, url), asked, url),
+                    body,
+                    ScoreAnswer,
+                    lambda answer: _scores(answer, asked),
                     timeout=settings.timeout,
-                    tell=True,
                 )
             )
 
         answered = yield from in_parts(rows, self.limits, "solutions", send)
-        results |= {i: result for (i, _, _), result in zip(rows, answered, strict=True)}
+        results |= {i: result for (i, _), result in zip(rows, answered, strict=True)}
         return [self._counted(question.solution, results[i]) for i, question in enumerate(questions)]
-
-    def _counted(self, solution: Solution, result: Scored | InputError) -> ScoredSolution | Refusal:
-        if isinstance(result, InputError):
-            name = f"solution {solution.id!r}" if solution.id is not None else None
-            return Refusal(
-                solution=solution, error=type(result)(result.message, where=name, field=result.field)
-            )
-        scored, tokens = result
-        # How many of them it had computed before, a server does not say.
-        steps = sum(score is not None for score in scored.steps.scores)
-        self.count(solutions=1, steps=steps, tokens_in=tokens or 0, tokens_computed=tokens or 0)
-        return scored
 
     def rank(
         self, problem: str, candidates: Sequence[Steps | str], split: str | None, settings: Settings
@@ -322,18 +305,13 @@ class Calls:
         rows = [
             {k: v for k, v in question.fields.items() if k in ("steps", "solution")} for question in questions
         ]
-        body: dict[str, Any] = {"problem": problem, "candidates": rows}
+        body: dict[str, Any] = {"problem": problem, "candidates": rows, **settings.body(self.model)}
         if any(question.split is not None for question in questions):
             body["split"] = split
-        asked, url = [question.solution for question in questions], f"{self.rules.address}/v1/rank"
+        asked = [question.solution for question in questions]
         try:
-            answered = yield from self.rules.ask(
-                "POST",
-                "/v1/rank",
-                self._body(body, settings),
-                lambda data: _ranking(read(RankAnswer, data, url), asked, url),
-                timeout=settings.timeout,
-                tell=True,
+            answered = yield from self.ask(
+                "/v1/rank", body, RankAnswer, lambda answer: _ranking(answer, asked), timeout=settings.timeout
             )
         except DeclinedError as declined:
             raise complaint(declined) from None
@@ -347,40 +325,58 @@ class Calls:
             )
         return ranked
 
-    def _body(self, body: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-        more = {
-            "aggregate": settings.aggregate,
-            "threshold": settings.threshold,
-            "checks": settings.checks,
-            "model": self.model,
-        }
-        return {**body, **{key: value for key, value in more.items() if value is not None}}
-
-    def count(
+    def ask(
         self,
+        path: str,
+        body: dict[str, Any] | None,
+        model: type[AnyAnswer],
+        check: Callable[[AnyAnswer], Value],
         *,
-        solutions: int = 0,
-        steps: int = 0,
-        tokens_in: int = 0,
-        tokens_computed: int = 0,
-        tokens_again: int = 0,
-    ) -> None:
-        """Add to the ledger. Of the tokens computed, all but those read again are distinct."""
+        timeout: float | None = None,
+    ) -> Exchange[Value]:
+        """POST a body (GET without one), read the answer by its wire model, and check it.
+
+        Raises:
+            DeclinedError: the server declines.
+            BackendError: no answer, or one that is not what it must be.
+        """
+        url = self.server.address + path
+
+        def parse(data: Any) -> Value:
+            try:
+                return check(model.model_validate(data))
+            except ValidationError as error:
+                raise BackendError(f"{url}: {_first(error)}; no score was made from it") from None
+            except _OddError as error:
+                raise BackendError(f"{url}: {error}; no score was made from it") from None
+
+        verb, tell = ("GET", False) if body is None else ("POST", path != "/v1/sessions")
+        return (yield from self.server.ask(verb, path, body, parse, timeout=timeout, tell=tell))  # type: ignore[arg-type]
+
+    def count(self, **counts: int) -> None:
+        """Add to fields of the ledger. Tokens that are computed are distinct but for those that are read again."""
         with self._counting.here:  # several threads may share a client
-            ledger = self.ledger
-            ledger.solutions += solutions
-            ledger.steps += steps
-            ledger.tokens_in += tokens_in
-            ledger.tokens_distinct += tokens_computed - tokens_again
-            ledger.tokens_computed += tokens_computed
-            ledger.tokens_again += tokens_again
+            for name, value in counts.items():
+                setattr(self.ledger, name, getattr(self.ledger, name) + value)
+            self.ledger.tokens_distinct = self.ledger.tokens_computed - self.ledger.tokens_again
+
+    def _counted(self, solution: Solution, result: Scored | InputError) -> ScoredSolution | Refusal:
+        if isinstance(result, InputError):
+            name = f"solution {solution.id!r}" if solution.id is not None else None
+            error = type(result)(result.message, where=name, field=result.field)
+            return Refusal(solution=solution, error=error)
+        scored, tokens = result
+        # A server does not say how many of them it had computed before.
+        steps = sum(score is not None for score in scored.steps.scores)
+        self.count(solutions=1, steps=steps, tokens_in=tokens or 0, tokens_computed=tokens or 0)
+        return scored
 
 
 # Requests.
 
 
 def batches(items: Iterable[Item], size: Callable[[Item], int], limits: Limits) -> Iterator[list[Item]]:
-    """A stream in parts that fit a request; reads no further than the part that it gives."""
+    """A stream in parts that fit a request; reads no further than the part that it yields."""
     part: list[Item] = []
     total = 0
     for item in items:
@@ -400,9 +396,9 @@ def in_parts(
     items: Sequence[Item],
     limits: Limits,
     under: str,
-    send: Callable[[Sequence[Item]], Exchange[list[Found | InputError]]],
-) -> Exchange[list[Found | InputError]]:
-    """Send items together; halve what is too much, and leave out what the server refuses.
+    send: Callable[[Sequence[Item]], Exchange[list[Value | InputError]]],
+) -> Exchange[list[Value | InputError]]:
+    """Send items together; halve a request that is too large or too slow, and leave out items that the server refuses.
 
     Args:
         items: in order.
@@ -414,7 +410,7 @@ def in_parts(
         UsageError: the server declines the request for a reason that is in no single item.
         BackendError: the server failed, or answered nonsense.
     """
-    results: dict[int, Found | InputError] = {}
+    results: dict[int, Value | InputError] = {}
     waiting = [list(range(len(items)))] if items else []
     while waiting:
         group = waiting.pop()
@@ -427,7 +423,7 @@ def in_parts(
                 kind = TooLongError if declined.status == 413 else InputError
                 results[group.pop(number)] = kind(declined.message, field=_own_field(declined.field))
                 waiting += [group] if group else []
-            elif declined.status in _TOO_MUCH and len(group) > 1:
+            elif declined.status in (413, 504) and len(group) > 1:
                 limits.number = len(group) // 2
                 waiting += [group[limits.number :], group[: limits.number]]
             elif declined.status == 413:
@@ -449,7 +445,7 @@ def complaint(declined: DeclinedError) -> StepmarkError:
 
 
 def check_characters(text: str, field: str) -> None:
-    """Refuse half of a surrogate pair.
+    """Refuse half of a surrogate pair, which UTF-8 has no character for.
 
     Raises:
         InputError: there is one.
@@ -461,164 +457,153 @@ def check_characters(text: str, field: str) -> None:
         raise InputError(half, field=field) from None
 
 
-def _check_type(given: object, what: str) -> None:
-    if not isinstance(given, str):
-        raise UsageError(f"{what}: expected a text, found {given!r:.60}")
+def _check_text(value: object, name: str) -> None:
+    if not isinstance(value, str):
+        raise UsageError(f"{name}: expected a text, found {value!r:.60}")
+
+
+def _checked_address(text: str) -> str:
+    """The address, if it is a scheme, a host, perhaps a port and a path, and nothing else."""
+    scheme, at, rest = text.rpartition("@")
+    if at:  # credentials are not repeated
+        raise UsageError(
+            f"expected a server's address, found {scheme.partition('://')[0] + '://…@' + rest!r}: a key is not part of it, "
+            f"{KEY_VARIABLE} holds it"
+        )
+    try:
+        url = httpx.URL(text) if text.startswith(("http://", "https://")) else None
+    except httpx.InvalidURL:
+        url = None
+    plain = not any(character in "?#" or character.isspace() for character in text)
+    if url is None or not url.host or not 0 < (url.port or 80) < 2**16 or not plain:
+        raise UsageError(f"expected a server's address such as http://127.0.0.1:8000, found {text!r}")
+    return text
 
 
 # Answers.
 
 
-def read(model: type[AnyAnswer], data: Any, url: str) -> AnyAnswer:
-    """An answer.
-
-    Raises:
-        BackendError: it is none; the message says what came.
-    """
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(
-            "."
-        )
-        if first["type"] == "missing":
-            raise odd(f"{url}: {place}", "a value", "nothing") from None
-        expected = first["msg"].removeprefix("Input should be ")
-        raise odd(f"{url}: {place}", expected, first["input"]) from None
-
-
-def odd(place: str, expected: str, actual: object) -> BackendError:
+class _OddError(Exception):
     """An answer that is not what it must be."""
-    return BackendError(f"{place}: expected {expected}, found {actual!r:.80}; no score was made from it")
+
+    def __init__(self, place: str, expected: str, actual: object) -> None:
+        super().__init__(f"{place}: expected {expected}, found {actual!r:.80}")
 
 
-def error_of(body: ErrorBody) -> InputError:
-    """The error of a single solution or step; its field begins at the solution, as it would in this process."""
+def _first(error: ValidationError) -> str:
+    """The first error of an answer."""
+    first = error.errors(include_url=False)[0]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    if first["type"] == "missing":
+        return f"{place}: expected a value, found nothing"
+    return f"{place}: expected {first['msg'].removeprefix('Input should be ')}, found {first['input']!r:.80}"
+
+
+def _own_field(field: str | None) -> str | None:
+    """`steps[1]` for `solutions.3.steps.1`: from the solution on, as errors in this process name it."""
+    own = re.sub(r"^(solutions|candidates|steps)\.\d+(\.|$)(?=\D|$)", "", field or "")
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", own) or None
+
+
+def _error(body: ErrorBody) -> InputError:
     return _ERRORS.get(body.type, InputError)(body.message, where=body.where, field=_own_field(body.field))
 
 
-def step_of(
-    answer: StepsAnswer, count: int, kind: ScoreKind, url: str
-) -> list[tuple[int, Graded] | InputError]:
+def _check_count(name: str, values: Sequence[object], count: int) -> None:
+    if len(values) != count:
+        raise _OddError(name, f"{count} entries", f"{len(values)}: {values!r:.60}")
+
+
+def _check_range(score: float, kind: ScoreKind, place: str) -> None:
+    low, high = _BOUNDS.get(kind, (-math.inf, math.inf))
+    if not low <= score <= high:
+        raise _OddError(place, f"a {kind} in [{low:g}, {high:g}]", score)
+
+
+def stepped(answer: StepsAnswer, count: int, kind: ScoreKind) -> list[tuple[int, Graded] | InputError]:
     """One node with its score a step, in order."""
-    _check_count(answer.results, count, url)
+    _check_count("results", answer.results, count)
     steps: list[tuple[int, Graded] | InputError] = []
     for i, result in enumerate(answer.results):
-        place = f"{url}: results[{i}]"
         if result.error is not None:
-            steps.append(error_of(result.error))
+            steps.append(_error(result.error))
             continue
         if result.node is None or result.score is None:
-            raise odd(place, "a node and a score", result.model_dump(exclude_unset=True))
-        _check_range(result.score, kind, f"{place}, score")
+            raise _OddError(f"results[{i}]", "a node and a score", result.model_dump(exclude_unset=True))
+        _check_range(result.score, kind, f"results[{i}], score")
         classes = None if result.classes is None else tuple(result.classes)
         graded = Graded(score=result.score, tokens=result.tokens, root=result.root, classes=classes)
         steps.append((result.node, graded))
     return steps
 
 
-def _own_field(field: str | None) -> str | None:
-    """`steps[1]` for `solutions.3.steps.1`: from the solution on, and as errors in this process say it."""
-    own = re.sub(r"^(solutions|candidates|steps)\.\d+(\.|$)(?=\D|$)", "", field or "")
-    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", own) or None
+def _scores(answer: ScoreAnswer, asked: Sequence[Solution]) -> list[Scored | InputError]:
+    order = [result.index for result in answer.results]
+    if order != list(range(len(asked))):
+        raise _OddError("results", f"the indices 0 to {len(asked) - 1} in order", order)
+    return [_scored(answer, result, item) for result, item in zip(answer.results, asked, strict=True)]
 
 
-def _check_count(results: Sequence[object], count: int, url: str) -> None:
-    if len(results) != count:
-        raise BackendError(f"{url}: {count} asked for, {len(results)} answered; no score was made from it")
-
-
-def _check_range(score: float, kind: ScoreKind, place: str) -> None:
-    low, high = _BOUNDS.get(kind, (-math.inf, math.inf))
-    if not low <= score <= high:
-        raise odd(place, f"a {kind} in [{low:g}, {high:g}]", score)
-
-
-def _scores(answer: ScoreAnswer, asked: Sequence[Solution], url: str) -> list[Scored | InputError]:
-    _check_count(answer.results, len(asked), url)
-    for i, result in enumerate(answer.results):
-        if result.index != i:
-            raise odd(f"{url}: results[{i}]", f"the index {i}", result.index)
-    return [_scored(answer, result, item, url) for result, item in zip(answer.results, asked, strict=True)]
-
-
-def _ranking(
-    answer: RankAnswer, asked: Sequence[Solution], url: str
-) -> list[tuple[int, Scored | InputError]]:
-    _check_count(answer.results, len(asked), url)
+def _ranking(answer: RankAnswer, asked: Sequence[Solution]) -> list[tuple[int, Scored | InputError]]:
     order = [result.index for result in answer.results]
     if sorted(order) != list(range(len(asked))):
-        raise odd(f"{url}: results", f"each index from 0 to {len(asked) - 1} once", order)
-    results = [(result.index, _scored(answer, result, asked[result.index], url)) for result in answer.results]
+        raise _OddError("results", f"each index from 0 to {len(asked) - 1} once", order)
+    results = [(result.index, _scored(answer, result, asked[result.index])) for result in answer.results]
     scores = [
         -math.inf if isinstance(item, InputError) or item[0].score is None else item[0].score
         for _, item in results
     ]
     if scores != sorted(scores, reverse=True):
-        raise odd(f"{url}: results", "the highest score first", scores)
+        raise _OddError("results", "the highest score first", scores)
     return results
 
 
-def _scored(
-    answer: ScoreAnswer | RankAnswer, result: Result, solution: Solution, url: str
-) -> Scored | InputError:
-    place = f"{url}: results[{result.index}]"
+def _scored(answer: ScoreAnswer | RankAnswer, result: Result, solution: Solution) -> Scored | InputError:
+    place = f"results[{result.index}]"
     if result.error is not None:
-        return error_of(result.error)
+        return _error(result.error)
     if not solution.steps:
         if not result.steps:
-            raise odd(place, "the texts of the steps under 'steps'", result.steps)
+            raise _OddError(place, "the texts of the steps under 'steps'", result.steps)
         steps = tuple(Step(text=text) for text in result.steps)
         solution = Solution(problem=solution.problem, steps=steps, id=solution.id)
     count = len(solution.steps)
-    for name, values in (
-        ("scores", result.scores or []),
-        ("classes", result.classes),
-        ("critiques", result.critiques),
-    ):
-        if values is not None and len(values) != count:
-            message = f"expected {count} {name}, one a step, found {len(values)}: {values!r:.80}"
-            raise BackendError(f"{place}: {message}; no score was made from it")
     scores = tuple(result.scores or ())
+    for name, values in (("scores", scores), ("classes", result.classes), ("critiques", result.critiques)):
+        if values is not None:
+            _check_count(f"{place}, {name}", values, count)
     for i, score in enumerate(scores):
         if score is not None:
             _check_range(score, answer.score_kind, f"{place}, scores[{i}]")
     if "score" not in result.model_fields_set:
-        raise odd(place, "a number or null under 'score'", "nothing")
-    names = None if answer.class_names is None else tuple(answer.class_names)
+        raise _OddError(place, "a number or null under 'score'", "nothing")
+    names = None if answer.class_names is None or result.classes is None else tuple(answer.class_names)
     classes = None
     if result.classes is not None:
         classes = tuple(None if row is None else tuple(row) for row in result.classes)
         for i, row in enumerate(classes):
-            if row is not None and (not row or len(row) != len(names or row)):
-                raise odd(f"{place}, classes[{i}]", f"{len(names or ()) or 'some'} numbers", row)
-    first, number = result.first_error, result.first_error_step
-    if first is not None and first >= count:
-        raise odd(place, f"a step from 0 to {count - 1}, -1 or null under 'first_error'", first)
-    # Servers before 0.2 do not send first_error_step.
-    if "first_error_step" in result.model_fields_set and number != step_number(first):
-        raise odd(
-            place, f"{step_number(first)}, one more than 'first_error', under 'first_error_step'", number
-        )
+            if row is not None and len(row) != len(names or row or "?"):
+                raise _OddError(f"{place}, classes[{i}]", f"{len(names or ()) or 'some'} numbers", row)
+    if result.first_error is not None and result.first_error >= count:
+        raise _OddError(f"{place}, first_error", f"-1 to {count - 1} or null", result.first_error)
     findings = None
     if result.findings is not None:
         try:
             findings = read_findings([item.model_dump() for item in result.findings], count)
         except InputError as error:
-            raise odd(place, "findings of exact checks", str(error)) from None
+            raise _OddError(place, "findings of exact checks", str(error)) from None
     scored = ScoredSolution(
         solution=solution,
         steps=StepScores(
             scores=scores,
             kind=answer.score_kind,
             classes=classes,
-            class_names=None if classes is None else names,
+            class_names=names,
             critiques=None if result.critiques is None else tuple(map(tuple, result.critiques)),
         ),
         score=result.score,
         aggregate=answer.aggregate,
-        first_error=first,
+        first_error=result.first_error,
         threshold=answer.threshold,
         prm=answer.model,
         findings=findings,

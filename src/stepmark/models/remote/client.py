@@ -6,21 +6,21 @@ import asyncio
 import random
 import threading
 import time
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from typing import final
 
 import httpx
 
 from stepmark.batching import Graded
 from stepmark.errors import InputError
-from stepmark.models.policies.transport import Patience, key_header, key_variable
+from stepmark.models.http import AsyncConnection, Connection, EventLoop, Patience, PerProcess, key_variable
 from stepmark.models.prm import Ledger
 from stepmark.models.remote.calls import Calls, Listing, Question, Ranked, ServedModel, Settings, batches
-from stepmark.models.remote.exchange import PATIENT, Exchange, PerProcess, Result, Wait, closed, request_of
 from stepmark.models.remote.growing import Growing, prefixes_of
 from stepmark.records import Refusal, ScoredSolution, Solution, Steps
+
+PATIENT = Patience()
+"""The default of clients."""
 
 
 class _Client:
@@ -32,13 +32,17 @@ class _Client:
     @property
     def address(self) -> str:
         """Of the server."""
-        return self._calls.rules.address
+        return self._calls.server.address
 
     @property
     def ledger(self) -> Ledger:
         """What was scored for this client. `tokens_computed` are those that the server was given to read: it does not say which of them it had read
         before. `tokens_again` are those of sessions that it had lost."""
         return self._calls.ledger
+
+    def _parts(self, solutions: Iterable[Solution]) -> Iterator[list[Question]]:
+        questions = (Question(solution=solution) for solution in solutions)
+        return batches(questions, lambda question: question.characters, self._calls.limits)
 
 
 @final
@@ -76,23 +80,20 @@ class Client(_Client):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(Calls(address, model, patience=patience, batch=batch, rng=rng, clock=clock))
-        self._sleep, self._closed = sleep, False
-        headers = key_header(key_variable())
-        self._http = PerProcess(lambda: httpx.Client(headers=headers, transport=transport))
-        # For those who drop it without closing it: a command line, a notebook.
-        self._finalizer = weakref.finalize(self, _close, self._http)
+        self._connection = Connection(key_variable(), transport=transport, sleep=sleep)
+        self._run = self._connection.run
 
     def models(self) -> tuple[ServedModel, ...]:
         """The PRMs that are served.
 
         Raises:
-            BackendError: no answer, or no stepmark server's.
+            BackendError: no answer, or not a stepmark server's.
         """
         return self.listing().prms
 
     def listing(self) -> Listing:
         """The PRMs that are served, and the names of other models."""
-        return self.run(self._calls.listing())
+        return self._run(self._calls.listing())
 
     def model(self) -> ServedModel:
         """The PRM that this client talks to; asked for once.
@@ -101,7 +102,7 @@ class Client(_Client):
             UsageError: none of that name, or several and none is named.
             BackendError: as `models`.
         """
-        return self.run(self._calls.served())
+        return self._run(self._calls.served())
 
     def score(
         self,
@@ -132,10 +133,7 @@ class Client(_Client):
             BackendError: the server failed, gave no answer in time, or answered nonsense.
         """
         settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
-        [result] = self.run(self._calls.score([Question.of(problem, steps, split=split)], settings))
-        if isinstance(result, Refusal):
-            raise result.error
-        return result
+        return _unrefused(*self._run(self._calls.score([Question.of(problem, steps, split=split)], settings)))
 
     def score_many(
         self,
@@ -165,12 +163,9 @@ class Client(_Client):
             BackendError: as `score`. What was yielded before stays valid.
         """
         settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
-        questions = (Question(solution=solution) for solution in solutions)
-        for part in batches(questions, lambda question: question.characters, self._calls.limits):
-            for result in self.run(self._calls.score(part, settings)):
-                if isinstance(result, Refusal) and not keep_going:
-                    raise result.error
-                yield result
+        for part in self._parts(solutions):
+            for result in self._run(self._calls.score(part, settings)):
+                yield result if keep_going else _unrefused(result)
 
     def rank(
         self,
@@ -200,21 +195,15 @@ class Client(_Client):
             BackendError: as `score`.
         """
         settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
-        return self.run(self._calls.rank(problem, candidates, split, settings))
+        return self._run(self._calls.rank(problem, candidates, split, settings))
 
     def session(self, problem: str) -> Session:
         """A session for prefixes of one problem that grow step by step; to be used in a `with` block."""
-        return Session(self, problem, self._calls)
+        return Session(self._connection, problem, self._calls)
 
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too, and so does the end of the last reference."""
-        self._closed = True
-        self._finalizer()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it can no longer be used."""
-        return self._closed
+        self._connection.close()
 
     def __enter__(self) -> Client:
         return self
@@ -222,37 +211,11 @@ class Client(_Client):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, exchange: Exchange[Result]) -> Result:
-        """Carry an exchange out.
 
-        Raises:
-            UsageError: the client is closed.
-        """
-        response: httpx.Response | httpx.RequestError | None = None
-        with closing(exchange):
-            while True:
-                try:
-                    asked = exchange.send(response)
-                except StopIteration as done:
-                    result: Result = done.value
-                    return result
-                if isinstance(asked, Wait):
-                    self._sleep(asked.seconds)
-                    response = None
-                    continue
-                if self._closed:
-                    raise closed(self.address)
-                http = self._http.here
-                try:
-                    response = http.send(request_of(http, asked))
-                except httpx.RequestError as error:
-                    response = error
-
-
-def _close(http: PerProcess[httpx.Client]) -> None:
-    """Close this process's connections; another one's could end there too."""
-    if (pool := http.made) is not None:
-        pool.close()
+def _unrefused(result: ScoredSolution | Refusal) -> ScoredSolution:
+    if isinstance(result, Refusal):
+        raise result.error
+    return result
 
 
 @final
@@ -264,8 +227,8 @@ class Session:
     Threads that share a session wait for each other; a forked process begins one of its own.
     """
 
-    def __init__(self, client: Client, problem: str, calls: Calls) -> None:
-        self._client, self.problem = client, problem
+    def __init__(self, connection: Connection, problem: str, calls: Calls) -> None:
+        self._connection, self.problem = connection, problem
         self._own = PerProcess(lambda: (threading.Lock(), Growing(calls, problem)))
 
     @property
@@ -287,26 +250,26 @@ class Session:
 
         Raises:
             UsageError: a prefix without steps.
-            BackendError: as `Client.score`.
+            BackendError: as `Client.score`; or the server has no room for these prefixes.
         """
         asked = prefixes_of(prefixes)
         lock, growing = self._own.here
         with lock:
-            return self._client.run(growing.extend(asked, timeout=timeout))
+            return self._connection.run(growing.extend(asked, timeout=timeout))
 
     def release(self, prefixes: Sequence[Sequence[str]]) -> None:
         """Release prefixes that will not be continued. Unknown ones are ignored."""
         gone = prefixes_of(prefixes)
         lock, growing = self._own.here
         with lock:
-            self._client.run(growing.release(gone))
+            self._connection.run(growing.release(gone))
 
     def close(self) -> None:
         """End the session. Leaving a `with` block does it too. That of a closed client ends by itself (`--session-idle`)."""
         lock, growing = self._own.here
         with lock:
-            if not self._client.is_closed:
-                self._client.run(growing.close())
+            if not self._connection.closed:
+                self._connection.run(growing.close())
 
     def __enter__(self) -> Session:
         return self
@@ -335,20 +298,16 @@ class AsyncClient(_Client):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(Calls(address, model, patience=patience, batch=batch, rng=rng, clock=clock))
-        headers = key_header(key_variable())
-        self._sleep = sleep
-        self._make: Callable[[], httpx.AsyncClient] = lambda: httpx.AsyncClient(
-            headers=headers, transport=transport
-        )
-        self._http, self._loop = self._make(), _Loop()
+        self._connection = AsyncConnection(key_variable(), transport=transport, sleep=sleep)
+        self._run = self._connection.run
 
     async def models(self) -> tuple[ServedModel, ...]:
         """The PRMs that are served."""
-        return (await self.run(self._calls.listing())).prms
+        return (await self._run(self._calls.listing())).prms
 
     async def model(self) -> ServedModel:
         """The PRM that this client talks to."""
-        return await self.run(self._calls.served())
+        return await self._run(self._calls.served())
 
     async def score(
         self,
@@ -363,10 +322,9 @@ class AsyncClient(_Client):
     ) -> ScoredSolution:
         """Score one solution; see `Client.score`."""
         settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
-        [result] = await self.run(self._calls.score([Question.of(problem, steps, split=split)], settings))
-        if isinstance(result, Refusal):
-            raise result.error
-        return result
+        return _unrefused(
+            *await self._run(self._calls.score([Question.of(problem, steps, split=split)], settings))
+        )
 
     async def score_many(
         self,
@@ -380,12 +338,9 @@ class AsyncClient(_Client):
     ) -> AsyncIterator[ScoredSolution | Refusal]:
         """Score a stream of solutions, in order; see `Client.score_many`."""
         settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
-        questions = (Question(solution=solution) for solution in solutions)
-        for part in batches(questions, lambda question: question.characters, self._calls.limits):
-            for result in await self.run(self._calls.score(part, settings)):
-                if isinstance(result, Refusal) and not keep_going:
-                    raise result.error
-                yield result
+        for part in self._parts(solutions):
+            for result in await self._run(self._calls.score(part, settings)):
+                yield result if keep_going else _unrefused(result)
 
     async def rank(
         self,
@@ -400,20 +355,15 @@ class AsyncClient(_Client):
     ) -> list[Ranked]:
         """Rank candidate solutions of one problem; see `Client.rank`."""
         settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
-        return await self.run(self._calls.rank(problem, candidates, split, settings))
+        return await self._run(self._calls.rank(problem, candidates, split, settings))
 
     def session(self, problem: str) -> AsyncSession:
         """A session for prefixes of one problem; to be used in an `async with` block. See `Client.session`."""
-        return AsyncSession(self, Growing(self._calls, problem))
+        return AsyncSession(self._connection, Growing(self._calls, problem))
 
     async def close(self) -> None:
         """Close the connections. Leaving an `async with` block does it too."""
-        await self._http.aclose()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it can no longer be used."""
-        return self._http.is_closed
+        await self._connection.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -421,54 +371,14 @@ class AsyncClient(_Client):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def run(self, exchange: Exchange[Result]) -> Result:
-        """Carry an exchange out.
-
-        Raises:
-            UsageError: the client is closed.
-        """
-        response: httpx.Response | httpx.RequestError | None = None
-        with closing(exchange):
-            while True:
-                try:
-                    asked = exchange.send(response)
-                except StopIteration as done:
-                    result: Result = done.value
-                    return result
-                if isinstance(asked, Wait):
-                    await self._sleep(asked.seconds)
-                    response = None
-                    continue
-                if self.is_closed:
-                    raise closed(self.address)
-                if self._loop.changed():  # connections belong to the loop that opened them
-                    self._http = self._make()
-                try:
-                    response = await self._http.send(request_of(self._http, asked))
-                except httpx.RequestError as error:
-                    response = error
-
-
-class _Loop:
-    """The event loop of the last call."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def changed(self) -> bool:
-        """Whether another loop runs now than at the last call."""
-        before, self._loop = self._loop, asyncio.get_running_loop()
-        return before is not None and before is not self._loop
-
 
 @final
 class AsyncSession:
-    """Prefixes of one problem; made by `AsyncClient.session`. See `Session`. Tasks that share one wait for each other; it may be used in one event
-    loop after the other."""
+    """Prefixes of one problem; made by `AsyncClient.session`. See `Session`. Tasks that share one wait for each other."""
 
-    def __init__(self, client: AsyncClient, growing: Growing) -> None:
-        self._client, self._growing = client, growing
-        self._lock, self._loop = asyncio.Lock(), _Loop()
+    def __init__(self, connection: AsyncConnection, growing: Growing) -> None:
+        self._connection, self._growing = connection, growing
+        self._lock, self._loop = asyncio.Lock(), EventLoop()
 
     @property
     def problem(self) -> str:
@@ -492,19 +402,19 @@ class AsyncSession:
         """The score of the last step of each prefix; see `Session.extend`."""
         asked = prefixes_of(prefixes)
         async with self._turn:
-            return await self._client.run(self._growing.extend(asked, timeout=timeout))
+            return await self._connection.run(self._growing.extend(asked, timeout=timeout))
 
     async def release(self, prefixes: Sequence[Sequence[str]]) -> None:
         """Release prefixes; see `Session.release`."""
         gone = prefixes_of(prefixes)
         async with self._turn:
-            await self._client.run(self._growing.release(gone))
+            await self._connection.run(self._growing.release(gone))
 
     async def close(self) -> None:
         """End the session; see `Session.close`."""
         async with self._turn:
-            if not self._client.is_closed:
-                await self._client.run(self._growing.close())
+            if not self._connection.closed:
+                await self._connection.run(self._growing.close())
 
     async def __aenter__(self) -> AsyncSession:
         return self

@@ -9,21 +9,18 @@ from typing import Any, TypeVar, final
 
 from stepmark.batching import Graded, Ready, Release, Score
 from stepmark.errors import InputError, StepmarkError
-from stepmark.models.grading import Grader
-from stepmark.models.prm import Ledger, repr_of
+from stepmark.models.prm import Grader
 from stepmark.models.prm import Session as ScoringSession
 from stepmark.models.remote.calls import ServedModel
 from stepmark.models.remote.client import Client, Session
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.records import Refusal, Solution, StepScores
 
 Answer = TypeVar("Answer")
 
 _AT_ONCE = 16
 """Requests on their way together: the server computes in one batch what waits at one time."""
 _SESSIONS = 64
-"""Sessions that are held at once. The one that was used longest ago is given back for another one."""
-_REMEMBERED = 16
-"""Of sessions that were given back, times as many are known, so that what is read again is counted as such."""
+"""Sessions that are held at once. The least recently used one is closed for another one."""
 
 
 @final
@@ -43,14 +40,12 @@ class RemotePRM(Grader):
     def __init__(self, client: Client) -> None:
         self.client = client
         self.served: ServedModel = client.model()
+        self.name, self.score_kind, self.ledger = self.served.id, self.served.score_kind, client.ledger
+        self.default_aggregate = self.served.default_aggregate
+        self.default_threshold = self.served.default_threshold
 
     def __repr__(self) -> str:
-        return repr_of(self, place={"address": self.client.address})
-
-    @property
-    def name(self) -> str:
-        """As the server names it."""
-        return self.served.id
+        return self.describe(place={"address": self.client.address})
 
     @property
     def identity(self) -> str:
@@ -59,32 +54,12 @@ class RemotePRM(Grader):
         return identity if identity != self.served.id else f"{identity}@{self.client.address}"
 
     @property
-    def score_kind(self) -> ScoreKind:
-        """What its scores are."""
-        return self.served.score_kind
-
-    @property
-    def default_aggregate(self) -> str:
-        """Its authors' way to one number, or the one that the server was started with."""
-        return self.served.default_aggregate
-
-    @property
-    def default_threshold(self) -> float | None:
-        """The score under which a step is an error."""
-        return self.served.default_threshold
-
-    @property
     def default_checks(self) -> str:
         """The exact checks that run beside it, as its server says."""
         return self.served.default_checks
 
-    @property
-    def ledger(self) -> Ledger:
-        """See `Client.ledger`."""
-        return self.client.ledger
-
     def open_session(self, *, memory_tokens: int | None = None) -> ScoringSession:
-        """See `Grader.open_session`: the server's own sessions, where it has them."""
+        """See `PRM.open_session`: the server's own sessions, where it has them."""
         del memory_tokens
         return RemoteScorer(self)
 
@@ -132,7 +107,6 @@ class RemoteScorer:
         self._prm, self._most = prm, min(sessions, prm.served.max_sessions)
         self.reason = "" if prm.served.sessions else "the PRM on the server keeps no state, and says so"
         self._sessions: dict[str, Session] = {}
-        self._given_back: dict[str, Session] = {}
 
     @property
     def places(self) -> int:
@@ -140,36 +114,34 @@ class RemoteScorer:
         return sum(session.held for session in self._sessions.values())
 
     def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
-        """See `prm.Session.score`. What one problem was answered is reported even where another one fails."""
+        """See `prm.Session.score`. Replies of one problem are recorded even where another problem fails."""
         by_problem: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
             by_problem.setdefault(request.problem, []).append(number)
         replies: dict[int, Graded | InputError] = {}
         problems = list(by_problem)
         for start in range(0, len(problems), self._most):
-            some = problems[start : start + self._most]
-            self._make_room(some)
+            group = problems[start : start + self._most]
+            self._make_room(group)
 
             def extend(problem: str) -> list[Graded | InputError]:
                 return self._sessions[problem].extend([requests[i].steps for i in by_problem[problem]])
 
-            answered, failed = _together(some, extend)
+            answered, failure = _together(group, extend)
             for problem, graded in answered.items():
                 replies.update(zip(by_problem[problem], graded, strict=True))
-            if failed is not None:
-                # What is returned is recorded in one go, but nothing is returned now.
+            if failure is not None:
                 for number, reply in replies.items():
                     ready(number, reply)
-                raise failed
+                raise failure
         return [replies[number] for number in range(len(requests))]
 
     def release(self, requests: Sequence[Release], ready: Ready) -> list[Any]:
-        """See `prm.Session.release`. A problem of which nothing is held any more gives its session back."""
+        """See `prm.Session.release`. With the last prefix of a problem its session ends."""
         gone: dict[str, list[tuple[str, ...]]] = {}
         for request in requests:
             if request.problem in self._sessions:
                 gone.setdefault(request.problem, []).extend(request.prefixes)
-
         _together(list(gone), lambda problem: self._sessions[problem].release(gone[problem]))
         for problem in gone:
             if not self._sessions[problem].held:
@@ -177,34 +149,25 @@ class RemoteScorer:
         return [None] * len(requests)
 
     def _make_room(self, problems: Sequence[str]) -> None:
-        """A session for each of some problems, which are then the last to go."""
+        """A session for each of some problems, which then are the most recently used."""
         for problem in problems:
-            session = self._sessions.pop(problem, None) or self._given_back.pop(problem, None)
+            session = self._sessions.pop(problem, None)
             self._sessions[problem] = session or self._prm.client.session(problem)
         while len(self._sessions) > self._most:
-            oldest = next(iter(self._sessions))
-            self._given_back[oldest] = self._sessions.pop(oldest)
-            self._given_back[oldest].close()
-        while len(self._given_back) > _REMEMBERED * self._most:
-            del self._given_back[next(iter(self._given_back))]
+            self._sessions.pop(next(iter(self._sessions))).close()
 
 
 def _together(
     problems: Sequence[str], work: Callable[[str], Answer]
 ) -> tuple[Mapping[str, Answer], StepmarkError | None]:
-    """What comes of each problem's work, and the first failure. Whichever fails, the others are waited for."""
-    if len(problems) == 1:
-        try:
-            return {problems[0]: work(problems[0])}, None
-        except StepmarkError as error:
-            return {}, error
+    """The results of each problem's work, and the first failure. The others are waited for."""
     answered: dict[str, Answer] = {}
-    failed: StepmarkError | None = None
+    failure: StepmarkError | None = None
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         futures = {pool.submit(work, problem): problem for problem in problems}
         for future in as_completed(futures):
             try:
                 answered[futures[future]] = future.result()
             except StepmarkError as error:
-                failed = failed or error
-    return answered, failed
+                failure = failure or error
+    return answered, failure

@@ -1,7 +1,7 @@
 """Requests and answers of the score server, field by field: the server declares its addresses with these models, and the client reads answers with them.
 
 Requests are read strictly: unknown keys, wrong types, NaN and infinities are refused. In answers unknown keys are ignored, so that an older client reads
-a newer server. Field names are those of the rows of `stepmark grade` (`models.grading.to_row`).
+a newer server. Field names are those of the rows of `stepmark grade` (`models.prm.to_row`).
 """
 
 from __future__ import annotations

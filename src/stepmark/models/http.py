@@ -1,0 +1,489 @@
+"""JSON over HTTP with retries: one set of rules, carried out by a blocking and by an asyncio connection.
+
+An exchange is a generator: it yields a `Send` and is sent the response (or the error of the connection), or yields a `Wait` and is sent None; it
+returns the parsed answer. So attempts, waits and checks are written once for both connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import os
+import random
+import re
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar, final
+
+import httpx
+
+from stepmark.errors import BackendError, UnreachableError, UsageError
+
+_LOG = logging.getLogger("stepmark")
+AGAIN = frozenset({408, 425, 429, 500, 502, 503})
+"""HTTP statuses after which a request is sent again. 504 is not among them: a score server did not compute in time as much as it was sent."""
+FIRST_ANSWER = 2.0
+"""Seconds for which an address is tried where connections are refused and nothing has ever answered."""
+CONNECT = 10.0
+"""Seconds for a connection: a server that is there takes one at once, however long its answer takes."""
+LONGEST = 3600.0
+"""Seconds: no request may take longer."""
+KEY_VARIABLE = "STEPMARK_API_KEY"
+"""The environment variable whose key is sent to a server that is named by its address alone. A variable of ours, so that a key
+that was set for another service never goes to whatever server is named."""
+
+Verb = Literal["GET", "POST", "DELETE"]
+Result = TypeVar("Result")
+Value = TypeVar("Value")
+Parsed = TypeVar("Parsed")
+
+
+class GarbageError(Exception):
+    """A reply with a status of success that does not hold what it must; sent again like a failure."""
+
+
+class UnansweredError(BackendError):
+    """No usable answer in all attempts, or in time.
+
+    Args:
+        message: for people.
+        why: what the last attempt came to.
+    """
+
+    def __init__(self, message: str, why: str) -> None:
+        self.why = why
+        super().__init__(message)
+
+
+class DeclinedError(Exception):
+    """The server understood and declined: sending again would not help. What it means is for the caller to decide.
+
+    Args:
+        status: the HTTP status.
+        url: the address of the request.
+        message: the server's words.
+        type: the server's word for the kind of error; None where it gave none.
+        field: the field of the request that it is about.
+    """
+
+    def __init__(
+        self, status: int, url: str, message: str, *, type: str | None = None, field: str | None = None
+    ) -> None:
+        self.status, self.url, self.message, self.type, self.field = status, url, message, type, field
+        super().__init__(f"HTTP {status}: {message}")
+
+    def as_backend_error(self) -> BackendError:
+        """For callers to whom it is a failure like any other."""
+        hint = f" (an API key is sent where {KEY_VARIABLE} holds one)" * (self.status in (401, 403))
+        return BackendError(f"{self.url}: {self}{hint}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patience:
+    """How long to wait for a server, and how often to retry."""
+
+    retries: int = 6
+    """Further attempts after the first."""
+    first_wait: float = 0.5
+    """Seconds before the second attempt; doubled with each, and drawn from its upper half."""
+    max_wait: float = 60.0
+    """No wait is longer, in seconds. A server that asks for a longer one (`Retry-After`) is given up."""
+    timeout: float = 600.0
+    """Seconds without a byte before an attempt counts as failed; and for which a server may ask to be waited for."""
+
+
+def key_variable() -> str | None:
+    """`KEY_VARIABLE` where it holds a key, else None: none is sent."""
+    return KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else None
+
+
+def key_header(variable: str | None) -> dict[str, str]:
+    """The header that carries the key of an environment variable; none for None.
+
+    Raises:
+        UsageError: the variable is not set.
+    """
+    if variable is None:
+        return {}
+    key = os.environ.get(variable)
+    if not key:
+        raise UsageError(f"the environment variable {variable} holds no API key: set it")
+    return {"Authorization": f"Bearer {key}"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Send:
+    """A request to be sent."""
+
+    verb: Verb
+    url: str
+    body: bytes | None
+    """JSON; None for none."""
+    timeout: float
+    """Seconds without a byte before it counts as failed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wait:
+    """A pause."""
+
+    seconds: float
+
+
+Reply = httpx.Response | httpx.RequestError | None
+Exchange = Generator[Send | Wait, Reply, Result]
+"""Yields a `Send` to be sent a response (read to its end) or the error instead of one; yields a `Wait` to be sent None."""
+
+
+@final
+class Server:
+    """The rules of talking to one server.
+
+    Retries are shown as warnings of the logger "stepmark", one a second at most.
+
+    Args:
+        address: such as `http://127.0.0.1:8000/v1`.
+        patience: attempts and waits.
+        rng: draws the jitter of the waits.
+        clock: seconds, from any origin; only grows.
+        again: HTTP statuses that are retried.
+
+    Raises:
+        UsageError: an address without http:// or https://.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        patience: Patience,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        again: frozenset[int] = AGAIN,
+    ) -> None:
+        if not address.startswith(("http://", "https://")):
+            raise UsageError(f"a server's address begins with http:// or https://, found {address!r}")
+        self.address = address.rstrip("/")
+        self.patience = patience
+        self._rng, self._clock, self._again = rng or random.Random(), clock, again
+        self._answered = self._given_up = False
+        self._shown: float | None = None
+        self._lock = threading.Lock()
+
+    def ask(
+        self,
+        verb: Verb,
+        path: str,
+        body: Mapping[str, Any] | None,
+        parse: Callable[[Mapping[str, Any]], Parsed],
+        *,
+        timeout: float | None = None,
+        tell: bool = False,
+        once: bool = False,
+    ) -> Exchange[Parsed]:
+        """Send a request until there is an answer.
+
+        A failure is retried `Patience.retries` times, after growing pauses. A `Retry-After` of the server is obeyed and does not use up an attempt;
+        the server is given up after `Patience.timeout` seconds of it.
+
+        Args:
+            verb: the method.
+            path: from the address on.
+            body: sent as JSON.
+            parse: reads the answer.
+            timeout: seconds for all attempts and waits together.
+            tell: put into the body, as `timeout`, how long the answer is waited for.
+            once: one attempt, for what can as well be left undone.
+
+        Raises:
+            DeclinedError: any status that is neither a success nor retried.
+            BackendError: no answer, one that is no JSON object, or one that `parse` refuses.
+            UnreachableError: nothing answers there, and nothing has before.
+            UnicodeEncodeError: half of a surrogate pair in the body.
+        """
+        url, begun, failures, why = self.address + path, self._clock(), 0, "nothing was tried"
+
+        def remaining() -> float:
+            return math.inf if timeout is None else begun + timeout - self._clock()
+
+        def late() -> UnansweredError:
+            return UnansweredError(
+                f"{url}: no answer within the {timeout:g} s that it was given; the last: {why}", why
+            )
+
+        while True:
+            if (left := remaining()) <= 0:
+                raise late()
+            longest = min(left, self.patience.timeout, LONGEST)
+            # A little less, so that the server's own word comes before we hang up.
+            content = {**body, "timeout": max(0.95 * longest, 0.001)} if tell and body is not None else body
+            reply = yield Send(verb=verb, url=url, body=_packed(content), timeout=longest)
+            pause = None
+            if isinstance(reply, httpx.RequestError):
+                why = f"{type(reply).__name__}: {reply}"
+            else:
+                assert reply is not None
+                self._answered = True
+                if reply.is_success:
+                    try:
+                        return parse(_json(reply))
+                    except GarbageError as error:
+                        why = str(error)
+                elif reply.status_code not in self._again:
+                    raise _declined(reply, url)
+                else:
+                    why = str(_declined(reply, url))
+                    pause = _retry_after(reply)
+            if pause is None:
+                failures += 1
+                if once or failures > self.patience.retries:
+                    self._check_reachable(url, reply, since=begun, pause=math.inf)
+                    raise UnansweredError(
+                        f"{url}: no usable answer in {failures} attempts; the last: {why}. No score was made from it. Look after the server and "
+                        "run again",
+                        why,
+                    )
+                full = min(self.patience.first_wait * 2 ** (failures - 1), self.patience.max_wait)
+                pause = full * (0.5 + 0.5 * self._rng.random())
+                self._check_reachable(url, reply, since=begun, pause=pause)
+            else:
+                waited = self._clock() - begun
+                if once or pause > self.patience.max_wait or waited + pause > self.patience.timeout:
+                    raise UnansweredError(
+                        f"{url}: after {waited:.0f} s the server asks to wait another {pause:.0f} s ({why}); run again later, or raise max_wait",
+                        why,
+                    )
+                # A little more than asked, so that waiting clients do not all come back in the same moment.
+                pause += self.patience.first_wait * self._rng.random()
+            if pause >= remaining():  # it would be slept through for nothing
+                raise late()
+            self._show(url, why, pause)
+            yield Wait(seconds=pause)
+
+    def _check_reachable(self, url: str, reply: Reply, *, since: float, pause: float) -> None:
+        """Give up an address where nothing has ever answered; a server that is restarted is waited for."""
+        if self._answered or not isinstance(reply, httpx.ConnectError | httpx.ConnectTimeout):
+            return
+        spent = self._clock() - since
+        # Of many requests the first one waits, and not each in its turn.
+        if self._given_up or spent + pause > FIRST_ANSWER:
+            self._given_up = True
+            raise UnreachableError(
+                f"{url}: nothing answers there ({type(reply).__name__}: {reply}), tried for {spent:.1f} s. No score was made from it. Start "
+                "the server, or check the address and the port"
+            )
+
+    def _show(self, url: str, why: str, pause: float) -> None:
+        now = self._clock()
+        with self._lock:
+            if self._shown is not None and now - self._shown < 1:
+                return
+            self._shown = now
+        _LOG.warning("%s: %s; next attempt in %.1f s", url, why, pause)
+
+
+@final
+class PerProcess(Generic[Value]):
+    """A value for each process, made when it is first used; all threads share it.
+
+    Args:
+        make: makes one. Of those that threads make at the same time one is used; the others must need no end.
+    """
+
+    def __init__(self, make: Callable[[], Value]) -> None:
+        self._make = make
+        self._made: dict[int, Value] = {}
+
+    @property
+    def here(self) -> Value:
+        """The value of this process."""
+        process = os.getpid()
+        value = self._made.get(process)
+        return self._made.setdefault(process, self._make()) if value is None else value
+
+    @property
+    def made(self) -> Value | None:
+        """The same, if it has been made."""
+        return self._made.get(os.getpid())
+
+
+@final
+class Connection:
+    """Carries out exchanges and waits for them. Safe for threads; a forked process opens connections of its own.
+
+    Args:
+        key: the environment variable with the API key; None sends none.
+        transport: sends requests; None for the network.
+        sleep: waits some seconds; None for `time.sleep`.
+
+    Raises:
+        UsageError: the variable is not set.
+    """
+
+    def __init__(
+        self,
+        key: str | None = None,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
+        headers = key_header(key)
+        self._sleep, self.closed = sleep, False
+        self._http = PerProcess(lambda: httpx.Client(headers=headers, transport=transport))
+        # For callers that drop it without closing it: a command line, a notebook.
+        self._finalizer = weakref.finalize(self, _close, self._http)
+
+    def run(self, exchange: Exchange[Result]) -> Result:
+        """Carry an exchange out.
+
+        Raises:
+            UsageError: the connection is closed.
+        """
+        reply: Reply = None
+        with closing(exchange):
+            while True:
+                try:
+                    step = exchange.send(reply)
+                except StopIteration as done:
+                    result: Result = done.value
+                    return result
+                reply = None
+                if isinstance(step, Wait):
+                    (self._sleep or time.sleep)(step.seconds)
+                    continue
+                if self.closed:
+                    raise _closed(step.url)
+                http = self._http.here
+                try:
+                    reply = http.send(_request(http, step))
+                except httpx.RequestError as error:
+                    reply = error
+
+    def close(self) -> None:
+        """Close the connections of this process; those of another one could end there too."""
+        self.closed = True
+        self._finalizer()
+
+
+def _close(http: PerProcess[httpx.Client]) -> None:
+    if (pool := http.made) is not None:
+        pool.close()
+
+
+class EventLoop:
+    """The event loop of the last call: connections and locks belong to the loop that made them."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def changed(self) -> bool:
+        """Whether another loop runs now than at the last call."""
+        before, self._loop = self._loop, asyncio.get_running_loop()
+        return before is not None and before is not self._loop
+
+
+@final
+class AsyncConnection:
+    """Carries out exchanges in asyncio; may be used in one event loop after another. See `Connection`.
+
+    When a task is cancelled, its request is closed.
+    """
+
+    def __init__(
+        self,
+        key: str | None = None,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        headers = key_header(key)
+        self._make: Callable[[], httpx.AsyncClient] = lambda: httpx.AsyncClient(
+            headers=headers, transport=transport
+        )
+        self._sleep, self._http, self._loop = sleep, self._make(), EventLoop()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it can no longer be used."""
+        return self._http.is_closed
+
+    async def run(self, exchange: Exchange[Result]) -> Result:
+        """See `Connection.run`."""
+        reply: Reply = None
+        with closing(exchange):
+            while True:
+                try:
+                    step = exchange.send(reply)
+                except StopIteration as done:
+                    result: Result = done.value
+                    return result
+                reply = None
+                if isinstance(step, Wait):
+                    await self._sleep(step.seconds)
+                    continue
+                if self.closed:
+                    raise _closed(step.url)
+                if self._loop.changed():
+                    self._http = self._make()
+                try:
+                    reply = await self._http.send(_request(self._http, step))
+                except httpx.RequestError as error:
+                    reply = error
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+
+def _closed(url: str) -> UsageError:
+    return UsageError(f"{url}: the client is closed; make another one")
+
+
+def _request(client: httpx.Client | httpx.AsyncClient, step: Send) -> httpx.Request:
+    kind = None if step.body is None else {"Content-Type": "application/json"}
+    timeout = httpx.Timeout(step.timeout, connect=min(step.timeout, CONNECT))
+    return client.build_request(step.verb, step.url, content=step.body, headers=kind, timeout=timeout)
+
+
+def _packed(body: Mapping[str, Any] | None) -> bytes | None:
+    return None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8")
+
+
+def _json(response: httpx.Response) -> Mapping[str, Any]:
+    try:
+        data = json.loads(response.content, parse_constant=_no_constant)
+    except ValueError:
+        raise GarbageError(f"expected JSON, found {response.text[:80]!r}") from None
+    if not isinstance(data, dict):
+        raise GarbageError(f"expected a JSON object, found {response.text[:80]!r}")
+    return data
+
+
+def _no_constant(name: str) -> float:
+    # json.loads takes NaN and Infinity, which are no JSON, and would make scores of them.
+    raise BackendError(f"the server answers {name}, which is no number in JSON; no score was made from it")
+
+
+def _declined(response: httpx.Response, url: str) -> DeclinedError:
+    """The server's error: our and OpenAI's {"error": {"message", …}}, vLLM's {"message"}, or the text."""
+    try:
+        data = json.loads(response.content)
+    except ValueError:
+        data = None
+    inner = data.get("error", data) if isinstance(data, dict) else None
+    if not isinstance(inner, dict) or not isinstance(inner.get("message"), str):
+        return DeclinedError(response.status_code, url, response.text[:300])
+    kind, field = (value if isinstance(value := inner.get(name), str) else None for name in ("type", "field"))
+    return DeclinedError(response.status_code, url, inner["message"], type=kind, field=field)
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds that the server asks to wait."""
+    value = response.headers.get("Retry-After", "")
+    return float(value) if re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII) else None
