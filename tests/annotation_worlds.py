@@ -28,7 +28,7 @@ from stepmark.annotation.live import Live
 from stepmark.annotation.marks import Marks, marks_of_first_error
 from stepmark.annotation.project import Project
 from stepmark.annotation.security import Site
-from stepmark.annotation.server import build_app, guarded
+from stepmark.annotation.server import build_app, secured
 from stepmark.annotation.stored import store_items
 from stepmark.records import Solution
 
@@ -155,7 +155,7 @@ async def serving(
         live = Live(chosen, database, clock=time)
         site = Site(hosts=frozenset({"127.0.0.1:8000"}), link=BASE)
         app = build_app(live, site)
-        world = World(live, app, guarded(app, live, site), time)
+        world = World(live, app, secured(app, live, site), time)
         await live.start()
         try:
             yield world

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from stepmark.annotation.disputes import gap
 from stepmark.annotation.items import Item
-from stepmark.annotation.marks import Answer, agrees, gap, marks_of_first_error, marks_of_ratings
+from stepmark.annotation.marks import Answer, agrees, marks_of_first_error, marks_of_ratings
 from stepmark.annotation.quality import step_agreement
 from stepmark.records import Solution
 
@@ -102,14 +103,6 @@ def test_what_is_left_aside():
     ]
     found = step_agreement(items, answers)
     assert (found.items, found.exact.value) == (1, 0)
-
-
-def test_the_first_pass_counts_unless_asked_otherwise():
-    # Bob changed his mind after he had seen the suggestion.
-    before = marks_of_first_error(4, 5)
-    answers = [first("Ann", "a", 1), first("Bob", "a", 1, first_pass=before)]
-    assert step_agreement([item("a")], answers).exact.value == 0
-    assert step_agreement([item("a")], answers, passing="final").exact.value == 1
 
 
 def test_agreement_of_nothing():

@@ -12,11 +12,11 @@ import pytest
 from annotation_worlds import an_item, database_url, postgres_url, serving
 from stepmark.annotation import tables
 from stepmark.annotation.database import Database, backup, restore
+from stepmark.annotation.prepare import first_code, prepare
 from stepmark.annotation.project import Project
-from stepmark.annotation.run import annotate, backup_labels, export_labels, invite
-from stepmark.annotation.server import first_code, prepare
+from stepmark.annotation.run import backup_labels, export_labels
 from stepmark.cli import main
-from stepmark.errors import InputError, SettingError, UsageError
+from stepmark.errors import InputError, UsageError
 
 __all__ = ["database_url"]
 
@@ -157,15 +157,6 @@ def test_a_backup_that_is_none(tmp_path):
         restore(other, str(tmp_path / "new.sqlite"))
 
 
-def test_no_restore_under_a_running_server(database_url, tmp_path):
-    copy = tmp_path / "copy.sqlite"
-    labelled(database_url)
-    with Database(database_url) as database:
-        backup(database, copy)
-        with database.lock(), pytest.raises(UsageError, match="another stepmark serves"):
-            restore(copy, database_url, force=True)
-
-
 @pytest.fixture
 def project(tmp_path):
     file = tmp_path / "items.jsonl"
@@ -248,24 +239,6 @@ def labelled_one(database):
 def test_flags_that_cannot_work(project, capsys, words, said):
     assert main(["annotate", str(project), *words]) == 2
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("call", "setting"),
-    [
-        (lambda: invite("x.sqlite", uses=0), "uses=0: expected 1 or more"),
-        (lambda: invite("x.sqlite", hours=0.0), r"hours=0.0: expected a number in \(0, 2160\]"),
-        (lambda: invite("x.sqlite", role="boss"), "role='boss': expected annotator, adjudicator or admin"),
-        (
-            lambda: export_labels("x.sqlite", view="all"),
-            "view='all': expected together, annotators or decided",
-        ),
-        (lambda: annotate("x.jsonl", port=0), r"port=0: expected a number in \[1, 65535\]"),
-    ],
-)
-def test_settings_that_cannot_work_in_python(call, setting):
-    with pytest.raises(SettingError, match=setting):
-        call()
 
 
 def test_a_database_of_an_earlier_version_is_served_first(project, database_url):

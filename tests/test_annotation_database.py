@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import signal
 import socket
@@ -21,10 +20,11 @@ from annotation_worlds import database_url
 from ports import lasting_port
 from stepmark.annotation import tables
 from stepmark.annotation.accounts import invite
-from stepmark.annotation.database import Database, Writer
+from stepmark.annotation.database import Database
 from stepmark.annotation.database import database_url as as_url
+from stepmark.annotation.prepare import prepare
 from stepmark.annotation.project import Project
-from stepmark.annotation.server import prepare
+from stepmark.annotation.writer import Writer
 from stepmark.cli import main
 from stepmark.errors import UsageError
 
@@ -162,12 +162,6 @@ def test_a_database_that_cannot_write(tmp_path):
         assert [r[3] for r in rows(database)] == [1, 2]
 
     writing(str(tmp_path / "x.sqlite"), tell)
-
-
-def test_a_full_sync_before_a_commit_returns(tmp_path):
-    with Database(str(tmp_path / "x.sqlite")) as database, database.engine.connect() as connection:
-        for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
-            assert connection.exec_driver_sql(f"PRAGMA {pragma}").scalar() == value
 
 
 def test_urls():
@@ -327,46 +321,6 @@ def test_nothing_acknowledged_is_lost_or_doubled(how, database_url, tmp_path):
     assert len({item for item, _ in versions}) == len(versions), "overlap 1: no item has two annotators"
 
 
-def test_ctrl_c_ends_it_well(tmp_path):
-    server = Server(tmp_path, str(tmp_path / "x.sqlite"))
-    server.start()
-    assert server.end(signal.SIGINT) == 0
-    assert not (tmp_path / "x.sqlite-wal").exists(), "the log is folded into the file"
-
-
-def test_a_lock_leaves_no_file(tmp_path):
-    file = tmp_path / "x.sqlite.lock"
-    with Database(str(tmp_path / "x.sqlite")) as database:
-        with database.lock():
-            assert file.exists()
-            with pytest.raises(UsageError, match="another stepmark serves"), database.lock():
-                pass
-            assert file.exists()  # it is the other's
-        assert not file.exists()
-        with pytest.raises(ZeroDivisionError), database.lock():
-            raise ZeroDivisionError
-        assert not file.exists()
-
-
-def test_a_lock_s_file_that_was_removed_meanwhile_keeps_nobody_out(tmp_path, monkeypatch):
-    """The holder before removes the file between its opening and its locking here."""
-    file, calls = tmp_path / "x.sqlite.lock", []
-    flock = fcntl.flock
-
-    def late(handle, how):
-        if not calls:
-            file.unlink()
-        calls.append(how)
-        flock(handle, how)
-
-    with Database(str(tmp_path / "x.sqlite")) as database:
-        monkeypatch.setattr(fcntl, "flock", late)
-        with database.lock():
-            assert file.exists() and len(calls) == 2
-            with pytest.raises(UsageError, match="another stepmark serves"), database.lock():
-                pass
-
-
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -387,15 +341,3 @@ def test_a_refused_start_leaves_nothing(tmp_path, monkeypatch, capsys, words, wh
         assert main(["annotate", *words]) == 2
     assert why in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_a_refused_start_keeps_a_project_that_was_there(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.jsonl").write_text('{"id": 1')
-    with Database("bad.annotations.sqlite") as database, database.writing() as connection:
-        invite(connection, "admin", uses=1, hours=1.0, by=None, at=time.time())
-    assert main(["annotate", "bad.jsonl", "--port", str(lasting_port())]) == 2
-    assert "bad.jsonl:1: not JSON" in capsys.readouterr().err
-    assert {path.name for path in tmp_path.iterdir()} == {"bad.jsonl", "bad.annotations.sqlite"}
-    with Database("bad.annotations.sqlite") as database, database.reading() as connection:
-        assert connection.execute(tables.invitations.select()).first() is not None

@@ -11,9 +11,9 @@ import pytest
 from stepmark.annotation.exporting import Exporting, export
 from stepmark.annotation.items import Suggestion
 from stepmark.annotation.marks import Answer, Change, fold, marks_of_first_error, marks_of_ratings
+from stepmark.annotation.prepare import read_potato
 from stepmark.annotation.project import Help, load_project
 from stepmark.annotation.reading import read_items
-from stepmark.annotation.server import resumed
 from stepmark.errors import InputError
 from stepmark.solutions.interchange import Losses, Reading, read_labelled
 from stepmark.solutions.interchange.formats import write_labelled
@@ -130,13 +130,17 @@ annotation_schemes:
     ("text", "where", "said"),
     [
         (SCHEME + "    mdoe: per_step\n", "annotation_schemes.0.mdoe", "Did you mean 'mode'"),
-        (SCHEME + "    mode: both\n", "mode", "first_error"),
-        (SCHEME + "    allow_neutral: 1\n", "annotation_schemes.0.allow_neutral", "true or false"),
-        (SCHEME + "    reward_labels: {good: x}\n", "reward_labels.good", "no setting"),
+        (SCHEME + "    mode: both\n", "annotation_schemes.0.mode", "first_error"),
+        (SCHEME + "    allow_neutral: 1\n", "annotation_schemes.0.allow_neutral", "boolean"),
+        (SCHEME + "    reward_labels: {good: x}\n", "annotation_schemes.0.reward_labels.good", "no setting"),
         (SCHEME + "cot_segmentation: {source_key: a}\n", "cot_segmentation", "cut them first"),
         (SCHEME + "item_propertie: {id_key: a}\n", "item_propertie", "Did you mean 'item_properties'"),
         ("annotation_schemes: [{annotation_type: radio}]\n", "annotation_schemes", "found 0"),
-        ("annotation_schemes: [{annotation_type: process_reward}]\n", "annotation_schemes.0.name", "a text"),
+        (
+            "annotation_schemes: [{annotation_type: process_reward}]\n",
+            "annotation_schemes.0.name",
+            "required",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, text, where, said):
@@ -183,7 +187,7 @@ def state(folder: Path, person: str, labels: dict[str, str]) -> None:
     (folder / "user_state.json").write_text(json.dumps(document, indent=2))
 
 
-def test_a_folder_of_potatos_is_resumed(tmp_path):
+def test_a_folder_of_potatos_is_read_potato(tmp_path):
     file = made(
         tmp_path,
         SCHEME + "    steps_key: structured_turns\noutput_annotation_dir: out\n",
@@ -206,7 +210,7 @@ def test_a_folder_of_potatos_is_resumed(tmp_path):
     project = load_project(file).project
     assert project.resume == tmp_path / "out"
     losses = Losses()
-    found = resumed(tmp_path / "out", project, read_items(project), losses)
+    found = read_potato(tmp_path / "out", project, read_items(project), losses)
     assert {(one.item, one.account): fold("first_error", 2, one.changes).first_error for one in found} == {
         ("t1", "ann"): 1,
         ("t1", "bob"): -1,
@@ -230,11 +234,11 @@ def test_resuming_three_way_labels(tmp_path):
     }
     (tmp_path / "prm_training_data.jsonl").write_text(json.dumps(exported) + "\n")
     project = load_project(file).project
-    (one,) = resumed(tmp_path, project, read_items(project))
+    (one,) = read_potato(tmp_path, project, read_items(project))
     marks = fold("per_step", 3, one.changes, allow_neutral=True)
     assert (marks.ratings, marks.verified, marks.submitted) == ((0, 1, None), {1}, False)
     with pytest.raises(InputError, match="found none"):
-        resumed(tmp_path / "data", project, [])
+        read_potato(tmp_path / "data", project, [])
 
 
 def test_an_export_reads_back_as_potatos(tmp_path):
@@ -252,7 +256,7 @@ def test_an_export_reads_back_as_potatos(tmp_path):
         == 1
     )
     (tmp_path / "out.jsonl").write_text(json.dumps(row) + "\n")
-    (back,) = resumed(tmp_path / "out.jsonl", project, items)
+    (back,) = read_potato(tmp_path / "out.jsonl", project, items)
     assert fold("first_error", 3, back.changes) == answer.marks
     (read,) = read_labelled(
         tmp_path / "out.jsonl", settings=Reading(items=str(tmp_path / "data" / "traces.jsonl"))

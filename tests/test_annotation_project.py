@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepmark.annotation.marks import Change
-from stepmark.annotation.project import Project, check_change, load_project, setting_names
+from stepmark.annotation.project import Project, check_change, load_project
 from stepmark.errors import InputError, StepmarkError
 
 
@@ -74,10 +74,6 @@ def test_what_annotators_read_at_the_top(tmp_path, settings, title, task):
     assert (project.title, project.task) == (title, task)
 
 
-def test_a_project_without_files_has_a_name():
-    assert Project().title == "annotations"
-
-
 def test_the_command_line_comes_first(tmp_path, monkeypatch):
     file = made(tmp_path, "items: items.jsonl\noverlap: 2\nhelp: {show: after}\n")
     said = load_project(file, {"overlap": 3, "help": {"require_verification": True}}).project
@@ -91,7 +87,7 @@ def test_the_command_line_comes_first(tmp_path, monkeypatch):
     ("text", "where", "said"),
     [
         ("items: items.jsonl\nmod: per_step\n", "mod", "Did you mean 'mode'"),
-        ("items: items.jsonl\nlimits: {step: 4}\n", "limits.step", "Did you mean 'limits.steps'"),
+        ("items: items.jsonl\nlimits: {step: 4}\n", "limits.step", "Did you mean 'steps'"),
         ("items: items.jsonl\noverlap: two\n", "overlap", "integer"),
         ("items: items.jsonl\noverlap: true\n", "overlap", "integer"),
         ("items: items.jsonl\noverlap: 0\n", "overlap", "greater than or equal to 1, found 0"),
@@ -137,8 +133,3 @@ def test_what_the_project_says_of_a_change():
         check_change(project, Change(kind="note", text="x" * 4001))
     with pytest.raises(InputError, match="no error types"):
         check_change(Project(), Change(kind="error_type", step=0, text="sign"))
-
-
-def test_every_setting_has_a_name():
-    names = setting_names()
-    assert {"mode", "help.show", "limits.steps", "gold.every", "reward_labels.neutral"} <= set(names)

@@ -10,7 +10,6 @@ from stepmark.annotation.quality import (
     annotator_progress,
     annotator_quality,
     project_progress,
-    screening_state,
 )
 from stepmark.records import Solution
 
@@ -60,17 +59,12 @@ def test_screening():
         item("w"),
     ]
     answers = [answer("Ann", "s1", 2), answer("Ann", "s2", 0), answer("Bob", "s1", 1)]
-    state = screening_state("Ann", items, answers, 2 / 3)
-    assert (state.done, state.of, state.right, state.passed) == (2, 3, 1, None)
+    assert annotator_quality("Ann", items, answers, pass_mark=0.1).passed is None
     answers.append(answer("Ann", "s3", 0))
-    assert screening_state("Ann", items, answers, 2 / 3).passed is True  # exactly the mark
-    assert screening_state("Ann", items, answers, 0.67).passed is False
-    assert annotator_quality("Ann", items, answers, pass_mark=0.5).passed is True
-    assert annotator_quality("Ann", items, answers, pass_mark=0.5).screening.exact.value == pytest.approx(
-        2 / 3
-    )
-    assert screening_state("Cid", items, answers, 0.5).done == 0
-    assert screening_state("Ann", [item("w")], answers, 0.5) is None
+    assert annotator_quality("Ann", items, answers, pass_mark=2 / 3).passed is True  # exactly the mark
+    failed = annotator_quality("Ann", items, answers, pass_mark=0.67)
+    assert (failed.passed, failed.screening.exact.value) == (False, pytest.approx(2 / 3))
+    assert annotator_quality("Ann", [item("w")], answers, pass_mark=0.5).passed is None
 
 
 def test_speed_is_a_median():

@@ -17,7 +17,7 @@ from annotation_worlds import (
     suggestions,
 )
 from stepmark.annotation import tables
-from stepmark.annotation.project import Help, Limits, Project
+from stepmark.annotation.project import Help, Project
 from stepmark.annotation.stored import answers_of, decisions_of
 
 __all__ = ["database_url"]
@@ -209,29 +209,6 @@ def test_another_process_cannot_fork_a_log(database_url):
     run(story())
 
 
-def test_many_at_once(database_url):
-    async def one(world: World, person: Person) -> int:
-        count, after = 0, None
-        while (found := await person.next(after))["item"] is not None:
-            after = found["item"]["id"]
-            await person.label(after, count % 3)
-            count += 1
-        return count
-
-    async def story():
-        items = [an_item(f"i{k}") for k in range(30)]
-        async with serving(database_url, items, Project(overlap=2)) as world:
-            people = [await world.join(f"p{k}") for k in range(10)]
-            counts = await asyncio.gather(*(one(world, person) for person in people))
-            assert sum(counts) == 60
-            answers = stored(world)
-            per_item = {item.id: {a.account for a in answers if a.item == item.id} for item in items}
-            assert {len(names) for names in per_item.values()} == {2}
-            assert all(answer.marks.submitted for answer in answers)
-
-    run(story())
-
-
 def test_help_after_the_first_pass_and_verification(database_url):
     async def story():
         items = [an_item("one", suggestions=suggestions(1, -1, -1))]
@@ -350,9 +327,7 @@ def test_administration(database_url):
 
             log = (await root.get("/api/admin/audit")).json()["entries"]
             actions = [entry["action"] for entry in log]
-            assert {"join", "invite", "login", "login refused", "join refused", "account", "export"} <= set(
-                actions
-            )
+            assert {"join", "invite", "login", "account", "export"} <= set(actions)
             assert [entry["id"] for entry in log] == sorted((e["id"] for e in log), reverse=True)
             everything = str(log)
             for secret in (code, fresh, ada.token, root.csrf):
@@ -377,31 +352,6 @@ def test_the_document_of_the_api(tmp_path):
     run(story())
 
 
-def test_rates(tmp_path):
-    async def story():
-        project = Project(limits=Limits(requests_per_second=5, logins_per_minute=3))
-        async with serving(tmp_path / "x.sqlite", TWO, project) as world:
-            ada, bob = await world.join("ada"), await world.join("bob")
-            answers = [await ada.get("/api/next") for _ in range(30)]
-            refused = [a for a in answers if a.status_code == 429]
-            # A burst of four seconds' worth, of which joining has taken one.
-            assert len(refused) == 11
-            assert refused[0].headers["retry-after"] == "1"
-            assert (await bob.next())["item"] is not None, "the rate is each account's own"
-            world.clock.now += 1
-            assert [(await ada.get("/api/next")).status_code for _ in range(6)] == [200] * 5 + [429]
-            world.clock.now += 60
-            stranger = world.stranger()
-            codes = [(await stranger.post("/api/login", json={"token": "x"})).status_code for _ in range(5)]
-            assert codes == [403, 403, 403, 429, 429]
-            right = await stranger.post("/api/login", json={"token": ada.token})
-            assert right.status_code == 429, "guessing is slowed even when the guess is right"
-            world.clock.now += 21
-            assert (await stranger.post("/api/login", json={"token": ada.token})).status_code == 200
-
-    run(story())
-
-
 def test_sessions_end(tmp_path):
     async def story():
         async with serving(tmp_path / "x.sqlite", TWO) as world:
@@ -416,17 +366,6 @@ def test_sessions_end(tmp_path):
             assert (await client.get("/api/me")).status_code == 200
             world.clock.now += 2
             assert (await client.get("/api/me")).status_code == 401
-
-    run(story())
-
-
-def test_names_that_are_refused(tmp_path):
-    async def story():
-        async with serving(tmp_path / "x.sqlite") as world:
-            code, stranger = await world.code("annotator"), world.stranger()
-            for name in ("", "   ", "x" * 61, "a\x00b", "line\nbreak", "a\u202eb"):
-                answer = await stranger.post("/api/join", json={"code": code, "name": name})
-                assert answer.status_code == 400 and answer.json()["field"] == "name", name
 
     run(story())
 

@@ -43,7 +43,7 @@ def test_a_prm_rates_by_its_own_threshold():
     found = from_prm(ITEMS, ScriptedPRM(PRM, name="sums"))
     assert [said(one) for one in found.items] == [[(1, 0.9), (1, 0.8)], [(1, 0.9), (-1, 0.1), (1, 0.5)]]
     assert found.items[0].suggestions[0] == Suggestion(judge="sums", rating=1, score=0.9)
-    assert (found.without, found.threshold) == ((), 0.5)
+    assert found.without == ()
     assert ITEMS[0].suggestions == ()
     strict = from_prm(ITEMS, ScriptedPRM(PRM, default_threshold=0.85))
     assert [rating for rating, _ in said(strict.items[0])] == [1, -1]
@@ -58,7 +58,6 @@ def test_margins_are_no_probabilities():
     found = from_prm(ITEMS, ScriptedPRM(margins, score_kind="margin", default_threshold=0.0))
     assert said(found.items[1]) == [(1, None), (-1, None), (1, None)]
     assert found.items[1].suggestions[1].reason == "margin -0.8, threshold 0"
-    assert found.threshold is None
 
 
 def test_a_prm_without_a_threshold_gives_numbers_only():
@@ -99,7 +98,6 @@ def test_graded_rows_by_id_and_by_text(file):
     )
     found = from_scores(ITEMS, path)
     assert [said(one) for one in found.items] == [[(1, 0.9), None], [(1, 0.9), (-1, 0.1), (1, 0.5)]]
-    assert found.threshold == 0.5
     assert suggest(ITEMS, str(path)) == found
     assert [rating for rating, _ in said(from_scores(ITEMS, path, threshold=0.05).items[1])] == [1, 1, 1]
 
@@ -152,7 +150,7 @@ def test_a_critique_is_the_reason(file):
         ({"id": "right", "scores": [0.1, 0.2], "score_kind": "odds"}, "'odds'"),
         ({"id": "right", "scores": [0.1, 0.2], "critiques": ["fine", "fine"]}, "critiques"),
         ({"scores": [0.1, 0.2]}, "expected an id"),
-        ({"id": "right", "scores": [0.9, 0.7]}, "other scores at .*rows.jsonl:1"),
+        ({"id": "right", "scores": [0.9, 0.7]}, "other numbers at .*rows.jsonl:1"),
         ({"id": "wrong", "scores": [0.9, 0.7, 0.1], "prm": "other"}, "scores of one PRM"),
     ],
 )
@@ -186,10 +184,7 @@ def test_rollout_labels(file):
     assert found.items[1].suggestions[0].reason == "6 of 8 rollouts succeeded"
     assert found.items[1].suggestions[0].judge == "rollout"
     assert found.without == (("right", "no row in rows.jsonl"),)
-    assert [rating for rating, _ in said(from_labels(ITEMS, path, hard=0.75).items[1])[:2]] == [-1, -1]
     assert suggest(ITEMS, path) == found
-    with pytest.raises(UsageError, match="hard"):
-        from_labels(ITEMS, path, hard=1.0)
 
 
 def test_judged_labels(file):

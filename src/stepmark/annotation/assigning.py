@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 from stepmark.annotation.marks import Marks
 
 if TYPE_CHECKING:
-    from stepmark.annotation.database import AssignmentRow
     from stepmark.annotation.project import Project
+    from stepmark.annotation.writer import AssignmentRow
 
 State = Literal["open", "submitted", "reopened", "released"]
 """`reopened`: submitted once, so that the place is kept, and being changed again. `released`: skipped, the place given back."""
@@ -98,14 +98,11 @@ class Assigning:
         for item in items:
             self.items[item.id] = item
         by_place = sorted(self.items.values(), key=lambda item: item.position)
-        active = self._project.order == "active"
         work = [item for item in by_place if item.role == "work"]
-        if active:
-            work.sort(
-                key=lambda item: -self._orders.get(item.id, item.order)
-            )  # stable: equal ones stay in the file's order
-        self._needing = sum(self._kept(item.id) < self._project.overlap for item in work)
+        if self._project.order == "active":
+            work.sort(key=lambda item: -self._orders.get(item.id, item.order))  # equal ones stay as given
         self._work = [item.id for item in work if self._kept(item.id) < self._project.overlap]
+        self._needing = len(self._work)
         self._gold = [item.id for item in by_place if item.role == "gold"]
         self._screening = [item.id for item in by_place if item.role == "screening"]
 
@@ -114,11 +111,10 @@ class Assigning:
         self._orders = orders
         self.add_items(())
 
-    def load(self, assignments: Iterable[Assignment]) -> None:
-        """Take in what is stored."""
-        for one in assignments:
-            self._remember(one)
-        self.add_items(())
+    def load(self, one: Assignment) -> None:
+        """Take in a stored assignment; `add_items` afterwards."""
+        self._mine.setdefault(one.account, {})[one.item] = one
+        self._takers.setdefault(one.item, {})[one.account] = one
 
     def of(self, account: int, item: str) -> Assignment | None:
         """The assignment of an item to an account; None when it was never shown to them."""
@@ -165,31 +161,27 @@ class Assigning:
         return found, touched if found in touched else [*touched, found]
 
     def renew(self, one: Assignment) -> AssignmentRow | Literal[True] | None:
-        """A change is about to be made: the lease runs on.
-
-        Returns:
-            None when the item's places are all taken by others now; True when nothing needs to be stored, else the row that does.
-        """
+        """Extend the lease before a change: None when others have taken the item's places, True when nothing needs to be stored, else the
+        row to store."""
         now = self._clock()
         if one.state in ("submitted", "reopened"):
             return True
         if one.state == "open" and one.until > now:
             one.until = now + self._lease
             return True
-        touched: list[Assignment] = []
-        return one.row if self._renew(one, now, touched) else None
+        return one.row if self._renew(one, now, []) else None
 
     def submit(self, one: Assignment, *, seconds: float, correct: bool | None) -> None:
-        """The item is done by this annotator.
-
-        Args:
-            one: whose it is.
-            seconds: time they took.
-            correct: of a screening item: whether they are right.
-        """
+        """Note that the annotator is done with the item, how long they took, and, of a screening item, whether they are right."""
         before = self._kept(one.item)
         one.state = "submitted"
-        self._count(one.item, before)
+        if self.items[one.item].role == "work" and before < self._project.overlap <= self._kept(one.item):
+            self._needing -= 1
+            # Removing one from a long list costs its length; a few hundred full ones are quicker passed over.
+            if len(self._work) < 1000:
+                self._work.remove(one.item)
+            elif len(self._work) > self._needing + 200:
+                self._work = [item for item in self._work if self._kept(item) < self._project.overlap]
         self._seconds.setdefault(one.account, {})[one.item] = seconds
         if correct is not None:
             self._screened.setdefault(one.account, {})[one.item] = correct
@@ -199,12 +191,6 @@ class Assigning:
         one.state = "reopened"
         self._seconds.get(one.account, {}).pop(one.item, None)
         self._screened.get(one.account, {}).pop(one.item, None)
-
-    def restore(self, account: int, item: str, *, seconds: float, correct: bool | None) -> None:
-        """What was submitted before this process was started."""
-        self._seconds.setdefault(account, {})[item] = seconds
-        if correct is not None:
-            self._screened.setdefault(account, {})[item] = correct
 
     def screened(self, account: int) -> Screened | None:
         """How an annotator stands with the screening set; None when there is none."""
@@ -261,24 +247,8 @@ class Assigning:
         mine = self._mine.get(account, {})
         return len(mine) - sum(item in mine for item in self._screening)
 
-    def _remember(self, one: Assignment) -> None:
-        self._mine.setdefault(one.account, {})[one.item] = one
-        self._takers.setdefault(one.item, {})[one.account] = one
-
     def _kept(self, item: str) -> int:
         return sum(one.state in ("submitted", "reopened") for one in self._takers.get(item, {}).values())
-
-    def _count(self, item: str, before: int) -> None:
-        full = self._project.overlap
-        if self.items[item].role == "work" and before < full <= self._kept(item):
-            self._needing -= 1
-            self._work.remove(item) if len(self._work) < 1000 else self._sweep()
-
-    def _sweep(self) -> None:
-        # Removing one from a long list costs its length; a few hundred full ones are quicker passed over.
-        full = self._project.overlap
-        if len(self._work) > self._needing + 200:
-            self._work = [item for item in self._work if self._kept(item) < full]
 
     def _free(self, item: str, account: int, now: float) -> bool:
         takers = self._takers.get(item)
@@ -304,7 +274,7 @@ class Assigning:
 
     def _lease_to(self, item: str, account: int, now: float) -> Assignment:
         one = Assignment(item=item, account=account, shown_at=now, until=now + self._lease, state="open")
-        self._remember(one)
+        self.load(one)
         return one
 
     def _next_screening(self, account: int, now: float) -> Assignment | None:
@@ -313,23 +283,15 @@ class Assigning:
         return None if item is None else self._lease_to(item, account, now)
 
     def _new(self, account: int, now: float) -> Assignment | None:
-        mine = self._mine[account]
-        work = next(
-            (
-                item
-                for item in self._work
-                if self._full.get(item, 0.0) <= now and item not in mine and self._free(item, account, now)
-            ),
-            None,
-        )
+        mine, full = self._mine[account], self._full
+        open_items = (item for item in self._work if full.get(item, 0.0) <= now and item not in mine)
+        work = next((item for item in open_items if self._free(item, account, now)), None)
         if work is None:
             return None
         gold = next((item for item in self._gold if item not in mine), None)
-        if gold is not None:
-            block, place = divmod(self._shown(account), self._project.gold.every)
-            if place == self._gold_place(account, block):
-                return self._lease_to(gold, account, now)
-        return self._lease_to(work, account, now)
+        block, place = divmod(self._shown(account), self._project.gold.every)
+        is_gold = gold is not None and place == self._gold_place(account, block)
+        return self._lease_to(gold if gold is not None and is_gold else work, account, now)
 
     def _again(self, mine: dict[str, Assignment], left: Assignment | None, now: float) -> Assignment | None:
         """What was skipped or reopened, the one just left last."""

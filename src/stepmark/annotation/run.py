@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8010
 """Not 8000, which is vLLM's; `stepmark serve` has 8008."""
-MOST_HEADER_BYTES = 16 * 1024
-"""Of one request, for other machines than this."""
 # Fetch standard, "port blocking": what browsers do not open (net::ERR_UNSAFE_PORT), of those that anybody may listen on.
 REFUSED_BY_BROWSERS = frozenset(
     (1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080)
@@ -103,8 +102,10 @@ def annotate(
 
     from stepmark.annotation.database import Database
     from stepmark.annotation.live import Live
+    from stepmark.annotation.prepare import first_code, prepare
     from stepmark.annotation.security import is_loopback
-    from stepmark.annotation.server import build_app, first_code, guarded, note_link, prepare
+    from stepmark.annotation.server import build_app, secured
+    from stepmark.annotation.stored import store_setting
 
     with Database(where) as opened, opened.lock(), ExitStack() as stack:
         try:
@@ -114,7 +115,8 @@ def annotate(
             opened.abandon()
             raise
         _say(f"{count:,} item{'' if count == 1 else 's'}; labels are kept in {opened.shown}")
-        note_link(opened, site.link)
+        with opened.writing() as connection:
+            store_setting(connection, "link", site.link)
         code = first_code(opened)
         live = Live(loaded.project, opened)
 
@@ -127,11 +129,10 @@ def annotate(
             sys.stderr.flush()
 
         config = uvicorn.Config(
-            guarded(build_app(live, site, started=started), live, site),
+            secured(build_app(live, site, started=started), live, site),
             loop="auto",
-            # Of uvicorn's two parsers the slower one limits a header. On this machine alone, or behind a proxy, nobody sends endless ones.
+            # Of uvicorn's two parsers the slower one limits a header, at 16 KB. On this machine alone nobody sends endless ones.
             http="auto" if is_loopback(host) else "h11",
-            h11_max_incomplete_event_size=MOST_HEADER_BYTES,
             ws="none",
             lifespan="on",
             access_log=False,
@@ -173,12 +174,12 @@ def invite(
         UsageError: no database of annotations.
     """
     from stepmark.annotation import accounts
-    from stepmark.annotation.server import noted_link
+    from stepmark.annotation.stored import setting
 
     given = None if url is None else _site(LOOPBACK, DEFAULT_PORT, url).link
     with _existing(database) as opened, opened.writing() as connection:
         code = accounts.invite(connection, role, uses=uses, hours=hours, by=None, at=time.time())
-        link = given or noted_link(connection) or _site(LOOPBACK, DEFAULT_PORT, None).link
+        link = given or setting(connection, "link") or _site(LOOPBACK, DEFAULT_PORT, None).link
     return f"{link}/join#{code}"
 
 
@@ -220,8 +221,7 @@ def export_labels(
         UsageError: no database of annotations, a setting that cannot work, or a file that is there already.
     """
     from stepmark.annotation.accounts import audit
-    from stepmark.annotation.server import noted_project
-    from stepmark.annotation.stored import answers_of, decisions_of, items_of
+    from stepmark.annotation.stored import answers_of, decisions_of, items_of, stored_project
 
     settings = Exporting(
         format=format,
@@ -234,14 +234,16 @@ def export_labels(
     )
     check_outputs({"out": out}, database)
     written = Path(out) if out is not None and not is_stream(out) else None
-    if written is not None:
-        _check_absent(written, force=force)
+    if written is not None and written.exists() and not force:
+        raise UsageError(
+            f"{written}: there is a file already; give another name, or overwrite it with `force`"
+        )
     losses = Losses()
     rows: list[dict[str, Any]] = []
     refused: list[str] = []
     with _existing(database) as opened:
         with opened.reading() as connection:
-            project = noted_project(connection, opened.shown)
+            project = stored_project(connection, opened.shown)
             items, answers = items_of(connection), answers_of(connection, project)
             decisions = decisions_of(connection)
         for row in export(project, items, answers, decisions, settings, losses):
@@ -320,14 +322,9 @@ def restore_labels(backup: str | Path, *, database: str, force: bool = False) ->
 
 
 def _check_packages() -> None:
-    try:
-        import fastapi  # noqa: F401
-        import sqlalchemy  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"annotation needs the package {error.name}: pip install 'stepmark[annotate]'"
-        ) from None
+    for name in ("fastapi", "sqlalchemy", "uvicorn"):
+        if find_spec(name) is None:
+            raise MissingExtraError(f"annotation needs the package {name}: pip install 'stepmark[annotate]'")
 
 
 def _existing(database: str | Path) -> Database:
@@ -335,11 +332,6 @@ def _existing(database: str | Path) -> Database:
     from stepmark.annotation.database import Database
 
     return Database(str(database), create=False)
-
-
-def _check_absent(file: Path, *, force: bool) -> None:
-    if file.exists() and not force:
-        raise UsageError(f"{file}: there is a file already; give another name, or overwrite it with `force`")
 
 
 def _say(text: str) -> None:
