@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from annotation_worlds import an_item, database_url, postgres_url, serving
+from annotation_worlds import an_item, database_url, serving
 from stepmark.annotation import tables
 from stepmark.annotation.database import Database, backup, restore
 from stepmark.annotation.prepare import first_code, prepare
@@ -61,24 +61,6 @@ def test_there_and_back(database_url, tmp_path):
         async with serving(other) as world:
             bob = await world.join("bob")
             assert (await bob.next())["item"]["id"] == "two"
-            await bob.label("two", 0)
-
-    asyncio.run(on())
-
-
-def test_from_one_kind_to_the_other(tmp_path):
-    here, there = tmp_path / "a.sqlite", postgres_url()
-    labelled(here)
-    copy = tmp_path / "copy.sqlite"
-    with Database(str(here)) as database:
-        backup(database, copy)
-    restore(copy, there)
-    assert everything(there) == everything(here)
-
-    async def on():
-        async with serving(there) as world:
-            bob = await world.join("bob")  # a number that is taken would fail here
-            await bob.next()
             await bob.label("two", 0)
 
     asyncio.run(on())
@@ -239,15 +221,6 @@ def labelled_one(database):
 def test_flags_that_cannot_work(project, capsys, words, said):
     assert main(["annotate", str(project), *words]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_a_database_of_an_earlier_version_is_served_first(project, database_url):
-    with Database(database_url) as database:
-        prepare(Project(items=(project,)), database)
-        with database.writing() as connection:
-            connection.execute(tables.meta.delete().where(tables.meta.c.key == "project"))
-    with pytest.raises(UsageError, match="serve it once"):
-        export_labels(database_url)
 
 
 def test_starting_again_changes_nothing(project, database_url):

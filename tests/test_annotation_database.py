@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,11 +20,9 @@ from ports import lasting_port
 from stepmark.annotation import tables
 from stepmark.annotation.accounts import invite
 from stepmark.annotation.database import Database
-from stepmark.annotation.database import database_url as as_url
 from stepmark.annotation.prepare import prepare
 from stepmark.annotation.project import Project
 from stepmark.annotation.writer import Writer
-from stepmark.cli import main
 from stepmark.errors import UsageError
 
 __all__ = ["database_url"]
@@ -162,21 +159,6 @@ def test_a_database_that_cannot_write(tmp_path):
         assert [r[3] for r in rows(database)] == [1, 2]
 
     writing(str(tmp_path / "x.sqlite"), tell)
-
-
-def test_urls():
-    assert as_url("a/b.sqlite") == f"sqlite:///{Path('a/b.sqlite').absolute()}"
-    assert as_url("postgres://u@h/n") == as_url("postgresql://u@h/n") == "postgresql+psycopg://u@h/n"
-    for url in ("mysql://x", "sqlite+aiosqlite:///x", "http://x"):
-        with pytest.raises(UsageError, match="expected a file for SQLite"):
-            as_url(url)
-
-
-def test_another_schema(database_url):
-    with Database(database_url) as database, database.writing() as connection:
-        connection.execute(tables.meta.update().where(tables.meta.c.key == "schema").values(value="99"))
-    with pytest.raises(UsageError, match="version 1, found 99"):
-        Database(database_url)
 
 
 def test_a_password_is_not_shown(tmp_path):
@@ -319,25 +301,3 @@ def test_nothing_acknowledged_is_lost_or_doubled(how, database_url, tmp_path):
         versions.setdefault((r[1], r[2]), []).append(r[3])
     assert all(found == list(range(1, len(found) + 1)) for found in versions.values())
     assert len({item for item, _ in versions}) == len(versions), "overlap 1: no item has two annotators"
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["bad.jsonl"], "bad.jsonl:1: not JSON"),
-        (["good.jsonl", "--suggest", "bad.jsonl"], "bad.jsonl:1: not JSON"),
-        (["good.jsonl", "--port", "BUSY"], "cannot be listened on"),
-    ],
-)
-def test_a_refused_start_leaves_nothing(tmp_path, monkeypatch, capsys, words, why):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.jsonl").write_text('{"id": 1')
-    (tmp_path / "good.jsonl").write_text('{"id": "a", "problem": "p", "steps": ["s"]}\n')
-    before = sorted(tmp_path.iterdir())
-    with socket.create_server(("127.0.0.1", lasting_port())) as busy:
-        port = str(busy.getsockname()[1])
-        words = [port if word == "BUSY" else word for word in words]
-        words += [] if "--port" in words else ["--port", str(lasting_port())]
-        assert main(["annotate", *words]) == 2
-    assert why in capsys.readouterr().err
-    assert sorted(tmp_path.iterdir()) == before

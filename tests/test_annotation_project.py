@@ -51,29 +51,6 @@ gold: {items: items.jsonl, every: 4}
     assert project.lease_minutes == 5.0
 
 
-@pytest.mark.parametrize(
-    ("settings", "title", "task"),
-    [
-        (
-            "items: items.jsonl",
-            "items",
-            "Find the first wrong step of the solution, or say that no step is wrong.",
-        ),
-        (
-            "items: [round-2.v1.jsonl.gz, items.jsonl]\nmode: per_step",
-            "round-2",
-            "Rate each step of the solution.",
-        ),
-        ("items: items.jsonl\nname: Grapes\ndescription: Look.", "Grapes", "Look."),
-        ("items: items.jsonl\ndescription: ''", "items", ""),
-    ],
-)
-def test_what_annotators_read_at_the_top(tmp_path, settings, title, task):
-    (tmp_path / "round-2.v1.jsonl.gz").write_bytes(b"")
-    project = load_project(made(tmp_path, settings)).project
-    assert (project.title, project.task) == (title, task)
-
-
 def test_the_command_line_comes_first(tmp_path, monkeypatch):
     file = made(tmp_path, "items: items.jsonl\noverlap: 2\nhelp: {show: after}\n")
     said = load_project(file, {"overlap": 3, "help": {"require_verification": True}}).project

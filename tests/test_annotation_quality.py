@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepmark.annotation.items import Item, Suggestion
-from stepmark.annotation.marks import Answer, Marks, marks_of_first_error, marks_of_ratings
+from stepmark.annotation.marks import Answer, marks_of_first_error, marks_of_ratings
 from stepmark.annotation.quality import (
     annotator_progress,
     annotator_quality,
@@ -43,12 +43,6 @@ def test_accuracy_on_gold():
     z = 1.959964
     assert found.gold.exact.low == pytest.approx(0.5 - z / (2 * (2 + z * z) ** 0.5), abs=1e-6)
     assert (found.screening.items, found.screening.exact.value, found.passed) == (0, None, None)
-
-
-def test_accuracy_is_of_the_first_pass():
-    items = [known("g", 2, "gold")]
-    changed = answer("Ann", "g", 2, first_pass=marks_of_first_error(3, 4))
-    assert annotator_quality("Ann", items, [changed]).gold.exact.value == 0
 
 
 def test_screening():
@@ -91,24 +85,6 @@ def test_overrides():
     assert annotator_quality("Ann", items, answers, shown=False).overrides.overridden.value is None
 
 
-def test_adopted_suggestions():
-    said = tuple(Suggestion(judge="prm", rating=r) for r in (1, -1, 1))
-    before, after = marks_of_ratings((-1, 1, 1)), marks_of_ratings((1, 1, 1))
-    answers = [Answer(item="a", account="Ann", marks=after, first_pass=before)]
-    found = annotator_quality("Ann", [item("a", 3, suggestions=said)], answers).overrides
-    assert (found.adopted.count, found.adopted.of) == (1, 2)
-    assert (found.overridden.count, found.overridden.of) == (1, 3)
-
-
-def test_unsure():
-    flagged = Marks(mode="per_step", steps=2, ratings=(1, 1), unsure=frozenset({1}), submitted=True)
-    answers = [
-        Answer(item="a", account="Ann", marks=flagged),
-        Answer(item="b", account="Ann", marks=marks_of_ratings((1, 1))),
-    ]
-    assert annotator_quality("Ann", [item("a", 2), item("b", 2)], answers).unsure.value == 0.5
-
-
 def test_progress_of_one():
     items = [item("a"), item("b"), item("c"), item("d"), known("g", 1, "gold"), known("s", 1, "screening")]
     answers = [
@@ -139,16 +115,6 @@ def test_progress_of_all():
     assert (found.submitted, found.of, found.seconds_each, found.work_left) == (3, 8, 25, 125)
     # Three answers after the first, in the 120 seconds since it: 5 more take 200.
     assert found.eta == pytest.approx(200)
-
-
-def test_the_rate_is_of_the_last_day():
-    items = [item(str(n)) for n in range(100)]
-    day = 86400.0
-    # A burst ten days ago, then ten answers in the last day: 80 are left, at ten a day.
-    answers = [answer("Ann", str(n), at=float(n)) for n in range(10)]
-    answers += [answer("Ann", str(n), at=10 * day + 60 * n) for n in range(10, 20)]
-    found = project_progress(items, answers, now=10.9 * day)
-    assert found.eta == pytest.approx(8 * day)
 
 
 def test_no_rate_no_eta():

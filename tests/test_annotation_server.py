@@ -125,24 +125,6 @@ def test_the_same_id_is_stored_once(database_url):
     run(story())
 
 
-def test_two_tabs_of_one_annotator(database_url):
-    async def story():
-        async with serving(database_url, TWO) as world:
-            ada = await world.join("ada")
-            tabs = [await ada.next(), await ada.next()]
-            assert tabs[0] == tabs[1]
-            answers = await asyncio.gather(
-                *(ada.change("one", 0, "first_error", step=step) for step in range(3))
-            )
-            assert sorted(answer.status_code for answer in answers) == [200, 409, 409]
-            conflict = next(answer.json() for answer in answers if answer.status_code == 409)
-            won = next(step for step, answer in enumerate(answers) if answer.status_code == 200)
-            assert conflict["version"] == 1 and conflict["submitted"] is False
-            assert [c["step"] for c in conflict["changes"]] == [won]
-
-    run(story())
-
-
 def test_a_queue_of_unsent_changes(database_url):
     async def story():
         async with serving(database_url, TWO) as world:
@@ -336,22 +318,6 @@ def test_administration(database_url):
     run(story())
 
 
-def test_the_document_of_the_api(tmp_path):
-    async def story():
-        async with serving(tmp_path / "x.sqlite", TWO) as world:
-            ada = await world.join("ada")
-            document = (await ada.get("/api/openapi.json")).json()
-            body = document["paths"]["/api/changes"]["post"]["requestBody"]["content"]["application/json"]
-            example = body["examples"]["one"]["value"]
-            await ada.next()
-            answer = await ada.post("/api/changes", {**example, "item": "one"})
-            assert answer.json() == {"version": 1, "submitted": False}, (
-                "the example in the document is accepted"
-            )
-
-    run(story())
-
-
 def test_sessions_end(tmp_path):
     async def story():
         async with serving(tmp_path / "x.sqlite", TWO) as world:
@@ -366,18 +332,5 @@ def test_sessions_end(tmp_path):
             assert (await client.get("/api/me")).status_code == 200
             world.clock.now += 2
             assert (await client.get("/api/me")).status_code == 401
-
-    run(story())
-
-
-def test_a_name_is_one_account(tmp_path):
-    async def story():
-        async with serving(tmp_path / "x.sqlite") as world:
-            await world.join("Ada")
-            code = await world.code("annotator")
-            taken = await world.stranger().post("/api/join", json={"code": code, "name": " ada "})
-            assert taken.status_code == 400 and "taken" in taken.json()["error"]
-            fine = await world.stranger().post("/api/join", json={"code": code, "name": "grace"})
-            assert fine.status_code == 200, "a name that was refused uses up no invitation"
 
     run(story())

@@ -60,31 +60,6 @@ def test_margins_are_no_probabilities():
     assert found.items[1].suggestions[1].reason == "margin -0.8, threshold 0"
 
 
-def test_a_prm_without_a_threshold_gives_numbers_only():
-    found = from_prm(ITEMS, ScriptedPRM(PRM, default_threshold=None))
-    assert said(found.items[0]) == [(None, 0.9), (None, 0.8)]
-
-
-def test_a_refused_item_is_named():
-    def script(problem, steps):
-        if steps[-1] == "so 4":
-            raise InputError("too long for this model")
-        return None if steps[-1] == "2 + 1 = 3" else PRM[steps[-1]]
-
-    found = from_prm(ITEMS, ScriptedPRM(script))
-    assert found.without == (("wrong", "too long for this model"),)
-    assert said(found.items[0]) == [(1, 0.9), None]
-    assert found.items[1] is ITEMS[1]
-    with pytest.raises(InputError, match="none of 1 items, the first because: too long"):
-        from_prm(ITEMS[1:], ScriptedPRM(script))
-
-
-def test_a_prm_by_name():
-    found = suggest([item("a", ["1 + 1 = 2", "1 + 1 = 3"])], "scripted_prms:arithmetic")
-    assert said(found.items[0]) == [(1, 0.9), (-1, 0.1)]
-    assert found.items[0].suggestions[0].judge == "sums"
-
-
 def graded(problem, steps, scores, **known):
     return {"problem": problem, "steps": steps, "scores": scores, "prm": "sums", "threshold": 0.5} | known
 
@@ -102,19 +77,6 @@ def test_graded_rows_by_id_and_by_text(file):
     assert [rating for rating, _ in said(from_scores(ITEMS, path, threshold=0.05).items[1])] == [1, 1, 1]
 
 
-def test_graded_rows_under_the_names_that_they_came_with(file):
-    row = graded("What is 1 + 1 + 1?", RIGHT, [0.9, 0.2])
-    row["question"] = row.pop("problem")
-    found = from_scores([item("a", RIGHT)], file(row))
-    assert said(found.items[0]) == [(1, 0.9), (-1, 0.2)]
-
-
-def test_two_items_of_one_text_get_both(file):
-    twins = [item("a", RIGHT), item("b", RIGHT)]
-    found = from_scores(twins, file(graded("What is 1 + 1 + 1?", RIGHT, [0.9, 0.2])))
-    assert said(found.items[0]) == said(found.items[1]) == [(1, 0.9), (-1, 0.2)]
-
-
 def test_without_a_row_or_refused(file):
     found = from_scores(
         [*ITEMS, item("third", ["x"])],
@@ -123,11 +85,6 @@ def test_without_a_row_or_refused(file):
     assert found.without == (("wrong", "too long"), ("third", "no row in rows.jsonl"))
     # No threshold in the file: numbers and no ratings, under the file's name.
     assert found.items[0].suggestions[0] == Suggestion(judge="rows", score=0.9)
-
-
-def test_a_critique_is_the_reason(file):
-    path = file({"id": "right", "scores": [0.9, 0.8], "critiques": [["fine"], []]})
-    assert [one.reason for one in from_scores(ITEMS, path).items[0].suggestions] == ["fine", None]
 
 
 @pytest.mark.parametrize(
@@ -158,11 +115,6 @@ def test_rows_that_cannot_be_used(file, row, message):
     with pytest.raises(InputError, match=message) as caught:
         from_scores(ITEMS, file({"id": "right", "scores": [0.9, 0.8]}, row))
     assert str(caught.value.where).endswith("rows.jsonl:2")
-
-
-def test_a_file_of_something_else(file):
-    with pytest.raises(InputError, match=r"none of its 1 rows .* 2 solutions"):
-        from_scores(ITEMS, file({"id": "somebody else's", "scores": [0.9]}))
 
 
 def labelled(solution, *steps):
@@ -199,14 +151,6 @@ def test_judged_labels(file):
     assert found[1].reason == "2 + 1 is 3"
 
 
-def test_the_last_word_of_a_judge_counts(file):
-    path = file(labelled(ITEMS[0].solution, (judged(1), judged(-1)), (rollouts(0), rollouts(8))))
-    with pytest.raises(InputError, match="name one"):
-        from_labels(ITEMS, path)
-    assert said(from_labels(ITEMS, path, judge="judge").items[0]) == [(-1, None), None]
-    assert said(from_labels(ITEMS, path, judge="rollout").items[0]) == [None, (1, 1.0)]
-
-
 def test_several_judges(file):
     row = labelled(ITEMS[0].solution, (rollouts(6), judged(-1)), (judged(1), judged(-1, judge="judge:n")))
     with pytest.raises(InputError, match="found judge:m, judge:n, rollout: name one"):
@@ -226,11 +170,6 @@ def test_labels_of_other_steps(file):
     assert str(caught.value.where).endswith("rows.jsonl:1")
     with pytest.raises(InputError, match="neither the ids nor the texts"):
         from_labels(ITEMS, file(labelled(Solution.of("?", ["x"]), (judged(1),))))
-
-
-def test_labels_in_another_format(file):
-    path = file({"prompt": "What is 1 + 1 + 1?", "completions": WRONG, "labels": [True, False, False]})
-    assert [rating for rating, _ in said(from_labels(ITEMS, path).items[1])] == [1, -1, -1]
 
 
 def test_settings_of_the_other_kind(file):
