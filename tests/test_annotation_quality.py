@@ -38,7 +38,6 @@ def test_accuracy_on_gold():
     ]
     found = annotator_quality("Ann", items, answers)
     assert (found.gold.items, found.gold.exact.value) == (2, 0.5)
-    assert (found.gold.steps.count, found.gold.steps.of, found.gold.steps.value) == (4, 5, 0.8)
     # Wilson at 1 of 2: centre 1/2, half width z / (2 (2 + z^2)) * sqrt(2 + z^2) = z / (2 sqrt(2 + z^2)).
     z = 1.959964
     assert found.gold.exact.low == pytest.approx(0.5 - z / (2 * (2 + z * z) ** 0.5), abs=1e-6)
@@ -65,9 +64,8 @@ def test_speed_is_a_median():
     items = [item("a", 4), item("b", 4), item("c", 4), item("d", 4)]
     answers = [answer("Ann", name, seconds=s) for name, s in zip("abc", (8.0, 400.0, 20.0), strict=True)]
     answers.append(answer("Ann", "d", seconds=1.0, submitted=False))
-    found = annotator_quality("Ann", items, answers).speed
-    assert (found.item, found.step) == (20, 5)
-    assert annotator_quality("Bob", items, answers).speed.item is None
+    assert annotator_quality("Ann", items, answers).seconds_a_step == 5
+    assert annotator_quality("Bob", items, answers).seconds_a_step is None
 
 
 def test_overrides():
@@ -79,10 +77,10 @@ def test_overrides():
     }
     answers = [Answer(item=name, account="Ann", marks=marks) for name, marks in by_steps.items()]
     answers.append(answer("Ann", "b", 2, steps=3))  # nothing was suggested
-    found = annotator_quality("Ann", items, answers).overrides
+    found = annotator_quality("Ann", items, answers)
     assert (found.overridden.count, found.overridden.of, found.overridden.value) == (2, 5, 0.4)
     assert (found.adopted.of, found.adopted.value) == (0, None)
-    assert annotator_quality("Ann", items, answers, shown=False).overrides.overridden.value is None
+    assert annotator_quality("Ann", items, answers, shown=False).overridden.value is None
 
 
 def test_progress_of_one():
@@ -127,3 +125,12 @@ def test_no_rate_no_eta():
     done = [answer("Ann", name, at=float(n), seconds=3.0) for n, name in enumerate("abc")]
     finished = project_progress(items, done, now=9.0)
     assert (finished.submitted, finished.work_left, finished.eta) == (3, 0, 0)
+
+
+def test_adopted_suggestions():
+    said = tuple(Suggestion(judge="prm", rating=r) for r in (1, -1, 1))
+    before, after = marks_of_ratings((-1, 1, 1)), marks_of_ratings((1, 1, 1))
+    answers = [Answer(item="a", account="Ann", marks=after, first_pass=before)]
+    found = annotator_quality("Ann", [item("a", 3, suggestions=said)], answers)
+    assert (found.adopted.count, found.adopted.of) == (1, 2)
+    assert (found.overridden.count, found.overridden.of) == (1, 3)

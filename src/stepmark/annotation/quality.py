@@ -88,27 +88,6 @@ class Accuracy:
     """Answered."""
     exact: Interval
     """Share of them answered right (`agrees`); Wilson's interval."""
-    steps: Share
-    """Of the steps rated on both sides, those rated equally."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Speed:
-    """Seconds with the page in view, medians over submitted items; None of nothing."""
-
-    item: float | None
-    step: float | None
-    """Of each item's seconds over its steps."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Overrides:
-    """What annotators did with suggestions in submitted items."""
-
-    overridden: Share
-    """Of the steps with a suggested rating that the annotator rated, those rated otherwise in the end."""
-    adopted: Share
-    """Of the steps whose first rating, before suggestions were shown, was not the suggested one, those that were changed to it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,8 +99,12 @@ class AnnotatorQuality:
     screening: Accuracy
     passed: bool | None
     """The screening; None: not done, or there is none."""
-    speed: Speed
-    overrides: Overrides
+    seconds_a_step: float | None
+    """With the page in view: the median over submitted items of an item's seconds over its steps; None of nothing."""
+    overridden: Share
+    """Of the steps with a suggested rating that the annotator rated, those rated otherwise in the end."""
+    adopted: Share
+    """Of the steps whose first rating, before suggestions were shown, was not the suggested one, those that were changed to it."""
     unsure: Interval
     """Share of submitted items with an unsure flag; Wilson's interval."""
     progress: Progress
@@ -290,47 +273,40 @@ def annotator_quality(
     to_screen = sum(item.role == "screening" for item in items)
     right = screening.exact.value
     timed = [answer for answer in mine if answer.seconds > 0]
+    rated = [
+        (first, final, suggestion.rating)
+        for answer in (mine if shown else [])
+        for first, final, suggestion in zip(
+            answer.first_pass.ratings if answer.first_pass else [None] * answer.marks.steps,
+            answer.marks.ratings,
+            by_id[answer.item].suggestions or [None] * answer.marks.steps,
+            strict=True,
+        )
+        if suggestion is not None and suggestion.rating is not None
+    ]
     return AnnotatorQuality(
         account=account,
         gold=_accuracy(mine, by_id, "gold"),
         screening=screening,
         passed=None if right is None or screening.items < to_screen else right >= pass_mark,
-        speed=Speed(
-            item=median(answer.seconds for answer in timed) if timed else None,
-            step=median(answer.seconds / answer.marks.steps for answer in timed) if timed else None,
+        seconds_a_step=median(answer.seconds / answer.marks.steps for answer in timed) if timed else None,
+        overridden=_share([final != suggested for _, final, suggested in rated if final is not None]),
+        adopted=_share(
+            [final == suggested for first, final, suggested in rated if first not in (None, suggested)]
         ),
-        overrides=_overrides(mine if shown else [], by_id),
         unsure=wilson(sum(bool(answer.marks.unsure) for answer in mine), len(mine)),
         progress=annotator_progress(account, items, everything, overlap=overlap),
     )
 
 
 def _accuracy(mine: Sequence[Answer], items: Mapping[str, Item], role: str) -> Accuracy:
-    right, steps = [], []
-    for answer in mine:
-        gold = items[answer.item].gold
-        if gold is not None and items[answer.item].role == role:
-            right.append(agrees(answer.first_marks, gold))
-            both = zip(answer.first_marks.ratings, gold.ratings, strict=True)
-            steps += [own == known for own, known in both if own is not None and known is not None]
-    return Accuracy(items=len(right), exact=wilson(sum(right), len(right)), steps=_share(steps))
+    right = [
+        agrees(answer.first_marks, gold)
+        for answer in mine
+        if items[answer.item].role == role and (gold := items[answer.item].gold) is not None
+    ]
+    return Accuracy(items=len(right), exact=wilson(sum(right), len(right)))
 
 
 def _share(hits: Sequence[bool]) -> Share:
     return Share(count=sum(hits), of=len(hits), value=sum(hits) / len(hits) if hits else None)
-
-
-def _overrides(mine: Sequence[Answer], items: Mapping[str, Item]) -> Overrides:
-    overridden: list[bool] = []
-    adopted: list[bool] = []
-    for answer in mine:
-        for step, suggestion in enumerate(items[answer.item].suggestions):
-            if suggestion is None or suggestion.rating is None:
-                continue
-            final = answer.marks.ratings[step]
-            if final is not None:
-                overridden.append(final != suggestion.rating)
-            first = None if answer.first_pass is None else answer.first_pass.ratings[step]
-            if first is not None and first != suggestion.rating:
-                adopted.append(final == suggestion.rating)
-    return Overrides(overridden=_share(overridden), adopted=_share(adopted))

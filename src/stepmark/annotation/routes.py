@@ -43,7 +43,7 @@ def live_of(request: Request) -> Live:
 
 
 def account_of(request: Request) -> Account:
-    """Who asks. Only behind `need`."""
+    """The session's account. Only behind `need`."""
     return live_of(request).accounts.by_id[request.scope["stepmark.session"].account]
 
 
@@ -239,33 +239,12 @@ async def mine(request: Request) -> list[dict[str, Any]]:
     return await live_of(request).mine(account_of(request))
 
 
-@work.post(
-    "/api/changes",
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {"anyOf": [_CHANGE.json_schema(), {"type": "object"}]},
-                    "examples": {
-                        "one": {
-                            "value": {
-                                "item": "gsm8k-17",
-                                "id": "0b9c2f7e-4d1a-4f57-9a55-0d5f4c9e8a11",
-                                "version": 0,
-                                "change": {"kind": "first_error", "step": 2},
-                                "seconds": 12.5,
-                            }
-                        },
-                        "several": {"value": {"changes": ["…"]}},
-                    },
-                }
-            },
-        }
-    },
-)
+@work.post("/api/changes")
 async def changes(request: Request) -> Response:
-    """Add changes to their logs. The answer comes when they are on disk; the same id again gives the same answer."""
+    """Add a change `{item, id, version, change, seconds}`, or several `{changes: […]}`, to their logs.
+
+    The answer comes when they are on disk; the same id again gives the same answer.
+    """
     live, account, body = live_of(request), account_of(request).id, await request.body()
     if b'"changes"' not in body[:16]:
         taken = await live.labelling.take(account, read_body(_CHANGE, body))

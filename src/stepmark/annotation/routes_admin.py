@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import FileResponse, Response
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from sqlalchemy import Connection
 from starlette.background import BackgroundTask
@@ -22,7 +22,7 @@ from stepmark.annotation import accounts, tables
 from stepmark.annotation.accounts import RequestError, Role
 from stepmark.annotation.database import backup
 from stepmark.annotation.disputes import SideBySide, disputes, side_by_side
-from stepmark.annotation.exporting import Agreement, Exporting, View, export
+from stepmark.annotation.exporting import Exporting, export
 from stepmark.annotation.items import Item, view
 from stepmark.annotation.marks import Change, Decision, Marks, marks_data, read_marks
 from stepmark.annotation.project import Project, check_change
@@ -190,6 +190,7 @@ def _marks(project: Project, item: Item, data: dict[str, Any]) -> Marks:
 
 admin = APIRouter(tags=["admin"], dependencies=[need("admin")])
 
+_EXPORTING = TypeAdapter(Exporting)
 RowId = Annotated[int, Query(ge=0, le=2**63 - 1)]
 """A number of a row, as large as databases have them."""
 
@@ -283,15 +284,7 @@ async def make_invitation(request: Request, body: NewInvitation) -> dict[str, st
     return {"link": f"{request.app.state.site.link}/join#{code}"}
 
 
-@admin.post(
-    "/api/admin/items",
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
-        }
-    },
-)
+@admin.post("/api/admin/items")
 async def upload(request: Request, name: str = "") -> dict[str, int]:
     """Add items: the body is a file in any format that `stepmark convert` reads; `name` is for the audit log alone."""
     live = live_of(request)
@@ -301,27 +294,14 @@ async def upload(request: Request, name: str = "") -> dict[str, int]:
 
 
 @admin.get("/api/admin/export")
-async def export_file(
-    request: Request,
-    format: str = "stepmark",
-    view: View | None = None,
-    agreement: Agreement | None = None,
-    neutral: Literal["positive", "negative", "drop"] | None = None,
-    drop_unsure: bool = False,
-    unfinished: bool = False,
-    control: bool = False,
-) -> Response:
-    """The labels as JSON lines, in a format that trains."""
+async def export_file(request: Request) -> Response:
+    """The labels as JSON lines, in a format that trains; the query has the settings of `Exporting`."""
     live = live_of(request)
-    settings = Exporting(
-        format=format,
-        view=view,
-        agreement=agreement,
-        neutral=neutral,
-        drop_unsure=drop_unsure,
-        unfinished=unfinished,
-        control=control,
-    )
+    try:
+        settings = _EXPORTING.validate_strings(dict(request.query_params))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RequestError(400, first["msg"], field=".".join(map(str, first["loc"]))) from None
 
     def write(path: Path) -> int:
         with live.database.reading() as connection:
@@ -335,8 +315,8 @@ async def export_file(
         return sum(isinstance(row, InputError) for row in rows)
 
     path, left_out = await run_in_threadpool(_temporary, write)
-    await _audit(request, "export", {"format": format, "left_out": left_out})
-    return _download(path, f"{format}.jsonl", {"x-stepmark-left-out": str(left_out)})
+    await _audit(request, "export", {"format": settings.format, "left_out": left_out})
+    return _download(path, f"{settings.format}.jsonl", {"x-stepmark-left-out": str(left_out)})
 
 
 @admin.get("/api/admin/audit")
