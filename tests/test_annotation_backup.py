@@ -211,7 +211,6 @@ def labelled_one(database):
         (["--url", "ftp://x"], "--url ftp://x"),
         (["--url", "http://x/path"], "--url"),
         (["--port", "0"], "--port 0"),
-        (["--port", "10080"], "--port 10080: browsers open no page there"),
         (["--judge", "x"], "--suggest"),
         (["--database", "mysql://x"], "mysql"),
         (["--database", "/nowhere/at/all/x.sqlite"], "cannot be made"),

@@ -124,7 +124,6 @@ annotation_schemes:
         (SCHEME + "    allow_neutral: 1\n", "annotation_schemes.0.allow_neutral", "boolean"),
         (SCHEME + "    reward_labels: {good: x}\n", "annotation_schemes.0.reward_labels.good", "no setting"),
         (SCHEME + "cot_segmentation: {source_key: a}\n", "cot_segmentation", "cut them first"),
-        (SCHEME + "item_propertie: {id_key: a}\n", "item_propertie", "Did you mean 'item_properties'"),
         ("annotation_schemes: [{annotation_type: radio}]\n", "annotation_schemes", "found 0"),
         (
             "annotation_schemes: [{annotation_type: process_reward}]\n",

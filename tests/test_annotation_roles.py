@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import httpx
+from fastapi.routing import APIRoute
 
 from annotation_worlds import BASE, an_item, serving
 from stepmark.annotation.accounts import ROLES
-from stepmark.annotation.routes import roles
 from stepmark.annotation.server import ROUTERS
 
 NOBODY, ANNOTATOR, ADJUDICATOR, ADMIN = None, "annotator", "adjudicator", "admin"
@@ -54,10 +54,20 @@ def paths(routes):
         yield from [route.path] if router is None else paths(router.routes)
 
 
+def roles():
+    """The role that each route needs, by (method, path)."""
+    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    return {
+        (method, route.path): route.dependencies[0].dependency.__name__ if route.dependencies else None
+        for route in routes
+        for method in route.methods
+    }
+
+
 def test_no_route_is_left_out(tmp_path):
     async def story():
         async with serving(tmp_path / "x.sqlite") as world:
-            assert roles(ROUTERS) == TABLE
+            assert roles() == TABLE
             assert sorted(paths(world.app.routes)) == sorted(
                 ["/api/openapi.json", "/api/changes", "/api/next", "/static", "/static/katex"]
                 + [path for _, path in TABLE]

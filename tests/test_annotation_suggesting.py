@@ -98,7 +98,7 @@ def test_without_a_row_or_refused(file):
             graded("What is 1 + 1 + 1?", ["1 + 1 = 2", "2 + 1 = 5"], [0.1] * 2, id="right"),
             "step 1 .*2 \\+ 1 = 5",
         ),
-        (graded("What is 2?", RIGHT, [0.1] * 2, id="right"), "another problem: 'What is 2\\?'"),
+        (graded("What is 2?", RIGHT, [0.1] * 2, id="right"), "problem of .*'What is 2\\?'"),
         ({"id": "right", "scores": [0.1]}, "expected 2 scores"),
         ({"id": "right", "scores": [0.1, 1.5]}, "1.5"),
         ({"id": "right", "scores": [0.1, "high"]}, "'high'"),

@@ -28,12 +28,7 @@ MOST_NAME = 60
 class RequestError(HTTPException):  # FastAPI lets these pass where it reads bodies
     """A refused request: 400 malformed, 401 no session, 403 not allowed, 404 not there, 409 another version, 413 too large, 503 not stored.
 
-    Args:
-        status: of the answer.
-        error: what was expected, what was found, what to do.
-        field: the field that it is about.
-        headers: more headers of the answer.
-        more: what else the answer's body holds.
+    `error` says what was expected, what was found, what to do; `field` which field it is about; `more` goes into the answer's body too.
     """
 
     def __init__(
@@ -235,11 +230,7 @@ def change_account(
 
 
 class Accounts:
-    """Accounts and sessions in memory, as they are on disk; `load` again after each change.
-
-    Args:
-        clock: gives Unix time.
-    """
+    """Accounts and sessions in memory, as they are on disk; `load` again after each change. `clock` gives Unix time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

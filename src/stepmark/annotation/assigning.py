@@ -74,12 +74,7 @@ class Screened:
 
 
 class Assigning:
-    """The state of all assignments, in memory.
-
-    Args:
-        project: its overlap, lease, order, screening and gold settings.
-        clock: gives Unix time.
-    """
+    """The state of all assignments, in memory; `clock` gives Unix time."""
 
     def __init__(self, project: Project, clock: Callable[[], float]) -> None:
         self._project = project
@@ -129,15 +124,10 @@ class Assigning:
     def next(
         self, account: int, *, after: str | None, screens: bool
     ) -> tuple[Assignment | Reason, list[Assignment]]:
-        """What an account shall label now.
+        """What an account shall label now, leased, or why there is nothing; and the assignments that have changed and must be stored.
 
-        Args:
-            account: whose turn it is.
-            after: the item that they leave; if it is open it is skipped, which gives its lease back.
-            screens: whether this account has to pass the screening set.
-
-        Returns:
-            The assignment, leased, or why there is none; and the assignments that have changed and must be stored.
+        `after` is the item that they leave: if it is open it is skipped, which ends its lease. `screens`: this account has to pass the
+        screening set.
         """
         now, mine = self._clock(), self._mine.setdefault(account, {})
         touched: list[Assignment] = []

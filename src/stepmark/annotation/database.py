@@ -33,11 +33,7 @@ _PRAGMAS = (
 
 
 class Database:
-    """An open database with its tables made.
-
-    Args:
-        url: an SQLAlchemy URL of SQLite or PostgreSQL, or the path of an SQLite file.
-        create: make the file and the tables where they are absent.
+    """An open database with its tables made, at an SQLAlchemy URL of SQLite or PostgreSQL, or the path of an SQLite file.
 
     Raises:
         UsageError: another kind of database, tables of another version, or nothing there and `create` is false.
@@ -53,8 +49,7 @@ class Database:
         """The file, on SQLite."""
         if self.path is not None and not create and not self.path.is_file():
             raise UsageError(f"{self.path}: expected a database of annotations, found no file")
-        self._new = self.path is not None and not self.path.exists()
-        if self.path is not None and self._new:
+        if self.path is not None and not self.path.exists():
             try:
                 self.path.touch(mode=0o600)  # it holds what people said, and hashes of their tokens
             except OSError as error:
@@ -75,17 +70,6 @@ class Database:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def abandon(self) -> None:
-        """Remove the file if this object made it and no item is stored: a refused start leaves nothing."""
-        if self.path is None or not self._new:
-            return
-        with self.reading() as connection:
-            if connection.execute(select(tables.items.c.id).limit(1)).first() is not None:
-                return
-        self.close()
-        for ending in ("", "-wal", "-shm", ".lock"):
-            Path(f"{self.path}{ending}").unlink(missing_ok=True)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

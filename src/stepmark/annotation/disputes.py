@@ -110,14 +110,9 @@ def disputes(
     blind: bool = False,
     decided: bool = False,
 ) -> list[Dispute]:
-    """The queue, worst first.
+    """The queue, worst first. Answers that are not submitted or to other items are ignored; of several decisions on one item the newest counts.
 
-    Args:
-        items: in the project's order; answers to others are ignored.
-        answers: of all annotators; those not submitted are ignored.
-        decisions: all of them; of several on one item the newest counts.
-        blind: annotators are called by letter.
-        decided: decided items are listed too, after the open ones.
+    `blind`: annotators are called by letter. `decided`: decided items are listed too, after the open ones.
     """
     by_item, newest = _submitted(answers), _newest(decisions)
     queue: list[tuple[tuple[float, ...], Dispute]] = []

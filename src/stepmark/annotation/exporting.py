@@ -94,15 +94,7 @@ def export(
     settings: Exporting | None = None,
     losses: Losses | None = None,
 ) -> Iterator[dict[str, Any] | InputError]:
-    """Rows of a format, and an error in the place of each that is left out, in the order of the items.
-
-    Args:
-        project: decides which answers count.
-        items: of the project; an answer to another item is an error.
-        answers: one an annotator and item.
-        decisions: the last of an item holds.
-        settings: which format, which rows. None: the defaults.
-        losses: counts what is read (labelled solutions), written, dropped and lost.
+    """Rows of a format, and an error in the place of each that is left out, in the order of the items; `losses` counts what is dropped.
 
     Raises:
         InputError: an answer or a decision to an item that is not there, or of another number of steps; a neutral rating in a format of two

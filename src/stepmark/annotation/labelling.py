@@ -102,14 +102,7 @@ class Taken:
 
 
 class Labelling:
-    """The logs in use.
-
-    Args:
-        project: its mode, error types, limits and help.
-        database: where logs are read from.
-        assigning: who may change what.
-        clock: gives Unix time.
-    """
+    """The logs in use, read from the database on demand; `clock` gives Unix time."""
 
     def __init__(
         self, project: Project, database: Database, assigning: Assigning, clock: Callable[[], float]

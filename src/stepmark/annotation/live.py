@@ -60,11 +60,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def active_order(items: Sequence[Item], disputed: Mapping[str, float] | None = None) -> dict[str, float]:
-    """For each item's id its `order`: whole numbers from the number of items down to 1, the higher the earlier.
+    """For each item's id its `order`: whole numbers from the number of items down to 1, the higher the earlier; ties stay as given.
 
-    Args:
-        items: the scores are those of their suggestions. Equal inputs give equal orders; ties stay as given.
-        disputed: severity of disputed items (`annotation.disputes`).
+    The scores are those of the items' suggestions; `disputed` holds the severity of disputed items (`annotation.disputes`).
     """
     worst = disputed or {}
 
@@ -100,13 +98,7 @@ def uncertainty(scores: Sequence[float | None]) -> float | None:
 
 
 class Live:
-    """A project that is being served.
-
-    Args:
-        project: its settings.
-        database: where its facts are.
-        clock: gives Unix time.
-    """
+    """A project that is being served; `clock` gives Unix time."""
 
     def __init__(
         self, project: Project, database: Database, *, clock: Callable[[], float] = time.time

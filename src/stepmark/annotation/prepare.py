@@ -43,13 +43,7 @@ def prepare(
     suggest: Callable[[Sequence[Item]], Sequence[Item]] | None = None,
     clock: Callable[[], float] = time.time,
 ) -> int:
-    """Bring the database up to the project's files. Gives how many items there are now.
-
-    Args:
-        project: its settings.
-        database: where to.
-        suggest: puts pre-labels beside the items.
-        clock: gives Unix time.
+    """Bring the database up to the project's files; `suggest` puts pre-labels beside the items. Gives how many items there are now.
 
     Raises:
         InputError: a file of items is not what it should be, or has another solution under an id that is labelled already.
@@ -92,13 +86,7 @@ class ImportedAnswer:
 def read_potato(
     folder: str | Path, project: Project, items: Sequence[Item], losses: Losses | None = None
 ) -> list[ImportedAnswer]:
-    """The labels in a folder of Potato's (its `output_annotation_dir`), or in one of its files.
-
-    Args:
-        folder: where they are.
-        project: says the mode, and whether a 0 is neutral.
-        items: those of the project.
-        losses: counts what is not imported.
+    """The labels in a folder of Potato's (its `output_annotation_dir`), or in one of its files; `losses` counts what is not imported.
 
     Raises:
         InputError: with `FILE:LINE`: not Potato's, an item that the project has not, a step that the item has not; with the folder, no file.

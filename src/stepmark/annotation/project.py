@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
@@ -182,12 +181,9 @@ class Loaded:
 
 
 def load_project(path: str | Path, settings: Mapping[str, Any] | None = None) -> Loaded:
-    """A project from a file.
+    """A project from a `.yaml` file of settings or of a Potato configuration (it has `annotation_schemes`), or from a file of items.
 
-    Args:
-        path: a `.yaml` (or `.yml`) file of settings, or of a Potato configuration (it has `annotation_schemes`); any other name is a file
-            of items.
-        settings: more settings, as plain data with the same keys (a part's as a mapping), which override the file's.
+    `settings` are more, as plain data with the same keys (a part's as a mapping), which override the file's.
 
     Raises:
         InputError: with `FILE:KEY`: a key that is not known (the nearest is named), a value of another type or out of range, a file that
@@ -365,10 +361,6 @@ def potato_settings(config: Mapping[str, Any], file: str) -> tuple[dict[str, Any
     notes: list[str] = []
     settings = _scheme(config["annotation_schemes"], file, notes) | _files(config, file)
     unused = [str(key) for key in config if key not in _USED]
-    for key in unused:
-        near = difflib.get_close_matches(key, _USED, n=1, cutoff=0.85)  # surely meant
-        if near and near[0] not in config:
-            raise InputError(f"there is no key {key}. Did you mean {near[0]!r}?", where=f"{file}:{key}")
     if "cot_segmentation" in unused:
         raise InputError(
             "texts are not cut into steps while a project is read: cut them first (`stepmark.convert` to solutions) and name that "

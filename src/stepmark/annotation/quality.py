@@ -115,11 +115,7 @@ def annotator_progress(
 ) -> Progress:
     """Progress of one annotator. Gold items count like the others: a count without them would reveal which they are.
 
-    Args:
-        account: whose.
-        items: all of the project.
-        answers: of all annotators.
-        overlap: the project's: an item that this many others have submitted comes to nobody else.
+    An item that `overlap` others have submitted comes to nobody else.
     """
     roles = {item.id: item.role for item in items if item.role != "screening"}
     given = [answer for answer in answers if answer.marks.submitted and answer.item in roles]
@@ -133,14 +129,7 @@ def annotator_progress(
 def project_progress(
     items: Sequence[Item], answers: Iterable[Answer], *, overlap: int = 1, now: float
 ) -> Progress:
-    """Progress of the whole project: work items only.
-
-    Args:
-        items: all of the project.
-        answers: of all annotators.
-        overlap: the project's; a further answer to an item that has this many is not counted.
-        now: Unix time.
-    """
+    """Progress of the whole project at Unix time `now`: work items only; a further answer to an item that has `overlap` is not counted."""
     work = {item.id for item in items if item.role == "work"}
     given = [answer for answer in answers if answer.marks.submitted and answer.item in work]
     submitted = sum(min(overlap, count) for count in Counter(answer.item for answer in given).values())
@@ -176,11 +165,7 @@ def step_agreement(
 ) -> StepAgreement:
     """Agreement of all annotators. Screening items are left aside: passing them is what made the annotators alike there.
 
-    Args:
-        items: of the project; answers to others are left aside.
-        answers: of all annotators.
-        resamples: of the intervals; at least 100.
-        seed: of their draws.
+    `resamples` (at least 100) and `seed` are of the intervals' draws.
 
     Raises:
         UsageError: settings that make no interval.
@@ -256,15 +241,10 @@ def annotator_quality(
     pass_mark: float = 0.75,
     shown: bool = True,
 ) -> AnnotatorQuality:
-    """All figures of one annotator.
+    """All figures of one annotator, from the answers of all (the others' decide which items are taken).
 
-    Args:
-        account: whose.
-        items: all of the project.
-        answers: of all annotators (the others' decide which items are taken).
-        overlap: the project's.
-        pass_mark: of the screening: share of items to be right, in [0, 1].
-        shown: whether suggestions are shown at all (`help.show` is not "never"); if not, nothing was overridden.
+    `pass_mark` is of the screening: the share of items to be right, in [0, 1]. `shown`: suggestions are shown at all (`help.show` is not
+    "never"); if not, nothing was overridden.
     """
     everything = list(answers)
     by_id = {item.id: item for item in items}

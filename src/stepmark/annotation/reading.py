@@ -45,15 +45,11 @@ Role = Literal["work", "gold", "screening"]
 
 
 def read_items(project: Project, losses: Losses | None = None) -> list[Item]:
-    """All items of a project: those to work on in their order, then the gold ones, then the screening set.
-
-    Args:
-        project: says which files, and how they are read.
-        losses: takes note of what reading left out.
+    """All items of a project: those to work on in their order, then the gold ones, then the screening set; `losses` counts what was left out.
 
     Raises:
         InputError: with `FILE:LINE`: a row that is not of its format, an item over the limits, an id that stands twice, a gold row that
-            does not tell the right answer; with `FILE`, a format that cannot be told.
+            does not tell the right answer; with `FILE`, an unrecognised format.
     """
     counted = losses or Losses()
     files: list[tuple[Path | None, Role]] = [(file, "work") for file in project.items]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib import resources
-from itertools import chain
 from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
@@ -61,17 +58,6 @@ def need(role: Role) -> Any:
 
     check.__name__ = role
     return Depends(check)
-
-
-def roles(routers: Iterable[APIRouter]) -> dict[tuple[str, str], str | None]:
-    """The role that each route needs, by (method, path); None for public routes."""
-    table: dict[tuple[str, str], str | None] = {}
-    for route in chain.from_iterable(router.routes for router in routers):
-        if isinstance(route, APIRoute):
-            names = [getattr(d.dependency, "__name__", None) for d in route.dependencies]
-            for method in route.methods or ():
-                table[method, route.path] = names[0] if names else None
-    return table
 
 
 def read_body(adapter: TypeAdapter[Body], body: bytes) -> Body:

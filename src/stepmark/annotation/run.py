@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from stepmark.annotation.exporting import Agreement, Exporting, View, export
-from stepmark.errors import InputError, MissingExtraError, StepmarkError, UsageError
+from stepmark.errors import InputError, MissingExtraError, UsageError
 from stepmark.settings import checked
 from stepmark.solutions.interchange import Losses
 from stepmark.store import Results, atomic_rows, check_outputs, check_writable, is_stream, read_rows
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8010
 """Not 8000, which is vLLM's; `stepmark serve` has 8008."""
-# Fetch standard, "port blocking": what browsers do not open (net::ERR_UNSAFE_PORT), of those that anybody may listen on.
-REFUSED_BY_BROWSERS = frozenset(
-    (1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080)
-)
 
 
 @checked
@@ -108,12 +104,8 @@ def annotate(
     from stepmark.annotation.stored import store_setting
 
     with Database(where) as opened, opened.lock(), ExitStack() as stack:
-        try:
-            listening = stack.enter_context(_listen(host, port))
-            count = prepare(loaded.project, opened, suggest=_suggester(suggest, judge, threshold))
-        except StepmarkError:
-            opened.abandon()
-            raise
+        listening = stack.enter_context(_listen(host, port))
+        count = prepare(loaded.project, opened, suggest=_suggester(suggest, judge, threshold))
         _say(f"{count:,} item{'' if count == 1 else 's'}; labels are kept in {opened.shown}")
         with opened.writing() as connection:
             store_setting(connection, "link", site.link)
@@ -341,10 +333,6 @@ def _say(text: str) -> None:
 def _site(host: str, port: int, url: str | None) -> Site:
     from stepmark.annotation.security import Site, host_names, is_loopback
 
-    if url is None and port in REFUSED_BY_BROWSERS:
-        raise UsageError(
-            f"`port` {port}: browsers open no page there, because the port is another protocol's; give another"
-        )
     if url is None and not is_loopback(host):
         raise UsageError(
             f"`host` {host} lets others in: give `url`, how they reach it (http://NAME:{port}, or https://NAME behind a proxy)"

@@ -57,14 +57,7 @@ class Site:
 
 
 class SecurityMiddleware:
-    """Refuses what no route may see, and adds the security headers.
-
-    Args:
-        app: the application behind it.
-        accounts: whose sessions count.
-        limits: sizes of bodies.
-        site: where the server is reached.
-    """
+    """Refuses what no route may see, and adds the security headers."""
 
     def __init__(self, app: ASGIApp, *, accounts: Accounts, limits: Limits, site: Site) -> None:
         self._app = app

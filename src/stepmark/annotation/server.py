@@ -31,13 +31,7 @@ ROUTERS = (
 
 
 def build_app(live: Live, site: Site, *, started: Callable[[], None] | None = None) -> FastAPI:
-    """The app of a project, as any ASGI server runs it. It must run in one process: logs in use are in memory.
-
-    Args:
-        live: the project.
-        site: where it is reached.
-        started: called once all is loaded.
-    """
+    """The app of a project, for one process of any ASGI server: logs in use are in memory. `started` is called once all is loaded."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

@@ -114,14 +114,7 @@ def answers_of(
     only: Sequence[str] | None = None,
     account: int | None = None,
 ) -> list[Answer]:
-    """Every annotator's marks on every item that they changed, folded from the log.
-
-    Args:
-        connection: an open reading.
-        project: the mode that the log is folded in.
-        only: of these items; None for all.
-        account: of this account; None for all.
-    """
+    """Every annotator's marks on every item that they changed (`only` these items, of this `account`), folded from the log."""
     c, a, i = tables.changes, tables.accounts, tables.items
     query = (
         select(c.c.item, a.c.name, i.c.steps, c.c.data, c.c.seconds, c.c.at)
@@ -187,12 +180,7 @@ def setting(connection: Connection, key: str) -> str | None:
 
 
 def store_project(connection: Connection, project: Project, shown: str) -> None:
-    """Store the project's settings, which labels are read with.
-
-    Args:
-        connection: to the database.
-        project: the settings now.
-        shown: the database's name, for the message.
+    """Store the project's settings, which labels are read with; `shown` is the database's name, for the message.
 
     Raises:
         UsageError: there are labels of another mode: they would mean something else now.

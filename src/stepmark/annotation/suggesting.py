@@ -59,12 +59,9 @@ def suggest(
 
 
 def from_prm(items: Sequence[Item], prm: PRM | str, *, threshold: float | None = None) -> Suggested:
-    """Grade all items: each step gets a rating by the PRM's own threshold, and its score where that is a probability.
+    """Grade all items: each step gets a rating by the PRM's threshold (or `threshold`), and its score where that is a probability.
 
-    Args:
-        items: those of one problem are cheapest when they stand together.
-        prm: one, or a name for `load_prm`; that needs the extra `local`.
-        threshold: instead of the PRM's own.
+    Items of one problem are cheapest when they stand together. A PRM by name needs the extra `local`.
 
     Raises:
         UsageError, CheckpointError, MissingExtraError, BackendError: as loading and grading do.
@@ -116,11 +113,6 @@ class _Facts:
 def from_scores(items: Sequence[Item], path: str | Path, *, threshold: float | None = None) -> Suggested:
     """Read a file of `stepmark grade`, or rows `{"id", "scores": […]}` with optional `prm`, `threshold`, `score_kind`, `critiques`.
 
-    Args:
-        items: to join to.
-        path: JSON lines, gzip when the name ends in ".gz".
-        threshold: instead of the file's own.
-
     Raises:
         InputError: with `FILE:LINE`: a row of an item with other steps or another number of scores, a score out of range, two rows of one
             item that differ, rows of several PRMs, no row of any item.
@@ -159,16 +151,11 @@ def from_scores(items: Sequence[Item], path: str | Path, *, threshold: float | N
 
 
 def from_labels(items: Sequence[Item], path: str | Path, *, judge: str | None = None) -> Suggested:
-    """Read labels in any format that `stepmark convert` reads.
+    """Read labels of a `judge`, by name or by the part of it before ":" (None: the only one there is), in any format that `stepmark convert` reads.
 
     A rating is taken as it is, with the judge's confidence as the score of a step that it calls right, and one minus it of a step that it
     calls wrong. Where a step has rollouts and no rating, the score is the share of them that succeeded, and any success means right
     (Math-Shepherd's hard labels).
-
-    Args:
-        items: to join to.
-        path: the file.
-        judge: whose judgements, by name or by the part of it before ":". None: the only one there is.
 
     Raises:
         InputError: as `from_scores`; several judges and none named; none of that name.
@@ -268,27 +255,19 @@ def _text_key(problem: str, steps: Iterable[str]) -> str:
 
 
 def _check_texts(item: Item, row: _SourceRow) -> None:
-    own, problem = item.solution.texts, item.solution.problem.text
-    if row.problem is not None and row.problem.strip() != problem.strip():
-        raise InputError(
-            f"this row has the id of the item {item.id!r} and another problem: {row.problem[:60]!r} and not {problem[:60]!r}",
-            where=row.where,
-            field="problem",
-        )
-    steps = own if row.steps is None else row.steps
-    if len(steps) != len(own):
-        raise InputError(
-            f"expected the {len(own)} steps of the item {item.id!r}, found {len(steps)}",
-            where=row.where,
-            field="steps",
-        )
-    for number, (theirs, mine) in enumerate(zip(steps, own, strict=True)):
-        if theirs.strip() != mine.strip():
+    """Refuse a row with the item's id and another problem or other steps."""
+    own = item.solution.texts
+    if row.steps is not None and len(row.steps) != len(own):
+        message = f"expected the {len(own)} steps of the item {item.id!r}, found {len(row.steps)}"
+        raise InputError(message, where=row.where, field="steps")
+    pairs = [("problem", row.problem, item.solution.problem.text)]
+    pairs += [(f"step {k} (0-based)", theirs, own[k]) for k, theirs in enumerate(row.steps or ())]
+    for name, theirs, mine in pairs:
+        if theirs is not None and theirs.strip() != mine.strip():
             raise InputError(
-                f"step {number} (0-based) of the item {item.id!r} is {mine[:60]!r}, here it is {theirs[:60]!r}: these numbers "
-                "are of another solution",
+                f"{name} of the item {item.id!r} is {mine[:60]!r}, here it is {theirs[:60]!r}: these numbers are of another solution",
                 where=row.where,
-                field="steps",
+                field=name.partition(" ")[0].replace("step", "steps"),
             )
 
 

@@ -41,10 +41,8 @@ class _Job:
 class Writer:
     """Groups the writes of one event loop into transactions, in a thread of its own.
 
-    Args:
-        database: where to.
-        refused: called in the loop with the row of each change that could not be stored, before its future fails and before any later batch
-            begins: what was built on it in memory must go.
+    `refused` is called in the loop with the row of each change that could not be stored, before its future fails and before any later batch
+    begins: what was built on it in memory must go.
     """
 
     def __init__(self, database: Database, *, refused: Callable[[ChangeRow], None]) -> None:
