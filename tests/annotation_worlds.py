@@ -142,10 +142,7 @@ class World:
 
 @asynccontextmanager
 async def serving(
-    url: str | Path,
-    items: Sequence[Item] = (),
-    project: Project | None = None,
-    clock: Clock | None = None,
+    url: str | Path, items: Sequence[Item] = (), project: Project | None = None, clock: Clock | None = None
 ) -> AsyncIterator[World]:
     """A running server on a database that may hold a project already."""
     time, chosen = clock or Clock(), project or Project()
@@ -218,6 +215,12 @@ def postgres_url() -> str:
     with psycopg.connect(f"host={host} user=stepmark dbname=postgres", autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"')
     return cluster.format(name)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Asynchronous tests (`pytest.mark.anyio`) run in asyncio."""
+    return "asyncio"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

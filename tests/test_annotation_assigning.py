@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotation_worlds import Clock, an_item, serving, suggestions
+from annotation_worlds import Clock, an_item, anyio_backend, serving, suggestions
 from stepmark.annotation.assigning import Assigning, Assignment, ItemFacts
 from stepmark.annotation.project import Gold, Project, Screening
 
+__all__ = ["anyio_backend"]
+pytestmark = pytest.mark.anyio
 MINUTE = 60.0
 
 
@@ -126,26 +128,22 @@ def test_progress_does_not_tell_gold(work, gold, every, account):
     assert count == told
 
 
-def test_convincing_wrong_answers_come_first(tmp_path):
+async def test_convincing_wrong_answers_come_first(tmp_path):
     """The order is D's (`ordering.active_order`); here: that the server asks it at its start."""
 
-    async def story():
-        items = [
-            an_item("plain"),
-            an_item("sure", suggestions=suggestions(1, 1, 1)),
-            an_item("convincing", suggestions=suggestions(1, 1, 1), outcome=False),
-        ]
-        from dataclasses import replace
+    items = [
+        an_item("plain"),
+        an_item("sure", suggestions=suggestions(1, 1, 1)),
+        an_item("convincing", suggestions=suggestions(1, 1, 1), outcome=False),
+    ]
+    from dataclasses import replace
 
-        items = [
-            replace(item, suggestions=tuple(replace(s, score=0.9) for s in item.suggestions))
-            for item in items
-        ]
-        async with serving(tmp_path / "x.sqlite", items, Project(order="active")) as world:
-            ada = await world.join("ada")
-            assert (await ada.next())["item"]["id"] == "convincing"
-
-    asyncio.run(story())
+    items = [
+        replace(item, suggestions=tuple(replace(s, score=0.9) for s in item.suggestions)) for item in items
+    ]
+    async with serving(tmp_path / "x.sqlite", items, Project(order="active")) as world:
+        ada = await world.join("ada")
+        assert (await ada.next())["item"]["id"] == "convincing"
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,10 +6,11 @@ import asyncio
 import json
 import sqlite3
 import stat
+from contextlib import asynccontextmanager
 
 import pytest
 
-from annotation_worlds import an_item, database_url, serving
+from annotation_worlds import an_item, anyio_backend, database_url, serving
 from stepmark.annotation import tables
 from stepmark.annotation.database import Database, backup, restore
 from stepmark.annotation.prepare import first_code, prepare
@@ -18,7 +19,8 @@ from stepmark.annotation.run import backup_labels, export_labels
 from stepmark.cli import main
 from stepmark.errors import InputError, UsageError
 
-__all__ = ["database_url"]
+__all__ = ["anyio_backend", "database_url"]
+pytestmark = pytest.mark.anyio
 
 
 def everything(url):
@@ -29,22 +31,19 @@ def everything(url):
         }
 
 
-def labelled(url, *, while_running=None):
-    """A project with people and labels; `while_running(world)` is called before the server stops."""
-
-    async def story():
-        async with serving(url, [an_item("one"), an_item("two")]) as world:
-            ada = await world.join("ada")
-            await ada.next()
-            await ada.label("one", 1)
-            if while_running is not None:
-                await while_running(world, ada)
-
-    asyncio.run(story())
+@asynccontextmanager
+async def labelled(url):
+    """A project with people and labels, served."""
+    async with serving(url, [an_item("one"), an_item("two")]) as world:
+        ada = await world.join("ada")
+        await ada.next()
+        await ada.label("one", 1)
+        yield world, ada
 
 
-def test_there_and_back(database_url, tmp_path):
-    labelled(database_url)
+async def test_there_and_back(database_url, tmp_path):
+    async with labelled(database_url):
+        pass
     before = everything(database_url)
     assert len(before["changes"]) == 2 and before["accounts"] and before["audit"]
     copy = tmp_path / "copy.sqlite"
@@ -63,11 +62,11 @@ def test_there_and_back(database_url, tmp_path):
             assert (await bob.next())["item"]["id"] == "two"
             await bob.label("two", 0)
 
-    asyncio.run(on())
+    await on()
 
 
-def test_a_backup_of_a_running_project_is_consistent(database_url, tmp_path):
-    async def tell(world, ada):
+async def test_a_backup_of_a_running_project_is_consistent(database_url, tmp_path):
+    async with labelled(database_url) as (world, ada):
         root = await world.join("root", "admin")
         await ada.next(after="one")
         stop = False
@@ -101,13 +100,13 @@ def test_a_backup_of_a_running_project_is_consistent(database_url, tmp_path):
             lengths.append(len(versions))
         assert lengths == sorted(lengths) and lengths[-1] <= last
 
-    labelled(database_url, while_running=tell)
 
-
-def test_what_is_there_is_not_overwritten(tmp_path):
+async def test_what_is_there_is_not_overwritten(tmp_path):
     here, there, copy = tmp_path / "a.sqlite", tmp_path / "b.sqlite", tmp_path / "copy.sqlite"
-    labelled(here)
-    labelled(there)
+    async with labelled(here):
+        pass
+    async with labelled(there):
+        pass
     kept = everything(there)
     with Database(str(here)) as database:
         backup(database, copy)
@@ -147,7 +146,7 @@ def project(tmp_path):
     return file
 
 
-def test_errands_of_the_command(project, tmp_path, capsys):
+async def test_errands_of_the_command(project, tmp_path, capsys):
     database = project.with_suffix(".annotations.sqlite")
     out, again = tmp_path / "out.jsonl", tmp_path / "again.jsonl"
     assert main(["annotate", "invite", str(database)]) == 2
@@ -158,7 +157,7 @@ def test_errands_of_the_command(project, tmp_path, capsys):
         assert prepare(settings, opened) == 3
         assert first_code(opened) is not None
     assert stat.S_IMODE(database.stat().st_mode) == 0o600
-    labelled_one(database)
+    await labelled_one(database)
 
     words = ["--role", "adjudicator", "--url", "http://127.0.0.1:9000"]
     assert main(["annotate", "invite", str(database), *words]) == 0
@@ -193,14 +192,10 @@ def test_errands_of_the_command(project, tmp_path, capsys):
     assert actions == ["items", "invite", "invite", "join", "invite", "export", "export", "export", "restore"]
 
 
-def labelled_one(database):
-    async def story():
-        async with serving(database) as world:
-            ada = await world.join("ada")
-            item = (await ada.next())["item"]["id"]
-            await ada.label(item, 1)
-
-    asyncio.run(story())
+async def labelled_one(database):
+    async with serving(database) as world:
+        ada = await world.join("ada")
+        await ada.label((await ada.next())["item"]["id"], 1)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +217,7 @@ def test_flags_that_cannot_work(project, capsys, words, said):
     assert said in capsys.readouterr().err
 
 
-def test_starting_again_changes_nothing(project, database_url):
+async def test_starting_again_changes_nothing(project, database_url):
     settings = Project(items=(project,))
     with Database(database_url) as database:
         prepare(settings, database)
@@ -232,7 +227,7 @@ def test_starting_again_changes_nothing(project, database_url):
         with database.reading() as connection:
             assert connection.execute(tables.items.select()).all() == first
             assert len(connection.execute(tables.audit.select()).all()) == 1
-    labelled_one(database_url)
+    await labelled_one(database_url)
     with Database(database_url) as database:
         with pytest.raises(UsageError, match="put the settings back"):
             prepare(Project(items=(project,), mode="per_step"), database)
@@ -241,7 +236,7 @@ def test_starting_again_changes_nothing(project, database_url):
             prepare(settings, database)
 
 
-def test_labels_of_potato_are_taken_over_once(project, database_url, tmp_path):
+async def test_labels_of_potato_are_taken_over_once(project, database_url, tmp_path):
     folder = tmp_path / "annotation_output"
     folder.mkdir()
     inner = json.dumps(
@@ -266,16 +261,11 @@ def test_labels_of_potato_are_taken_over_once(project, database_url, tmp_path):
         for _ in range(2):
             prepare(settings, database)
 
-    async def story():
-        async with serving(database_url, project=settings) as world:
-            root = await world.join("root", "admin")
-            assert [(await root.next(after))["item"]["id"] for after in (None, "i0")] == ["i0", "i2"]
-            token = (await root.post("/api/admin/accounts", {"name": "eve", "new_token": True})).json()[
-                "token"
-            ]
-            client = world.stranger()
-            assert (await client.post("/api/login", json={"token": token})).status_code == 200
-            (mine,) = (await client.get("/api/mine")).json()
-            assert (mine["id"], mine["submitted"]) == ("i1", True)
-
-    asyncio.run(story())
+    async with serving(database_url, project=settings) as world:
+        root = await world.join("root", "admin")
+        assert [(await root.next(after))["item"]["id"] for after in (None, "i0")] == ["i0", "i2"]
+        token = (await root.post("/api/admin/accounts", {"name": "eve", "new_token": True})).json()["token"]
+        client = world.stranger()
+        assert (await client.post("/api/login", json={"token": token})).status_code == 200
+        (mine,) = (await client.get("/api/mine")).json()
+        assert (mine["id"], mine["submitted"]) == ("i1", True)

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from annotation_worlds import database_url
+from annotation_worlds import anyio_backend, database_url
 from ports import lasting_port
 from stepmark.annotation import tables
 from stepmark.annotation.accounts import invite
@@ -25,7 +26,8 @@ from stepmark.annotation.project import Project
 from stepmark.annotation.writer import Writer
 from stepmark.errors import UsageError
 
-__all__ = ["database_url"]
+__all__ = ["anyio_backend", "database_url"]
+pytestmark = pytest.mark.anyio
 
 
 def row(item="i", account=1, version=1, id=None):
@@ -39,21 +41,20 @@ def rows(database):
         ]
 
 
-def writing(url, tell):
-    async def story():
-        refused: list[tuple] = []
-        with Database(url) as database:
-            writer = Writer(database, refused=refused.append)
-            try:
-                await tell(writer, database, refused)
-            finally:
-                await writer.close()
+@asynccontextmanager
+async def writing(url):
+    """A writer, its database, and the rows that it refused."""
+    refused: list[tuple] = []
+    with Database(str(url)) as database:
+        writer = Writer(database, refused=refused.append)
+        try:
+            yield writer, database, refused
+        finally:
+            await writer.close()
 
-    asyncio.run(story())
 
-
-def test_rows_come_back_as_they_went_in(database_url):
-    async def tell(writer, database, refused):
+async def test_rows_come_back_as_they_went_in(database_url):
+    async with writing(database_url) as (writer, database, _):
         given = [
             (
                 "id-1",
@@ -69,13 +70,11 @@ def test_rows_come_back_as_they_went_in(database_url):
         await asyncio.gather(*(writer.change(r) for r in given))
         assert rows(database) == given
 
-    writing(database_url, tell)
 
-
-def test_a_batch_is_one_transaction(tmp_path):
+async def test_a_batch_is_one_transaction(tmp_path):
     """All that waits while one commit runs is the next: a thousand changes are a handful of commits, not a thousand."""
 
-    async def tell(writer, database, refused):
+    async with writing(str(tmp_path / "x.sqlite")) as (writer, database, _):
         from sqlalchemy import event
 
         commits = []
@@ -85,11 +84,9 @@ def test_a_batch_is_one_transaction(tmp_path):
         assert len(commits) <= 3
         assert [r[3] for r in rows(database)] == list(range(1, 1001))
 
-    writing(str(tmp_path / "x.sqlite"), tell)
 
-
-def test_a_refused_change_harms_only_its_own_log(database_url):
-    async def tell(writer, database, refused):
+async def test_a_refused_change_harms_only_its_own_log(database_url):
+    async with writing(database_url) as (writer, database, refused):
         first = row()
         await writer.change(first)
         clash, after = row(), row(version=2)  # another change of version 1, and one that stands on it
@@ -101,11 +98,9 @@ def test_a_refused_change_harms_only_its_own_log(database_url):
         assert [r[1] for r in rows(database)] == ["i", "k"]
         assert refused == [clash, after]
 
-    writing(database_url, tell)
 
-
-def test_what_stands_on_a_refused_change_is_refused_in_the_next_batch_too(tmp_path):
-    async def tell(writer, database, refused):
+async def test_what_stands_on_a_refused_change_is_refused_in_the_next_batch_too(tmp_path):
+    async with writing(str(tmp_path / "x.sqlite")) as (writer, database, _):
         await writer.change(row())
         clash = writer.change(row())
         await asyncio.sleep(0)  # the batch with it begins
@@ -115,11 +110,10 @@ def test_what_stands_on_a_refused_change_is_refused_in_the_next_batch_too(tmp_pa
         assert [type(r) for r in results] == [IntegrityError, IntegrityError]
         assert [r[3] for r in rows(database)] == [1], "no log has a gap"
 
-    writing(str(tmp_path / "x.sqlite"), tell)
 
+async def test_a_call_fails_alone(database_url):
+    async with writing(database_url) as (writer, database, _):
 
-def test_a_call_fails_alone(database_url):
-    async def tell(writer, database, refused):
         def good(connection):
             connection.execute(tables.meta.insert(), {"key": "a", "value": "1"})
             return 7
@@ -135,13 +129,11 @@ def test_a_call_fails_alone(database_url):
             keys = {r.key for r in connection.execute(tables.meta.select())}
         assert "a" in keys and "b" not in keys
 
-    writing(database_url, tell)
 
-
-def test_a_database_that_cannot_write(tmp_path):
+async def test_a_database_that_cannot_write(tmp_path):
     """Nothing is acknowledged, everything is refused, and it goes on when the trouble is over."""
 
-    async def tell(writer, database, refused):
+    async with writing(str(tmp_path / "x.sqlite")) as (writer, database, refused):
         await writer.change(row())
         import sqlite3
 
@@ -157,8 +149,6 @@ def test_a_database_that_cannot_write(tmp_path):
         other.close()
         await writer.change(row(version=2))
         assert [r[3] for r in rows(database)] == [1, 2]
-
-    writing(str(tmp_path / "x.sqlite"), tell)
 
 
 def test_a_password_is_not_shown(tmp_path):

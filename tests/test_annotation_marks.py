@@ -29,13 +29,7 @@ def c(kind: str, **fields: Any) -> Change:
 
 
 def test_undo_and_redo_are_entries_of_the_log():
-    log = [
-        c("rate", step=0, rating=1),
-        c("rate", step=1, rating=1),
-        c("reset"),
-        c("undo"),
-        c("undo"),
-    ]
+    log = [c("rate", step=0, rating=1), c("rate", step=1, rating=1), c("reset"), c("undo"), c("undo")]
     assert fold("per_step", 2, log).ratings == (1, None)
     assert fold("per_step", 2, [*log, c("redo")]).ratings == (1, 1)
     assert fold("per_step", 2, [*log, c("redo"), c("redo")]).ratings == (None, None)
@@ -171,11 +165,7 @@ class Slow:
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    st.sampled_from(["first_error", "per_step"]),
-    st.booleans(),
-    st.lists(VALID | CHANGES, max_size=40),
-)
+@given(st.sampled_from(["first_error", "per_step"]), st.booleans(), st.lists(VALID | CHANGES, max_size=40))
 def test_undo_is_the_state_before(mode, neutral, log):
     folding, slow = Folding(mode, 4, allow_neutral=neutral), Slow(4)
     taken = []

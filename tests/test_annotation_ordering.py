@@ -56,12 +56,6 @@ def test_a_wrong_answer_with_an_unread_step_is_not_convincing():
     assert ranked(items) == ["read", "unread"]
 
 
-def test_at_the_borders():
-    # A score at the threshold is no error; an uncertainty at its border is uncertain.
-    items = [item("disputed"), item("uncertain", 0.75), item("at the threshold", 0.5, outcome=False)]
-    assert ranked(items, disputed={"disputed": 1.0}) == ["at the threshold", "uncertain", "disputed"]
-
-
 def test_ties_stay_as_given():
     names = ["z", "a", "m", "b"]
     assert ranked([item(name, 0.9, outcome=False) for name in names]) == names

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stepmark.annotation.marks import Change
-from stepmark.annotation.project import Project, check_change, load_project
-from stepmark.errors import InputError, StepmarkError
+from stepmark.annotation.project import load_project
+from stepmark.errors import InputError
 
 
 def made(folder: Path, text: str) -> Path:
@@ -98,15 +97,3 @@ def test_yaml_that_is_none(tmp_path):
             load_project(made(tmp_path, text))
     with pytest.raises(InputError, match="Did you mean"):
         load_project(made(tmp_path, "items: items.jsonl\n"), {"overlp": 2})
-
-
-def test_what_the_project_says_of_a_change():
-    project = Project(error_types=("sign", "logic"))
-    check_change(project, Change(kind="error_type", step=0, text="sign"))
-    check_change(project, Change(kind="note", text="x" * 4000))
-    with pytest.raises(StepmarkError, match="'logic'"):
-        check_change(project, Change(kind="error_type", step=0, text="logik"))
-    with pytest.raises(InputError, match="4000 characters, found 4001"):
-        check_change(project, Change(kind="note", text="x" * 4001))
-    with pytest.raises(InputError, match="no error types"):
-        check_change(Project(), Change(kind="error_type", step=0, text="sign"))

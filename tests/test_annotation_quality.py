@@ -6,11 +6,7 @@ import pytest
 
 from stepmark.annotation.items import Item, Suggestion
 from stepmark.annotation.marks import Answer, marks_of_first_error, marks_of_ratings
-from stepmark.annotation.quality import (
-    annotator_progress,
-    annotator_quality,
-    project_progress,
-)
+from stepmark.annotation.quality import annotator_quality, project_progress
 from stepmark.records import Solution
 
 
@@ -81,23 +77,6 @@ def test_overrides():
     assert (found.overridden.count, found.overridden.of, found.overridden.value) == (2, 5, 0.4)
     assert (found.adopted.of, found.adopted.value) == (0, None)
     assert annotator_quality("Ann", items, answers, shown=False).overridden.value is None
-
-
-def test_progress_of_one():
-    items = [item("a"), item("b"), item("c"), item("d"), known("g", 1, "gold"), known("s", 1, "screening")]
-    answers = [
-        answer("Ann", "a", seconds=10.0),
-        answer("Ann", "s", seconds=99.0),
-        answer("Ann", "b", seconds=5.0, submitted=False),
-        answer("Bob", "c", seconds=30.0),
-        answer("Bob", "g", seconds=30.0),
-    ]
-    # With an overlap of 1, c is Bob's; b, d and the gold item (everyone's) may still come.
-    found = annotator_progress("Ann", items, answers)
-    assert (found.submitted, found.of, found.seconds_each, found.work_left, found.eta) == (1, 4, 10, 30, None)
-    assert annotator_progress("Ann", items, answers, overlap=2).of == 5
-    fresh = annotator_progress("Cid", items, answers)
-    assert (fresh.submitted, fresh.of, fresh.seconds_each, fresh.work_left) == (0, 3, None, None)
 
 
 def test_progress_of_all():

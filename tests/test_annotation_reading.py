@@ -101,11 +101,7 @@ def test_evidence_is_a_score_and_no_rating(tmp_path):
 
 
 def test_several_judges(tmp_path):
-    row = labels(
-        [said("a", 1), said("b", 1), said("c", -1)],
-        [said("a", -1), said("b", -1)],
-        [said("a", 1)],
-    )
+    row = labels([said("a", 1), said("b", 1), said("c", -1)], [said("a", -1), said("b", -1)], [said("a", 1)])
     (item,) = read(tmp_path, row)
     # a and b outvote c on step 0, and agree on step 1; a alone goes on from there.
     assert [s.rating for s in item.suggestions] == [1, -1, 1]

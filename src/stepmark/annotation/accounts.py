@@ -105,13 +105,7 @@ def audit(
 def invite(connection: Connection, role: Role, *, uses: int, hours: float, by: str | None, at: float) -> str:
     """Make an invitation and give its code, which is stored nowhere."""
     code, expires = new_secret(), at + hours * 3600
-    row = {
-        "code_hash": hashed(code),
-        "role": role,
-        "expires": expires,
-        "uses_left": uses,
-        "created_by": by,
-    }
+    row = {"code_hash": hashed(code), "role": role, "expires": expires, "uses_left": uses, "created_by": by}
     connection.execute(tables.invitations.insert(), row)
     audit(connection, at, by, "invite", {"role": role, "uses": uses, "hours": hours})
     return code

@@ -25,17 +25,17 @@ DAY = 86400.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How much is done, and how much time the rest takes."""
+    """How much of a project is done, and how much time the rest takes."""
 
     submitted: int
     of: int
-    """In all: answers asked for (work items times overlap). Of one annotator: items answered and those that still may come."""
+    """In all: work items times overlap."""
     seconds_each: float | None
     """Mean seconds with the page in view of a submitted item; None before the first."""
     work_left: float | None
     """Seconds of work left at that pace, for one person; None until there is a pace."""
     eta: float | None
-    """Seconds by the clock until done, at the rate of the last day; None until two answers give a rate. Of one annotator: None (others share the work)."""
+    """Seconds by the clock until done, at the rate of the last day; None until two answers give a rate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +92,7 @@ class Accuracy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatorQuality:
-    """All figures of one annotator."""
+    """How well and how quickly one annotator works."""
 
     account: str
     gold: Accuracy
@@ -107,23 +107,6 @@ class AnnotatorQuality:
     """Of the steps whose first rating, before suggestions were shown, was not the suggested one, those that were changed to it."""
     unsure: Interval
     """Share of submitted items with an unsure flag; Wilson's interval."""
-    progress: Progress
-
-
-def annotator_progress(
-    account: str, items: Sequence[Item], answers: Iterable[Answer], *, overlap: int = 1
-) -> Progress:
-    """Progress of one annotator. Gold items count like the others: a count without them would reveal which they are.
-
-    An item that `overlap` others have submitted comes to nobody else.
-    """
-    roles = {item.id: item.role for item in items if item.role != "screening"}
-    given = [answer for answer in answers if answer.marks.submitted and answer.item in roles]
-    mine = [answer for answer in given if answer.account == account]
-    others = Counter(answer.item for answer in given if answer.account != account)
-    done = {answer.item for answer in mine}
-    left = sum(id not in done and (role == "gold" or others[id] < overlap) for id, role in roles.items())
-    return _progress(mine, len(mine), left, None)
 
 
 def project_progress(
@@ -133,13 +116,10 @@ def project_progress(
     work = {item.id for item in items if item.role == "work"}
     given = [answer for answer in answers if answer.marks.submitted and answer.item in work]
     submitted = sum(min(overlap, count) for count in Counter(answer.item for answer in given).values())
-    rate = _rate([answer.at for answer in given if answer.at is not None], now)
-    return _progress(given, submitted, len(work) * overlap - submitted, rate)
-
-
-def _progress(given: Sequence[Answer], submitted: int, left: int, rate: float | None) -> Progress:
+    left = len(work) * overlap - submitted
     timed = [answer.seconds for answer in given if answer.seconds > 0]
     each = mean(timed) if timed else None
+    rate = _rate([answer.at for answer in given if answer.at is not None], now)
     return Progress(
         submitted=submitted,
         of=submitted + left,
@@ -237,18 +217,16 @@ def annotator_quality(
     items: Sequence[Item],
     answers: Iterable[Answer],
     *,
-    overlap: int = 1,
     pass_mark: float = 0.75,
     shown: bool = True,
 ) -> AnnotatorQuality:
-    """All figures of one annotator, from the answers of all (the others' decide which items are taken).
+    """Accuracy, speed and use of suggestions of one annotator.
 
     `pass_mark` is of the screening: the share of items to be right, in [0, 1]. `shown`: suggestions are shown at all (`help.show` is not
     "never"); if not, nothing was overridden.
     """
-    everything = list(answers)
     by_id = {item.id: item for item in items}
-    mine = [a for a in everything if a.account == account and a.marks.submitted and a.item in by_id]
+    mine = [a for a in answers if a.account == account and a.marks.submitted and a.item in by_id]
     screening = _accuracy(mine, by_id, "screening")
     to_screen = sum(item.role == "screening" for item in items)
     right = screening.exact.value
@@ -275,7 +253,6 @@ def annotator_quality(
             [final == suggested for first, final, suggested in rated if first not in (None, suggested)]
         ),
         unsure=wilson(sum(bool(answer.marks.unsure) for answer in mine), len(mine)),
-        progress=annotator_progress(account, items, everything, overlap=overlap),
     )
 
 

@@ -155,11 +155,12 @@ async def me(request: Request) -> dict[str, Any]:
             **{name: getattr(project, name) for name in shared},
         },
         "screening": None if screened is None else asdict(screened),
-        "progress": _progress(live, account),
+        "progress": progress_data(live, account),
     }
 
 
-def _progress(live: Live, account: Account) -> dict[str, Any]:
+def progress_data(live: Live, account: Account) -> dict[str, Any]:
+    """How far an account is, for its page."""
     submitted, of, each = live.assigning.progress(account.id)
     return {"submitted": submitted, "of": of, "seconds_each": each}
 
@@ -195,7 +196,9 @@ async def next_item(request: Request) -> Response:
     leased = [live.writer.assignment(one.row) for one in touched]
     try:
         if not isinstance(assignment, Assignment):
-            return JSONResponse({"item": None, "reason": assignment, "progress": _progress(live, account)})
+            return JSONResponse(
+                {"item": None, "reason": assignment, "progress": progress_data(live, account)}
+            )
         if len(live.assigning.all_of(account.id)) > before:
             live.labelling.begin(account.id, live.assigning.items[assignment.item])
         return await _item(live, account, assignment.item)

@@ -28,7 +28,7 @@ from stepmark.annotation.marks import Change, Decision, Marks, marks_data, read_
 from stepmark.annotation.project import Project, check_change
 from stepmark.annotation.quality import annotator_quality, project_progress, step_agreement
 from stepmark.annotation.reading import read_upload
-from stepmark.annotation.routes import StrictModel, account_of, live_of, need
+from stepmark.annotation.routes import StrictModel, account_of, live_of, need, progress_data
 from stepmark.annotation.stored import (
     answers_of,
     check_text,
@@ -143,11 +143,7 @@ def _page(project: Project, item: Item, table: SideBySide) -> dict[str, Any]:
     return {
         **view(item, project),
         "answers": [
-            {
-                "account": called[answer.account],
-                "marks": marks_data(answer.marks),
-                "seconds": answer.seconds,
-            }
+            {"account": called[answer.account], "marks": marks_data(answer.marks), "seconds": answer.seconds}
             for answer in table.answers
         ],
         "first_errors": table.first_errors,
@@ -218,18 +214,14 @@ async def progress(request: Request) -> Response:
     """How far all are, and each annotator's pace, accuracy and overrides."""
     live = live_of(request)
     project = live.project
+    own = {account.name: progress_data(live, account) for account in live.accounts.by_id.values()}
 
     def read(connection: Connection) -> bytes:
         items, answers = items_of(connection), answers_of(connection, project)
+        pass_mark, shown = project.screening.pass_mark, project.help.show != "never"
         annotators = [
-            annotator_quality(
-                name,
-                items,
-                answers,
-                overlap=project.overlap,
-                pass_mark=project.screening.pass_mark,
-                shown=project.help.show != "never",
-            )
+            asdict(annotator_quality(name, items, answers, pass_mark=pass_mark, shown=shown))
+            | {"progress": own[name]}
             for name in sorted({answer.account for answer in answers})
         ]
         whole = project_progress(items, answers, overlap=project.overlap, now=live.clock())

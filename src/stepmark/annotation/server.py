@@ -21,13 +21,7 @@ from stepmark.errors import InputError, StepmarkError, UsageError
 if TYPE_CHECKING:
     from stepmark.annotation.live import Live
 
-ROUTERS = (
-    routes.work,
-    routes.session,
-    routes_admin.disputes_router,
-    routes_admin.admin,
-    routes.pages,
-)
+ROUTERS = (routes.work, routes.session, routes_admin.disputes_router, routes_admin.admin, routes.pages)
 
 
 def build_app(live: Live, site: Site, *, started: Callable[[], None] | None = None) -> FastAPI:

@@ -108,11 +108,7 @@ def titles_of(connection: Connection, items: Set[str]) -> dict[str, str]:
 
 
 def answers_of(
-    connection: Connection,
-    project: Project,
-    *,
-    only: Sequence[str] | None = None,
-    account: int | None = None,
+    connection: Connection, project: Project, *, only: Sequence[str] | None = None, account: int | None = None
 ) -> list[Answer]:
     """Every annotator's marks on every item that they changed (`only` these items, of this `account`), folded from the log."""
     c, a, i = tables.changes, tables.accounts, tables.items
