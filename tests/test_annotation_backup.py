@@ -206,7 +206,7 @@ async def labelled_one(database):
         (["--url", "ftp://x"], "--url ftp://x"),
         (["--url", "http://x/path"], "--url"),
         (["--port", "0"], "--port 0"),
-        (["--judge", "x"], "--suggest"),
+        (["--threshold", "0.5"], "--suggest"),
         (["--database", "mysql://x"], "mysql"),
         (["--database", "/nowhere/at/all/x.sqlite"], "cannot be made"),
         (["--allow-neutral"], "allow_neutral"),

@@ -7,11 +7,10 @@ import json
 import pytest
 
 from stepmark.annotation.items import Item, Suggestion
-from stepmark.annotation.suggesting import from_labels, from_prm, from_scores, suggest
-from stepmark.errors import InputError, UsageError
+from stepmark.annotation.suggesting import from_prm, from_scores, suggest
+from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.records import Judgement, LabelledSolution, Solution
-from stepmark.solutions.interchange import to_row
+from stepmark.records import Solution
 
 RIGHT = ["1 + 1 = 2", "2 + 1 = 3"]
 WRONG = ["1 + 1 = 2", "2 + 1 = 4", "so 4"]
@@ -107,7 +106,7 @@ def test_without_a_row_or_refused(file):
         ({"id": "right", "scores": [0.1, 0.2], "score_kind": "odds"}, "'odds'"),
         ({"id": "right", "scores": [0.1, 0.2], "critiques": ["fine", "fine"]}, "critiques"),
         ({"scores": [0.1, 0.2]}, "expected an id"),
-        ({"id": "right", "scores": [0.9, 0.7]}, "other numbers at .*rows.jsonl:1"),
+        ({"id": "right", "scores": [0.9, 0.7]}, "other scores at .*rows.jsonl:1"),
         ({"id": "wrong", "scores": [0.9, 0.7, 0.1], "prm": "other"}, "scores of one PRM"),
     ],
 )
@@ -115,67 +114,3 @@ def test_rows_that_cannot_be_used(file, row, message):
     with pytest.raises(InputError, match=message) as caught:
         from_scores(ITEMS, file({"id": "right", "scores": [0.9, 0.8]}, row))
     assert str(caught.value.where).endswith("rows.jsonl:2")
-
-
-def labelled(solution, *steps):
-    return to_row(LabelledSolution(solution=solution, judgements=steps))
-
-
-def rollouts(successes, trials=8):
-    return Judgement(kind="value", judge="rollout", successes=successes, trials=trials)
-
-
-def judged(rating, confidence=None, *, judge="judge:m", note=None):
-    return Judgement(kind="correctness", judge=judge, rating=rating, confidence=confidence, note=note)
-
-
-def test_rollout_labels(file):
-    path = file(labelled(ITEMS[1].solution, (rollouts(6),), (rollouts(0),), ()))
-    found = from_labels(ITEMS, path)
-    assert said(found.items[1]) == [(1, 0.75), (-1, 0.0), None]
-    assert found.items[1].suggestions[0].reason == "6 of 8 rollouts succeeded"
-    assert found.items[1].suggestions[0].judge == "rollout"
-    assert found.without == (("right", "no row in rows.jsonl"),)
-    assert suggest(ITEMS, path) == found
-
-
-def test_judged_labels(file):
-    path = file(
-        labelled(
-            ITEMS[1].solution, (judged(1, 0.75),), (judged(-1, 0.75, note="2 + 1 is 3"),), (judged(0, 0.5),)
-        )
-    )
-    found = from_labels(ITEMS, path).items[1].suggestions
-    # Sure of wrong is little chance of right.
-    assert [(one.rating, one.score) for one in found] == [(1, 0.75), (-1, 0.25), (0, None)]
-    assert found[1].reason == "2 + 1 is 3"
-
-
-def test_several_judges(file):
-    row = labelled(ITEMS[0].solution, (rollouts(6), judged(-1)), (judged(1), judged(-1, judge="judge:n")))
-    with pytest.raises(InputError, match="found judge:m, judge:n, rollout: name one"):
-        from_labels(ITEMS, file(row))
-    with pytest.raises(InputError, match="found judge:m, judge:n: name one"):
-        from_labels(ITEMS, file(row), judge="judge")
-    assert said(from_labels(ITEMS, file(row), judge="rollout").items[0]) == [(1, 0.75), None]
-    assert said(suggest(ITEMS, file(row), judge="judge:n").items[0]) == [None, (-1, None)]
-    with pytest.raises(InputError, match="labels of 'human', found none"):
-        from_labels(ITEMS, file(row), judge="human")
-
-
-def test_labels_of_other_steps(file):
-    other = Solution.of("What is 1 + 1 + 1?", ["1 + 1 = 2", "2 + 1 = 5"], id="right")
-    with pytest.raises(InputError, match="another solution") as caught:
-        from_labels(ITEMS, file(labelled(other, (judged(1),), (judged(-1),))))
-    assert str(caught.value.where).endswith("rows.jsonl:1")
-    with pytest.raises(InputError, match="neither the ids nor the texts"):
-        from_labels(ITEMS, file(labelled(Solution.of("?", ["x"]), (judged(1),))))
-
-
-def test_settings_of_the_other_kind(file):
-    with pytest.raises(UsageError, match="only labels have one"):
-        suggest(ITEMS, file({"id": "right", "scores": [0.9, 0.8]}), judge="human")
-    with pytest.raises(UsageError, match="there is no file"):
-        suggest(ITEMS, "default", judge="human")
-    with pytest.raises(UsageError, match="only scores have one"):
-        suggest(ITEMS, file(labelled(ITEMS[0].solution, (judged(1),), ())), threshold=0.5)

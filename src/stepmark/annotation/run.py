@@ -48,7 +48,6 @@ def annotate(
     overlap: int | None = None,
     order: Literal["given", "active"] | None = None,
     suggest: str | None = None,
-    judge: str | None = None,
     threshold: float | None = None,
     columns: Mapping[str, str] | None = None,
     on_start: Callable[[str], None] | None = None,
@@ -67,8 +66,7 @@ def annotate(
         allow_neutral: steps may be neutral, in mode per_step.
         overlap: how many annotators label each item. Default: as the project says, else 1.
         order: active puts convincing wrong answers first, then uncertain and disputed ones. Default: as the project says, else as given.
-        suggest: pre-labels: a PRM's name, a file of `stepmark grade`, or labels in any format that `stepmark.convert` reads.
-        judge: whose labels are suggested, where `suggest` names a file with several judges.
+        suggest: pre-labels: a PRM's name, or a file of `stepmark grade`.
         threshold: a score under it suggests an error. Default: the PRM's own.
         columns: names of columns of the items, where they differ: problem=question,solution=response.
         on_start: called with the database's name once the app listens.
@@ -105,7 +103,7 @@ def annotate(
 
     with Database(where) as opened, opened.lock(), ExitStack() as stack:
         listening = stack.enter_context(_listen(host, port))
-        count = prepare(loaded.project, opened, suggest=_suggester(suggest, judge, threshold))
+        count = prepare(loaded.project, opened, suggest=_suggester(suggest, threshold))
         _say(f"{count:,} item{'' if count == 1 else 's'}; labels are kept in {opened.shown}")
         with opened.writing() as connection:
             store_setting(connection, "link", site.link)
@@ -357,18 +355,17 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _suggester(
-    source: str | None, judge: str | None, threshold: float | None
+    source: str | None, threshold: float | None
 ) -> Callable[[Sequence[Item]], Sequence[Item]] | None:
     if source is None:
-        if judge is not None or threshold is not None:
-            raise UsageError("`judge` and `threshold` are about suggestions: give `suggest` too")
+        if threshold is not None:
+            raise UsageError("`threshold` is of suggestions: give `suggest` too")
         return None
-    chosen = source
 
     def suggester(items: Sequence[Item]) -> Sequence[Item]:
         from stepmark.annotation.suggesting import suggest
 
-        suggested = suggest(items, chosen, threshold=threshold, judge=judge)
+        suggested = suggest(items, source, threshold=threshold)
         if suggested.without:
             item, why = suggested.without[0]
             more = ", …" if len(suggested.without) > 1 else ""
