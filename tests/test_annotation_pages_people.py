@@ -147,14 +147,14 @@ def test_two_tabs_on_one_item(browser: Browser, tmp_path: Path) -> None:
         # What is saved is shown; nothing is decided for the annotator.
         assert ann.states() == ["right", "wrong", "unjudged", "unjudged"]
         assert [change.get("step") for change in site.log("one")] == [1]
-        second.get_by_role("button", name="Put mine on top of it").click()
+        second.get_by_role("button", name="Apply my changes to it").click()
         assert ann.states() == ["right"] * 4
         ann.saved()
         assert [change.get("step") for change in site.log("one")] == [1, -1]
         # The other way round: the first tab now keeps what is saved.
         first.keyboard.press("k")
         first.keyboard.press("x")
-        first.get_by_role("button", name="Keep what is saved").click()
+        first.get_by_role("button", name="Keep the saved version").click()
         ann.page = first
         assert ann.states() == ["right"] * 4
         ann.saved()
