@@ -69,9 +69,8 @@ async def test_no_route_is_left_out(tmp_path):
     async with serving(tmp_path / "x.sqlite") as world:
         assert roles() == TABLE
         assert sorted(paths(world.app.routes)) == sorted(
-            ["/api/openapi.json", "/api/changes", "/api/next", "/static", "/static/katex"]
-            + [path for _, path in TABLE]
-        ), "these, the document, the files, and the quick ways of two, and no others"
+            ["/api/openapi.json", "/static", "/static/katex"] + [path for _, path in TABLE]
+        ), "these, the document and the files, and no others"
         assert (await world.stranger().get("/api/openapi.json")).status_code == 401
 
 

@@ -446,7 +446,8 @@ def read_change(data: Mapping[str, Any], *, where: str | None = None) -> Change:
 
 def change_data(change: Change) -> dict[str, Any]:
     """A change as plain data, without the fields that are null."""
-    return {key: value for key, value in asdict(change).items() if value is not None}
+    fields = ("kind", "step", "rating", "text", "on")
+    return {name: value for name in fields if (value := getattr(change, name)) is not None}
 
 
 def marks_data(marks: Marks) -> dict[str, Any]:

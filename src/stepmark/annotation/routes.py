@@ -218,7 +218,10 @@ async def _item(live: Live, account: Account, id: str) -> Response:
     log = await live.labelling.log(account.id, item)
     view, suggestions = await live.view(id)
     shown = suggestions if live.labelling.shows_suggestions(item, log) else b"null"
-    body = b'{"item":%b,"suggestions":%b,%b' % (view, shown, to_json(log.data)[1:])
+    return _json(b'{"item":%b,"suggestions":%b,%b' % (view, shown, to_json(log.data)[1:]))
+
+
+def _json(body: bytes) -> Response:
     return Response(body, media_type="application/json")
 
 
@@ -237,7 +240,7 @@ async def changes(request: Request) -> Response:
     live, account, body = live_of(request), account_of(request).id, await request.body()
     if b'"changes"' not in body[:16]:
         taken = await live.labelling.take(account, read_body(_CHANGE, body))
-        return JSONResponse(await live.labelling.stored(account, taken))
+        return _json(to_json(await live.labelling.stored(account, taken)))
     # All are taken before any is waited for, so that they share a commit.
     outcomes: list[Taken | RequestError] = []
     for sent in read_body(_CHANGES, body).changes:

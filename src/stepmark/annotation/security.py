@@ -6,15 +6,16 @@ route needs is declared beside the route (`routes.need`). Rates and connections 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hmac import compare_digest
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import cookie_parser
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.applications import Starlette
+from starlette.requests import Request, cookie_parser
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
 
 from stepmark.annotation.accounts import RequestError
 
@@ -28,17 +29,18 @@ PUBLIC = frozenset({"/", "/join", "/health", "/favicon.ico", "/api/join", "/api/
 UPLOADS = "/api/admin/items"
 """The one path whose body may be as large as `Limits.upload_bytes`."""
 
-HEADERS = {
-    "content-security-policy": (
-        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
-        "frame-ancestors 'none'"
+HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+        b"frame-ancestors 'none'",
     ),
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,14 +59,29 @@ class Site:
 
 
 class SecurityMiddleware:
-    """Refuses what no route may see, and adds the security headers."""
+    """Refuses what no route may see, and adds the security headers.
 
-    def __init__(self, app: ASGIApp, *, accounts: Accounts, limits: Limits, site: Site) -> None:
+    Requests in `direct`, by (method, path), go to their endpoint at once: every click is one of them, and the routing of the app costs more
+    than all that they do. They need a session, of whatever role.
+    """
+
+    def __init__(
+        self,
+        app: Starlette,
+        *,
+        accounts: Accounts,
+        limits: Limits,
+        site: Site,
+        direct: Mapping[tuple[str, str], Callable[[Request], Awaitable[Response]]],
+    ) -> None:
         self._app = app
         self._accounts = accounts
         self._limits = limits
-        self._site = site
-        self._origins = frozenset(f"{scheme}://{host}" for host in site.hosts for scheme in ("http", "https"))
+        self._hosts = frozenset(host.encode() for host in site.hosts)
+        self._origins = {
+            b"%b://%b" % (scheme, host) for scheme in (b"http", b"https") for host in self._hosts
+        }
+        self._direct = direct
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
@@ -72,19 +89,24 @@ class SecurityMiddleware:
             await self._app(scope, receive, send)
             return
         started = False
+        cache = b"no-store" if scope["path"].startswith("/api/") else b"no-cache"
 
         async def sending(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
-                headers["cache-control"] = "no-store" if scope["path"].startswith("/api/") else "no-cache"
+                message["headers"] = [*message.get("headers", ()), *HEADERS, (b"cache-control", cache)]
             await send(message)
 
         try:
-            limit = self._check(scope)
-            await self._app(scope, _limited(receive, limit), sending)
+            receiving = _limited(receive, self._check(scope))
+            endpoint = self._direct.get((scope["method"], scope["path"]))
+            if endpoint is None:
+                await self._app(scope, receiving, sending)
+            else:
+                scope["app"] = self._app
+                response = await endpoint(Request(scope, receiving))
+                await response(scope, receive, sending)
         except RequestError as error:
             if started:
                 raise
@@ -92,35 +114,36 @@ class SecurityMiddleware:
 
     def _check(self, scope: Scope) -> int:
         """Check the headers and put the session into the scope. Gives how many bytes the body may have."""
-        headers, path = Headers(scope=scope), scope["path"]
-        if len(headers.getlist("host")) != 1 or headers["host"] not in self._site.hosts:
+        headers, path = dict(scope["headers"]), scope["path"]
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
             message = "expected a Host header with this server's address; open the link that was printed"
             raise RequestError(400, message)
-        session = scope["stepmark.session"] = self._session(headers)
+        session = scope["stepmark.session"] = self._session(headers.get(b"cookie"))
         public = path in PUBLIC or path.startswith("/static/")
         if session is None and not public:
             raise RequestError(
                 401, "expected a session: log in with your token, or open your invitation link"
             )
         if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
-            foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")
-            if foreign or headers.get("origin", next(iter(self._origins))) not in self._origins:
+            foreign = headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
+            if foreign or (b"origin" in headers and headers[b"origin"] not in self._origins):
                 raise RequestError(403, "this request comes from another site's page")
             # Logging in and joining have no session to be forged; their answer is of no use to another site.
-            csrf = headers.get("x-csrf-token", "").encode()
+            csrf = headers.get(b"x-csrf-token", b"")
             if not public and (session is None or not compare_digest(csrf, session.csrf.encode())):
                 raise RequestError(
                     403, "expected the header X-CSRF-Token with the value that /api/me gives; reload the page"
                 )
         limit = self._limits.upload_bytes if path == UPLOADS else self._limits.body_bytes
-        length = headers.get("content-length", "0")
+        length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 18 or int(length) > limit:
             raise too_large(limit)
         return limit
 
-    def _session(self, headers: Headers) -> Session | None:
-        cookie = cookie_parser("; ".join(headers.getlist("cookie"))).get(COOKIE)
-        return None if cookie is None else self._accounts.session(cookie)
+    def _session(self, cookie: bytes | None) -> Session | None:
+        token = None if cookie is None else cookie_parser(cookie.decode("latin-1")).get(COOKIE)
+        return None if token is None else self._accounts.session(token)
 
 
 def too_large(limit: int) -> RequestError:

@@ -11,7 +11,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
 
 from stepmark.annotation import routes, routes_admin
 from stepmark.annotation.accounts import RequestError
@@ -52,12 +51,6 @@ def build_app(live: Live, site: Site, *, started: Callable[[], None] | None = No
         },
     )
     app.state.live, app.state.site = live, site
-    # Every click comes through these two, and FastAPI's own handling of a request costs more than all that they do. They need no role: the
-    # middleware has seen the session, and every account is at least an annotator's.
-    app.router.routes[:0] = [
-        Route("/api/changes", routes.changes, methods=["POST"]),
-        Route("/api/next", routes.next_item),
-    ]
     for router in ROUTERS:
         app.include_router(router)
     app.router.routes += routes.STATIC
@@ -66,7 +59,9 @@ def build_app(live: Live, site: Site, *, started: Callable[[], None] | None = No
 
 def secured(app: FastAPI, live: Live, site: Site) -> SecurityMiddleware:
     """The app behind its security middleware, as it is served."""
-    return SecurityMiddleware(app, accounts=live.accounts, limits=live.project.limits, site=site)
+    direct = {("POST", "/api/changes"): routes.changes, ("GET", "/api/next"): routes.next_item}
+    limits = live.project.limits
+    return SecurityMiddleware(app, accounts=live.accounts, limits=limits, site=site, direct=direct)
 
 
 async def _refused(_request: Request, error: Exception) -> JSONResponse:
