@@ -27,6 +27,9 @@ html_theme = "furo"
 html_title = "stepmark"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
+html_logo = "_static/logo.svg"
+html_favicon = "_static/logo.svg"
+html_extra_path = ["llms.txt"]
 # The one that furo takes by itself underlines the names of modules, as if they were links.
 pygments_dark_style = "github-dark"
 # Curly quotes, but never a dash for the two hyphens of a flag.

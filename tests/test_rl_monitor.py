@@ -32,7 +32,7 @@ from stepmark.rl.rewarding import (  # noqa: E402
     StepSpans,
 )
 from stepmark.rl.trainer import Evaluation, Update  # noqa: E402
-from stepmark.show.evaluation import svg  # noqa: E402
+from stepmark.show.pictures import svg  # noqa: E402
 from stepmark.show.plots import Lines, Mark, Series  # noqa: E402
 from stepmark.show.plots import words as plot_words  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402

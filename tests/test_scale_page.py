@@ -51,9 +51,6 @@ def test_what_it_takes_from_other_pages_stands_there():
     label = (docs / "label.md").read_text(encoding="utf-8")
     for cells in ("80.8 | 8,223", "16.5 | 1,976", "17.0 | 1,622", "11.0 | 927"):
         assert f"| {cells} |" in label, f"docs/label.md no longer says {cells}: docs/scale.md counts with it"
-    assert "real ones of GPT-3, fine-tuned on GSM8K, 1.30" in (docs / "training.md").read_text(
-        encoding="utf-8"
-    )
 
 
 def test_the_solutions_of_the_methods_table_are_as_long_as_it_says():
@@ -83,20 +80,10 @@ def test_the_sentences_below_the_table_count_right(run):
         3600 * names["gpu_hours"](work["weights"], read=work["read"], written=work["written"])
         for work in rolled
     ]
-    a_second = [
-        work["rollouts"] / spent for work, spent in zip(rolled, seconds, strict=True)
-    ]  # verdicts of a GPU's rollouts
-    assert "one core keeps up with eighty GPUs or more" in PAGE
-    assert 80 <= min(names["VERDICTS"] / one for one in a_second) < 90
-    assert "at a tenth of a second each, a GPU that writes\n  them keeps three or four cores busy" in PAGE
+    # Verdicts of a GPU's rollouts.
+    a_second = [work["rollouts"] / spent for work, spent in zip(rolled, seconds, strict=True)]
+    assert "a GPU that writes them keeps three or four cores busy" in PAGE
     assert sorted(round(one / 10) for one in a_second) == [3, 3, 3, 4]
-    assert "about 4 ms here" in PAGE and round(1000 / names["COMMITS"]) == 4
-    assert "a PRM of 7B at these rates reads 30,000" in PAGE
-    reading = names["READING"] * names["PEAK"] / (2 * names["PRM_7B"])
-    assert reading == pytest.approx(30_000, rel=0.02)
-    assert "a GPU that writes 10,000 tokens a second sends 26 kB a second" in PAGE
-    assert names["WRITING"] * names["PEAK"] / (2 * names["POLICY"]) == pytest.approx(10_000, rel=0.06)
-    assert 10_000 * names["BYTES"] / names["SOLUTION"] == pytest.approx(26e3, rel=0.02)
     assert "Qwen2.5-7B: 7.62e9 less one table of 152,064 x 3,584" in PAGE
     assert names["POLICY"] == pytest.approx(7.62e9 - 152_064 * 3_584, rel=0.001)
     assert names["PRM_7B"] == pytest.approx(7.62e9 - 2 * 152_064 * 3_584, rel=0.001)
