@@ -137,10 +137,9 @@ class Stepmark:
         (folder / "items.jsonl").write_text(
             "".join(json.dumps(row) + "\n" for row in solutions(items)), encoding="utf-8"
         )
-        # Everyone labels everything, as in Potato's default; and nobody clicks more than 50 times a second but here.
+        # Everyone labels everything, as in Potato's default.
         (folder / "project.yaml").write_text(
-            "name: step_rewards\nmode: per_step\nitems: [items.jsonl]\noverlap: 100000\n"
-            "limits: {requests_per_second: 100000}\n",
+            "name: step_rewards\nmode: per_step\nitems: [items.jsonl]\noverlap: 100000\n",
             encoding="utf-8",
         )
 

@@ -26,7 +26,7 @@ from stepmark.annotation.live import Live
 from stepmark.annotation.marks import Answer, Decision
 from stepmark.annotation.project import Project
 from stepmark.annotation.security import Site as Place
-from stepmark.annotation.server import build_app, guarded
+from stepmark.annotation.server import build_app, secured
 from stepmark.annotation.stored import answers_of, decisions_of, items_of, store_items
 from stepmark.records import Problem, Solution, Step
 
@@ -57,7 +57,7 @@ class Site:
         self._database = Database(str(self.file))
         live = Live(self.project, self._database)
         place = Place(hosts=frozenset({f"127.0.0.1:{self.port}"}), link=self.url)
-        app = guarded(build_app(live, place), live, place)
+        app = secured(build_app(live, place), live, place)
         config = uvicorn.Config(
             app, host="127.0.0.1", port=self.port, log_level="error", ws="none", timeout_graceful_shutdown=1
         )

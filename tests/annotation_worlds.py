@@ -28,7 +28,7 @@ from stepmark.annotation.live import Live
 from stepmark.annotation.marks import Marks, marks_of_first_error
 from stepmark.annotation.project import Project
 from stepmark.annotation.security import Site
-from stepmark.annotation.server import build_app, guarded
+from stepmark.annotation.server import build_app, secured
 from stepmark.annotation.stored import store_items
 from stepmark.records import Solution
 
@@ -142,10 +142,7 @@ class World:
 
 @asynccontextmanager
 async def serving(
-    url: str | Path,
-    items: Sequence[Item] = (),
-    project: Project | None = None,
-    clock: Clock | None = None,
+    url: str | Path, items: Sequence[Item] = (), project: Project | None = None, clock: Clock | None = None
 ) -> AsyncIterator[World]:
     """A running server on a database that may hold a project already."""
     time, chosen = clock or Clock(), project or Project()
@@ -155,7 +152,7 @@ async def serving(
         live = Live(chosen, database, clock=time)
         site = Site(hosts=frozenset({"127.0.0.1:8000"}), link=BASE)
         app = build_app(live, site)
-        world = World(live, app, guarded(app, live, site), time)
+        world = World(live, app, secured(app, live, site), time)
         await live.start()
         try:
             yield world
@@ -218,6 +215,12 @@ def postgres_url() -> str:
     with psycopg.connect(f"host={host} user=stepmark dbname=postgres", autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"')
     return cluster.format(name)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Asynchronous tests (`pytest.mark.anyio`) run in asyncio."""
+    return "asyncio"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

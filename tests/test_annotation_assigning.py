@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotation_worlds import Clock, an_item, gold_item, serving, suggestions
+from annotation_worlds import Clock, an_item, anyio_backend, serving, suggestions
 from stepmark.annotation.assigning import Assigning, Assignment, ItemFacts
 from stepmark.annotation.project import Gold, Project, Screening
 
+__all__ = ["anyio_backend"]
+pytestmark = pytest.mark.anyio
 MINUTE = 60.0
 
 
@@ -79,16 +81,6 @@ def test_who_has_submitted_keeps_the_place():
     assert given_to(assigning, 1) == "i0"
 
 
-def test_skipping_gives_the_lease_back():
-    assigning = made(2)
-    assert given_to(assigning, 1) == "i0"
-    assert given_to(assigning, 1, after="i0") == "i1"
-    assert assigning.of(1, "i0").state == "released"
-    assert given_to(assigning, 2) == "i0"
-    submit(assigning, 2, "i0")
-    assert given_to(assigning, 1, after="i1") == "i1", "what was skipped comes back when nothing else is left"
-
-
 def test_screening_comes_first_and_decides():
     project = Project(screening=Screening(pass_mark=0.5))
     assigning = made(2, project, s0="screening", s1="screening")
@@ -136,82 +128,22 @@ def test_progress_does_not_tell_gold(work, gold, every, account):
     assert count == told
 
 
-def test_active_order():
-    assigning = Assigning(Project(order="active", overlap=1), Clock())
-    assigning.add_items(facts(f"i{k}", k, order=order) for k, order in enumerate((1.0, 3.0, 2.0, 3.0)))
-    assert given_to(assigning, 1) == "i1"
-    assigning.set_orders({"i0": 9.0})
-    assert [given_to(assigning, account) for account in (2, 3, 4)] == ["i0", "i3", "i2"]
-
-
-def test_convincing_wrong_answers_come_first(tmp_path):
+async def test_convincing_wrong_answers_come_first(tmp_path):
     """The order is D's (`ordering.active_order`); here: that the server asks it at its start."""
 
-    async def story():
-        items = [
-            an_item("plain"),
-            an_item("sure", suggestions=suggestions(1, 1, 1)),
-            an_item("convincing", suggestions=suggestions(1, 1, 1), outcome=False),
-        ]
-        from dataclasses import replace
+    items = [
+        an_item("plain"),
+        an_item("sure", suggestions=suggestions(1, 1, 1)),
+        an_item("convincing", suggestions=suggestions(1, 1, 1), outcome=False),
+    ]
+    from dataclasses import replace
 
-        items = [
-            replace(item, suggestions=tuple(replace(s, score=0.9) for s in item.suggestions))
-            for item in items
-        ]
-        async with serving(tmp_path / "x.sqlite", items, Project(order="active")) as world:
-            ada = await world.join("ada")
-            assert (await ada.next())["item"]["id"] == "convincing"
-
-    asyncio.run(story())
-
-
-def test_screening_over_the_server(tmp_path):
-    async def story():
-        items = [an_item("work"), gold_item("s0", 1, "screening"), gold_item("s1", -1, "screening")]
-        project = Project(screening=Screening(pass_mark=0.75))
-        async with serving(tmp_path / "x.sqlite", items, project) as world:
-            good, bad = await world.join("good"), await world.join("bad")
-            for person, second in ((good, -1), (bad, 0)):
-                assert (await person.next())["item"]["id"] == "s0"
-                await person.label("s0", 1)
-                assert (await person.get("/api/me")).json()["screening"] == {
-                    "done": 1,
-                    "of": 2,
-                    "passed": None,
-                }
-                again = await person.change("s0", 2, "reopen")
-                assert again.status_code == 403 and "final" in again.json()["error"]
-                assert (await person.next(after="s0"))["item"]["id"] == "s1"
-                await person.label("s1", second)
-            assert (await good.next())["item"]["id"] == "work"
-            assert await bad.next() == {
-                "item": None,
-                "reason": "screening-failed",
-                "progress": {"submitted": 0, "of": 1, "seconds_each": None},
-            }
-            assert (await good.get("/api/me")).json()["progress"]["submitted"] == 0
-        async with serving(tmp_path / "x.sqlite", project=project, clock=world.clock) as world:
-            states = [world.live.assigning.screened(account) for account in (1, 2)]
-            assert [state.passed for state in states] == [True, False], "after a restart too"
-
-    asyncio.run(story())
-
-
-def test_a_late_change(tmp_path):
-    async def story():
-        async with serving(tmp_path / "x.sqlite", [an_item("one")]) as world:
-            ada, bob = await world.join("ada"), await world.join("bob")
-            await ada.next()
-            assert (await ada.change("one", 0, "first_error", step=1)).status_code == 200
-            world.clock.now += 31 * MINUTE
-            assert (await bob.next())["item"]["id"] == "one"
-            late = await ada.change("one", 1, "submit")
-            assert late.status_code == 403 and late.json()["reason"] == "lease"
-            assert (await ada.get("/api/items/one")).json()["version"] == 1, "what was acknowledged stays"
-            await bob.label("one", 0)
-
-    asyncio.run(story())
+    items = [
+        replace(item, suggestions=tuple(replace(s, score=0.9) for s in item.suggestions)) for item in items
+    ]
+    async with serving(tmp_path / "x.sqlite", items, Project(order="active")) as world:
+        ada = await world.join("ada")
+        assert (await ada.next())["item"]["id"] == "convincing"
 
 
 @settings(max_examples=60, deadline=None)

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
 import uuid
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from annotation_worlds import database_url
+from annotation_worlds import anyio_backend, database_url
 from ports import lasting_port
 from stepmark.annotation import tables
 from stepmark.annotation.accounts import invite
-from stepmark.annotation.database import Database, Writer
-from stepmark.annotation.database import database_url as as_url
+from stepmark.annotation.database import Database
+from stepmark.annotation.prepare import prepare
 from stepmark.annotation.project import Project
-from stepmark.annotation.server import prepare
-from stepmark.cli import main
+from stepmark.annotation.writer import Writer
 from stepmark.errors import UsageError
 
-__all__ = ["database_url"]
+__all__ = ["anyio_backend", "database_url"]
+pytestmark = pytest.mark.anyio
 
 
 def row(item="i", account=1, version=1, id=None):
@@ -42,21 +41,20 @@ def rows(database):
         ]
 
 
-def writing(url, tell):
-    async def story():
-        refused: list[tuple] = []
-        with Database(url) as database:
-            writer = Writer(database, refused=refused.append)
-            try:
-                await tell(writer, database, refused)
-            finally:
-                await writer.close()
+@asynccontextmanager
+async def writing(url):
+    """A writer, its database, and the rows that it refused."""
+    refused: list[tuple] = []
+    with Database(str(url)) as database:
+        writer = Writer(database, refused=refused.append)
+        try:
+            yield writer, database, refused
+        finally:
+            await writer.close()
 
-    asyncio.run(story())
 
-
-def test_rows_come_back_as_they_went_in(database_url):
-    async def tell(writer, database, refused):
+async def test_rows_come_back_as_they_went_in(database_url):
+    async with writing(database_url) as (writer, database, _):
         given = [
             (
                 "id-1",
@@ -72,13 +70,11 @@ def test_rows_come_back_as_they_went_in(database_url):
         await asyncio.gather(*(writer.change(r) for r in given))
         assert rows(database) == given
 
-    writing(database_url, tell)
 
-
-def test_a_batch_is_one_transaction(tmp_path):
+async def test_a_batch_is_one_transaction(tmp_path):
     """All that waits while one commit runs is the next: a thousand changes are a handful of commits, not a thousand."""
 
-    async def tell(writer, database, refused):
+    async with writing(str(tmp_path / "x.sqlite")) as (writer, database, _):
         from sqlalchemy import event
 
         commits = []
@@ -88,11 +84,9 @@ def test_a_batch_is_one_transaction(tmp_path):
         assert len(commits) <= 3
         assert [r[3] for r in rows(database)] == list(range(1, 1001))
 
-    writing(str(tmp_path / "x.sqlite"), tell)
 
-
-def test_a_refused_change_harms_only_its_own_log(database_url):
-    async def tell(writer, database, refused):
+async def test_a_refused_change_harms_only_its_own_log(database_url):
+    async with writing(database_url) as (writer, database, refused):
         first = row()
         await writer.change(first)
         clash, after = row(), row(version=2)  # another change of version 1, and one that stands on it
@@ -104,11 +98,9 @@ def test_a_refused_change_harms_only_its_own_log(database_url):
         assert [r[1] for r in rows(database)] == ["i", "k"]
         assert refused == [clash, after]
 
-    writing(database_url, tell)
 
-
-def test_what_stands_on_a_refused_change_is_refused_in_the_next_batch_too(tmp_path):
-    async def tell(writer, database, refused):
+async def test_what_stands_on_a_refused_change_is_refused_in_the_next_batch_too(tmp_path):
+    async with writing(str(tmp_path / "x.sqlite")) as (writer, database, _):
         await writer.change(row())
         clash = writer.change(row())
         await asyncio.sleep(0)  # the batch with it begins
@@ -118,11 +110,10 @@ def test_what_stands_on_a_refused_change_is_refused_in_the_next_batch_too(tmp_pa
         assert [type(r) for r in results] == [IntegrityError, IntegrityError]
         assert [r[3] for r in rows(database)] == [1], "no log has a gap"
 
-    writing(str(tmp_path / "x.sqlite"), tell)
 
+async def test_a_call_fails_alone(database_url):
+    async with writing(database_url) as (writer, database, _):
 
-def test_a_call_fails_alone(database_url):
-    async def tell(writer, database, refused):
         def good(connection):
             connection.execute(tables.meta.insert(), {"key": "a", "value": "1"})
             return 7
@@ -138,13 +129,11 @@ def test_a_call_fails_alone(database_url):
             keys = {r.key for r in connection.execute(tables.meta.select())}
         assert "a" in keys and "b" not in keys
 
-    writing(database_url, tell)
 
-
-def test_a_database_that_cannot_write(tmp_path):
+async def test_a_database_that_cannot_write(tmp_path):
     """Nothing is acknowledged, everything is refused, and it goes on when the trouble is over."""
 
-    async def tell(writer, database, refused):
+    async with writing(str(tmp_path / "x.sqlite")) as (writer, database, refused):
         await writer.change(row())
         import sqlite3
 
@@ -160,29 +149,6 @@ def test_a_database_that_cannot_write(tmp_path):
         other.close()
         await writer.change(row(version=2))
         assert [r[3] for r in rows(database)] == [1, 2]
-
-    writing(str(tmp_path / "x.sqlite"), tell)
-
-
-def test_a_full_sync_before_a_commit_returns(tmp_path):
-    with Database(str(tmp_path / "x.sqlite")) as database, database.engine.connect() as connection:
-        for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
-            assert connection.exec_driver_sql(f"PRAGMA {pragma}").scalar() == value
-
-
-def test_urls():
-    assert as_url("a/b.sqlite") == f"sqlite:///{Path('a/b.sqlite').absolute()}"
-    assert as_url("postgres://u@h/n") == as_url("postgresql://u@h/n") == "postgresql+psycopg://u@h/n"
-    for url in ("mysql://x", "sqlite+aiosqlite:///x", "http://x"):
-        with pytest.raises(UsageError, match="expected a file for SQLite"):
-            as_url(url)
-
-
-def test_another_schema(database_url):
-    with Database(database_url) as database, database.writing() as connection:
-        connection.execute(tables.meta.update().where(tables.meta.c.key == "schema").values(value="99"))
-    with pytest.raises(UsageError, match="version 1, found 99"):
-        Database(database_url)
 
 
 def test_a_password_is_not_shown(tmp_path):
@@ -325,77 +291,3 @@ def test_nothing_acknowledged_is_lost_or_doubled(how, database_url, tmp_path):
         versions.setdefault((r[1], r[2]), []).append(r[3])
     assert all(found == list(range(1, len(found) + 1)) for found in versions.values())
     assert len({item for item, _ in versions}) == len(versions), "overlap 1: no item has two annotators"
-
-
-def test_ctrl_c_ends_it_well(tmp_path):
-    server = Server(tmp_path, str(tmp_path / "x.sqlite"))
-    server.start()
-    assert server.end(signal.SIGINT) == 0
-    assert not (tmp_path / "x.sqlite-wal").exists(), "the log is folded into the file"
-
-
-def test_a_lock_leaves_no_file(tmp_path):
-    file = tmp_path / "x.sqlite.lock"
-    with Database(str(tmp_path / "x.sqlite")) as database:
-        with database.lock():
-            assert file.exists()
-            with pytest.raises(UsageError, match="another stepmark serves"), database.lock():
-                pass
-            assert file.exists()  # it is the other's
-        assert not file.exists()
-        with pytest.raises(ZeroDivisionError), database.lock():
-            raise ZeroDivisionError
-        assert not file.exists()
-
-
-def test_a_lock_s_file_that_was_removed_meanwhile_keeps_nobody_out(tmp_path, monkeypatch):
-    """The holder before removes the file between its opening and its locking here."""
-    file, calls = tmp_path / "x.sqlite.lock", []
-    flock = fcntl.flock
-
-    def late(handle, how):
-        if not calls:
-            file.unlink()
-        calls.append(how)
-        flock(handle, how)
-
-    with Database(str(tmp_path / "x.sqlite")) as database:
-        monkeypatch.setattr(fcntl, "flock", late)
-        with database.lock():
-            assert file.exists() and len(calls) == 2
-            with pytest.raises(UsageError, match="another stepmark serves"), database.lock():
-                pass
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["bad.jsonl"], "bad.jsonl:1: not JSON"),
-        (["good.jsonl", "--suggest", "bad.jsonl"], "bad.jsonl:1: not JSON"),
-        (["good.jsonl", "--port", "BUSY"], "cannot be listened on"),
-    ],
-)
-def test_a_refused_start_leaves_nothing(tmp_path, monkeypatch, capsys, words, why):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.jsonl").write_text('{"id": 1')
-    (tmp_path / "good.jsonl").write_text('{"id": "a", "problem": "p", "steps": ["s"]}\n')
-    before = sorted(tmp_path.iterdir())
-    with socket.create_server(("127.0.0.1", lasting_port())) as busy:
-        port = str(busy.getsockname()[1])
-        words = [port if word == "BUSY" else word for word in words]
-        words += [] if "--port" in words else ["--port", str(lasting_port())]
-        assert main(["annotate", *words]) == 2
-    assert why in capsys.readouterr().err
-    assert sorted(tmp_path.iterdir()) == before
-
-
-def test_a_refused_start_keeps_a_project_that_was_there(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.jsonl").write_text('{"id": 1')
-    with Database("bad.annotations.sqlite") as database, database.writing() as connection:
-        invite(connection, "admin", uses=1, hours=1.0, by=None, at=time.time())
-    assert main(["annotate", "bad.jsonl", "--port", str(lasting_port())]) == 2
-    assert "bad.jsonl:1: not JSON" in capsys.readouterr().err
-    assert {path.name for path in tmp_path.iterdir()} == {"bad.jsonl", "bad.annotations.sqlite"}
-    with Database("bad.annotations.sqlite") as database, database.reading() as connection:
-        assert connection.execute(tables.invitations.select()).first() is not None

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepmark.annotation.disputes import aliases, disputes, side_by_side
+from stepmark.annotation.disputes import aliases, disputes, gap, side_by_side
 from stepmark.annotation.items import Item
-from stepmark.annotation.marks import Answer, Decision, Marks, gap, marks_of_first_error, marks_of_ratings
+from stepmark.annotation.marks import Answer, Decision, Marks, marks_of_first_error, marks_of_ratings
 from stepmark.errors import InputError
 from stepmark.records import Solution
 
@@ -61,18 +61,6 @@ def test_worst_first():
     assert found[1].annotators == ("Ann", "Bob", "Cid")
 
 
-def test_opposite_ratings_where_no_first_error_is_known():
-    answers = [rated("Ann", "a", None, 1, -1, 0), rated("Bob", "a", 1, -1, -1, 1)]
-    (found,) = disputes([item("a", 4)], answers)
-    assert (found.kind, found.severity) == ("opposite", 0.5 + 0.5 / 4)
-    assert found.why == "Ann rates step 2 of 4 right, Bob wrong"
-
-
-def test_what_is_not_submitted_is_no_dispute():
-    assert disputes([item("a")], [first("Ann", "a", 1), first("Bob", "a", 2, submitted=False)]) == []
-    assert disputes([item("b")], [first("Ann", "a", 1), first("Bob", "a", 2)]) == []
-
-
 def test_a_decision_takes_it_off():
     answers = [first("Ann", "a", 1), first("Bob", "a", 3)]
     assert disputes([item("a")], answers, [decision("a", 1)]) == []
@@ -105,13 +93,6 @@ def test_a_late_annotator_brings_it_back():
     assert disputes([item("a")], answers, [decision("a", 1, over=("Ann", "Bob", "Cid"))]) == []
 
 
-def test_decided_ones_stand_after_the_open_ones():
-    items = [item("a"), item("b")]
-    answers = [first("Ann", "a", 0), first("Bob", "a", -1), first("Ann", "b", 2), first("Bob", "b", 3)]
-    found = disputes(items, answers, [decision("a", 0)], decided=True)
-    assert [(one.item, one.state) for one in found] == [("b", "open"), ("a", "decided")]
-
-
 def test_side_by_side():
     answers = [first("Bob", "a", 3), first("Ann", "a", 1), first("Cid", "a", 1), first("Dan", "b", 1)]
     found = side_by_side(item("a"), answers)
@@ -123,19 +104,6 @@ def test_side_by_side():
     assert found.decision is None
     with pytest.raises(InputError, match=r"item 'b'.*found none"):
         side_by_side(item("b"), answers[:3])
-
-
-def test_side_by_side_blind():
-    answers = [first("Bob", "a", 3), first("Ann", "a", 1)]
-    found = side_by_side(item("a"), answers, blind=True)
-    letters = aliases("a", ["Ann", "Bob"])
-    assert found.labels == ("A", "B")
-    assert {letters[answer.account] for answer in found.answers} == {"A", "B"}
-    assert [letters[answer.account] for answer in found.answers] == ["A", "B"]
-    (dispute,) = disputes([item("a")], answers, blind=True)
-    assert dispute.annotators == ("A", "B")
-    assert "Ann" not in dispute.why + "".join(found.why)
-    assert "Bob" not in dispute.why + "".join(found.why)
 
 
 def test_the_version_follows_the_answers():

@@ -13,7 +13,7 @@ from stepmark.annotation.exporting import FORMATS, Exporting, export
 from stepmark.annotation.items import Item, Suggestion
 from stepmark.annotation.marks import Answer, Decision, marks_of_first_error, marks_of_ratings
 from stepmark.annotation.project import Help, Project
-from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.errors import InputError
 from stepmark.records import Problem, Solution, Step
 from stepmark.solutions.interchange import Losses, read_labelled
 from stepmark.training.examples import LabelRules, examples
@@ -123,19 +123,6 @@ def test_prm800k_records_as_released():
     }
 
 
-def test_prm800k_says_how_the_walk_ended_and_what_was_control():
-    given_up = each("q", "ann", 1, 0, None, None)
-    given_up = replace(given_up, marks=replace(given_up.marks, unsure=frozenset({None})))
-    items = [item("q"), item("g", role="gold"), item("s", role="screening")]
-    answers = [given_up, each("g", "ann", 1, 1, 1, 1), each("s", "ann", 1, 1, 1, -1)]
-    found = rows(EACH, items, answers, format="prm800k", control=True)
-    assert [row["label"]["finish_reason"] for row in found] == ["give_up", "solution", "found_error"]
-    assert [row["is_quality_control_question"] for row in found] == [False, True, False]
-    assert [row["is_initial_screening_question"] for row in found] == [False, False, True]
-    assert found[0]["label"]["steps"][1]["completions"][0]["rating"] == 0
-    assert len(rows(EACH, items, answers, format="prm800k")) == 1
-
-
 def test_trl_is_cut_where_nobody_judged():
     losses = Losses()
     (row,) = rows(FIRST, [item("q")], [first("q", "ann", 1)], format="trl", losses=losses)
@@ -147,22 +134,6 @@ def test_trl_is_cut_where_nobody_judged():
     assert list(row["meta"]) == ["from", "judge", "kind", "outcome", "annotation"]
     assert row["meta"]["annotation"]["answers"][0]["account"] == "ann"
     assert any("cut before its first step that nobody judged" in what for what in losses.facts()["lost"])
-
-
-def test_math_shepherd_and_processbench():
-    items = [item("q", 2, outcome=True), item("r", 2), item("s", 2, outcome=False)]
-    answers = [first("q", "ann", -1, 2), first("r", "ann", -1, 2), first("s", "ann", 0, 2)]
-    shepherd = rows(FIRST, items, answers, format="math-shepherd")
-    assert shepherd[0]["label"] == "q? Step 1: q step 0 +\nStep 2: q step 1 +"
-    assert shepherd[2]["input"] == "s? Step 1: s step 0 ки"
-    losses = Losses()
-    bench = rows(FIRST, items, answers, format="processbench", losses=losses)
-    assert [(row["id"], row["label"], row["final_answer_correct"]) for row in bench] == [
-        ("q", -1, True),
-        ("s", 0, False),
-    ]
-    assert bench[0]["generator"] == "model-x"
-    assert losses.dropped == 1
 
 
 def test_a_decision_wins_else_agreement():
@@ -199,36 +170,6 @@ def test_a_decision_wins_else_agreement():
         ("a", "human:ann"),
         ("a", "human:bob"),
     ]
-
-
-def test_agreement_of_ratings_is_step_by_step():
-    items = [item("q", 3)]
-    answers = [each("q", "ann", 1, 0, 1), each("q", "bob", 1, 1, 1), each("q", "cem", 1, 0, 1)]
-    (row,) = rows(EACH, items, answers, view="decided")
-    assert ratings(row) == [{"consensus:intersection": 1}, {}, {"consensus:intersection": 1}]
-    (row,) = rows(EACH, items, answers, view="decided", agreement="majority")
-    assert [step[0]["rating"] for step in row["judgements"]] == [1, 0, 1]
-    assert row["judgements"][1][0]["confidence"] == pytest.approx(2 / 3)
-
-
-def test_an_item_that_others_have_still_to_label_is_not_decided():
-    project = replace(FIRST, overlap=2)
-    answers = [first("q", "ann", 1)]
-    losses = Losses()
-    assert rows(project, [item("q")], answers, format="trl", losses=losses) == []
-    assert losses.dropped == 1
-    assert len(rows(project, [item("q")], answers, format="trl", unfinished=True)) == 1
-    assert len(rows(project, [item("q")], answers)) == 1
-
-
-def test_a_neutral_rating_needs_a_decision_where_there_is_no_neutral():
-    answers = [each("q", "ann", 1, 0, 1)]
-    with pytest.raises(InputError, match="`neutral`"):
-        rows(EACH, [item("q", 3)], answers, format="trl")
-    (row,) = rows(EACH, [item("q", 3)], answers, format="trl", neutral="positive")
-    assert row["labels"] == [True, True, True]
-    (row,) = rows(EACH, [item("q", 3)], answers, format="trl", neutral="drop")
-    assert row["labels"] == [True]
 
 
 def test_only_answers_that_count():
@@ -278,17 +219,6 @@ def test_what_a_format_cannot_hold_is_counted():
         assert [count for what, count in lost.items() if "types of errors" in what] == [1]
         assert [count for what, count in lost.items() if "unsure" in what] == [2]
         assert [count for what, count in lost.items() if "how long" in what] == [1]
-
-
-def test_answers_to_something_else_are_refused():
-    with pytest.raises(InputError, match="no item 'x'"):
-        rows(FIRST, [item("q")], [first("x", "ann", 1)])
-    with pytest.raises(InputError, match="marks on 4 steps, found 3"):
-        rows(FIRST, [item("q")], [first("q", "ann", 1, 3)])
-    with pytest.raises(StepmarkError, match="'trl'"):
-        Exporting(format="tlr")
-    with pytest.raises(UsageError, match="holds one"):
-        Exporting(format="trl", view="together")
 
 
 @pytest.mark.parametrize("format", ["stepmark", "prm800k", "trl", "math-shepherd", "processbench"])

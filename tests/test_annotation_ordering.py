@@ -1,14 +1,11 @@
-"""Active order: the tiers, the mix, and that nothing is left to chance."""
+"""Active order: the tiers, and that nothing is left to chance."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stepmark.annotation.items import Item, Suggestion
-from stepmark.annotation.live import ActiveOrder, active_order, uncertainty
-from stepmark.errors import UsageError
+from stepmark.annotation.live import active_order, uncertainty
 from stepmark.records import Solution
 
 
@@ -18,8 +15,8 @@ def item(name, *scores, outcome=None):
     return Item(id=name, solution=Solution.of("Why?", steps), outcome=outcome, suggestions=suggestions)
 
 
-def ranked(items, *settings, **known):
-    order = active_order(items, *settings, **known)
+def ranked(items, **known):
+    order = active_order(items, **known)
     return sorted(order, key=lambda name: -order[name])
 
 
@@ -59,40 +56,6 @@ def test_a_wrong_answer_with_an_unread_step_is_not_convincing():
     assert ranked(items) == ["read", "unread"]
 
 
-def test_the_mix():
-    wrong = [item(f"w{n}", 0.9 - n / 100, outcome=False) for n in range(9)]
-    rest = [item(f"r{n}", 0.5 + n / 100) for n in range(5)]
-    found = ranked([*rest, *wrong], ActiveOrder(convincing=0.8))
-    assert found[:10] == ["w0", "w1", "w2", "w3", "r0", "w4", "w5", "w6", "w7", "r1"]
-    assert found[10:] == ["w8", "r2", "r3", "r4"]
-
-
-@given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 20))
-def test_the_mix_keeps_its_share_at_every_head(wrong, rest, twentieths):
-    share = twentieths / 20
-    items = [item(f"w{n}", 0.9, outcome=False) for n in range(wrong)] + [item(f"r{n}") for n in range(rest)]
-    found = ranked(items, ActiveOrder(convincing=share))
-    assert sorted(found) == sorted(one.id for one in items)
-    seen = 0
-    for count, name in enumerate(found, start=1):
-        seen += name[0] == "w"
-        if seen < wrong and count - seen < rest:
-            # Rounded up, in whole numbers: no float of ours decides.
-            assert seen == -(-count * twentieths // 20)
-
-
-def test_the_threshold_decides_what_convinces():
-    items = [item("low", 0.3, 0.3, outcome=False), item("doubt", 0.31)]
-    assert ranked(items) == ["doubt", "low"]
-    assert ranked(items, ActiveOrder(threshold=0.3)) == ["low", "doubt"]
-
-
-def test_at_the_borders():
-    # A score at the threshold is no error; an uncertainty at its border is uncertain.
-    items = [item("disputed"), item("uncertain", 0.75), item("at the threshold", 0.5, outcome=False)]
-    assert ranked(items, disputed={"disputed": 1.0}) == ["at the threshold", "uncertain", "disputed"]
-
-
 def test_ties_stay_as_given():
     names = ["z", "a", "m", "b"]
     assert ranked([item(name, 0.9, outcome=False) for name in names]) == names
@@ -108,14 +71,3 @@ def test_uncertainty():
     assert uncertainty([None, 0.9]) == pytest.approx(0.2)
     assert uncertainty([]) is None
     assert uncertainty([None]) is None
-    assert uncertainty([0.8], threshold=0.8) == 1
-    assert uncertainty([0.4], threshold=0.8) == 0.5
-    assert uncertainty([0.9], threshold=0.8) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"convincing": 0.0}, {"convincing": 1.1}, {"threshold": 1.0}, {"uncertain": 0.0}]
-)
-def test_settings_out_of_range(wrong):
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        ActiveOrder(**wrong)

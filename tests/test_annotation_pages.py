@@ -11,12 +11,9 @@ import pytest
 from playwright.sync_api import Browser
 
 from annotation_site import Site, chromium, item, person
-from stepmark.annotation.exporting import Exporting, export
 from stepmark.annotation.items import Suggestion, Turn
 from stepmark.annotation.project import Help, Project
 from stepmark.annotation.reading import read_items
-from stepmark.training.examples import Example, LabelRules, examples
-from stepmark.training.run import training_rows
 
 STEPS = (
     "Let $x$ be the number of apples, so $3x + 5 = 20$.",
@@ -53,29 +50,15 @@ def prm800k_row(folder: Path) -> Path:
     return file
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def trained_on(site: Site, folder: Path, format: str) -> list[Example]:
-    """What the trainer reads in an export of the project."""
-    items, answers, decisions = site.everything()
-    file = folder / f"{format}.jsonl"
-    rows = list(export(site.project, items, answers, decisions, Exporting(format=format)))
-    assert all(isinstance(row, dict) for row in rows), rows
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return list(examples(training_rows([str(file)]), LabelRules()))
-
-
-def targets(example: Example) -> list[float | None]:
-    return [None if target is None else target.value for target in example.targets]
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
 
 
 def test_a_prm800k_item_by_keyboard_in_the_mode_first_error(browser: Browser, folder: Path) -> None:
@@ -111,12 +94,6 @@ def test_a_prm800k_item_by_keyboard_in_the_mode_first_error(browser: Browser, fo
         assert answer.marks.unsure == {1}
         assert 0 < answer.seconds < 120
 
-        (example,) = trained_on(site, folder, "trl")
-        assert [step.text for step in example.solution.steps][:3] == list(STEPS[:3])
-        # TRL's rows know no doubt: the unsure step has no label there, as what was not judged.
-        assert targets(example)[2:3] == [0.0]
-        assert targets(example)[0] == 1.0
-
 
 def test_a_prm800k_item_by_keyboard_in_the_mode_per_step(browser: Browser, folder: Path) -> None:
     project = Project(items=(prm800k_row(folder),), mode="per_step", allow_neutral=True)
@@ -144,32 +121,6 @@ def test_a_prm800k_item_by_keyboard_in_the_mode_per_step(browser: Browser, folde
         page.get_by_role("heading", name="All done").wait_for()
         (answer,) = site.answers().values()
         assert answer.marks.ratings == (1, 1, -1, None)
-        (example,) = trained_on(site, folder, "stepmark")
-        assert targets(example) == [1.0, 1.0, 0.0, None]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_a_tiny_model_trains_on_what_was_labelled(browser: Browser, folder: Path) -> None:
-    import torch
-
-    from stepmark.cli import main
-    from tiny_base import write_base
-
-    torch.set_num_threads(1)
-    names = [f"item-{at}" for at in range(6)]
-    items = [item(name, *STEPS, problem=f"Problem {name}: if $3x+5=20$, what is the sum?") for name in names]
-    with Site(folder, Project(), items) as site, person(browser, site) as ann:
-        ann.join("annotator", "Ann")
-        for at, name in enumerate(names):
-            ann.at(name)
-            ann.keys(*(("e", "s") if at % 2 else ("j", "j", "x", "s")))
-        ann.page.get_by_role("heading", name="All done").wait_for()
-        assert len(trained_on(site, folder, "trl")) == 6
-    base = write_base(folder / "base")
-    words = ["train", folder / "trl.jsonl", "--base", base, "--out", folder / "prm", "--dtype", "float32"]
-    assert main([*map(str, words), "--epochs", "1", "--lora-rank", "2", "--held-out", "0"]) == 0
-    assert (folder / "prm").is_dir()
 
 
 def test_suggestions_are_accepted_or_overridden_before_an_item_counts(browser: Browser, folder: Path) -> None:
@@ -192,22 +143,6 @@ def test_suggestions_are_accepted_or_overridden_before_an_item_counts(browser: B
         (answer,) = site.answers().values()
         assert answer.marks.ratings == (1, -1, -1)
         assert answer.marks.verified == {0, 1, 2}
-
-
-def test_suggestions_after_the_first_pass(browser: Browser, folder: Path) -> None:
-    said = (Suggestion(judge="a-prm", rating=-1, score=0.1, reason="No."), None)
-    with Site(folder, Project(help=Help(show="after")), [item("one", "A.", "B.", suggestions=said)]) as site:
-        with person(browser, site) as ann:
-            ann.join("annotator", "Ann")
-            page = ann.page
-            assert page.locator(".suggestion").count() == 0
-            ann.keys("e", "s")
-            page.wait_for_selector(".suggestion")
-            ann.keys("r", "a", "s")
-            page.get_by_role("heading", name="All done").wait_for()
-        (answer,) = site.answers().values()
-        assert answer.first_pass is not None
-        assert (answer.first_pass.first_error, answer.marks.first_error) == (-1, 0)
 
 
 def test_the_control_stands_beside_each_step_of_a_trace(browser: Browser, folder: Path) -> None:
@@ -416,37 +351,3 @@ def test_a_screen_reader_hears_where_one_is(browser: Browser, folder: Path) -> N
         page.get_by_label("Single-letter keys").select_option("off")
         ann.keys("Escape", "1")
         assert ann.states() == ["right", "none"]
-
-
-def test_the_page_says_what_is_asked_and_how_much_is_done(browser: Browser, folder: Path) -> None:
-    items = [item(f"i{number}", *STEPS) for number in range(3)]
-    with Site(folder, Project(items=(Path("apples.jsonl"),)), items) as site, person(browser, site) as ann:
-        ann.join("annotator", "Ann")
-        page = ann.page
-        assert page.title() == "apples – stepmark" and page.locator(".brand").inner_text() == "apples"
-        for number in range(3):
-            ann.at(f"i{number}")
-            task = page.locator(".task").inner_text()
-            assert task == "Find the first wrong step of the solution, or say that no step is wrong."
-            ann.keys("e", "s")
-        page.get_by_role("heading", name="All done").wait_for()
-        assert page.locator(".nothing .note").inner_text().startswith("3 of 3 submitted")
-        assert page.locator(".progress .note").inner_text().startswith("3 of 3")
-
-
-def test_an_item_of_others(browser: Browser, folder: Path) -> None:
-    with (
-        Site(folder, Project(), [item("one", *STEPS), item("two", *STEPS)]) as site,
-        person(browser, site) as ann,
-    ):
-        ann.join("annotator", "Ann")
-        ann.at("one")
-        ann.page.goto(f"{site.url}/#/item/two")
-        ann.page.get_by_role("heading", name="This item cannot be opened").wait_for()
-        words = ann.page.locator(".nothing").inner_text()
-        assert (
-            "this item is not assigned to you: choose Label for your next one" in words
-            and "/api" not in words
-        )
-        ann.page.get_by_role("button", name="Next item").click()
-        ann.at("one")

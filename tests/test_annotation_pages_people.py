@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Error, Route
+from playwright.sync_api import Browser, Route
 
 from annotation_site import PATIENCE, Site, chromium, item, person
 from stepmark.annotation.project import Project
-from stepmark.annotation.run import REFUSED_BY_BROWSERS
 
 STEPS = ("We add: $2 + 2 = 4$.", "We double: $8$.", "We halve: $3$.", "So the answer is $3$.")
 
@@ -148,53 +147,18 @@ def test_two_tabs_on_one_item(browser: Browser, tmp_path: Path) -> None:
         # What is saved is shown; nothing is decided for the annotator.
         assert ann.states() == ["right", "wrong", "unjudged", "unjudged"]
         assert [change.get("step") for change in site.log("one")] == [1]
-        second.get_by_role("button", name="Put mine on top of it").click()
+        second.get_by_role("button", name="Apply my changes to it").click()
         assert ann.states() == ["right"] * 4
         ann.saved()
         assert [change.get("step") for change in site.log("one")] == [1, -1]
         # The other way round: the first tab now keeps what is saved.
         first.keyboard.press("k")
         first.keyboard.press("x")
-        first.get_by_role("button", name="Keep what is saved").click()
+        first.get_by_role("button", name="Keep the saved version").click()
         ann.page = first
         assert ann.states() == ["right"] * 4
         ann.saved()
         assert len(site.log("one")) == 2
-
-
-def test_a_session_that_ends_is_begun_again_and_goes_on(browser: Browser, tmp_path: Path) -> None:
-    with Site(tmp_path, Project(), [item("one", *STEPS)]) as site, person(browser, site) as ann:
-        token = ann.join("annotator", "Ann")
-        ann.at("one")
-        ann.context.clear_cookies()
-        ann.keys("j", "x")
-        ann.page.get_by_role("heading", name="Your session has ended").wait_for()
-        assert ann.states() == ["right", "wrong", "unjudged", "unjudged"]
-        ann.page.get_by_label("Your token").fill(token)
-        ann.keys("Enter")
-        ann.saved()
-        assert [change.get("step") for change in site.log("one")] == [1]
-
-
-def test_a_server_that_asks_to_wait_is_waited_for(browser: Browser, tmp_path: Path) -> None:
-    with Site(tmp_path, Project(), [item("one", *STEPS)]) as site, person(browser, site) as ann:
-        ann.join("annotator", "Ann")
-        ann.at("one")
-        asked: list[float] = []
-
-        def busy(route: Route) -> None:
-            asked.append(1.0)
-            if len(asked) == 1:
-                route.fulfill(status=429, headers={"Retry-After": "4"}, json={"error": "too often"})
-            else:
-                route.continue_()
-
-        ann.page.route("**/api/changes", busy)
-        ann.keys("e")
-        ann.page.locator(".saved", has_text="the server asks to wait").wait_for()
-        ann.saved()
-        assert len(asked) == 2
-        assert len(site.log("one")) == 1
 
 
 def test_an_admin_invites_uploads_and_exports(browser: Browser, tmp_path: Path) -> None:
@@ -238,18 +202,3 @@ def test_an_admin_invites_uploads_and_exports(browser: Browser, tmp_path: Path) 
         (row,) = map(json.loads, Path(download.value.path()).read_text().splitlines())
         assert row["labels"] == [True] * 4
         assert ann.site.answers()["one", "Ann"].marks.first_error == -1
-
-
-def test_ports_that_browsers_refuse(browser: Browser) -> None:
-    beside = {port + by for port in REFUSED_BY_BROWSERS for by in (-1, 1)} - REFUSED_BY_BROWSERS
-    page = browser.new_page()
-    refused = set()
-    for port in sorted(REFUSED_BY_BROWSERS | beside):
-        try:
-            page.goto(f"http://127.0.0.1:{port}/")
-        except Error as error:  # mostly because nobody listens
-            if "ERR_UNSAFE_PORT" in error.message:
-                refused.add(port)
-    page.close()
-    # Other browsers refuse 4190 and 6679 too, this one leaves them.
-    assert refused | {4190, 6679} == REFUSED_BY_BROWSERS

@@ -7,7 +7,6 @@ import random
 import re
 import shutil
 import subprocess
-import unicodedata
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ import pytest
 
 from stepmark.annotation.marks import Folding, marks_data, read_change
 from stepmark.errors import InputError
-from stepmark.show import colour
 from stepmark.show.html import pieces
-from stepmark.show.text import INVISIBLE, code_point, visible
+from stepmark.show.text import visible
 
 WEB = Path(str(files("stepmark.annotation") / "web"))
 NODE = shutil.which("node")
@@ -185,45 +183,6 @@ def test_the_page_shows_hidden_characters_as_python_does(tmp_path: Path) -> None
     assert node(tmp_path, ["dom.js"], code, texts) == [visible(text) for text in texts]
 
 
-def test_json_is_set_on_several_lines_without_changing_a_number(tmp_path: Path) -> None:
-    given = [
-        '{"id":12345678901234567890,"list":[1.0,2e5,{}],"text":"a, b: {c} \\" d"}',
-        "[]",
-        "not {json}",
-        '{"open": ',
-    ]
-    code = 'import { indented } from "./code.js";\nconst made = given.map(indented);'
-    made = node(tmp_path, ["code.js", "dom.js"], code, given)
-    assert made[0] == (
-        '{\n  "id": 12345678901234567890,\n  "list": [\n    1.0,\n    2e5,\n    {}\n  ],\n  "text": "a, b: {c} \\" d"\n}'
-    )
-    assert made[1:] == given[1:]
-
-
-@pytest.mark.parametrize("mode", ["light", "dark"])
-def test_the_page_has_the_colours_of_the_reports(mode: colour.Mode) -> None:
-    css = (WEB / "base.css").read_text()
-    blocks = re.findall(
-        r":root(?:\[data-theme=dark\]|:not\(\[data-theme=light\]\))?\{(color-scheme:(\w+);.*?)\}", css, re.S
-    )
-    found = [dict(re.findall(r"--([\w-]+):(#\w+)", block)) for block, scheme in blocks if scheme == mode]
-    assert len(found) == (1 if mode == "light" else 2)
-    expected = {"ink": colour.INK[mode], "muted": colour.MUTED[mode], "panel": colour.PAGE[mode]}
-    for name, place in {"bad": 0.0, "warn": 0.5, "good": 1.0, "grey": None}.items():
-        shade = colour.shade(place, mode)
-        expected |= {name: shade.strong, f"{name}-tint": shade.tint}
-    for palette in found:
-        assert {name: palette[name] for name in expected} == {n: colour.hexa(v) for n, v in expected.items()}
-        # What is written in them: text on tints, white or black on what is pressed (WCAG 2.2, 1.4.3 and 1.4.11).
-        rgb = {n: tuple(int(v[k : k + 2], 16) for k in (1, 3, 5)) for n, v in palette.items() if len(v) == 7}
-        for tint in ("panel", "bad-tint", "warn-tint", "good-tint", "grey-tint", "ground"):
-            assert colour.contrast(rgb["ink"], rgb[tint]) >= 4.5
-            assert colour.contrast(rgb["muted"], rgb[tint]) >= 4.5
-        for strong in ("bad", "good"):
-            assert colour.contrast(rgb["panel"], rgb[strong]) >= 4.5
-        assert colour.contrast(rgb["panel"], rgb["warn"]) >= 3
-
-
 def test_no_page_file_puts_text_in_as_html_or_names_another_place() -> None:
     for file in [*WEB.glob("*.js"), *WEB.glob("*.html"), *WEB.glob("*.css")]:
         text = file.read_text()
@@ -323,50 +282,3 @@ def test_whatever_fails_on_the_way_every_change_is_stored_once_and_in_order(tmp_
     for one in node(tmp_path, ["outbox.js", "api.js"], OUTBOX, plays):
         assert one["found"] == one["wanted"]
         assert (one["left"], one["clashes"]) == (0, 0)
-
-
-def test_every_key_is_told_of_in_the_docs(tmp_path: Path) -> None:
-    code = 'import { KEYS, keyName } from "./keys.js";\nconst made = KEYS.map(({ keys, only }) => [keys.map(keyName), only ?? null]);'
-    page = (Path(__file__).parents[1] / "docs" / "annotate.md").read_text()
-    told = set(re.findall(r"`([^`\s]+)`", page))
-    for names, _ in node(tmp_path, ["keys.js"], code, None):
-        # Of an action at least the first key; "Shift+u" is told of as "with Shift, `u`".
-        assert names[0] in told or names[0].removeprefix("Shift+") in told, names
-
-
-def test_no_key_means_two_things_at_once(tmp_path: Path) -> None:
-    code = """import { keysOf } from "./keys.js";
-const made = given.map((when) => keysOf(new Set(when)).flatMap(({ keys }) => keys));"""
-    shared = ["types", "help"]
-    pages = [
-        [mode, who, *shared] for mode in ("first_error", "per_step") for who in ("labelling", "deciding")
-    ]
-    for keys in node(tmp_path, ["keys.js"], code, [*pages, ["per_step", "neutral", "labelling", *shared]]):
-        assert len(keys) == len(set(keys))
-        assert len(keys) > 25
-
-
-def test_the_page_boxes_the_characters_that_python_boxes(tmp_path: Path) -> None:
-    """All characters below the private planes that have no width in Unicode or are joiners and selectors, in several places."""
-    odd = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) == "Cf" or _fills(code)]
-    rng = random.Random(5)
-    around = ["a", "5", " ", "م", "क", "👩", "葛", "✔", "#", "\ufe0f", "\u200d", "x²"]
-    texts = ["".join(rng.choices(around, k=2)) + one + rng.choice(around) for one in odd for _ in range(3)]
-    code = """
-import { boxed, hides } from "./dom.js";
-globalThis.document = { createElement: () => ({ append(...words) { this.words = words.join(""); } }) };
-const made = given.map((text) => [hides(text), boxed(text).map((one) => (typeof one === "string" ? one : [one.words]))]);"""
-    for text, (hides, parts) in zip(texts, node(tmp_path, ["dom.js"], code, texts), strict=True):
-        found = [code_point(one) for one in INVISIBLE.findall(text)]
-        assert hides == bool(found), ascii(text)
-        assert [part[0] for part in parts if isinstance(part, list)] == found, ascii(text)
-        assert "".join(part for part in parts if isinstance(part, str)) == text
-
-
-def _fills(code: int) -> bool:
-    """Variation selectors, and letters that are blank."""
-    return (
-        0xFE00 <= code <= 0xFE0F
-        or 0xE0100 <= code <= 0xE01EF
-        or code in (0x34F, 0x115F, 0x1160, 0x3164, 0xFFA0)
-    )

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from stepmark.annotation.exporting import Exporting, export
-from stepmark.annotation.items import Suggestion
-from stepmark.annotation.marks import Answer, Change, fold, marks_of_first_error, marks_of_ratings
-from stepmark.annotation.project import Help, load_project
+from stepmark.annotation.marks import Answer, Change, fold, marks_of_first_error
+from stepmark.annotation.prepare import read_potato
+from stepmark.annotation.project import load_project
 from stepmark.annotation.reading import read_items
-from stepmark.annotation.server import resumed
 from stepmark.errors import InputError
 from stepmark.solutions.interchange import Losses, Reading, read_labelled
 from stepmark.solutions.interchange.formats import write_labelled
@@ -71,15 +70,6 @@ def test_the_documented_record():
     ]
 
 
-def test_defaults_are_potatos(tmp_path):
-    project = load_project(made(tmp_path, SCHEME)).project
-    assert (project.mode, project.allow_neutral, project.inline_with_trace) == ("first_error", False, False)
-    assert (project.steps_key, project.step_text_key) == ("steps", "action")
-    assert (project.help.show, project.help.require_verification) == ("never", False)
-    words = project.reward_labels
-    assert (words.correct, words.neutral, words.incorrect) == ("Correct", "Neutral", "Wrong")
-
-
 def test_all_options_and_what_is_not_taken_up(tmp_path):
     text = """
 annotation_task_name: Traces
@@ -130,13 +120,16 @@ annotation_schemes:
     ("text", "where", "said"),
     [
         (SCHEME + "    mdoe: per_step\n", "annotation_schemes.0.mdoe", "Did you mean 'mode'"),
-        (SCHEME + "    mode: both\n", "mode", "first_error"),
-        (SCHEME + "    allow_neutral: 1\n", "annotation_schemes.0.allow_neutral", "true or false"),
-        (SCHEME + "    reward_labels: {good: x}\n", "reward_labels.good", "no setting"),
+        (SCHEME + "    mode: both\n", "annotation_schemes.0.mode", "first_error"),
+        (SCHEME + "    allow_neutral: 1\n", "annotation_schemes.0.allow_neutral", "boolean"),
+        (SCHEME + "    reward_labels: {good: x}\n", "annotation_schemes.0.reward_labels.good", "no setting"),
         (SCHEME + "cot_segmentation: {source_key: a}\n", "cot_segmentation", "cut them first"),
-        (SCHEME + "item_propertie: {id_key: a}\n", "item_propertie", "Did you mean 'item_properties'"),
         ("annotation_schemes: [{annotation_type: radio}]\n", "annotation_schemes", "found 0"),
-        ("annotation_schemes: [{annotation_type: process_reward}]\n", "annotation_schemes.0.name", "a text"),
+        (
+            "annotation_schemes: [{annotation_type: process_reward}]\n",
+            "annotation_schemes.0.name",
+            "required",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, text, where, said):
@@ -144,28 +137,6 @@ def test_what_is_wrong_is_named(tmp_path, text, where, said):
     with pytest.raises(InputError, match=said) as caught:
         load_project(file)
     assert caught.value.where == f"{file}:{where}"
-
-
-def test_users_and_tools_turns_are_no_steps(tmp_path):
-    project = load_project(
-        made(tmp_path, SCHEME + "    steps_key: structured_turns\n    inline_with_trace: true\n")
-    ).project
-    (item,) = read_items(project)
-    assert item.solution.problem.text == "Fix it."
-    assert item.solution.texts == ('I look.\nread({"path": "a.py"})', "edit(x = 2)")
-    assert item.solution.steps[0].observation == "\n\nTool:\nx = 1\n\nTool:\n(nothing more)"
-    assert item.potato_index == (1, 3)
-    assert [turn.step for turn in item.trace] == [None, 0, None, 1]
-    assert item.trace[1].calls == (("read", '{"path": "a.py"}'),)
-    assert item.trace[1].outputs == ("x = 1",)
-    answer = Answer(item="t1", account="ann", marks=marks_of_first_error(0, 2))
-    (row,) = export(project, [item], [answer], settings=Exporting(format="potato"))
-    assert row == {
-        "instance_id": "t1",
-        "annotator": "ann",
-        "mode": "first_error",
-        "steps": [{"index": 1, "reward": -1}, {"index": 3, "reward": -1}],
-    }
 
 
 def label(mode: str, rewards: list[Any], **more: Any) -> str:
@@ -183,7 +154,7 @@ def state(folder: Path, person: str, labels: dict[str, str]) -> None:
     (folder / "user_state.json").write_text(json.dumps(document, indent=2))
 
 
-def test_a_folder_of_potatos_is_resumed(tmp_path):
+def test_a_folder_of_potatos_is_read_potato(tmp_path):
     file = made(
         tmp_path,
         SCHEME + "    steps_key: structured_turns\noutput_annotation_dir: out\n",
@@ -206,35 +177,13 @@ def test_a_folder_of_potatos_is_resumed(tmp_path):
     project = load_project(file).project
     assert project.resume == tmp_path / "out"
     losses = Losses()
-    found = resumed(tmp_path / "out", project, read_items(project), losses)
+    found = read_potato(tmp_path / "out", project, read_items(project), losses)
     assert {(one.item, one.account): fold("first_error", 2, one.changes).first_error for one in found} == {
         ("t1", "ann"): 1,
         ("t1", "bob"): -1,
     }
     assert all(one.changes[-1] == Change(kind="submit") for one in found)
     assert losses.dropped == 1
-
-
-def test_resuming_three_way_labels(tmp_path):
-    rows = [{"id": "q", "question": "?", "steps": ["a", "b", "c"]}]
-    file = made(tmp_path, SCHEME + "    mode: per_step\n    allow_neutral: true\n", *rows)
-    exported = {
-        "instance_id": "q",
-        "annotator": "ann",
-        "mode": "per_step",
-        "steps": [
-            {"index": 0, "reward": 0},
-            {"index": 1, "reward": 1, "source": "ai", "verified": True, "ai_reward": 1},
-            {"index": 2, "reward": -1, "source": "ai", "verified": False},
-        ],
-    }
-    (tmp_path / "prm_training_data.jsonl").write_text(json.dumps(exported) + "\n")
-    project = load_project(file).project
-    (one,) = resumed(tmp_path, project, read_items(project))
-    marks = fold("per_step", 3, one.changes, allow_neutral=True)
-    assert (marks.ratings, marks.verified, marks.submitted) == ((0, 1, None), {1}, False)
-    with pytest.raises(InputError, match="found none"):
-        resumed(tmp_path / "data", project, [])
 
 
 def test_an_export_reads_back_as_potatos(tmp_path):
@@ -252,43 +201,10 @@ def test_an_export_reads_back_as_potatos(tmp_path):
         == 1
     )
     (tmp_path / "out.jsonl").write_text(json.dumps(row) + "\n")
-    (back,) = resumed(tmp_path / "out.jsonl", project, items)
+    (back,) = read_potato(tmp_path / "out.jsonl", project, items)
     assert fold("first_error", 3, back.changes) == answer.marks
     (read,) = read_labelled(
         tmp_path / "out.jsonl", settings=Reading(items=str(tmp_path / "data" / "traces.jsonl"))
     )
     assert [[j.rating for j in step] for step in read.labelled.judgements] == [[1], [-1], []]
     assert list(write_labelled([read], "potato")) == [row]
-
-
-def test_unmarked_is_zero_where_neutral_is_not_allowed(tmp_path):
-    file = made(tmp_path, SCHEME + "    mode: per_step\n", {"id": "q", "question": "?", "steps": ["a", "b"]})
-    project = load_project(file).project
-    answer = Answer(item="q", account="ann", marks=marks_of_ratings([-1, None]))
-    (row,) = export(project, read_items(project), [answer], settings=Exporting(format="potato"))
-    assert [step["reward"] for step in row["steps"]] == [-1, 0]
-
-
-def test_what_the_ai_said_stands_beside(tmp_path):
-    from dataclasses import replace
-
-    file = made(
-        tmp_path, SCHEME + "    mode: per_step\n", {"id": "q", "question": "?", "steps": ["a", "b", "c"]}
-    )
-    project = replace(load_project(file).project, help=Help(show="before"))
-    (item,) = read_items(project)
-    said = Suggestion(judge="prm", rating=1, score=0.75)
-    item = replace(item, suggestions=(said, said, None))
-    marks = replace(marks_of_ratings([1, -1, 1]), verified=frozenset({0, 1}))
-    (row,) = export(
-        project,
-        [item],
-        [Answer(item="q", account="ann", marks=marks)],
-        settings=Exporting(format="potato"),
-    )
-    assert [(s["reward"], s["source"], s["ai_reward"], s["verified"]) for s in row["steps"]] == [
-        (1, "ai", 1, True),
-        (-1, "human", 1, True),
-        (1, "human", None, True),
-    ]
-    assert (row["ai_prelabeled"], row["all_verified"]) == (True, True)

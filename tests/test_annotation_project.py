@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stepmark.annotation.marks import Change
-from stepmark.annotation.project import Project, check_change, load_project, setting_names
-from stepmark.errors import InputError, StepmarkError
+from stepmark.annotation.project import load_project
+from stepmark.errors import InputError
 
 
 def made(folder: Path, text: str) -> Path:
@@ -51,33 +50,6 @@ gold: {items: items.jsonl, every: 4}
     assert project.lease_minutes == 5.0
 
 
-@pytest.mark.parametrize(
-    ("settings", "title", "task"),
-    [
-        (
-            "items: items.jsonl",
-            "items",
-            "Find the first wrong step of the solution, or say that no step is wrong.",
-        ),
-        (
-            "items: [round-2.v1.jsonl.gz, items.jsonl]\nmode: per_step",
-            "round-2",
-            "Rate each step of the solution.",
-        ),
-        ("items: items.jsonl\nname: Grapes\ndescription: Look.", "Grapes", "Look."),
-        ("items: items.jsonl\ndescription: ''", "items", ""),
-    ],
-)
-def test_what_annotators_read_at_the_top(tmp_path, settings, title, task):
-    (tmp_path / "round-2.v1.jsonl.gz").write_bytes(b"")
-    project = load_project(made(tmp_path, settings)).project
-    assert (project.title, project.task) == (title, task)
-
-
-def test_a_project_without_files_has_a_name():
-    assert Project().title == "annotations"
-
-
 def test_the_command_line_comes_first(tmp_path, monkeypatch):
     file = made(tmp_path, "items: items.jsonl\noverlap: 2\nhelp: {show: after}\n")
     said = load_project(file, {"overlap": 3, "help": {"require_verification": True}}).project
@@ -91,7 +63,7 @@ def test_the_command_line_comes_first(tmp_path, monkeypatch):
     ("text", "where", "said"),
     [
         ("items: items.jsonl\nmod: per_step\n", "mod", "Did you mean 'mode'"),
-        ("items: items.jsonl\nlimits: {step: 4}\n", "limits.step", "Did you mean 'limits.steps'"),
+        ("items: items.jsonl\nlimits: {step: 4}\n", "limits.step", "Did you mean 'steps'"),
         ("items: items.jsonl\noverlap: two\n", "overlap", "integer"),
         ("items: items.jsonl\noverlap: true\n", "overlap", "integer"),
         ("items: items.jsonl\noverlap: 0\n", "overlap", "greater than or equal to 1, found 0"),
@@ -125,20 +97,3 @@ def test_yaml_that_is_none(tmp_path):
             load_project(made(tmp_path, text))
     with pytest.raises(InputError, match="Did you mean"):
         load_project(made(tmp_path, "items: items.jsonl\n"), {"overlp": 2})
-
-
-def test_what_the_project_says_of_a_change():
-    project = Project(error_types=("sign", "logic"))
-    check_change(project, Change(kind="error_type", step=0, text="sign"))
-    check_change(project, Change(kind="note", text="x" * 4000))
-    with pytest.raises(StepmarkError, match="'logic'"):
-        check_change(project, Change(kind="error_type", step=0, text="logik"))
-    with pytest.raises(InputError, match="4000 characters, found 4001"):
-        check_change(project, Change(kind="note", text="x" * 4001))
-    with pytest.raises(InputError, match="no error types"):
-        check_change(Project(), Change(kind="error_type", step=0, text="sign"))
-
-
-def test_every_setting_has_a_name():
-    names = setting_names()
-    assert {"mode", "help.show", "limits.steps", "gold.every", "reward_labels.neutral"} <= set(names)

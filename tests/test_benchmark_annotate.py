@@ -119,11 +119,6 @@ def test_an_item_is_gone_on_with_where_it_was_left():
     assert clicked(fake)["acknowledged"][0] == "ada 0 1"
 
 
-def test_what_is_not_counted_is_acknowledged_all_the_same():
-    told = clicked(Fake(), warm=0.4, seconds=0.4)
-    assert 0 < told["labels"] < len(told["acknowledged"])
-
-
 def test_a_broken_connection_is_answered_with_the_same_click():
     fake = Fake(drop=7)
     told = clicked(fake)
@@ -154,14 +149,6 @@ def test_potato_is_sent_the_whole_item():
     assert [step["reward"] for step in said["steps"]] == [1, 1, 0]
     assert said["mode"] == "per_step"
     assert len(told["acknowledged"]) == len(fake.bodies)
-
-
-def test_a_refused_label_is_a_failure():
-    class Refusing(Fake):
-        def answer(self, line, body):
-            return super().answer(line, body) if body is None else {"error": "not yours"}
-
-    assert "not yours" in clicked(Refusing())["failure"]
 
 
 @pytest.fixture
@@ -220,17 +207,3 @@ def test_lost_and_doubled(monkeypatch):
     monkeypatch.setattr(annotate, "kill", lambda server: None)
     # Of those before, b's is gone; of those acknowledged, step 2; step 1 stands twice. Step 3 was never acknowledged, which is no fault.
     assert annotate.killed(Server(), Load(), [], seconds=0.0, starting=0.0) == (2, 2, 1, 1.5)
-
-
-def test_items_that_were_touched_are_left():
-    class Server:
-        kind = "potato"
-
-    users = [{"name": "ada", "items": ["i", "j", "k"]}, {"name": "bob", "items": ["i", "j"]}]
-    annotate.go_on(Server(), users, ["ada i 0", "ada i 1", "ada j 0", "bob i 0"])
-    assert [user["items"] for user in users] == [["k"], ["j"]]
-
-
-def test_quantiles():
-    assert annotate.quantile([0.003, 0.001, 0.002], 0.5) == 2
-    assert annotate.quantile([n / 1000 for n in range(1, 101)], 0.99) == 100

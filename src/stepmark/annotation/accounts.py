@@ -1,6 +1,6 @@
 """Accounts, invitations and sessions; codes and tokens are shown once and stored as SHA-256 only.
 
-Each role includes the ones before it: annotator, adjudicator, admin. `Refused` is the error of every request that is not allowed.
+Each role includes the ones before it: annotator, adjudicator, admin.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from sqlalchemy import Connection, func, select
@@ -17,20 +17,18 @@ from sqlalchemy.exc import IntegrityError
 from starlette.exceptions import HTTPException
 
 from stepmark.annotation import tables
-from stepmark.annotation.database import check_text
-from stepmark.errors import InputError
+
+Role = Literal["annotator", "adjudicator", "admin"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+SESSION_DAYS = 7.0
+MOST_NAME = 60
 
 
-class Refused(HTTPException):  # FastAPI lets these pass where it reads bodies
-    """A request that is refused: its status and what the answer says.
+class RequestError(HTTPException):  # FastAPI lets these pass where it reads bodies
+    """A refused request: 400 malformed, 401 no session, 403 not allowed, 404 not there, 409 another version, 413 too large, 503 not stored.
 
-    Args:
-        status: 400 malformed, 401 no session, 403 not allowed, 404 not there, 409 another version, 413 too large, 429 too often,
-            503 not stored.
-        error: what was expected, what was found, what to do.
-        field: the field that it is about.
-        headers: more headers of the answer.
-        more: what else the answer's body holds.
+    `error` says what was expected, what was found, what to do; `field` which field it is about; `more` goes into the answer's body too.
     """
 
     def __init__(
@@ -43,18 +41,7 @@ class Refused(HTTPException):  # FastAPI lets these pass where it reads bodies
         more: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(status, error, headers)
-        self.body: dict[str, Any] = {
-            "error": error,
-            **({} if field is None else {"field": field}),
-            **(more or {}),
-        }
-
-
-Role = Literal["annotator", "adjudicator", "admin"]
-ROLES: tuple[Role, ...] = get_args(Role)
-
-SESSION_DAYS = 7.0
-MOST_NAME = 60
+        self.body: dict[str, Any] = {"error": error} | ({"field": field} if field else {}) | (more or {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,11 +73,11 @@ class Session:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entered:
+class Login:
     """What logging in or joining gives."""
 
-    account: Account
-    session: Session
+    name: str
+    role: Role
     cookie: str
     """The session's token, for the cookie alone."""
     token: str | None = None
@@ -98,7 +85,7 @@ class Entered:
 
 
 def hashed(secret: str) -> str:
-    """SHA-256 of a token, in hexadecimal. Tokens are random and long, so that no salt or slow hash is needed."""
+    """SHA-256 of a token, in hexadecimal. Tokens have 256 random bits, so that no salt or slow hash is needed."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -107,75 +94,137 @@ def new_secret() -> str:
     return secrets.token_urlsafe(32)
 
 
-def checked_name(name: str) -> str:
-    """A name as it is kept: without space around it.
-
-    Raises:
-        Refused: empty, longer than 60 characters, or with characters that do not print.
-    """
-    name = name.strip()
-    if not 1 <= len(name) <= MOST_NAME or not name.isprintable():
-        raise Refused(
-            400,
-            f"expected a name of 1 to {MOST_NAME} printable characters, found {len(name)} characters",
-            field="name",
-        )
-    return name
-
-
-def checked_note(text: str) -> str:
-    """A text that both databases can hold.
-
-    Raises:
-        Refused: it has a NUL character or half a surrogate pair.
-    """
-    try:
-        return check_text(text, what="a text")
-    except InputError as error:
-        raise Refused(400, error.message) from None
-
-
 def audit(
     connection: Connection, at: float, account: str | None, action: str, detail: dict[str, Any]
 ) -> None:
-    """Write down that something was done. Never holds a code, token or hash."""
-    connection.execute(
-        tables.audit.insert(),
-        {"at": at, "account": account, "action": action, "detail": json.dumps(detail)},
-    )
+    """Add a line to the audit log. It never holds a code, token or hash."""
+    row = {"at": at, "account": account, "action": action, "detail": json.dumps(detail)}
+    connection.execute(tables.audit.insert(), row)
 
 
 def invite(connection: Connection, role: Role, *, uses: int, hours: float, by: str | None, at: float) -> str:
-    """Make an invitation and give its code, which is nowhere else."""
-    code = new_secret()
-    connection.execute(
-        tables.invitations.insert(),
-        {
-            "code_hash": hashed(code),
-            "role": role,
-            "expires": at + hours * 3600,
-            "uses_left": uses,
-            "created_by": by,
-        },
-    )
+    """Make an invitation and give its code, which is stored nowhere."""
+    code, expires = new_secret(), at + hours * 3600
+    row = {"code_hash": hashed(code), "role": role, "expires": expires, "uses_left": uses, "created_by": by}
+    connection.execute(tables.invitations.insert(), row)
     audit(connection, at, by, "invite", {"role": role, "uses": uses, "hours": hours})
     return code
 
 
 def count_admins(connection: Connection) -> int:
     """How many accounts may invite others."""
-    table = tables.accounts
-    where = (table.c.role == "admin") & ~table.c.disabled
-    return int(connection.execute(select(func.count()).select_from(table).where(where)).scalar_one())
+    t = tables.accounts
+    query = select(func.count()).select_from(t).where((t.c.role == "admin") & ~t.c.disabled)
+    return int(connection.execute(query).scalar_one())
+
+
+def add_account(connection: Connection, name: str, role: Role, token: str, now: float) -> int:
+    """Add an account and give its id.
+
+    Raises:
+        RequestError: the name is taken (400), in whatever case.
+    """
+    t = tables.accounts
+    same = select(t.c.id).where(func.lower(t.c.name) == name.lower())
+    row = {"name": name, "role": role, "token_hash": hashed(token), "disabled": False, "created": now}
+    taken = RequestError(400, f"the name {name!r} is taken; choose another", field="name")
+    if connection.execute(same).first() is not None:
+        raise taken
+    try:
+        key = connection.execute(tables.accounts.insert(), row).inserted_primary_key
+    except IntegrityError:
+        raise taken from None
+    assert key is not None
+    return int(key[0])
+
+
+def join(connection: Connection, code: str, name: str, now: float) -> Login:
+    """Use an invitation once: a new account, logged in.
+
+    Raises:
+        RequestError: the name is taken or does not print (400); no such invitation, it is used up or over (403).
+    """
+    name = name.strip()
+    if not 1 <= len(name) <= MOST_NAME or not name.isprintable():
+        message = f"expected a name of 1 to {MOST_NAME} printable characters, found {len(name)} characters"
+        raise RequestError(400, message, field="name")
+    t = tables.invitations
+    valid = (t.c.code_hash == hashed(code)) & (t.c.expires > now) & (t.c.uses_left > 0)
+    role = connection.execute(select(t.c.role).where(valid)).scalar()
+    if role is None:
+        raise RequestError(
+            403, "this invitation is unknown, used up or over; ask for a new link", field="code"
+        )
+    connection.execute(t.update().where(valid).values(uses_left=t.c.uses_left - 1))
+    token = new_secret()
+    account = add_account(connection, name, role, token, now)
+    audit(connection, now, name, "join", {"role": role})
+    return Login(name=name, role=role, cookie=_begin_session(connection, account, now), token=token)
+
+
+def login(connection: Connection, token: str, now: float) -> Login:
+    """A new session for the account of this token.
+
+    Raises:
+        RequestError: no account has it, or it is disabled (403).
+    """
+    t = tables.accounts
+    row = connection.execute(t.select().where((t.c.token_hash == hashed(token)) & ~t.c.disabled)).first()
+    if row is None:
+        raise RequestError(
+            403, "no account has this token; check it, or ask for a new invitation", field="token"
+        )
+    audit(connection, now, row.name, "login", {})
+    return Login(name=row.name, role=row.role, cookie=_begin_session(connection, row.id, now))
+
+
+def _begin_session(connection: Connection, account: int, now: float) -> str:
+    t, cookie = tables.sessions, new_secret()
+    connection.execute(t.delete().where(t.c.expires <= now))
+    row = {"token_hash": hashed(cookie), "account": account, "csrf": new_secret(), "created": now}
+    connection.execute(t.insert(), {**row, "expires": now + SESSION_DAYS * 86400})
+    return cookie
+
+
+def logout(connection: Connection, session: Session, name: str, now: float) -> None:
+    """End a session."""
+    connection.execute(tables.sessions.delete().where(tables.sessions.c.token_hash == session.key))
+    audit(connection, now, name, "logout", {})
+
+
+def change_account(
+    connection: Connection,
+    account: Account,
+    *,
+    role: Role | None,
+    disabled: bool | None,
+    new_token: bool,
+    by: str,
+    now: float,
+) -> str | None:
+    """Set another role, lock out or let in again, replace a lost token (which is given). Sessions of a disabled or re-keyed account end.
+
+    Raises:
+        RequestError: no admin would be left (400).
+    """
+    t = tables.accounts
+    values: dict[str, Any] = {
+        "role": role or account.role,
+        "disabled": account.disabled if disabled is None else disabled,
+    }
+    token = new_secret() if new_token else None
+    hashes = {} if token is None else {"token_hash": hashed(token)}
+    connection.execute(t.update().where(t.c.id == account.id).values(**values, **hashes))
+    if count_admins(connection) == 0:
+        raise RequestError(400, "expected at least one admin who is not disabled to be left", field="role")
+    if values["disabled"] or new_token:
+        connection.execute(tables.sessions.delete().where(tables.sessions.c.account == account.id))
+    audit(connection, now, by, "account", {"name": account.name, **values, "new_token": new_token})
+    return token
 
 
 class Accounts:
-    """Accounts and sessions, in memory and in the database. Functions that take a connection run in the writer's thread, and what they give
-    is taken over by `admit`, in the loop's.
-
-    Args:
-        clock: gives Unix time.
-    """
+    """Accounts and sessions in memory, as they are on disk; `load` again after each change. `clock` gives Unix time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -184,161 +233,20 @@ class Accounts:
 
     def load(self, connection: Connection) -> None:
         """Read all accounts and the sessions that still hold."""
-        for row in connection.execute(tables.accounts.select()):
-            self.by_id[row.id] = Account(
-                id=row.id, name=row.name, role=row.role, disabled=row.disabled, created=row.created
-            )
-        alive = tables.sessions.select().where(tables.sessions.c.expires > self._clock())
-        for row in connection.execute(alive):
-            self._sessions[row.token_hash] = Session(
+        t, s = tables.accounts, tables.sessions
+        accounts = connection.execute(select(t.c.id, t.c.name, t.c.role, t.c.disabled, t.c.created))
+        self.by_id = {row.id: Account(**row._mapping) for row in accounts}
+        sessions = connection.execute(s.select().where(s.c.expires > self._clock()))
+        self._sessions = {
+            row.token_hash: Session(
                 key=row.token_hash, account=row.account, csrf=row.csrf, expires=row.expires
             )
-
-    def name_of(self, account: int) -> str:
-        """The account's name."""
-        return self.by_id[account].name
+            for row in sessions
+        }
 
     def session(self, cookie: str) -> Session | None:
         """The session of a cookie's token; None when there is none, it is over, or its account is disabled."""
         session = self._sessions.get(hashed(cookie))
-        if session is None:
-            return None
-        if session.expires <= self._clock():
-            del self._sessions[session.key]
+        if session is None or session.expires <= self._clock():
             return None
         return None if self.by_id[session.account].disabled else session
-
-    def admit(self, entered: Entered) -> None:
-        """Take over what is on disk now."""
-        self.by_id[entered.account.id] = entered.account
-        self._sessions[entered.session.key] = entered.session
-
-    def join(self, connection: Connection, code: str, name: str) -> Entered:
-        """Use an invitation once: a new account, logged in.
-
-        Raises:
-            Refused: no such invitation, it is used up or over (403); the name is taken (400).
-        """
-        now, table = self._clock(), tables.invitations
-        good = (table.c.code_hash == hashed(code)) & (table.c.expires > now) & (table.c.uses_left > 0)
-        role = connection.execute(select(table.c.role).where(good)).scalar()
-        if role is None:
-            raise Refused(
-                403, "this invitation is unknown, used up or over; ask for a new link", field="code"
-            )
-        connection.execute(table.update().where(good).values(uses_left=table.c.uses_left - 1))
-        token = new_secret()
-        same = func.lower(tables.accounts.c.name) == name.lower()
-        if connection.execute(select(tables.accounts.c.id).where(same)).first() is not None:
-            raise Refused(400, f"the name {name!r} is taken; choose another", field="name")
-        try:
-            made = connection.execute(
-                tables.accounts.insert(),
-                {
-                    "name": name,
-                    "role": role,
-                    "token_hash": hashed(token),
-                    "disabled": False,
-                    "created": now,
-                },
-            )
-        except IntegrityError:
-            raise Refused(400, f"the name {name!r} is taken; choose another", field="name") from None
-        number = made.inserted_primary_key
-        assert number is not None
-        account = Account(id=number[0], name=name, role=role, created=now)
-        audit(connection, now, name, "join", {"role": role})
-        return self._enter(connection, account, token)
-
-    def login(self, connection: Connection, token: str) -> Entered:
-        """A new session for the account of this token.
-
-        Raises:
-            Refused: no account has it, or it is disabled (403).
-        """
-        found = connection.execute(
-            tables.accounts.select().where(tables.accounts.c.token_hash == hashed(token))
-        ).first()
-        if found is None or found.disabled:
-            raise Refused(
-                403, "no account has this token; check it, or ask for a new invitation", field="token"
-            )
-        account = Account(id=found.id, name=found.name, role=found.role, created=found.created)
-        audit(connection, self._clock(), account.name, "login", {})
-        return self._enter(connection, account, None)
-
-    def logout(self, connection: Connection, session: Session) -> None:
-        """End a session on disk; `forget` ends it in memory."""
-        connection.execute(tables.sessions.delete().where(tables.sessions.c.token_hash == session.key))
-        audit(connection, self._clock(), self.name_of(session.account), "logout", {})
-
-    def forget(self, session: Session) -> None:
-        """End a session in memory."""
-        self._sessions.pop(session.key, None)
-
-    def change(
-        self,
-        connection: Connection,
-        account: Account,
-        *,
-        role: Role | None,
-        disabled: bool | None,
-        new_token: bool,
-        by: str,
-    ) -> tuple[Account, str | None]:
-        """Another role, locked out or let in again, a new token in place of a lost one. Sessions of a disabled or re-keyed account end.
-
-        Raises:
-            Refused: nobody would be left who may invite (400).
-        """
-        changed = replace(
-            account,
-            role=account.role if role is None else role,
-            disabled=account.disabled if disabled is None else disabled,
-        )
-        values: dict[str, Any] = {"role": changed.role, "disabled": changed.disabled}
-        token = new_secret() if new_token else None
-        if token is not None:
-            values["token_hash"] = hashed(token)
-        connection.execute(
-            tables.accounts.update().where(tables.accounts.c.id == account.id).values(**values)
-        )
-        if count_admins(connection) == 0:
-            raise Refused(400, "expected at least one admin who is not disabled to be left", field="role")
-        if changed.disabled or new_token:
-            connection.execute(tables.sessions.delete().where(tables.sessions.c.account == account.id))
-        detail = {
-            "name": account.name,
-            "role": changed.role,
-            "disabled": changed.disabled,
-            "new_token": new_token,
-        }
-        audit(connection, self._clock(), by, "account", detail)
-        return changed, token
-
-    def changed(self, account: Account, *, end_sessions: bool) -> None:
-        """Take over a changed account."""
-        self.by_id[account.id] = account
-        if end_sessions:
-            self._sessions = {k: s for k, s in self._sessions.items() if s.account != account.id}
-
-    def _enter(self, connection: Connection, account: Account, token: str | None) -> Entered:
-        cookie, now = new_secret(), self._clock()
-        session = Session(
-            key=hashed(cookie),
-            account=account.id,
-            csrf=new_secret(),
-            expires=now + SESSION_DAYS * 86400,
-        )
-        connection.execute(tables.sessions.delete().where(tables.sessions.c.expires <= now))
-        connection.execute(
-            tables.sessions.insert(),
-            {
-                "token_hash": session.key,
-                "account": account.id,
-                "csrf": session.csrf,
-                "created": now,
-                "expires": session.expires,
-            },
-        )
-        return Entered(account=account, session=session, cookie=cookie, token=token)

@@ -1,7 +1,7 @@
 """Who gets which item next: screening first, then work with hidden gold items among it.
 
 An item has `overlap` places. An annotator who is shown the item holds a place by a lease, renewed by each change; an annotator who has submitted it
-holds one for good. So two annotators never share a place by accident, and an abandoned item returns to the others.
+holds assignment for good. So two annotators never share a place by accident, and an abandoned item returns to the others.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 from stepmark.annotation.marks import Marks
 
 if TYPE_CHECKING:
-    from stepmark.annotation.database import AssignmentRow
     from stepmark.annotation.project import Project
+    from stepmark.annotation.writer import AssignmentRow
 
 State = Literal["open", "submitted", "reopened", "released"]
 """`reopened`: submitted once, so that the place is kept, and being changed again. `released`: skipped, the place given back."""
@@ -48,6 +48,10 @@ class Assignment:
     until: float
     """When the lease ends, unless there is another change; matters while `state` is open."""
     state: State
+    seconds: float | None = None
+    """How long it took, once it is submitted."""
+    correct: bool | None = None
+    """Whether a submitted screening item is right."""
 
     @property
     def row(self) -> AssignmentRow:
@@ -70,12 +74,7 @@ class Screened:
 
 
 class Assigning:
-    """The state of all assignments, in memory.
-
-    Args:
-        project: its overlap, lease, order, screening and gold settings.
-        clock: gives Unix time.
-    """
+    """The state of all assignments, in memory; `clock` gives Unix time."""
 
     def __init__(self, project: Project, clock: Callable[[], float]) -> None:
         self._project = project
@@ -90,22 +89,17 @@ class Assigning:
         self._orders: Mapping[str, float] = {}
         self._full: dict[str, float] = {}
         self._needing = 0
-        self._screened: dict[int, dict[str, bool]] = {}
-        self._seconds: dict[int, dict[str, float]] = {}
 
     def add_items(self, items: Iterable[ItemFacts]) -> None:
         """Take in items; those that are there already are replaced."""
         for item in items:
             self.items[item.id] = item
         by_place = sorted(self.items.values(), key=lambda item: item.position)
-        active = self._project.order == "active"
         work = [item for item in by_place if item.role == "work"]
-        if active:
-            work.sort(
-                key=lambda item: -self._orders.get(item.id, item.order)
-            )  # stable: equal ones stay in the file's order
-        self._needing = sum(self._kept(item.id) < self._project.overlap for item in work)
-        self._work = [item.id for item in work if self._kept(item.id) < self._project.overlap]
+        if self._project.order == "active":
+            work.sort(key=lambda item: -self._orders.get(item.id, item.order))  # equal ones stay as given
+        self._work = [item.id for item in work if self._places_taken(item.id) < self._project.overlap]
+        self._needing = len(self._work)
         self._gold = [item.id for item in by_place if item.role == "gold"]
         self._screening = [item.id for item in by_place if item.role == "screening"]
 
@@ -114,11 +108,10 @@ class Assigning:
         self._orders = orders
         self.add_items(())
 
-    def load(self, assignments: Iterable[Assignment]) -> None:
-        """Take in what is stored."""
-        for one in assignments:
-            self._remember(one)
-        self.add_items(())
+    def load(self, assignment: Assignment) -> None:
+        """Take in a stored assignment; `add_items` afterwards."""
+        self._mine.setdefault(assignment.account, {})[assignment.item] = assignment
+        self._takers.setdefault(assignment.item, {})[assignment.account] = assignment
 
     def of(self, account: int, item: str) -> Assignment | None:
         """The assignment of an item to an account; None when it was never shown to them."""
@@ -131,15 +124,10 @@ class Assigning:
     def next(
         self, account: int, *, after: str | None, screens: bool
     ) -> tuple[Assignment | Reason, list[Assignment]]:
-        """What an account shall label now.
+        """What an account shall label now, leased, or why there is nothing; and the assignments that have changed and must be stored.
 
-        Args:
-            account: whose turn it is.
-            after: the item that they leave; if it is open it is skipped, which gives its lease back.
-            screens: whether this account has to pass the screening set.
-
-        Returns:
-            The assignment, leased, or why there is none; and the assignments that have changed and must be stored.
+        `after` is the item that they leave: if it is open it is skipped, which ends its lease. `screens`: this account has to pass the
+        screening set.
         """
         now, mine = self._clock(), self._mine.setdefault(account, {})
         touched: list[Assignment] = []
@@ -148,93 +136,80 @@ class Assigning:
             left.state = "released"
             self._full.pop(left.item, None)
             touched.append(left)
-        for one in mine.values():
-            if one is not left and one.state == "open" and self._renew(one, now, touched):
-                return one, touched
-        screened = self.screened(account) if screens else None
-        found: Assignment | None
-        if screened is not None and screened.passed is False:
-            return "screening-failed", touched
-        if screened is not None and screened.passed is None:
-            found = self._next_screening(account, now)
-        else:
-            found = self._new(account, now)
-        found = found or self._again(mine, left, now)
-        if found is None:
+        for assignment in mine.values():
+            if (
+                assignment is not left
+                and assignment.state == "open"
+                and self._renew(assignment, now, touched)
+            ):
+                return assignment, touched
+        passed = True
+        if screens and (screened := self.screened(account)) is not None:
+            if screened.passed is False:
+                return "screening-failed", touched
+            passed = screened.passed is True
+        chosen = self._new(account, now) if passed else self._next_screening(account, now)
+        chosen = chosen or self._again(mine, left, now)
+        if chosen is None:
             return self._reason(account, now), touched
-        return found, touched if found in touched else [*touched, found]
+        return chosen, touched if chosen in touched else [*touched, chosen]
 
-    def renew(self, one: Assignment) -> AssignmentRow | Literal[True] | None:
-        """A change is about to be made: the lease runs on.
-
-        Returns:
-            None when the item's places are all taken by others now; True when nothing needs to be stored, else the row that does.
-        """
+    def renew(self, assignment: Assignment) -> AssignmentRow | Literal[True] | None:
+        """Extend the lease before a change: None when others have taken the item's places, True when nothing needs to be stored, else the
+        row to store."""
         now = self._clock()
-        if one.state in ("submitted", "reopened"):
+        if assignment.state in ("submitted", "reopened"):
             return True
-        if one.state == "open" and one.until > now:
-            one.until = now + self._lease
+        if assignment.state == "open" and assignment.until > now:
+            assignment.until = now + self._lease
             return True
-        touched: list[Assignment] = []
-        return one.row if self._renew(one, now, touched) else None
+        return assignment.row if self._renew(assignment, now, []) else None
 
-    def submit(self, one: Assignment, *, seconds: float, correct: bool | None) -> None:
-        """The item is done by this annotator.
+    def submit(self, assignment: Assignment, *, seconds: float, correct: bool | None) -> None:
+        """Note that the annotator is done with the item, how long they took, and, of a screening item, whether they are right."""
+        full, before = self._project.overlap, self._places_taken(assignment.item)
+        assignment.state, assignment.seconds, assignment.correct = "submitted", seconds, correct
+        if self.items[assignment.item].role == "work" and before < full <= self._places_taken(
+            assignment.item
+        ):
+            self._needing -= 1
+            # Removing one from a long list costs its length; a few hundred full ones are quicker passed over.
+            if len(self._work) < 1000:
+                self._work.remove(assignment.item)
+            elif len(self._work) > self._needing + 200:
+                self._work = [item for item in self._work if self._places_taken(item) < full]
 
-        Args:
-            one: whose it is.
-            seconds: time they took.
-            correct: of a screening item: whether they are right.
-        """
-        before = self._kept(one.item)
-        one.state = "submitted"
-        self._count(one.item, before)
-        self._seconds.setdefault(one.account, {})[one.item] = seconds
-        if correct is not None:
-            self._screened.setdefault(one.account, {})[one.item] = correct
-
-    def reopen(self, one: Assignment) -> None:
-        """The item is being changed again; the place is kept."""
-        one.state = "reopened"
-        self._seconds.get(one.account, {}).pop(one.item, None)
-        self._screened.get(one.account, {}).pop(one.item, None)
-
-    def restore(self, account: int, item: str, *, seconds: float, correct: bool | None) -> None:
-        """What was submitted before this process was started."""
-        self._seconds.setdefault(account, {})[item] = seconds
-        if correct is not None:
-            self._screened.setdefault(account, {})[item] = correct
+    def reopen(self, assignment: Assignment) -> None:
+        """Note that the item is being changed again; the place is kept."""
+        assignment.state, assignment.seconds, assignment.correct = "reopened", None, None
 
     def screened(self, account: int) -> Screened | None:
         """How an annotator stands with the screening set; None when there is none."""
-        of = len(self._screening)
-        if not of:
-            return None
-        right = self._screened.get(account, {})
-        done = sum(item in right for item in self._screening)
-        passed = None
-        if done == of:
-            passed = sum(right[item] for item in self._screening) / of >= self._project.screening.pass_mark
-        return Screened(done=done, of=of, passed=passed)
+        of, mine = len(self._screening), self.all_of(account)
+        right = [mine[item].correct for item in self._screening if item in mine]
+        done = sum(correct is not None for correct in right)
+        passed = sum(map(bool, right)) / of >= self._project.screening.pass_mark if done == of > 0 else None
+        return Screened(done=done, of=of, passed=passed) if of else None
 
     def progress(self, account: int) -> tuple[int, int, float | None]:
         """(items submitted, how many there are for this annotator as far as is known now, mean seconds for one, None before the first).
 
-        The screening set is not counted. Gold items are, among the expected ones too, so that they cannot be told by the count.
+        The screening set is not counted. Gold items are, among the expected ones too, so that the count does not reveal them.
         """
-        times = {k: s for k, s in self._seconds.get(account, {}).items() if k not in self._screening}
-        full, ahead = self._project.overlap, self._needing
-        mine = {k: one for k, one in self._mine.get(account, {}).items() if k in self.items}
-        begun = 0
-        for item, one in mine.items():
-            work = self.items[item].role == "work" and self._kept(item) < full
-            ahead -= work
-            begun += one.state == "reopened"
-            begun += one.state in ("open", "released") and (work or self.items[item].role == "gold")
+        times: list[float] = []
+        begun, ahead = 0, self._needing
+        for item, assignment in self.all_of(account).items():
+            role = self.items[item].role if item in self.items else "screening"
+            if role == "screening":
+                continue
+            open_work = role == "work" and self._places_taken(item) < self._project.overlap
+            ahead -= open_work
+            begun += assignment.state == "reopened"
+            begun += assignment.state in ("open", "released") and (open_work or role == "gold")
+            times += [] if assignment.seconds is None else [assignment.seconds]
         ahead = max(ahead, 0)
         of = len(times) + begun + ahead + self._gold_ahead(account, ahead)
-        return len(times), of, sum(times.values()) / len(times) if times else None
+        return len(times), of, sum(times) / len(times) if times else None
 
     def _gold_ahead(self, account: int, work: int) -> int:
         """How many gold items will be hidden among so many further items of work."""
@@ -261,51 +236,46 @@ class Assigning:
         mine = self._mine.get(account, {})
         return len(mine) - sum(item in mine for item in self._screening)
 
-    def _remember(self, one: Assignment) -> None:
-        self._mine.setdefault(one.account, {})[one.item] = one
-        self._takers.setdefault(one.item, {})[one.account] = one
-
-    def _kept(self, item: str) -> int:
-        return sum(one.state in ("submitted", "reopened") for one in self._takers.get(item, {}).values())
-
-    def _count(self, item: str, before: int) -> None:
-        full = self._project.overlap
-        if self.items[item].role == "work" and before < full <= self._kept(item):
-            self._needing -= 1
-            self._work.remove(item) if len(self._work) < 1000 else self._sweep()
-
-    def _sweep(self) -> None:
-        # Removing one from a long list costs its length; a few hundred full ones are quicker passed over.
-        full = self._project.overlap
-        if len(self._work) > self._needing + 200:
-            self._work = [item for item in self._work if self._kept(item) < full]
+    def _places_taken(self, item: str) -> int:
+        return sum(
+            assignment.state in ("submitted", "reopened")
+            for assignment in self._takers.get(item, {}).values()
+        )
 
     def _free(self, item: str, account: int, now: float) -> bool:
         takers = self._takers.get(item)
         if not takers:
             return True
-        held = [one for other, one in takers.items() if other != account and one.holds(now)]
+        held = [
+            assignment for other, assignment in takers.items() if other != account and assignment.holds(now)
+        ]
         if len(held) < self._project.overlap:
             return True
         if account not in takers:
             # Leases only grow longer, or are given back (`next`), so that nobody needs to look before the first may end.
-            self._full[item] = min((one.until for one in held if one.state == "open"), default=math.inf)
+            self._full[item] = min(
+                (assignment.until for assignment in held if assignment.state == "open"), default=math.inf
+            )
         return False
 
-    def _renew(self, one: Assignment, now: float, touched: list[Assignment]) -> bool:
-        late = one.state != "open" or one.until <= now
-        role = self.items[one.item].role if one.item in self.items else None
-        if role is None or (late and role == "work" and not self._free(one.item, one.account, now)):
+    def _renew(self, assignment: Assignment, now: float, touched: list[Assignment]) -> bool:
+        late = assignment.state != "open" or assignment.until <= now
+        item = self.items.get(assignment.item)
+        if item is None or (
+            late and item.role == "work" and not self._free(item.id, assignment.account, now)
+        ):
             return False
-        one.state, one.until = "open", now + self._lease
+        assignment.state, assignment.until = "open", now + self._lease
         if late:
-            touched.append(one)
+            touched.append(assignment)
         return True
 
     def _lease_to(self, item: str, account: int, now: float) -> Assignment:
-        one = Assignment(item=item, account=account, shown_at=now, until=now + self._lease, state="open")
-        self._remember(one)
-        return one
+        assignment = Assignment(
+            item=item, account=account, shown_at=now, until=now + self._lease, state="open"
+        )
+        self.load(assignment)
+        return assignment
 
     def _next_screening(self, account: int, now: float) -> Assignment | None:
         mine = self._mine[account]
@@ -313,41 +283,40 @@ class Assigning:
         return None if item is None else self._lease_to(item, account, now)
 
     def _new(self, account: int, now: float) -> Assignment | None:
-        mine = self._mine[account]
-        work = next(
-            (
-                item
-                for item in self._work
-                if self._full.get(item, 0.0) <= now and item not in mine and self._free(item, account, now)
-            ),
-            None,
-        )
+        mine, full = self._mine[account], self._full
+        open_items = (item for item in self._work if full.get(item, 0.0) <= now and item not in mine)
+        work = next((item for item in open_items if self._free(item, account, now)), None)
         if work is None:
             return None
         gold = next((item for item in self._gold if item not in mine), None)
-        if gold is not None:
-            block, place = divmod(self._shown(account), self._project.gold.every)
-            if place == self._gold_place(account, block):
-                return self._lease_to(gold, account, now)
-        return self._lease_to(work, account, now)
+        block, place = divmod(self._shown(account), self._project.gold.every)
+        is_gold = gold is not None and place == self._gold_place(account, block)
+        return self._lease_to(gold if gold is not None and is_gold else work, account, now)
 
     def _again(self, mine: dict[str, Assignment], left: Assignment | None, now: float) -> Assignment | None:
         """What was skipped or reopened, the one just left last."""
-        order = [one for one in mine.values() if one is not left and one.state in ("reopened", "released")]
-        order.sort(key=lambda one: one.state != "reopened")
+        order = [
+            assignment
+            for assignment in mine.values()
+            if assignment is not left and assignment.state in ("reopened", "released")
+        ]
+        order.sort(key=lambda assignment: assignment.state != "reopened")
         if left is not None and left.state in ("reopened", "released"):
             order.append(left)
-        for one in order:
-            if one.item in self.items and (one.state == "reopened" or self._renew(one, now, [])):
-                return one
+        for assignment in order:
+            if assignment.item in self.items and (
+                assignment.state == "reopened" or self._renew(assignment, now, [])
+            ):
+                return assignment
         return None
 
     def _reason(self, account: int, now: float) -> Reason:
         """Why there is nothing: all done, or others are at what is left."""
-        mine = self._mine[account]
         full = self._project.overlap
-        for item in self._work:
-            held = item in mine and mine[item].state in ("submitted", "reopened")
-            if not held and self._kept(item) < full and not self._free(item, account, now):
-                return "waiting"
-        return "done"
+        mine = {
+            item
+            for item, assignment in self._mine[account].items()
+            if assignment.state in ("submitted", "reopened")
+        }
+        open_items = (item for item in self._work if item not in mine and self._places_taken(item) < full)
+        return "waiting" if any(not self._free(item, account, now) for item in open_items) else "done"

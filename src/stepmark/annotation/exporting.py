@@ -1,4 +1,4 @@
-"""What people said, as files that train: every format is written by `solutions.interchange`, from labelled solutions made here.
+"""Labels of people as files that train: every format is written by `solutions.interchange`, from labelled solutions made here.
 
 Which rows there are (`view`):
 
@@ -28,8 +28,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from stepmark.annotation.items import Item, counts
-from stepmark.annotation.marks import Answer, Decision, Marks, item_first
+from stepmark.annotation.items import Item, Suggestion, counts
+from stepmark.annotation.marks import Answer, Decision, item_first
 from stepmark.annotation.project import Project
 from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, UsageError
@@ -40,262 +40,9 @@ from stepmark.solutions.interchange import LabelledRow, Losses, Writing, write_l
 from stepmark.solutions.interchange.potato import AI, CONFIRMED
 from stepmark.solutions.interchange.prm800k_raw import IN_META
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowMaker:
-    """Makes the rows of one item."""
-
-    project: Project
-    item: Item
-    settings: Exporting
-    losses: Losses
-
-    def rows(self, answers: Sequence[Answer], decision: Decision | None) -> Iterator[LabelledRow]:
-        """The rows of the view, from the answers that count."""
-        match self.settings.view:
-            case "annotators":
-                self.losses.lose(
-                    "decisions are left out (view annotators)", self.item.id, int(decision is not None)
-                )
-                for answer in answers:
-                    yield self._row([answer], self._judged(answer))
-            case "together":
-                yield from self._together(answers, decision)
-            case _:
-                yield from self._decided(answers, decision)
-
-    def _together(self, answers: Sequence[Answer], decision: Decision | None) -> Iterator[LabelledRow]:
-        said: list[Answer | Decision] = [
-            answer for answer in answers if decision is None or answer.account != decision.account
-        ]
-        self.losses.lose(
-            "an adjudicator's own earlier answer gave way to the decision",
-            self.item.id,
-            len(answers) - len(said),
-        )
-        said += [] if decision is None else [decision]
-        if said:
-            each = [self._judged(one) for one in said]
-            yield self._row(
-                said, tuple(tuple(j for one in step for j in one) for step in zip(*each, strict=True))
-            )
-
-    def _decided(self, answers: Sequence[Answer], decision: Decision | None) -> Iterator[LabelledRow]:
-        if decision is not None:
-            yield self._row([decision], self._judged(decision))
-            return
-        if not answers:
-            return
-        if len(answers) < self.project.overlap and not self.settings.unfinished:
-            self.losses.drop(
-                f"an item with fewer answers than the project's overlap of {self.project.overlap}",
-                self.item.id,
-            )
-            return
-        if len(answers) == 1:
-            yield self._row(answers, self._judged(answers[0]))
-            return
-        each = [self._judged(answer) for answer in answers]
-        labelled = LabelledSolution(
-            solution=self.item.solution,
-            judgements=tuple(tuple(j for one in step for j in one) for step in zip(*each, strict=True)),
-        )
-        rule = self.settings.agreement or (
-            "first-error-agrees" if self.project.mode == "first_error" else "intersection"
-        )
-        view = Consensus(rule=rule).view(labelled)
-        if not view.kept:
-            self.losses.drop(
-                f"no agreement among annotators ({rule}: {view.why}), and no decision", self.item.id
-            )
-            return
-        whole = self.settings.format == "stepmark"
-        yield self._row(
-            answers,
-            tuple(
-                ()
-                if rating is None
-                else (
-                    Judgement(
-                        kind="correctness",
-                        judge=f"consensus:{rule}",
-                        rating=rating,
-                        confidence=confidence if whole else None,
-                        note=view.reason if whole else None,
-                    ),
-                )
-                for rating, confidence in zip(view.ratings, view.confidences, strict=True)
-            ),
-        )
-
-    def _judged(self, said: Answer | Decision) -> tuple[tuple[Judgement, ...], ...]:
-        """One person's ratings as judgements."""
-        marks = said.marks
-        nothing = self.settings.drop_unsure and None in marks.unsure
-        judged: list[tuple[Judgement, ...]] = []
-        for step, rating in enumerate(marks.ratings):
-            dropped = nothing or (self.settings.drop_unsure and step in marks.unsure)
-            self.losses.lose(
-                "a rating that its annotator was unsure of is left out",
-                self.item.id,
-                int(dropped and rating is not None),
-            )
-            if rating is None or dropped:
-                judged.append(())
-                continue
-            judged.append(
-                (
-                    Judgement(
-                        kind="correctness",
-                        judge=f"human:{said.account}",
-                        rating=rating,
-                        note=self._note(said, step),
-                    ),
-                )
-            )
-        return tuple(judged)
-
-    def _note(self, said: Answer | Decision, step: int) -> str | None:
-        marks = said.marks
-        if self.settings.format == "potato":
-            taken = step in marks.verified and self._suggested(step) == marks.ratings[step]
-            return CONFIRMED if taken else None
-        if self.settings.format != "stepmark":
-            return None
-        parts = ["decision"] if isinstance(said, Decision) else []
-        parts += ["unsure"] if step in marks.unsure else []
-        parts += [f"error type: {name}" for at, name in marks.error_types if at == step]
-        parts += [text for at, text in marks.notes if at == step]
-        return "; ".join(parts) or None
-
-    def _suggested(self, step: int) -> int | None:
-        if self.project.help.show == "never" or step >= len(self.item.suggestions):
-            return None
-        said = self.item.suggestions[step]
-        return None if said is None else said.rating
-
-    def _row(
-        self, said: Sequence[Answer | Decision], judgements: tuple[tuple[Judgement, ...], ...]
-    ) -> LabelledRow:
-        item, format = self.item, self.settings.format
-        if format == "potato" and self.project.help.show != "never":
-            judgements = tuple((*step, *self._ai(number)) for number, step in enumerate(judgements))
-        self._lose(said)
-        solution = item.solution if item.solution.id is not None else replace(item.solution, id=item.id)
-        return LabelledRow(
-            labelled=LabelledSolution(solution=solution, judgements=judgements),
-            where=item.id,
-            outcome=item.outcome,
-            meta=self._meta(said),
-        )
-
-    def _ai(self, step: int) -> tuple[Judgement, ...]:
-        rating = self._suggested(step)
-        if rating is None:
-            return ()
-        said = self.item.suggestions[step]
-        assert said is not None
-        return (Judgement(kind="correctness", judge=AI, rating=said.rating, note=said.reason),)
-
-    def _meta(self, said: Sequence[Answer | Decision]) -> dict[str, Any]:
-        item, format = self.item, self.settings.format
-        own = {key: value for key, value in item.meta.items() if key not in _SOURCE_FACTS}
-        meta = {"from": item.id, **own, "format": "annotation"}
-        if format == "prm800k":
-            return meta | {"format": "prm800k", "prm800k": self._prm800k(said)}
-        if format == "potato":
-            index = range(len(item.solution.steps)) if item.potato_index is None else item.potato_index
-            return meta | {
-                "potato": {
-                    "mode": self.project.mode,
-                    "allow_neutral": self.project.allow_neutral,
-                    "index": list(index),
-                }
-            }
-        facts: dict[str, Any] = {
-            "project": self.project.title,
-            "mode": self.project.mode,
-            "role": item.role,
-            "view": self.settings.view,
-            "answers": [_facts(one) for one in said if isinstance(one, Answer)],
-        }
-        for one in said:
-            if isinstance(one, Decision):
-                facts["decision"] = _facts(one) | {
-                    "chosen": one.chosen,
-                    "reason": one.reason,
-                    "over": list(one.over),
-                }
-        return meta | {"annotation": facts}
-
-    def _prm800k(self, said: Sequence[Answer | Decision]) -> dict[str, Any]:
-        source = self.item.meta.get("prm800k")
-        kept = {key: source[key] for key in IN_META if key in source} if isinstance(source, dict) else {}
-        facts: dict[str, Any] = {
-            **kept,
-            "is_quality_control_question": self.item.role == "gold",
-            "is_initial_screening_question": self.item.role == "screening",
-            "flagged": sorted({step for one in said for step in one.marks.unsure if step is not None}),
-        }
-        if len(said) == 1:
-            facts["timestamp"] = _timestamp(said[0].at)
-            facts["total_time"] = round(said[0].seconds * 1000) if isinstance(said[0], Answer) else None
-            if None in said[0].marks.unsure and not _reached_an_end(said[0].marks):
-                facts["finish_reason"] = "give_up"
-        return facts
-
-    def _lose(self, said: Sequence[Answer | Decision]) -> None:
-        """Count what the format has no place for; those with `meta` hold it all under `annotation`."""
-        format, where = self.settings.format, self.item.id
-        if format in ("stepmark", "trl", "math-shepherd"):
-            return
-        notes = sum(len(one.marks.notes) for one in said)
-        self.losses.lose(f"annotators' notes are left out ({format} has no place for them)", where, notes)
-        types = sum(len(one.marks.error_types) for one in said)
-        self.losses.lose(f"types of errors are left out ({format} has no place for them)", where, types)
-        unsure = [step for one in said for step in one.marks.unsure if format != "prm800k" or step is None]
-        self.losses.lose(
-            f"that an annotator is unsure is left out ({format} has no place for it)", where, len(unsure)
-        )
-        timed = sum(isinstance(one, Answer) and one.seconds > 0 for one in said)
-        self.losses.lose(
-            f"how long annotators took is left out ({format} has no place for it)",
-            where,
-            0 if format == "prm800k" and len(said) == 1 else timed,
-        )
-
-
-_SOURCE_FACTS = ("format", "prm800k", "potato", "annotation", "schema", "mode", "index", "judge", "kind")
-"""Keys of an item's meta that say how its source was labelled: what is exported was labelled here."""
-
-
-def _facts(said: Answer | Decision) -> dict[str, Any]:
-    marks = said.marks
-    facts: dict[str, Any] = {"account": said.account, "at": said.at}
-    if isinstance(said, Answer):
-        facts["seconds"] = said.seconds
-        facts["submitted"] = marks.submitted
-        facts["verified"] = sorted(marks.verified)
-        if said.first_pass is not None:
-            facts["first_pass"] = list(said.first_pass.ratings)
-    facts["unsure"] = sorted(marks.unsure, key=item_first)
-    facts["notes"] = [list(note) for note in marks.notes]
-    facts["error_types"] = [list(entry) for entry in marks.error_types]
-    return facts
-
-
-def _timestamp(at: float | None) -> str | None:
-    """As PRM800K writes it: UTC, without a zone."""
-    return None if at is None else datetime.fromtimestamp(at, UTC).replace(tzinfo=None).isoformat()
-
-
-def _reached_an_end(marks: Marks) -> bool:
-    """Whether the ratings end at an error or at the end of the solution."""
-    return marks.first_wrong is not None or -1 in marks.ratings
-
-
 View = Literal["together", "annotators", "decided"]
 Agreement = Literal["first-error-agrees", "first-error-majority", "intersection", "majority"]
+Steps = tuple[tuple[Judgement, ...], ...]
 
 FORMATS: Mapping[str, tuple[str, View]] = {
     "stepmark": ("stepmark-labels", "together"),
@@ -307,6 +54,9 @@ FORMATS: Mapping[str, tuple[str, View]] = {
 }
 """Name of an export: its name in `stepmark convert`, and the view that it has unless another is asked for."""
 
+_SOURCE_FACTS = ("format", "prm800k", "potato", "annotation", "schema", "mode", "index", "judge", "kind")
+"""Keys of an item's meta that say how its source was labelled: what is exported was labelled here."""
+
 
 @settings
 class Exporting:
@@ -317,7 +67,7 @@ class Exporting:
     view: View | None = None
     """Which rows there are; None: `together` for stepmark, `annotators` for prm800k and potato, `decided` for the others."""
     agreement: Agreement | None = None
-    """What annotators say together, in the view `decided`; None: `first-error-agrees` in mode first_error, `intersection` in per_step."""
+    """The rule of agreement in the view `decided`; None: `first-error-agrees` in mode first_error, `intersection` in per_step."""
     neutral: Literal["positive", "negative", "drop"] | None = None
     """What a neutral rating becomes where a format has only right and wrong."""
     drop_unsure: bool = False
@@ -336,36 +86,25 @@ class Exporting:
             )
 
 
-_EXPORTING = Exporting()
-
-
 def export(
     project: Project,
     items: Iterable[Item],
     answers: Iterable[Answer],
     decisions: Iterable[Decision] = (),
-    settings: Exporting = _EXPORTING,
+    settings: Exporting | None = None,
     losses: Losses | None = None,
 ) -> Iterator[dict[str, Any] | InputError]:
-    """Rows of a format, and an error in the place of each that is left out, in the order of the items.
-
-    Args:
-        project: says what counts.
-        items: of the project; an answer to another item is an error.
-        answers: one an annotator and item.
-        decisions: the last of an item holds.
-        settings: which format, which rows.
-        losses: counts what is read (labelled solutions), written, dropped and lost.
+    """Rows of a format, and an error in the place of each that is left out, in the order of the items; `losses` counts what is dropped.
 
     Raises:
         InputError: an answer or a decision to an item that is not there, or of another number of steps; a neutral rating in a format of two
             (`neutral` says what becomes of it).
     """
-    counted = losses or Losses()
-    name, view = FORMATS[settings.format]
-    chosen = replace(settings, view=settings.view or view)
+    counted, chosen = losses or Losses(), settings or Exporting()
+    name, view = FORMATS[chosen.format]
+    chosen = replace(chosen, view=chosen.view or view)
     rows = _rows(project, items, answers, decisions, chosen, counted)
-    return write_labelled(rows, name, Writing(neutral=settings.neutral), counted)
+    return write_labelled(rows, name, Writing(neutral=chosen.neutral), counted)
 
 
 def _rows(
@@ -386,23 +125,218 @@ def _rows(
         _check(decision, known)
         decided[decision.item] = decision
     for item in known.values():
-        if item.role != "work" and not settings.control:
-            losses.lose(f"answers to {item.role} items are left out", item.id, len(by_item.get(item.id, ())))
-            continue
         given = sorted(by_item.get(item.id, ()), key=lambda answer: answer.account)
+        if item.role != "work" and not settings.control:
+            losses.lose(f"answers to {item.role} items are left out", item.id, len(given))
+            continue
         counted = [one for one in given if settings.unfinished or counts(item, one.marks, project.help)]
         losses.lose("answers that do not count yet are left out", item.id, len(given) - len(counted))
-        maker = RowMaker(project=project, item=item, settings=settings, losses=losses)
+        maker = _RowMaker(project=project, item=item, settings=settings, losses=losses)
         for row in maker.rows(counted, decided.get(item.id)):
             losses.read += 1
             yield row
 
 
 def _check(answer: Answer | Decision, known: Mapping[str, Item]) -> None:
-    who = f"{answer.item} by {answer.account}"
-    item = known.get(answer.item)
+    who, item = f"{answer.item} by {answer.account}", known.get(answer.item)
     if item is None:
         raise InputError(f"there is no item {answer.item!r} in the project", where=who)
     steps = len(item.solution.steps)
     if answer.marks.steps != steps or len(answer.marks.ratings) != steps:
         raise InputError(f"expected marks on {steps} steps, found {answer.marks.steps}", where=who)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _RowMaker:
+    """Makes the rows of one item."""
+
+    project: Project
+    item: Item
+    settings: Exporting
+    losses: Losses
+
+    def rows(self, answers: Sequence[Answer], decision: Decision | None) -> Iterator[LabelledRow]:
+        """The rows of the view, from the answers that count."""
+        if self.settings.view == "annotators":
+            if decision is not None:
+                self.losses.lose("decisions are left out (view annotators)", self.item.id, 1)
+            for answer in answers:
+                yield self._row([answer], self._judged([answer]))
+        elif self.settings.view == "together":
+            own = [a for a in answers if decision is not None and a.account == decision.account]
+            self.losses.lose(
+                "an adjudicator's own earlier answer gave way to the decision", self.item.id, len(own)
+            )
+            voices: list[Answer | Decision] = [answer for answer in answers if answer not in own]
+            voices += [] if decision is None else [decision]
+            if voices:
+                yield self._row(voices, self._judged(voices))
+        elif decision is not None:
+            yield self._row([decision], self._judged([decision]))
+        elif answers:
+            judgements = self._agreed(answers)
+            if judgements is not None:
+                yield self._row(answers, judgements)
+
+    def _agreed(self, answers: Sequence[Answer]) -> Steps | None:
+        """What the annotators of an item without a decision agree on; None, and counted, where they do not."""
+        overlap = self.project.overlap
+        if len(answers) < overlap and not self.settings.unfinished:
+            self.losses.drop(
+                f"an item with fewer answers than the project's overlap of {overlap}", self.item.id
+            )
+            return None
+        judged = self._judged(answers)
+        if len(answers) == 1:
+            return judged
+        usual: Agreement = "first-error-agrees" if self.project.mode == "first_error" else "intersection"
+        rule = self.settings.agreement or usual
+        view = Consensus(rule=rule).view(LabelledSolution(solution=self.item.solution, judgements=judged))
+        if not view.kept:
+            self.losses.drop(
+                f"no agreement among annotators ({rule}: {view.why}), and no decision", self.item.id
+            )
+            return None
+        whole = self.settings.format == "stepmark"
+
+        def judgement(rating: Literal[-1, 0, 1], confidence: float | None) -> Judgement:
+            return Judgement(
+                kind="correctness",
+                judge=f"consensus:{rule}",
+                rating=rating,
+                confidence=confidence if whole else None,
+                note=view.reason if whole else None,
+            )
+
+        return tuple(
+            () if rating is None else (judgement(rating, confidence),)
+            for rating, confidence in zip(view.ratings, view.confidences, strict=True)
+        )
+
+    def _judged(self, voices: Sequence[Answer | Decision]) -> Steps:
+        """The ratings of one or several people as judgements, for each step."""
+        return tuple(
+            tuple(judgement for voice in voices for judgement in self._judgement(voice, step))
+            for step in range(len(self.item.solution.steps))
+        )
+
+    def _judgement(self, voice: Answer | Decision, step: int) -> Iterator[Judgement]:
+        rating = voice.marks.ratings[step]
+        if rating is None:
+            return
+        if self.settings.drop_unsure and not voice.marks.unsure.isdisjoint((None, step)):
+            self.losses.lose("a rating that its annotator was unsure of is left out", self.item.id, 1)
+            return
+        note = self._note(voice, step)
+        yield Judgement(kind="correctness", judge=f"human:{voice.account}", rating=rating, note=note)
+
+    def _note(self, voice: Answer | Decision, step: int) -> str | None:
+        marks = voice.marks
+        if self.settings.format == "potato":
+            suggested = self._suggested(step)
+            accepted = suggested is not None and suggested.rating == marks.ratings[step]
+            return CONFIRMED if accepted and step in marks.verified else None
+        if self.settings.format != "stepmark":
+            return None
+        parts = ["decision"] if isinstance(voice, Decision) else []
+        parts += ["unsure"] if step in marks.unsure else []
+        parts += [f"error type: {name}" for at, name in marks.error_types if at == step]
+        parts += [text for at, text in marks.notes if at == step]
+        return "; ".join(parts) or None
+
+    def _suggested(self, step: int) -> Suggestion | None:
+        """The suggested rating of a step, where the project shows suggestions."""
+        if self.project.help.show == "never" or step >= len(self.item.suggestions):
+            return None
+        suggestion = self.item.suggestions[step]
+        return None if suggestion is None or suggestion.rating is None else suggestion
+
+    def _row(self, voices: Sequence[Answer | Decision], judgements: Steps) -> LabelledRow:
+        item = self.item
+        if self.settings.format == "potato":
+            judgements = tuple((*step, *self._ai(number)) for number, step in enumerate(judgements))
+        self._count_losses(voices)
+        solution = replace(item.solution, id=item.solution.id or item.id)
+        return LabelledRow(
+            labelled=LabelledSolution(solution=solution, judgements=judgements),
+            where=item.id,
+            outcome=item.outcome,
+            meta=self._meta(voices),
+        )
+
+    def _ai(self, step: int) -> Iterator[Judgement]:
+        if (suggested := self._suggested(step)) is not None:
+            yield Judgement(kind="correctness", judge=AI, rating=suggested.rating, note=suggested.reason)
+
+    def _meta(self, voices: Sequence[Answer | Decision]) -> dict[str, Any]:
+        item, project, format = self.item, self.project, self.settings.format
+        own = {key: value for key, value in item.meta.items() if key not in _SOURCE_FACTS}
+        meta = {"from": item.id, **own, "format": "annotation"}
+        if format == "prm800k":
+            return meta | {"format": "prm800k", "prm800k": self._prm800k(voices)}
+        if format == "potato":
+            index = list(item.potato_index or range(len(item.solution.steps)))
+            facts = {"mode": project.mode, "allow_neutral": project.allow_neutral, "index": index}
+            return meta | {"potato": facts}
+        annotation: dict[str, Any] = {
+            "project": project.title,
+            "mode": project.mode,
+            "role": item.role,
+            "view": self.settings.view,
+            "answers": [_facts(one) for one in voices if isinstance(one, Answer)],
+        }
+        for one in voices:
+            if isinstance(one, Decision):
+                more = {"chosen": one.chosen, "reason": one.reason, "over": list(one.over)}
+                annotation["decision"] = _facts(one) | more
+        return meta | {"annotation": annotation}
+
+    def _prm800k(self, voices: Sequence[Answer | Decision]) -> dict[str, Any]:
+        source = self.item.meta.get("prm800k")
+        facts = {key: source[key] for key in IN_META if key in source} if isinstance(source, dict) else {}
+        facts |= {
+            "is_quality_control_question": self.item.role == "gold",
+            "is_initial_screening_question": self.item.role == "screening",
+            "flagged": sorted({step for one in voices for step in one.marks.unsure if step is not None}),
+        }
+        if len(voices) == 1:
+            (voice,) = voices
+            at = None if voice.at is None else datetime.fromtimestamp(voice.at, UTC)
+            # As PRM800K writes it: UTC, without a zone.
+            facts["timestamp"] = None if at is None else at.replace(tzinfo=None).isoformat()
+            facts["total_time"] = round(voice.seconds * 1000) if isinstance(voice, Answer) else None
+            ended = voice.marks.first_wrong is not None or -1 in voice.marks.ratings
+            if None in voice.marks.unsure and not ended:
+                facts["finish_reason"] = "give_up"
+        return facts
+
+    def _count_losses(self, voices: Sequence[Answer | Decision]) -> None:
+        """Count what the format has no place for; those with `meta` hold it all under `annotation`."""
+        format = self.settings.format
+        if format in ("stepmark", "trl", "math-shepherd"):
+            return
+        has_flags = format == "prm800k"
+        timed = sum(isinstance(one, Answer) and one.seconds > 0 for one in voices)
+        unsure = [step for one in voices for step in one.marks.unsure if not has_flags or step is None]
+        for what, place, count in (
+            ("annotators' notes are", "them", sum(len(one.marks.notes) for one in voices)),
+            ("types of errors are", "them", sum(len(one.marks.error_types) for one in voices)),
+            ("that an annotator is unsure is", "it", len(unsure)),
+            ("how long annotators took is", "it", 0 if has_flags and len(voices) == 1 else timed),
+        ):
+            self.losses.lose(f"{what} left out ({format} has no place for {place})", self.item.id, count)
+
+
+def _facts(voice: Answer | Decision) -> dict[str, Any]:
+    marks = voice.marks
+    facts: dict[str, Any] = {"account": voice.account, "at": voice.at}
+    if isinstance(voice, Answer):
+        facts["seconds"] = voice.seconds
+        facts["submitted"] = marks.submitted
+        facts["verified"] = sorted(marks.verified)
+        if voice.first_pass is not None:
+            facts["first_pass"] = list(voice.first_pass.ratings)
+    facts["unsure"] = sorted(marks.unsure, key=item_first)
+    facts["notes"] = [list(note) for note in marks.notes]
+    facts["error_types"] = [list(entry) for entry in marks.error_types]
+    return facts

@@ -52,15 +52,26 @@ is marked."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator
 
 from stepmark.errors import InputError
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import read_record
 
 Mode = Literal["first_error", "per_step"]
-Rating = Literal[-1, 0, 1]
+
+
+def _whole(value: Any) -> Any:
+    # A literal type compares with ==, so that JSON's `true` and `1.0` would pass as 1.
+    if type(value) is not int:
+        raise ValueError("Input should be -1, 0 or 1")
+    return value
+
+
+Rating = Annotated[Literal[-1, 0, 1], BeforeValidator(_whole)]
 NO_ERROR = -1
 """`first_error` of a solution without one, as everywhere in stepmark."""
 
@@ -143,16 +154,14 @@ class Marks:
         return first_wrong(self.ratings)
 
 
-_RIGHT: tuple[Rating | None, ...] = (1,)
-
-
 def ratings_of(first_error: int | None, steps: int) -> tuple[Rating | None, ...]:
     """The ratings that a first error stands for: +1 before it, -1 at it, None (not judged) after it."""
     if first_error is None:
         return (None,) * steps
+    right: tuple[Rating | None, ...] = (1,)
     if first_error == NO_ERROR:
-        return _RIGHT * steps
-    return (*_RIGHT * first_error, -1, *(None,) * (steps - first_error - 1))
+        return right * steps
+    return (*right * first_error, -1, *(None,) * (steps - first_error - 1))
 
 
 def marks_of_first_error(first_error: int | None, steps: int, *, submitted: bool = True) -> Marks:
@@ -180,21 +189,21 @@ def marks_of_ratings(ratings: Sequence[Rating | None], *, submitted: bool = True
 _Part = Literal["first_error", "rating", "unsure", "note", "error_type", "verified"]
 _Entry = tuple[_Part, int | None, Any, Any]
 _PARTS: tuple[_Part, ...] = get_args(_Part)
-_USES: Mapping[str, frozenset[str]] = {
-    "first_error": frozenset({"step", "on"}),
-    "rate": frozenset({"step", "rating", "on"}),
-    "unsure": frozenset({"step", "on"}),
-    "note": frozenset({"step", "text"}),
-    "error_type": frozenset({"step", "text"}),
-    "verify": frozenset({"step", "on"}),
+_USES = {
+    "first_error": ("step", "on"),
+    "rate": ("step", "rating", "on"),
+    "unsure": ("step", "on"),
+    "note": ("step", "text"),
+    "error_type": ("step", "text"),
+    "verify": ("step", "on"),
 }
 
 
 class Folding:
-    """A log that is being folded: take one change at a time, ask for the marks when they are wanted.
+    """A log being folded: take one change at a time, ask for the marks at any point.
 
     `take` costs what the change alters, never the length of the log; a refused change alters nothing. A server that could not write a taken
-    change to disk throws the object away and folds the log again.
+    change to disk discards the object and folds the log again.
     """
 
     def __init__(self, mode: Mode, steps: int, *, allow_neutral: bool = False) -> None:
@@ -210,12 +219,12 @@ class Folding:
 
     @property
     def can_undo(self) -> bool:
-        """Whether there is a change to take back."""
+        """Whether there is a change to undo."""
         return bool(self._done)
 
     @property
     def can_redo(self) -> bool:
-        """Whether there is a change to give back."""
+        """Whether there is a change to redo."""
         return bool(self._undone)
 
     def take(self, change: Change) -> None:
@@ -234,65 +243,59 @@ class Folding:
         """What the log amounts to now."""
         maps = self._maps
         first_error: int | None = maps["first_error"].get(None)
-        if self.mode == "first_error":
-            ratings = ratings_of(first_error, self.steps)
-        else:
-            ratings = tuple(map(maps["rating"].get, range(self.steps)))
         return Marks(
             mode=self.mode,
             steps=self.steps,
             first_error=first_error,
-            ratings=ratings,
+            ratings=ratings_of(first_error, self.steps)
+            if self.mode == "first_error"
+            else tuple(map(maps["rating"].get, range(self.steps))),
             unsure=frozenset(maps["unsure"]),
-            notes=tuple((key, maps["note"][key]) for key in sorted(maps["note"], key=item_first)),
-            error_types=tuple(
-                (key, maps["error_type"][key])
-                for key in sorted(maps["error_type"], key=item_first)
-                if key is not None
-            ),
-            verified=frozenset(key for key in maps["verified"] if key is not None),
+            notes=tuple(sorted(maps["note"].items(), key=lambda note: item_first(note[0]))),
+            error_types=tuple(sorted(maps["error_type"].items())),  # type: ignore[arg-type]
+            verified=frozenset(maps["verified"]),  # type: ignore[arg-type]
             submitted=self.submitted,
         )
 
     def _take(self, change: Change) -> None:
         kind = change.kind
-        uses = _USES.get(kind, frozenset())
         for name in ("step", "rating", "text", "on"):
-            if name not in uses and getattr(change, name) is not None:
+            if getattr(change, name) is not None and name not in _USES.get(kind, ()):
                 raise InputError(f"a change of the kind {kind!r} has no {name!r}: leave it out", field=name)
-        if self.submitted and kind != "reopen":
-            raise InputError("the item is submitted: send a change of the kind 'reopen' first", field="kind")
-        if kind == "submit":
-            if not self.marks().complete:
-                raise InputError(self._missing(), field="kind")
-            self.submitted = True
-        elif kind == "reopen":
-            if not self.submitted:
-                raise InputError("the item is not submitted, so there is nothing to reopen", field="kind")
-            self.submitted = False
-        elif kind == "undo":
-            if not self._done:
-                raise InputError("there is no change left to take back", field="kind")
-            self._undone.append(self._done.pop())
-            for part, key, before, _ in self._undone[-1]:
-                self._put(part, key, before)
-        elif kind == "redo":
-            if not self._undone:
-                raise InputError("there is no change to give back: redo follows undo", field="kind")
-            self._done.append(self._undone.pop())
-            for part, key, _, after in self._done[-1]:
-                self._put(part, key, after)
-        else:
-            patch = [
-                (part, key, before, after)
-                for part, key, after in self._wanted(change)
-                if (before := self._maps[part].get(key)) != after
-            ]
-            if patch:
+        if self.submitted != (kind == "reopen"):
+            problem = "is submitted: send 'reopen' first" if self.submitted else "is not submitted"
+            raise InputError(f"the item {problem}", field="kind")
+        match kind:
+            case "submit":
+                if not self.marks().complete:
+                    raise InputError(self._missing(), field="kind")
+                self.submitted = True
+            case "reopen":
+                self.submitted = False
+            case "undo":
+                if not self._done:
+                    raise InputError("there is no change left to undo", field="kind")
+                self._undone.append(self._done.pop())
+                for part, key, before, _ in self._undone[-1]:
+                    self._put(part, key, before)
+            case "redo":
+                if not self._undone:
+                    raise InputError("there is no change to redo: redo follows undo", field="kind")
+                self._done.append(self._undone.pop())
+                for part, key, _, after in self._done[-1]:
+                    self._put(part, key, after)
+            case _:
+                values = self._values(change)
+                patch = [
+                    (part, key, before, after)
+                    for part, key, after in values
+                    if (before := self._maps[part].get(key)) != after
+                ]
                 for part, key, _, after in patch:
                     self._put(part, key, after)
-                self._done.append(patch)
-                self._undone.clear()
+                if patch:
+                    self._done.append(patch)
+                    self._undone.clear()
 
     def _put(self, part: _Part, key: int | None, value: Any) -> None:
         if value is None:
@@ -300,40 +303,43 @@ class Folding:
         else:
             self._maps[part][key] = value
 
-    def _wanted(self, change: Change) -> list[tuple[_Part, int | None, Any]]:
-        """What the change wants to be so: (map, key, value), None for absence; each (map, key) at most once."""
+    def _values(self, change: Change) -> list[tuple[_Part, int | None, Any]]:
+        """The values that the change sets: (map, key, value), None for absence; each (map, key) at most once."""
         step, on = change.step, change.on
         match change.kind:
             case "first_error":
-                self._mode_is("first_error", "rate")
+                self._check_mode("first_error", "rate")
                 if step is not None and not NO_ERROR <= step < self.steps:
-                    raise InputError(f"expected -1 (no error) or {self._range()}, found {step}", field="step")
-                wanted: list[tuple[_Part, int | None, Any]] = [("first_error", None, step)]
-                wanted += [("error_type", key, None) for key in self._maps["error_type"] if key != step]
+                    raise InputError(
+                        f"expected -1 (no error) or a step from 0 to {self.steps - 1}, found {step}",
+                        field="step",
+                    )
+                values: list[tuple[_Part, int | None, Any]] = [("first_error", None, step)]
+                values += [("error_type", key, None) for key in self._maps["error_type"] if key != step]
                 if on and step is not None:
                     judged = self.steps if step == NO_ERROR else step + 1
-                    wanted += [("verified", key, True) for key in range(judged)]
-                return wanted
+                    values += [("verified", key, True) for key in range(judged)]
+                return values
             case "rate":
-                self._mode_is("per_step", "first_error")
-                step = self._step(step)
+                self._check_mode("per_step", "first_error")
+                step = self._checked(step)
                 if change.rating == 0 and not self.allow_neutral:
                     raise InputError(
                         "expected 1, -1 or null, found 0: this project does not allow neutral ratings",
                         field="rating",
                     )
-                wanted = [("rating", step, change.rating)]
+                values = [("rating", step, change.rating)]
                 if change.rating != -1:
-                    wanted.append(("error_type", step, None))
+                    values.append(("error_type", step, None))
                 if on and change.rating is not None:
-                    wanted.append(("verified", step, True))
-                return wanted
+                    values.append(("verified", step, True))
+                return values
             case "unsure":
-                return [("unsure", None if step is None else self._step(step), self._flag(on))]
+                return [("unsure", None if step is None else self._checked(step), self._flag(on))]
             case "note":
-                return [("note", None if step is None else self._step(step), change.text or None)]
+                return [("note", None if step is None else self._checked(step), change.text or None)]
             case "error_type":
-                step = self._step(step)
+                step = self._checked(step)
                 wrong = self._maps["first_error"].get(None) == step or self._maps["rating"].get(step) == -1
                 if change.text and not wrong:
                     raise InputError(
@@ -341,36 +347,29 @@ class Folding:
                     )
                 return [("error_type", step, change.text or None)]
             case "verify":
-                return [("verified", self._step(step), self._flag(on))]
-            case "reset":
+                return [("verified", self._checked(step), self._flag(on))]
+            case _:  # reset
                 return [(part, key, None) for part in _PARTS for key in self._maps[part]]
-            case _:
-                raise InputError(
-                    f"expected one of {', '.join(get_args(ChangeKind))}, found {change.kind!r}", field="kind"
-                )
 
-    def _mode_is(self, mode: Mode, other: str) -> None:
+    def _check_mode(self, mode: Mode, other: str) -> None:
         if self.mode != mode:
             raise InputError(
                 f"this project's mode is {self.mode!r}: expected a change of the kind {other!r}", field="kind"
             )
 
-    def _range(self) -> str:
-        return f"a step from 0 to {self.steps - 1}"
-
-    def _step(self, step: int | None) -> int:
+    def _checked(self, step: int | None) -> int:
         if step is None or not 0 <= step < self.steps:
-            raise InputError(f"expected {self._range()}, found {step}", field="step")
+            raise InputError(f"expected a step from 0 to {self.steps - 1}, found {step}", field="step")
         return step
 
     def _flag(self, on: bool | None) -> bool | None:
         if on is None:
             raise InputError("expected true or false, found null", field="on")
-        return True if on else None
+        return on or None
 
     def _missing(self) -> str:
         if self.mode == "first_error":
-            return "the first wrong step is not said yet: mark it, or no error, or that you are unsure of the item"
+            return "the first wrong step is missing: mark it, or no error, or that you are unsure of the item"
         ratings, unsure = self._maps["rating"], self._maps["unsure"]
         step = next(k for k in range(self.steps) if k not in ratings and k not in unsure)
         return f"step {step} is neither rated nor marked as unsure"
@@ -385,8 +384,7 @@ def fold(mode: Mode, steps: int, changes: Iterable[Change], *, allow_neutral: bo
     """Play a log from the start.
 
     Raises:
-        InputError: a change that cannot be: a step that the item has not, a kind of the other mode, a neutral rating that the project does not
-            allow, a change after `submit`, `submit` of an incomplete item, an undo with nothing to undo. The error names the change's place.
+        InputError: a change that breaks the rules; the error names its place.
     """
     folding = Folding(mode, steps, allow_neutral=allow_neutral)
     for change in changes:
@@ -409,6 +407,11 @@ class Answer:
     at: float | None = None
     """Unix time of the last change."""
 
+    @property
+    def first_marks(self) -> Marks:
+        """The marks before suggestions were shown, where there are such."""
+        return self.first_pass or self.marks
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
@@ -429,52 +432,7 @@ class Decision:
 
 def agrees(marks: Marks, gold: Marks) -> bool:
     """Whether an answer is right: it gives every rating that gold gives. In mode `first_error`: the same first error, or none as gold."""
-    return all(right in (None, said) for said, right in zip(marks.ratings, gold.ratings, strict=True))
-
-
-def differing(left: Marks, right: Marks) -> list[int]:
-    """0-based steps that both rate, differently."""
-    pairs = enumerate(zip(left.ratings, right.ratings, strict=True))
-    return [step for step, (a, b) in pairs if a is not None and b is not None and a != b]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gap:
-    """How two answers to one item differ."""
-
-    kind: Literal["opposite", "neutral"]
-    severity: float
-    """In (0, 1]; the rule stands in `annotation.disputes`."""
-    steps: tuple[int, ...]
-    """0-based steps rated oppositely; where there is none, those that one of the two rates neutral."""
-    first_errors: tuple[int | None, int | None]
-    """As `Marks.first_wrong` says."""
-
-    @property
-    def apart(self) -> bool:
-        """Whether both say where the first error is, and say different places."""
-        left, right = self.first_errors
-        return left is not None and right is not None and left != right
-
-
-def gap(left: Marks, right: Marks) -> Gap | None:
-    """How two answers differ; None when they do not."""
-    steps = left.steps
-    differ = differing(left, right)
-    opposite = [step for step in differ if left.ratings[step] == -(right.ratings[step] or 0)]
-    one, other = left.first_wrong, right.first_wrong
-    distance = 0
-    if one is not None and other is not None:
-        # "No error" is the place after the last step.
-        distance = abs((steps if one == NO_ERROR else one) - (steps if other == NO_ERROR else other))
-    if opposite or distance:
-        severity = 0.5 + 0.5 * max(distance, len(opposite)) / steps
-        return Gap(kind="opposite", severity=severity, steps=tuple(opposite), first_errors=(one, other))
-    if differ:
-        return Gap(
-            kind="neutral", severity=0.5 * len(differ) / steps, steps=tuple(differ), first_errors=(one, other)
-        )
-    return None
+    return all(right in (None, rating) for rating, right in zip(marks.ratings, gold.ratings, strict=True))
 
 
 def read_change(data: Mapping[str, Any], *, where: str | None = None) -> Change:
@@ -483,32 +441,23 @@ def read_change(data: Mapping[str, Any], *, where: str | None = None) -> Change:
     Raises:
         InputError: a field is missing, unknown or of a wrong type; the error names it.
     """
-    # A literal type compares with ==, so that JSON's `true` and `1.0` would pass as 1.
-    rating = data.get("rating")
-    if rating is not None and type(rating) is not int:
-        raise InputError(f"Change: expected -1, 0, 1 or null, found {rating!r}", where=where, field="rating")
     return read_record(Change, data, where=where)
 
 
 def change_data(change: Change) -> dict[str, Any]:
-    """A change as plain data, without the fields that say nothing."""
-    return {
-        field.name: value for field in fields(change) if (value := getattr(change, field.name)) is not None
-    }
+    """A change as plain data, without the fields that are null."""
+    fields = ("kind", "step", "rating", "text", "on")
+    return {name: value for name in fields if (value := getattr(change, name)) is not None}
 
 
 def marks_data(marks: Marks) -> dict[str, Any]:
     """Marks as plain data for JSON: sets as sorted lists (the item's own first), all fields present."""
-    return {
-        "mode": marks.mode,
-        "steps": marks.steps,
-        "first_error": marks.first_error,
+    return asdict(marks) | {
         "ratings": list(marks.ratings),
         "unsure": sorted(marks.unsure, key=item_first),
         "notes": [list(note) for note in marks.notes],
         "error_types": [list(entry) for entry in marks.error_types],
         "verified": sorted(marks.verified),
-        "submitted": marks.submitted,
     }
 
 
@@ -519,40 +468,29 @@ def read_marks(data: Mapping[str, Any], *, where: str | None = None) -> Marks:
     Raises:
         InputError: another shape, a step that is not there, ratings of another number of steps; the error names the field.
     """
+
+    def refuse(field: str, expected: str) -> InputError:
+        return InputError(f"Marks: expected {expected}, found {data.get(field)!r}", where=where, field=field)
+
     marks = read_record(Marks, data, where=where)
-    for rating in data.get("ratings", ()):
-        if rating is not None and type(rating) is not int:
-            raise InputError(
-                f"Marks: expected -1, 0, 1 or null, found {rating!r}", where=where, field="ratings"
-            )
     if marks.steps < 1:
-        raise InputError(
-            f"Marks: expected at least one step, found {marks.steps}", where=where, field="steps"
-        )
-    steps = range(marks.steps)
+        raise refuse("steps", "at least one step")
     if marks.mode == "first_error":
-        made = marks_of_first_error(marks.first_error, marks.steps)
-        if marks.ratings not in ((), made.ratings):
-            raise InputError("Marks: the ratings are not those of first_error", where=where, field="ratings")
-        marks = replace(marks, ratings=made.ratings)
-    elif marks.first_error is not None or len(marks.ratings) != marks.steps:
-        raise InputError(
-            f"Marks: expected {marks.steps} ratings and no first_error in mode per_step, found "
-            f"{len(marks.ratings)} and {marks.first_error}",
-            where=where,
-            field="ratings" if marks.first_error is None else "first_error",
-        )
-    for name, found in (
-        ("unsure", marks.unsure - {None}),
-        ("notes", {step for step, _ in marks.notes} - {None}),
-        ("error_types", {step for step, _ in marks.error_types}),
-        ("verified", marks.verified),
-    ):
-        beyond = [step for step in found if step not in steps]
-        if beyond:
-            raise InputError(
-                f"Marks: expected steps from 0 to {marks.steps - 1}, found {beyond[0]}",
-                where=where,
-                field=name,
-            )
+        ratings = marks_of_first_error(marks.first_error, marks.steps).ratings
+        if marks.ratings not in ((), ratings):
+            raise refuse("ratings", "the ratings that first_error stands for")
+        marks = replace(marks, ratings=ratings)
+    elif marks.first_error is not None:
+        raise refuse("first_error", "none in mode per_step")
+    elif len(marks.ratings) != marks.steps:
+        raise refuse("ratings", f"{marks.steps} ratings")
+    steps: dict[str, set[int | None]] = {
+        "unsure": {*marks.unsure} - {None},
+        "notes": {step for step, _ in marks.notes} - {None},
+        "error_types": {step for step, _ in marks.error_types},
+        "verified": {*marks.verified},
+    }
+    for field, named in steps.items():
+        if not named <= {*range(marks.steps)}:
+            raise refuse(field, f"steps from 0 to {marks.steps - 1}")
     return marks

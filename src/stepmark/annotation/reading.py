@@ -15,20 +15,19 @@ a row of these that does not tell the right answer is refused. What the labels o
 
 from __future__ import annotations
 
-import asyncio
-import shutil
+import gzip
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from starlette.datastructures import UploadFile
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
-from stepmark.annotation.accounts import Refused
+from stepmark.annotation.accounts import RequestError
 from stepmark.annotation.items import Item, Suggestion, Turn
 from stepmark.annotation.marks import Marks, marks_of_first_error, marks_of_ratings, read_marks
 from stepmark.annotation.project import TRACES, Project
@@ -42,46 +41,30 @@ from stepmark.solutions.interchange.potato import STEPS_KEYS, Keys, Shown, shown
 from stepmark.solutions.interchange.rows import origin, outcome_told
 from stepmark.store import Row, read_rows
 
-if TYPE_CHECKING:
-    from stepmark.annotation.items import Item
-    from stepmark.annotation.project import Project
-
 Role = Literal["work", "gold", "screening"]
 
 
 def read_items(project: Project, losses: Losses | None = None) -> list[Item]:
-    """All items of a project: those to work on in their order, then the gold ones, then the screening set.
-
-    Args:
-        project: says which files, and how they are read.
-        losses: takes note of what reading left out.
+    """All items of a project: those to work on in their order, then the gold ones, then the screening set; `losses` counts what was left out.
 
     Raises:
         InputError: with `FILE:LINE`: a row that is not of its format, an item over the limits, an id that stands twice, a gold row that
-            does not tell the right answer; with `FILE`, a format that cannot be told.
+            does not tell the right answer; with `FILE`, an unrecognised format.
     """
     counted = losses or Losses()
-    files: list[tuple[Path, Role]] = [(file, "work") for file in project.items]
-    if project.gold.items is not None:
-        files.append((project.gold.items, "gold"))
-    if project.screening.items is not None:
-        files.append((project.screening.items, "screening"))
-    return list(
-        distinct(chain.from_iterable(items_of_file(file, project, role, counted) for file, role in files))
-    )
+    files: list[tuple[Path | None, Role]] = [(file, "work") for file in project.items]
+    files += [(project.gold.items, "gold"), (project.screening.items, "screening")]
+    found = (items_of_file(file, project, role, counted) for file, role in files if file is not None)
+    return list(distinct(chain.from_iterable(found)))
 
 
-def distinct(items: Iterable[tuple[str, Item]], known: Mapping[str, str] | None = None) -> Iterator[Item]:
-    """Items without their places, of which no two have the same id.
-
-    Args:
-        items: (FILE:LINE, item).
-        known: ids that are taken, and where they stand.
+def distinct(items: Iterable[tuple[str, Item]]) -> Iterator[Item]:
+    """Items without their places (FILE:LINE), of which no two have the same id.
 
     Raises:
         InputError: with `FILE:LINE` of the second.
     """
-    places = dict(known or {})
+    places: dict[str, str] = {}
     for where, item in items:
         if item.id in places:
             raise InputError(
@@ -187,11 +170,9 @@ def _of_trace(row: Row, project: Project, role: Role, losses: Losses) -> Item:
 
 
 def _gold_of_trace(row: Row, steps: int, project: Project, role: Role) -> Marks | None:
-    if role == "work" and project.labels != "gold":
-        return None
     raw = row.data.get("gold")
     key = "first_error" if project.mode == "first_error" else "ratings"
-    if raw is None and role == "work":
+    if role == "work" and (project.labels != "gold" or raw is None):
         return None
     if not isinstance(raw, dict) or set(raw) != {key}:
         raise InputError(f'expected what is right as {{"{key}": …}}', where=row.where, field="gold")
@@ -248,17 +229,14 @@ def _check_size(solution: Solution, project: Project) -> None:
         InputError: more steps or characters than the project's limits.
     """
     limits = project.limits
-    if len(solution.steps) > limits.steps:
-        raise InputError(
-            f"expected at most {limits.steps:,} steps, found {len(solution.steps):,}: cut the solution into fewer, or raise limits.steps"
-        )
     characters = len(solution.problem.text) + sum(len(step.raw) for step in solution.steps)
-    if characters > limits.item_characters:
-        longest = max(range(len(solution.steps)), key=lambda at: len(solution.steps[at].raw))
-        raise InputError(
-            f"expected at most {limits.item_characters:,} characters, found {characters:,} (the longest step is {longest}, 0-based): "
-            "shorten it, or raise limits.item_characters"
-        )
+    for name, size in (("steps", len(solution.steps)), ("item_characters", characters)):
+        most = getattr(limits, name)
+        if size > most:
+            what = name.rpartition("_")[2]
+            raise InputError(
+                f"expected at most {most:,} {what}, found {size:,}: shorten the solution, or raise limits.{name}"
+            )
 
 
 def _labels(
@@ -317,94 +295,38 @@ def _of_one_judge(step: Sequence[Judgement]) -> Suggestion | None:
     return Suggestion(judge=step[0].judge, rating=rating, score=score, reason=reason)
 
 
-_GZIP = b"\x1f\x8b"
-_CHUNK = 1 << 18
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """What was sent."""
-
-    items: list[Item]
-    name: str
-    """What the sender calls the file: for the audit log alone."""
-
-
-async def read_upload(request: Request, project: Project) -> Upload:
-    """The items of the body, or of the one file of a form.
+async def read_upload(request: Request, project: Project) -> list[Item]:
+    """The items of a request's body, JSON lines or JSON, packed with gzip or not.
 
     Raises:
-        Refused: too large (413), no file, or not what any format says (400).
+        RequestError: too large, unpacked too (413), or not what any format says (400).
     """
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder) / "upload"
-        name = await _receive(request, raw)
         try:
-            items = await asyncio.to_thread(_read, raw, project)
+            with raw.open("wb") as file:
+                async for chunk in request.stream():
+                    file.write(chunk)
+            return await run_in_threadpool(_read_file, raw, project)
+        except ClientDisconnect:
+            raise RequestError(400, "the connection was closed before the file was complete") from None
         except InputError as error:
             # The place in our own folder tells the sender nothing but the line.
-            words = str(error).replace(f"{folder}/", "")
-            raise Refused(400, words, field=error.field) from None
-    return Upload(items, name)
+            raise RequestError(400, str(error).replace(f"{folder}/", ""), field=error.field) from None
 
 
-async def _receive(request: Request, to: Path) -> str:
-    if request.headers.get("content-type", "").startswith("multipart/form-data"):
-        async with request.form(max_files=1, max_fields=10) as form:
-            sent = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
-            if len(sent) != 1:
-                raise Refused(400, f"expected one file in the form, found {len(sent)}", field="file")
-            await asyncio.to_thread(_copy, sent[0].file, to)
-            return (sent[0].filename or "")[:200]
-    with to.open("wb") as file:
+def _read_file(raw: Path, project: Project) -> list[Item]:
+    data, limit = raw.read_bytes(), project.limits.upload_bytes
+    if data.startswith(b"\x1f\x8b"):
         try:
-            async for chunk in request.stream():
-                file.write(chunk)
-        except ClientDisconnect:
-            raise Refused(400, "the connection was closed before the file was complete") from None
-    return (request.query_params.get("name") or "")[:200]
-
-
-def _copy(source: IO[bytes], to: Path) -> None:
-    with to.open("wb") as file:
-        shutil.copyfileobj(source, file)
-
-
-def _read(raw: Path, project: Project) -> list[Item]:
-    with raw.open("rb") as file:
-        head = file.read(2)
-    plain = raw.with_name("unpacked")
-    if head == _GZIP:
-        _unpack(raw, plain, project.limits.upload_bytes)
-    else:
-        raw.rename(plain)
-    with plain.open("rb") as file:
-        start = file.read(64).lstrip()[:1]
-    named = plain.rename(plain.with_name("upload.json" if start == b"[" else "upload.jsonl"))
-    if named.stat().st_size == 0:
+            with gzip.open(raw) as packed:
+                data = packed.read(limit + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"expected gzip, found {error}") from None
+    if len(data) > limit:
+        raise too_large(limit)
+    if not data:
         raise InputError("expected a file of items, found an empty one")
-    return list(distinct(items_of_file(named, project)))
-
-
-def _unpack(source: Path, to: Path, limit: int) -> None:
-    engine = zlib.decompressobj(wbits=31)
-    size = 0
-    try:
-        with source.open("rb") as packed, to.open("wb") as out:
-            while data := packed.read(_CHUNK):
-                while data:
-                    piece = engine.decompress(data, _CHUNK)
-                    size += len(piece)
-                    if size > limit:
-                        raise too_large(limit)
-                    out.write(piece)
-                    data = engine.unconsumed_tail
-                    if engine.eof:
-                        if engine.unused_data:
-                            data, engine = engine.unused_data, zlib.decompressobj(wbits=31)
-                        else:
-                            break
-    except zlib.error as error:
-        raise InputError(f"expected gzip, found {error}") from None
-    if not engine.eof:
-        raise InputError("expected gzip, found a file that ends in the middle")
+    file = raw.with_name("upload.json" if data.lstrip().startswith(b"[") else "upload.jsonl")
+    file.write_bytes(data)
+    return list(distinct(items_of_file(file, project)))

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from stepmark.annotation.exporting import Agreement, Exporting, View, export
-from stepmark.errors import InputError, MissingExtraError, StepmarkError, UsageError
+from stepmark.errors import InputError, MissingExtraError, UsageError
 from stepmark.settings import checked
 from stepmark.solutions.interchange import Losses
 from stepmark.store import Results, atomic_rows, check_outputs, check_writable, is_stream, read_rows
@@ -32,12 +33,6 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8010
 """Not 8000, which is vLLM's; `stepmark serve` has 8008."""
-MOST_HEADER_BYTES = 16 * 1024
-"""Of one request, for other machines than this."""
-# Fetch standard, "port blocking": what browsers do not open (net::ERR_UNSAFE_PORT), of those that anybody may listen on.
-REFUSED_BY_BROWSERS = frozenset(
-    (1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080)
-)
 
 
 @checked
@@ -53,7 +48,6 @@ def annotate(
     overlap: int | None = None,
     order: Literal["given", "active"] | None = None,
     suggest: str | None = None,
-    judge: str | None = None,
     threshold: float | None = None,
     columns: Mapping[str, str] | None = None,
     on_start: Callable[[str], None] | None = None,
@@ -72,8 +66,7 @@ def annotate(
         allow_neutral: steps may be neutral, in mode per_step.
         overlap: how many annotators label each item. Default: as the project says, else 1.
         order: active puts convincing wrong answers first, then uncertain and disputed ones. Default: as the project says, else as given.
-        suggest: pre-labels: a PRM's name, a file of `stepmark grade`, or labels in any format that `stepmark.convert` reads.
-        judge: whose labels are suggested, where `suggest` names a file with several judges.
+        suggest: pre-labels: a PRM's name, or a file of `stepmark grade`.
         threshold: a score under it suggests an error. Default: the PRM's own.
         columns: names of columns of the items, where they differ: problem=question,solution=response.
         on_start: called with the database's name once the app listens.
@@ -103,18 +96,17 @@ def annotate(
 
     from stepmark.annotation.database import Database
     from stepmark.annotation.live import Live
+    from stepmark.annotation.prepare import first_code, prepare
     from stepmark.annotation.security import is_loopback
-    from stepmark.annotation.server import build_app, first_code, guarded, note_link, prepare
+    from stepmark.annotation.server import build_app, secured
+    from stepmark.annotation.stored import store_setting
 
     with Database(where) as opened, opened.lock(), ExitStack() as stack:
-        try:
-            listening = stack.enter_context(_listen(host, port))
-            count = prepare(loaded.project, opened, suggest=_suggester(suggest, judge, threshold))
-        except StepmarkError:
-            opened.abandon()
-            raise
+        listening = stack.enter_context(_listen(host, port))
+        count = prepare(loaded.project, opened, suggest=_suggester(suggest, threshold))
         _say(f"{count:,} item{'' if count == 1 else 's'}; labels are kept in {opened.shown}")
-        note_link(opened, site.link)
+        with opened.writing() as connection:
+            store_setting(connection, "link", site.link)
         code = first_code(opened)
         live = Live(loaded.project, opened)
 
@@ -127,11 +119,10 @@ def annotate(
             sys.stderr.flush()
 
         config = uvicorn.Config(
-            guarded(build_app(live, site, started=started), live, site),
+            secured(build_app(live, site, started=started), live, site),
             loop="auto",
-            # Of uvicorn's two parsers the slower one limits a header. On this machine alone, or behind a proxy, nobody sends endless ones.
+            # Of uvicorn's two parsers the slower one limits a header, at 16 KB. On this machine alone nobody sends endless ones.
             http="auto" if is_loopback(host) else "h11",
-            h11_max_incomplete_event_size=MOST_HEADER_BYTES,
             ws="none",
             lifespan="on",
             access_log=False,
@@ -173,12 +164,12 @@ def invite(
         UsageError: no database of annotations.
     """
     from stepmark.annotation import accounts
-    from stepmark.annotation.server import noted_link
+    from stepmark.annotation.stored import setting
 
     given = None if url is None else _site(LOOPBACK, DEFAULT_PORT, url).link
     with _existing(database) as opened, opened.writing() as connection:
         code = accounts.invite(connection, role, uses=uses, hours=hours, by=None, at=time.time())
-        link = given or noted_link(connection) or _site(LOOPBACK, DEFAULT_PORT, None).link
+        link = given or setting(connection, "link") or _site(LOOPBACK, DEFAULT_PORT, None).link
     return f"{link}/join#{code}"
 
 
@@ -220,8 +211,7 @@ def export_labels(
         UsageError: no database of annotations, a setting that cannot work, or a file that is there already.
     """
     from stepmark.annotation.accounts import audit
-    from stepmark.annotation.server import noted_project
-    from stepmark.annotation.stored import answers_of, decisions_of, items_of
+    from stepmark.annotation.stored import answers_of, decisions_of, items_of, stored_project
 
     settings = Exporting(
         format=format,
@@ -234,14 +224,16 @@ def export_labels(
     )
     check_outputs({"out": out}, database)
     written = Path(out) if out is not None and not is_stream(out) else None
-    if written is not None:
-        _check_absent(written, force=force)
+    if written is not None and written.exists() and not force:
+        raise UsageError(
+            f"{written}: there is a file already; give another name, or overwrite it with `force`"
+        )
     losses = Losses()
     rows: list[dict[str, Any]] = []
     refused: list[str] = []
     with _existing(database) as opened:
         with opened.reading() as connection:
-            project = noted_project(connection, opened.shown)
+            project = stored_project(connection, opened.shown)
             items, answers = items_of(connection), answers_of(connection, project)
             decisions = decisions_of(connection)
         for row in export(project, items, answers, decisions, settings, losses):
@@ -320,14 +312,9 @@ def restore_labels(backup: str | Path, *, database: str, force: bool = False) ->
 
 
 def _check_packages() -> None:
-    try:
-        import fastapi  # noqa: F401
-        import sqlalchemy  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"annotation needs the package {error.name}: pip install 'stepmark[annotate]'"
-        ) from None
+    for name in ("fastapi", "sqlalchemy", "uvicorn"):
+        if find_spec(name) is None:
+            raise MissingExtraError(f"annotation needs the package {name}: pip install 'stepmark[annotate]'")
 
 
 def _existing(database: str | Path) -> Database:
@@ -337,11 +324,6 @@ def _existing(database: str | Path) -> Database:
     return Database(str(database), create=False)
 
 
-def _check_absent(file: Path, *, force: bool) -> None:
-    if file.exists() and not force:
-        raise UsageError(f"{file}: there is a file already; give another name, or overwrite it with `force`")
-
-
 def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
@@ -349,10 +331,6 @@ def _say(text: str) -> None:
 def _site(host: str, port: int, url: str | None) -> Site:
     from stepmark.annotation.security import Site, host_names, is_loopback
 
-    if url is None and port in REFUSED_BY_BROWSERS:
-        raise UsageError(
-            f"`port` {port}: browsers open no page there, because the port is another protocol's; give another"
-        )
     if url is None and not is_loopback(host):
         raise UsageError(
             f"`host` {host} lets others in: give `url`, how they reach it (http://NAME:{port}, or https://NAME behind a proxy)"
@@ -377,18 +355,17 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _suggester(
-    source: str | None, judge: str | None, threshold: float | None
+    source: str | None, threshold: float | None
 ) -> Callable[[Sequence[Item]], Sequence[Item]] | None:
     if source is None:
-        if judge is not None or threshold is not None:
-            raise UsageError("`judge` and `threshold` are about suggestions: give `suggest` too")
+        if threshold is not None:
+            raise UsageError("`threshold` is of suggestions: give `suggest` too")
         return None
-    chosen = source
 
     def suggester(items: Sequence[Item]) -> Sequence[Item]:
         from stepmark.annotation.suggesting import suggest
 
-        suggested = suggest(items, chosen, threshold=threshold, judge=judge)
+        suggested = suggest(items, source, threshold=threshold)
         if suggested.without:
             item, why = suggested.without[0]
             more = ", …" if len(suggested.without) > 1 else ""

@@ -1,71 +1,75 @@
-"""Reading records back: items, answers and decisions, in the words of the other modules."""
+"""Queries: items, answers, decisions and the project's settings, as records."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence, Set
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, func, select
 
 from stepmark.annotation import tables
 from stepmark.annotation.assigning import ItemFacts
-from stepmark.annotation.database import check_text
 from stepmark.annotation.items import Item
 from stepmark.annotation.marks import Answer, Decision, Folding, Marks, read_change
-from stepmark.errors import InputError
-
-if TYPE_CHECKING:
-    from stepmark.annotation.project import Project
+from stepmark.annotation.project import Project
+from stepmark.errors import InputError, UsageError
 
 _ITEM = TypeAdapter(Item)
 _DECISION = TypeAdapter(Decision)
-
-
-def write_item(item: Item) -> str:
-    """An item as it is stored."""
-    return _ITEM.dump_json(item).decode()
+_PROJECT = TypeAdapter(Project)
 
 
 def read_item(data: str) -> Item:
-    """What `write_item` wrote."""
+    """An item from its column `data`."""
     return _ITEM.validate_json(data)
 
 
-def store_items(connection: Connection, items: Sequence[Item]) -> int:
-    """Add items, and replace those that nobody has labelled yet.
+def check_text(text: str) -> str:
+    """The same text, if both databases can hold it.
 
-    Returns:
-        How many are new or changed.
+    Raises:
+        InputError: it has a NUL character or half a surrogate pair.
+    """
+    if "\x00" in text or any("\ud800" <= c <= "\udfff" for c in text):
+        raise InputError("expected text, found a NUL character or half a surrogate pair")
+    return text
+
+
+def store_items(connection: Connection, items: Sequence[Item]) -> int:
+    """Add items, and replace those that have no labels yet. Gives how many are new or changed.
 
     Raises:
         InputError: an id stands for another solution now, and there are labels of the old one; or a text that no database holds.
     """
-    t = tables.items
-    known = {row.id: row.data for row in connection.execute(select(t.c.id, t.c.data))}
-    position = connection.execute(select(func.coalesce(func.max(t.c.position), -1))).scalar_one() + 1
+    t, c = tables.items, tables.changes
+    stored = {row.id: row.data for row in connection.execute(select(t.c.id, t.c.data))}
+    position = connection.execute(select(func.coalesce(func.max(t.c.position), -1))).scalar_one()
     changed = 0
     for item in items:
-        check_text(item.id, what="an item's id")
-        data = write_item(item)
-        before = known.get(item.id)
+        check_text(item.id)
+        data, before = _ITEM.dump_json(item).decode(), stored.get(item.id)
         if before == data:
             continue
         row = {"role": item.role, "steps": len(item.solution.steps), "order": item.order, "data": data}
         if before is None:
-            connection.execute(t.insert(), {"id": item.id, "position": position, **row})
             position += 1
+            connection.execute(t.insert(), {"id": item.id, "position": position, **row})
         else:
-            if read_item(before).solution != item.solution and _labelled(connection, item.id):
+            labelled = select(c.c.version).where(c.c.item == item.id).limit(1)
+            if (
+                read_item(before).solution != item.solution
+                and connection.execute(labelled).first() is not None
+            ):
                 raise InputError(
                     "this id stands for another solution than before, and there are labels of that one; "
                     "give the new solution another id",
                     where=item.id,
                 )
             connection.execute(t.update().where(t.c.id == item.id).values(**row))
-        known[item.id] = data
+        stored[item.id] = data
         changed += 1
     return changed
 
@@ -80,7 +84,7 @@ def item_facts(connection: Connection) -> Iterator[ItemFacts]:
             role=row.role,
             steps=row.steps,
             order=row.order,
-            suggested=frozenset(i for i, s in enumerate(item.suggestions) if s is not None),
+            suggested=frozenset(k for k, suggestion in enumerate(item.suggestions) if suggestion is not None),
             gold=item.gold,
         )
 
@@ -94,35 +98,19 @@ def items_of(connection: Connection, *, only: Set[str] | None = None) -> list[It
     return [read_item(row.data) for row in rows if only is None or row.id in only]
 
 
-def titles_of(connection: Connection, items: Sequence[str]) -> dict[str, str]:
-    """The beginning of each item's problem, to know it by."""
-    wanted = set(items)
-    if not wanted:
-        return {}
-    found = {}
-    for item in items_of(connection, only=wanted):
-        first = " ".join(item.solution.problem.text.split())
-        found[item.id] = first if len(first) <= 80 else first[:79] + "…"
-    return found
+def titles_of(connection: Connection, items: Set[str]) -> dict[str, str]:
+    """The beginning of each item's problem, to recognise it by."""
+    titles = {}
+    for item in items_of(connection, only=items) if items else ():
+        title = " ".join(item.solution.problem.text.split())
+        titles[item.id] = title if len(title) <= 80 else title[:79] + "…"
+    return titles
 
 
 def answers_of(
-    connection: Connection,
-    project: Project,
-    *,
-    only: Sequence[str] | None = None,
-    account: int | None = None,
+    connection: Connection, project: Project, *, only: Sequence[str] | None = None, account: int | None = None
 ) -> list[Answer]:
-    """What every annotator says of every item that they changed, folded from the log.
-
-    Args:
-        connection: an open reading.
-        project: the mode that the log is folded in.
-        only: of these items; None for all.
-        account: of this account; None for all.
-    """
-    if only is not None and not only:
-        return []
+    """Every annotator's marks on every item that they changed (`only` these items, of this `account`), folded from the log."""
     c, a, i = tables.changes, tables.accounts, tables.items
     query = (
         select(c.c.item, a.c.name, i.c.steps, c.c.data, c.c.seconds, c.c.at)
@@ -134,21 +122,22 @@ def answers_of(
         query = query.where(c.c.item.in_(only))
     if account is not None:
         query = query.where(c.c.account == account)
-    rows = connection.execute(query)
-    return [_answer(key, list(log), project) for key, log in groupby(rows, lambda row: (row.item, row.name))]
+    logs = groupby(connection.execute(query), lambda row: (row.item, row.name))
+    return [_answer(list(log), project) for _, log in logs]
 
 
-def _answer(key: tuple[str, str], log: list[Any], project: Project) -> Answer:
+def _answer(log: Sequence[Any], project: Project) -> Answer:
+    item, account = log[0].item, log[0].name
     folding = Folding(project.mode, log[0].steps, allow_neutral=project.allow_neutral)
     first: Marks | None = None
     for row in log:
-        folding.take(read_change(json.loads(row.data), where=f"item {key[0]}, {key[1]}"))
+        folding.take(read_change(json.loads(row.data), where=f"item {item}, {account}"))
         if first is None and folding.submitted:
             first = folding.marks()
     marks = folding.marks()
     return Answer(
-        item=key[0],
-        account=key[1],
+        item=item,
+        account=account,
         marks=marks,
         first_pass=None if first == marks else first,
         seconds=sum(row.seconds or 0.0 for row in log),
@@ -157,21 +146,62 @@ def _answer(key: tuple[str, str], log: list[Any], project: Project) -> Answer:
 
 
 def store_decision(connection: Connection, decision: Decision, *, account: int, at: float) -> None:
-    """Add what an adjudicator decided; an earlier decision of the item stays in the table."""
-    row = {"item": decision.item, "account": account, "at": at}
-    connection.execute(tables.decisions.insert(), {**row, "data": _DECISION.dump_json(decision).decode()})
+    """Add a decision; an earlier decision on the item stays in the table."""
+    data = _DECISION.dump_json(decision).decode()
+    connection.execute(
+        tables.decisions.insert(), {"item": decision.item, "account": account, "at": at, "data": data}
+    )
 
 
 def decisions_of(connection: Connection, *, item: str | None = None) -> list[Decision]:
-    """The decision that holds of each item (or of one): its newest."""
+    """The newest decision on each item (or on one)."""
     t = tables.decisions
-    found: dict[str, Decision] = {}
-    query = t.select().order_by(t.c.id)
-    for row in connection.execute(query if item is None else query.where(t.c.item == item)):
-        found[row.item] = _DECISION.validate_json(row.data)
-    return list(found.values())
+    query = select(t.c.item, t.c.data).order_by(t.c.id)
+    rows = connection.execute(query if item is None else query.where(t.c.item == item))
+    return list({row.item: _DECISION.validate_json(row.data) for row in rows}.values())
 
 
-def _labelled(connection: Connection, item: str) -> bool:
-    c = tables.changes
-    return connection.execute(select(c.c.version).where(c.c.item == item).limit(1)).first() is not None
+def store_setting(connection: Connection, key: str, value: str) -> None:
+    """Set a key of the table `meta`."""
+    connection.execute(tables.meta.delete().where(tables.meta.c.key == key))
+    connection.execute(tables.meta.insert(), {"key": key, "value": value})
+
+
+def setting(connection: Connection, key: str) -> str | None:
+    """What `store_setting` stored last; None before."""
+    value: str | None = connection.execute(
+        select(tables.meta.c.value).where(tables.meta.c.key == key)
+    ).scalar()
+    return value
+
+
+def store_project(connection: Connection, project: Project, shown: str) -> None:
+    """Store the project's settings, which labels are read with; `shown` is the database's name, for the message.
+
+    Raises:
+        UsageError: there are labels of another mode: they would mean something else now.
+    """
+    now = {"mode": project.mode, "allow_neutral": project.allow_neutral}
+    stored = json.loads(setting(connection, "settings") or "null")
+    labelled = connection.execute(select(tables.changes.c.version).limit(1)).first() is not None
+    if labelled and stored not in (None, now):
+        raise UsageError(
+            f"{shown}: its labels were made with mode {stored['mode']!r} and allow_neutral {stored['allow_neutral']}, the project "
+            f"says {now['mode']!r} and {now['allow_neutral']}; put the settings back, or give another `database`"
+        )
+    store_setting(connection, "settings", json.dumps(now))
+    store_setting(connection, "project", _PROJECT.dump_json(project).decode())
+
+
+def stored_project(connection: Connection, shown: str) -> Project:
+    """The settings of the project at its last start.
+
+    Raises:
+        UsageError: none are stored.
+    """
+    stored = setting(connection, "project")
+    if stored is None:
+        raise UsageError(
+            f"{shown}: it does not hold its project's settings, as those of earlier versions: serve it once with this version"
+        )
+    return _PROJECT.validate_json(stored)

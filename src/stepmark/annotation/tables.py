@@ -6,113 +6,79 @@ continuations. Everything else can be made again from the log and the items' fil
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Double,
-    Index,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-)
+from typing import Any
+
+from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, MetaData, Table, Text
 
 SCHEMA = 1
 """Version of these tables; kept in `meta`."""
 
 metadata = MetaData()
 
-_id = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only for INTEGER
+_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only for INTEGER
 
-meta = Table("meta", metadata, Column("key", Text, primary_key=True), Column("value", Text, nullable=False))
 
-accounts = Table(
+def _table(name: str, key: str, columns: dict[str, Any], **options: Any) -> Table:
+    """A table whose columns are all filled, but for those with a "?"; "!" marks unique ones."""
+    keys = key.split()
+    made = [
+        Column(
+            column.rstrip("?!"),
+            kind,
+            primary_key=column in keys,
+            autoincrement=len(keys) == 1 and kind is _ID,
+            nullable=column.endswith("?"),
+            unique=column.endswith("!") or None,
+        )
+        for column, kind in columns.items()
+    ]
+    return Table(name, metadata, *made, **options)
+
+
+meta = _table("meta", "key", {"key": Text, "value": Text})
+accounts = _table(
     "accounts",
-    metadata,
-    Column("id", _id, primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
-    Column("role", Text, nullable=False),
-    Column("token_hash", Text, nullable=False, unique=True),
-    Column("disabled", Boolean, nullable=False, default=False),
-    Column("created", Double, nullable=False),
+    "id",
+    {"id": _ID, "name!": Text, "role": Text, "token_hash!": Text, "disabled": Boolean, "created": Double},
 )
-
-invitations = Table(
+invitations = _table(
     "invitations",
-    metadata,
-    Column("code_hash", Text, primary_key=True),
-    Column("role", Text, nullable=False),
-    Column("expires", Double, nullable=False),
-    Column("uses_left", Integer, nullable=False),
-    Column("created_by", Text),
+    "code_hash",
+    {"code_hash": Text, "role": Text, "expires": Double, "uses_left": Integer, "created_by?": Text},
 )
-
-sessions = Table(
+sessions = _table(
     "sessions",
-    metadata,
-    Column("token_hash", Text, primary_key=True),
-    Column("account", _id, nullable=False),
-    Column("csrf", Text, nullable=False),
-    Column("created", Double, nullable=False),
-    Column("expires", Double, nullable=False),
+    "token_hash",
+    {"token_hash": Text, "account": _ID, "csrf": Text, "created": Double, "expires": Double},
 )
-
-items = Table(
+items = _table(
     "items",
-    metadata,
-    Column("id", Text, primary_key=True),
-    Column("position", Integer, nullable=False),
-    Column("role", Text, nullable=False),
-    Column("steps", Integer, nullable=False),
-    Column("order", Double, nullable=False, default=0.0),
-    Column("data", Text, nullable=False),
+    "id",
+    {"id": Text, "position": Integer, "role": Text, "steps": Integer, "order": Double, "data": Text},
 )
-
-assignments = Table(
+assignments = _table(
     "assignments",
-    metadata,
-    Column("item", Text, primary_key=True),
-    Column("account", _id, primary_key=True, autoincrement=False),
-    Column("shown_at", Double, nullable=False),
-    Column("leased_until", Double, nullable=False),
-    Column("state", Text, nullable=False),
+    "item account",
+    {"item": Text, "account": _ID, "shown_at": Double, "leased_until": Double, "state": Text},
 )
-
-changes = Table(
+changes = _table(
     "changes",
-    metadata,
-    Column("id", Text, nullable=False),
-    Column("item", Text, primary_key=True),
-    Column("account", _id, primary_key=True, autoincrement=False),
-    Column("version", Integer, primary_key=True, autoincrement=False),
-    Column("data", Text, nullable=False),
-    Column("seconds", Double),
-    Column("at", Double, nullable=False),
+    "item account version",
+    {
+        "id": Text,
+        "item": Text,
+        "account": _ID,
+        "version": Integer,
+        "data": Text,
+        "seconds?": Double,
+        "at": Double,
+    },
     # One tree alone: a commit writes every page that it touches, and random ids would each touch one more. That a log holds an id once
     # is seen to where the log is folded, which has all of it before it.
     sqlite_with_rowid=False,
 )
-
-decisions = Table(
-    "decisions",
-    metadata,
-    Column("id", _id, primary_key=True),
-    Column("item", Text, nullable=False),
-    Column("account", _id, nullable=False),
-    Column("data", Text, nullable=False),
-    Column("at", Double, nullable=False),
-)
-
-audit = Table(
-    "audit",
-    metadata,
-    Column("id", _id, primary_key=True),
-    Column("at", Double, nullable=False),
-    Column("account", Text),
-    Column("action", Text, nullable=False),
-    Column("detail", Text, nullable=False),
-)
+decisions = _table("decisions", "id", {"id": _ID, "item": Text, "account": _ID, "data": Text, "at": Double})
+audit = _table("audit", "id", {"id": _ID, "at": Double, "account?": Text, "action": Text, "detail": Text})
 
 Index("decisions_item", decisions.c.item)
 Index("audit_at", audit.c.at)

@@ -48,11 +48,11 @@ class ProgressPage {
       make("b", {}, visible(one.account)),
       `${one.progress.submitted} of ${one.progress.of}`,
       duration(one.progress.seconds_each),
-      duration(one.speed?.step ?? null),
+      duration(one.seconds_a_step),
       one.gold?.items ? `${ranged(one.gold.exact, percent)} of ${one.gold.items}` : "–",
       one.passed === null || one.passed === undefined ? "–" : one.passed ? "passed" : "not passed",
       ranged(one.unsure, percent),
-      one.overrides?.overridden?.of ? `${percent(one.overrides.overridden.value)} of ${one.overrides.overridden.of}` : "–",
+      one.overridden.of ? `${percent(one.overridden.value)} of ${one.overridden.of}` : "–",
     ]);
     const heads = ["Annotator", ["Submitted", "number"], ["Each item", "number"], ["Each step", "number"], "Right on gold items", "Screening", ["Unsure", "number"], "Suggestions overridden"];
     this.main.replaceChildren(

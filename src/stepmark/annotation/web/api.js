@@ -16,7 +16,7 @@ export function setSession({ name, csrf }) {
   session = { name, csrf };
 }
 
-/** One request. `body`: data for JSON, a `FormData` or `Blob` as it is. */
+/** One request. `body`: data for JSON, a `Blob` as it is. */
 export async function call(method, path, body) {
   try {
     return await once(method, path, body);
@@ -39,7 +39,7 @@ async function renewed() {
 async function once(method, path, body) {
   const headers = { Accept: "application/json" };
   if (method !== "GET") headers["X-CSRF-Token"] = session.csrf;
-  const raw = body instanceof FormData || body instanceof Blob;
+  const raw = body instanceof Blob;
   if (body !== undefined && !raw) headers["Content-Type"] = "application/json";
   let answer, data;
   try {

@@ -114,7 +114,7 @@ export class Board {
       clean: () => this.change({ kind: "first_error", step: -1 }, "No step is wrong"),
       clear: () =>
         inFirstError
-          ? this.change({ kind: "first_error", step: null }, "Mark taken away")
+          ? this.change({ kind: "first_error", step: null }, "Mark removed")
           : this.change({ kind: "rate", step: here(), rating: null }, `Step ${here() + 1}: not judged`),
       unsure: () => this.#unsure(here()),
       unsureAll: () => this.#unsure(null),
@@ -123,7 +123,7 @@ export class Board {
       type: () => this.#type(here()),
       accept: () => this.#accept(here()),
       undo: () => this.#back({ kind: "undo" }, "Undone"),
-      redo: () => this.#back({ kind: "redo" }, "Done again"),
+      redo: () => this.#back({ kind: "redo" }, "Redone"),
       fold: () => foldIn(list().card(here())) || say("Nothing here is folded.", { shown: true }),
       foldAll: () => {
         const open = this.element.querySelector(".column .folding:not([data-open])") !== null;
@@ -140,7 +140,7 @@ export class Board {
   #firstError(byKey) {
     const step = this.list.current;
     const isSame = !byKey && this.work.folding.firstError === step;
-    this.change({ kind: "first_error", step: isSame ? null : step }, isSame ? "Mark taken away" : `First wrong step: ${step + 1}`);
+    this.change({ kind: "first_error", step: isSame ? null : step }, isSame ? "Mark removed" : `First wrong step: ${step + 1}`);
   }
 
   #gap() {
@@ -197,7 +197,7 @@ export class Board {
     if (folding.rating(step) !== -1) return void say("Only a wrong step has an error type.", { shown: true, bad: true });
     const set = (text) => {
       box.close();
-      this.change({ kind: "error_type", step, text }, text ? `Step ${step + 1}: ${text}` : "Error type taken away");
+      this.change({ kind: "error_type", step, text }, text ? `Step ${step + 1}: ${text}` : "Error type removed");
       this.list.card(step).focus({ preventScroll: true });
     };
     const own = folding.errorType(step);
@@ -264,7 +264,6 @@ export class Board {
     const { view, project } = this.work;
     const facts = [];
     if (view.answer !== null && view.answer !== undefined) facts.push(make("div", { class: "answer" }, make("span", { class: "label" }, "Reference answer"), prose(view.answer)));
-    if (view.outcome !== null && view.outcome !== undefined) facts.push(make("p", { class: "note" }, view.outcome ? "The final answer is right." : "The final answer is wrong."));
     if (view.source) facts.push(make("p", { class: "note" }, visible(view.source)));
     return make(
       "aside",

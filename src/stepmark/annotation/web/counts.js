@@ -10,7 +10,7 @@ export function countsOf(work) {
   const parts = [];
   if (folding.mode === "first_error") {
     const first = folding.firstError;
-    if (first === null) parts.push(chip("none", "first error: not said yet"));
+    if (first === null) parts.push(chip("none", "first error: not marked yet"));
     else if (first < 0) parts.push(chip("good", `no error in ${all} steps`));
     else parts.push(chip("bad", `first error: step ${first + 1} of ${all}`));
   } else {

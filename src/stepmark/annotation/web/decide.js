@@ -98,11 +98,11 @@ export class DecidePage {
       const notes = marks.notes.filter(([step]) => step === null).map(([, text]) => text);
       const said = [wordsOf(marks), marks.unsure.includes(null) && "unsure", ...notes].filter(Boolean).join(" · ");
       const name = answer.account === letter ? letter : `${letter} ${answer.account}`;
-      return [make("b", {}, visible(name)), said, answer.seconds ? duration(answer.seconds) : "", button("Take", () => this.#take(answer), { class: "small", title: `Take over what ${letter} says (Shift+${letter.toLowerCase()})` })];
+      return [make("b", {}, visible(name)), said, answer.seconds ? duration(answer.seconds) : "", button("Use", () => this.#take(answer), { class: "small", title: `Use the answer of ${letter} (Shift+${letter.toLowerCase()})` })];
     });
     const before = this.found.decision;
     const decided = before && make("p", { class: "note" }, `Decided before by ${visible(before.account)}: ${wordsOf(before.marks)}${before.reason ? `, “${visible(before.reason)}”` : ""}.`);
-    return make("section", { class: "answers" }, make("h3", {}, "What they say"), table("Answers", ["Who", ["First error", "wide"], "Time", ""], rows), decided ?? "");
+    return make("section", { class: "answers" }, make("h3", {}, "Answers"), table("Answers", ["Who", ["First error", "wide"], "Time", ""], rows), decided ?? "");
   }
 
   #beside(step) {

@@ -52,9 +52,7 @@ export class ItemsPage {
       event.preventDefault();
       send.disabled = true;
       const chosen = file.files[0];
-      const body = new FormData();
-      body.append("file", chosen);
-      const answer = await tried(said, () => call("POST", "/api/admin/items", body));
+      const answer = await tried(said, () => call("POST", `/api/admin/items?name=${encodeURIComponent(chosen.name)}`, chosen));
       send.disabled = false;
       if (answer === null) return;
       said.className = "trouble good";

@@ -194,8 +194,8 @@ export class LabelPage {
       this.#tell(
         `This item was changed in another tab or browser. You see what is saved; ${count(work.clashing.length, "change")} made here ${work.clashing.length === 1 ? "is" : "are"} not in it.`,
         [
-          button("Keep what is saved", () => this.#settle(() => work.dropMine())),
-          button("Put mine on top of it", () =>
+          button("Keep the saved version", () => this.#settle(() => work.dropMine())),
+          button("Apply my changes to it", () =>
             this.#settle(() => {
               const { fit, all } = work.keepMine();
               if (fit < all) say(`${all - fit} of ${all} changes no longer fit and were left out.`, { shown: true, bad: true });
@@ -206,7 +206,7 @@ export class LabelPage {
     } else if (this.outbox.held(work.id)) {
       this.#tell(`The server refused ${count(this.outbox.of(work.id).length, "change")} of this item: ${this.outbox.held(work.id)}`, [
         button("Try again", () => (this.outbox.rebase(work.id, this.outbox.of(work.id), work.stored.length), (this.notice.hidden = true))),
-        button("Drop them", () => (this.outbox.drop(work.id), this.open(work.id))),
+        button("Discard them", () => (this.outbox.drop(work.id), this.open(work.id))),
       ]);
     } else if (work.folding.submitted) {
       this.#tell("You have submitted this one. Reopen it (r) to change it.");
@@ -241,8 +241,8 @@ export class LabelPage {
     this.me.progress = progress; // with what was submitted last
     const words = {
       done: ["All done", "There is nothing left for you to label. Thank you."],
-      waiting: ["Nothing at the moment", "All that is left is in other people's hands. This page looks again every half minute."],
-      "screening-failed": ["The test was not passed", "Your answers differ too often from the known ones. Ask whoever invited you."],
+      waiting: ["Nothing at the moment", "Other annotators have what is left open. This page checks again every half minute."],
+      "screening-failed": ["The test was not passed", "Your answers differ too often from the known ones. Ask the person who invited you."],
     }[reason] ?? ["Nothing to label", visible(reason ?? "")];
     this.#nothing(...words);
     if (reason === "waiting") {

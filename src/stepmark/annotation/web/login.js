@@ -44,7 +44,7 @@ export function loginPage(main) {
     page(
       "Log in",
       loginForm(() => location.replace("/")),
-      make("p", { class: "note" }, "The token was shown when you joined. Without one, open the invitation link that you were sent, or ask whoever runs this project."),
+      make("p", { class: "note" }, "The token was shown when you joined. Without one, open the invitation link that you were sent, or ask an admin of this project."),
     ),
   );
   main.querySelector("input").focus();

@@ -28,14 +28,14 @@ export class PeoplePage {
   async open() {
     const accounts = await ask("GET", "/api/admin/accounts");
     this.said = make("p", { class: "trouble", attr: { role: "status" } });
-    const rows = accounts.map((one) => [make("b", {}, visible(one.name)), this.#role(one), one.disabled ? make("span", { class: "chip bad" }, "shut out") : make("span", { class: "chip good" }, "active"), moment(one.created), this.#can(one)]);
+    const rows = accounts.map((one) => [make("b", {}, visible(one.name)), this.#role(one), one.disabled ? make("span", { class: "chip bad" }, "disabled") : make("span", { class: "chip good" }, "active"), moment(one.created), this.#can(one)]);
     this.main.replaceChildren(
       make(
         "section",
         { class: "page" },
         make("h1", {}, "People"),
         make("h2", {}, "Invite"),
-        make("p", { class: "note" }, "Whoever opens the link chooses a name and is in. Send it to them alone: it is shown only now."),
+        make("p", { class: "note" }, "A person who opens the link chooses a name and joins. It is shown only now: send it to nobody else."),
         this.#invite(),
         make("h2", {}, "Accounts"),
         this.said,
@@ -52,7 +52,7 @@ export class PeoplePage {
 
   #can(one) {
     if (one.name === this.me.name) return make("span", { class: "note" }, "you");
-    const words = one.disabled ? "Let in again" : "Shut out";
+    const words = one.disabled ? "Enable" : "Disable";
     const shut = button(words, () => this.#change({ name: one.name, disabled: !one.disabled }), { class: one.disabled ? "small" : "small bad" });
     const renew = button("New token", () => this.#change({ name: one.name, new_token: true }), { class: "small", title: "In the place of a lost one, which no longer works then" });
     return make("span", { class: "row" }, renew, shut);

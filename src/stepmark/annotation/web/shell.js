@@ -48,8 +48,10 @@ export class Shell {
   here(hash) {
     for (const way of this.ways.children) {
       const isHere = hash.startsWith(way.hash) || (way.hash === "#/label" && hash.startsWith("#/item/")) || (way.hash === "#/disputes" && hash.startsWith("#/dispute/"));
-      if (isHere) way.setAttribute("aria-current", "page");
-      else way.removeAttribute("aria-current");
+      way.toggleAttribute("aria-current", isHere);
+      if (!isHere) continue;
+      way.setAttribute("aria-current", "page");
+      way.scrollIntoView({ block: "nearest", inline: "nearest" });
     }
   }
 
@@ -75,6 +77,6 @@ export class Shell {
   paint(outbox, open = null) {
     this.heldItem = outbox.heldItems.find((item) => item !== open);
     this.held.hidden = this.heldItem === undefined;
-    this.held.textContent = "Unsent changes: look";
+    this.held.textContent = "View unsent changes";
   }
 }

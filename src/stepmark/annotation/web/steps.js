@@ -82,7 +82,7 @@ export class StepList {
     if (step !== undefined && Number(step) !== this.current) this.go(Number(step), { focus: false, scroll: false });
   }
 
-  /** right, wrong, neutral, none (not said yet) or unjudged (after the first error). */
+  /** right, wrong, neutral, none (not marked yet) or unjudged (after the first error). */
   state(step) {
     const { folding } = this.work;
     const rating = folding.rating(step);
