@@ -48,8 +48,8 @@ from stepmark.models.spec import (
 )
 from stepmark.records import Solution
 from stepmark.training import checkpoint as module
-from stepmark.training.card import snippet
 from stepmark.training.checkpoint import check_base, process_reward_head, write_adapter, write_merged
+from stepmark.training.report import snippet
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -604,9 +604,9 @@ def lora(base: Base, layers, *, rank=2, seed=7) -> dict[str, torch.Tensor]:
     for layer in layers:
         for target in ("self_attn.q_proj", "mlp.down_proj"):
             out, into = base.backbone.get_parameter(f"layers.{layer}.{target}.weight").shape
-            name = f"base_model.model.layers.{layer}.{target}"
-            made[f"{name}.lora_A.default.weight"] = 0.3 * torch.randn(rank, into, generator=generator)
-            made[f"{name}.lora_B.default.weight"] = 0.3 * torch.randn(out, rank, generator=generator)
+            name = f"layers.{layer}.{target}"
+            made[f"{name}.lora_A.weight"] = 0.3 * torch.randn(rank, into, generator=generator)
+            made[f"{name}.lora_B.weight"] = 0.3 * torch.randn(out, rank, generator=generator)
     return made
 
 
@@ -616,7 +616,7 @@ def adapted(base: Base, tensors, scale):
     with torch.no_grad():
         for name, down in tensors.items():
             if ".lora_A." in name:
-                target = name.removeprefix("base_model.model.").split(".lora_A.")[0]
+                target = name.split(".lora_A.")[0]
                 up = tensors[name.replace(".lora_A.", ".lora_B.")]
                 model.model.get_parameter(f"{target}.weight").add_(scale * up @ down)
     return model
@@ -652,73 +652,6 @@ def test_an_adapter_is_read_by_stepmark_and_by_peft(bases, tmp_path, kind, layer
         by_hand = states @ head["score.weight"][0] + head["score.bias"]
         assert logits.tolist() == pytest.approx(by_hand.tolist(), abs=1e-4)
         assert scores == pytest.approx(torch.sigmoid(1.5 * by_hand - 0.25).tolist(), abs=1e-5)
-
-
-def test_an_adapter_of_a_language_model(bases, tmp_path):
-    from peft import PeftModel
-
-    base = bases["llama", False]
-    tensors = lora(base, (0, 1))
-    how = spec(VocabHead(candidates=("-", "+")), "softmax", good=1)
-    rows = torch.randn(base.network.lm_head.weight.shape, generator=torch.Generator().manual_seed(1)) / 6
-    written = write_adapter(
-        tmp_path / "adapter",
-        adapter=tensors,
-        head={},
-        output=rows,
-        spec=how,
-        base_name=str(base.folder),
-        rank=2,
-        alpha=4.0,
-    )
-    model = adapted(base, tensors, 2.0)
-    peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base.folder), written.folder).eval()
-    minus, plus = (base.tokenizer.encode(v, add_special_tokens=False)[-1] for v in "-+")
-    for scores, solution in zip(graded(written.folder), SOLUTIONS, strict=True):
-        ids, reads = ids_of(base.tokenizer, solution)
-        with torch.inference_mode():
-            by_hand = model.model(torch.tensor([ids])).last_hidden_state[0, reads] @ rows.T
-            assert torch.allclose(peft(torch.tensor([ids])).logits[0, reads], by_hand, atol=1e-4)
-        assert scores == pytest.approx(by_hand[:, [minus, plus]].softmax(-1)[:, 1].tolist(), abs=1e-5)
-
-
-def test_an_adapter_keeps_its_precision_or_takes_another(bases, tmp_path):
-    base = bases["llama", False]
-    tensors = {name: t.to(torch.bfloat16) for name, t in lora(base, (0,)).items()}
-    how = {"head": base.head(1), "spec": ONE, "base_name": str(base.folder), "rank": 2, "alpha": 4.0}
-    for dtype, expected in ((None, torch.bfloat16), (torch.float32, torch.float32)):
-        folder = tmp_path / str(dtype)
-        write_adapter(folder, adapter=tensors, dtype=dtype, **how)
-        held = load_file(folder / "adapter_model.safetensors")
-        assert {t.dtype for n, t in held.items() if "lora_" in n} == {expected}
-        assert held["base_model.model.score.weight"].dtype == torch.float32
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda t: {**t, "base_model.model.norm.weight": torch.ones(32)},
-            "found 'base_model.model.norm.weight'",
-        ),
-        (lambda t: dict(list(t.items())[:-1]), "expected pairs of lora_A and lora_B"),
-        (lambda t: {}, "found 0 tensors"),
-        (lambda t: {n: torch.zeros(5, 5) for n in t}, "expected rank 2"),
-    ],
-)
-def test_what_is_no_adapter(bases, tmp_path, change, message):
-    base = bases["llama", False]
-    with pytest.raises(UsageError, match=message):
-        write_adapter(
-            tmp_path / "adapter",
-            adapter=change(lora(base, (0, 1))),
-            head=base.head(1),
-            spec=ONE,
-            base_name=str(base.folder),
-            rank=2,
-            alpha=4.0,
-        )
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_read_spec_is_the_written_one(bases, tmp_path):

@@ -17,12 +17,11 @@ from stepmark.rl.actor import Actor, padded  # noqa: E402
 from stepmark.rl.hacking import (  # noqa: E402
     Baseline,
     Cusum,
+    Quadrants,
     Watch,
 )
 from stepmark.rl.monitor import (  # noqa: E402
-    History,
     Monitor,
-    read_lines,
     read_watched,
     watched,
 )
@@ -31,10 +30,12 @@ from stepmark.rl.rewarding import (  # noqa: E402
     Rated,
     StepSpans,
 )
-from stepmark.rl.trainer import Evaluation, Update  # noqa: E402
+from stepmark.rl.trainer import Evaluation  # noqa: E402
 from stepmark.show.evaluation import svg  # noqa: E402
 from stepmark.show.plots import Lines, Mark, Series  # noqa: E402
 from stepmark.show.plots import words as plot_words  # noqa: E402
+from stepmark.training.state import Lines as JsonLines  # noqa: E402
+from stepmark.training.state import read_lines  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 
 torch.set_num_threads(1)
@@ -160,7 +161,7 @@ def test_what_is_not_there_is_none() -> None:
     assert found.step_return.value == pytest.approx(0.85)
     assert found.baseline is found.gap is found.promised is None  # one score fits nothing
     assert (found.unscored, found.blank) == (wilson(1, 3), wilson(1, 3))
-    assert found.quadrants.total == 1
+    assert found.quadrants == Quadrants.of([True], [True])
     # No threshold: no 2x2.
     found = watched(evaluation(ROWS), prm=table_prm(ROWS, default_threshold=None), watch=QUICK)
     assert (found.quadrants, found.threshold, dict(found.examples)) == (None, None, {})
@@ -333,30 +334,6 @@ def test_a_replaced_prm_starts_the_sum_anew(tmp_path) -> None:
     assert monitor.alarmed is None
 
 
-EARLIER = {
-    "update": 0,
-    "rollouts": 0,
-    "solutions": 40,
-    "accuracy": {"value": 0.5, "low": 0.4, "high": 0.6, "level": 0.95},
-    "kind": "probability",
-    "returned": {"mean": 0.5, "deviation": 0.1, "count": 40},
-    "verified": {"mean": 0.5, "deviation": 0.5, "count": 40},
-    "cusum": 9.5,
-    "alarmed": 0,
-}
-
-
-def test_lines_of_another_alarm_are_read_and_not_gone_on_with(tmp_path) -> None:
-    file = tmp_path / "monitor.jsonl"
-    file.write_text(json.dumps(EARLIER) + "\n")
-    (row,) = read_watched(file)
-    assert (row.accuracy.value, row.alarmed, row.cusum, row.gap) == (0.5, 0, None, None)
-    with pytest.raises(InputError, match=r"monitor.jsonl is of an earlier version.*another folder"):
-        monitor_of(tmp_path)
-    # Without a PRM there is no alarm that could be another one.
-    assert len(Monitor(Kept(), tmp_path, watch=QUICK).rows) == 1
-
-
 def test_an_aggregate_without_meaning_is_refused_at_once(tmp_path) -> None:
     with pytest.raises(ScoreKindError, match="product"):
         Monitor(Kept(), tmp_path, prm=ScriptedPRM({}, score_kind="margin"), watch=Watch(aggregate="product"))
@@ -425,16 +402,16 @@ def test_the_divergence_is_that_of_the_tokens(tmp_path) -> None:
     assert (tmp_path / "best" / "model.safetensors").is_file()
 
 
-def test_a_history_replaces_what_is_done_again(tmp_path) -> None:
-    history = History(tmp_path)
+def test_lines_that_are_done_again_replace_the_old_ones(tmp_path) -> None:
+    file = tmp_path / "history.jsonl"
+    lines = JsonLines(file)
     for number in (1, 2, 3):
-        history.updated(Update(number=number, rollouts=number * 4, figures={"loss": 0.5, "reward": None}))
-    again = History(tmp_path)
-    again.updated(Update(number=2, rollouts=8, figures={"loss": 0.25, "reward": None}))
-    assert [(row["update"], row["loss"]) for row in read_lines(tmp_path / "history.jsonl")] == [
-        (1, 0.5),
-        (2, 0.25),
-    ]
+        lines.add({"update": number, "loss": 0.5})
+    with file.open("a") as handle:
+        handle.write('{"update": 4, "lo')  # killed in the middle of a line
+    assert [row["update"] for row in read_lines(file)] == [1, 2, 3]
+    JsonLines(file).add({"update": 2, "loss": 0.25})
+    assert [(row["update"], row["loss"]) for row in read_lines(file)] == [(1, 0.5), (2, 0.25)]
     assert read_lines(tmp_path / "nothing.jsonl") == []
 
 

@@ -18,7 +18,7 @@ from stepmark.rl import refit as refitting  # noqa: E402
 from stepmark.rl.actor import Actor  # noqa: E402
 from stepmark.rl.credit.methods import ProcessGRPO  # noqa: E402
 from stepmark.rl.hacking import Watch  # noqa: E402
-from stepmark.rl.monitor import Monitor, read_lines, read_watched  # noqa: E402
+from stepmark.rl.monitor import Monitor, read_watched  # noqa: E402
 from stepmark.rl.refit import (  # noqa: E402
     Refit,
     RefittedPRM,
@@ -32,6 +32,7 @@ from stepmark.training.checkpoint import write_trained  # noqa: E402
 from stepmark.training.examples import LabelRules, examples  # noqa: E402
 from stepmark.training.objectives.steps import CrossEntropy, HardLabels, TargetTokens  # noqa: E402
 from stepmark.training.recipe import run_recipe  # noqa: E402
+from stepmark.training.state import read_lines  # noqa: E402
 from tiny_base import net_for, write_base  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 

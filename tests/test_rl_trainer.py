@@ -25,12 +25,13 @@ from stepmark.rl.credit.methods import (  # noqa: E402
     ProgressAdvantage,
     StepPPO,
 )
-from stepmark.rl.refit import OnlineImplicit  # noqa: E402
+from stepmark.rl.implicit import OnlineImplicit  # noqa: E402
 from stepmark.rl.rewarding import batch_of, judge, scored  # noqa: E402
 from stepmark.rl.settings import Implicit, Training  # noqa: E402
 from stepmark.rl.trainer import (  # noqa: E402
     Trainer,
     policy_loss,
+    seed_of,
     share_of,
     token_weights,
     value_loss,
@@ -221,7 +222,7 @@ def test_an_update_is_the_gradient_that_the_papers_write(tmp_path, average) -> N
     how = settings(updates=1, average=average, temperature=0.7, token_budget=1)
     heard, one = Heard(), actor(temperature=0.7)
     run = trainer(tmp_path, how=how, policy=one, listeners=[heard])
-    rated = run._collect(run._problems(0), seed=run._seed("train", 0))
+    rated = run._collect(run._problems(0), seed=seed_of(run.settings, "train", 0))
     lengths = [len(row.drawn.ids) for row in rated]
     # GRPO divides by each completion's length, DAPO by all tokens, Dr. GRPO by all that there could be.
     share = {
@@ -646,7 +647,7 @@ def test_what_is_left_out_does_not_teach_the_implicit_prm(tmp_path) -> None:
     for cut in ("drop", "wrong"):
         counts = Counts()
         run = trainer(tmp_path / cut, PRIME(), settings(updates=1, cut=cut), token_rewards=counts)
-        rated = run._collect(run._problems(0), seed=run._seed("train", 0))
+        rated = run._collect(run._problems(0), seed=seed_of(run.settings, "train", 0))
         kept = [row for row in rated if cut == "wrong" or not row.cut]
         assert 0 < len(kept) <= len(rated)
         assert any(row.cut for row in rated)

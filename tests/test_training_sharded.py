@@ -18,7 +18,6 @@ from stepmark.errors import UsageError
 from stepmark.models.load import load_prm
 from stepmark.training.net import fits
 from stepmark.training.objectives.steps import SoftLabels
-from stepmark.training.parallel import Workers
 from test_recipe import rated_rows
 from tiny_base import net_for, write_base
 
@@ -124,7 +123,7 @@ def test_one_process_is_refused_and_so_is_what_reads_the_language_model_head(bas
 
     net = net_for(base, SoftLabels(), rank=None, shard=True)
     with pytest.raises(UsageError, match="this is one: start them with `torchrun"):
-        Trainer(net, SoftLabels(), Training(**asdict(net.weights)), tmp_path / "run", workers=Workers(0, 1))
+        Trainer(net, SoftLabels(), Training(**asdict(net.weights)), tmp_path / "run")
     with pytest.raises(UsageError, match="reads the language-model head"):
         net.output()
     assert fits(net.backbone)

@@ -13,15 +13,8 @@ from stepmark.errors import MissingExtraError, UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.training.examples import Dropped
 from stepmark.training.measure import Measure, Trained
-from stepmark.training.monitor import (
-    History,
-    ProgressLines,
-    TensorBoard,
-    WandB,
-    read_history,
-    scalars,
-    training_html,
-)
+from stepmark.training.monitor import ProgressLines, TensorBoard, WandB, scalars
+from stepmark.training.report import training_html
 from stepmark.training.run import training_rows
 from stepmark.training.trainer import Progress
 
@@ -116,29 +109,6 @@ def progress(step, *, held_out=None):
 
 
 MEASURED = Measure(loss=0.4, labels=20, accuracy=0.8, auc=0.9, first_error_f1=None, solutions=7)
-
-
-def test_a_history_goes_on_where_a_run_was_cut(tmp_path):
-    file = tmp_path / "run" / "history.jsonl"
-    first = History(file)
-    for step in (1, 2, 3):
-        first.record(progress(step, held_out=MEASURED if step == 2 else None))
-    first.close()
-    with file.open("a") as handle:
-        handle.write('{"step": 4, "lo')  # killed in the middle of a line
-    assert [row["step"] for row in read_history(file)] == [1, 2, 3]
-    # The state was saved after step 2: step 3 is done again and stands once.
-    second = History(file)
-    for step in (3, 4):
-        second.record(progress(step))
-    second.close()
-    rows = read_history(file)
-    assert [row["step"] for row in rows] == [1, 2, 3, 4]
-    assert rows[1]["held_out"]["auc"] == 0.9
-    assert rows[3]["loss"] == 0.25
-    untouched = History(file)
-    untouched.close()
-    assert read_history(file) == rows
 
 
 def test_scalars_leave_out_what_is_not_known():

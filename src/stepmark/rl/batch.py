@@ -36,8 +36,6 @@ class Batch:
     """(B, T) float: an implicit PRM's reward of each token, `beta * (log pi_phi - log pi_ref)`."""
     values: Tensor | None = None
     """(B, T) float: a critic's value of the state *before* each token."""
-    root_values: Tensor | None = None
-    """(B,) float: the value of the problem before any step, where it is known."""
 
     def __post_init__(self) -> None:
         if self.mask.dtype != torch.bool or self.mask.ndim != 2:
@@ -49,7 +47,6 @@ class Batch:
             ("step_rewards", self.step_rewards, tuple(self.step_ends.shape)),
             ("token_rewards", self.token_rewards, (rows, tokens)),
             ("values", self.values, (rows, tokens)),
-            ("root_values", self.root_values, (rows,)),
         ):
             if tensor is not None and tuple(tensor.shape) != shape:
                 raise InputError(f"{name}: expected the shape {shape}, found {_shape(tensor)}", field=name)

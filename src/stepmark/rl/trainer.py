@@ -126,8 +126,14 @@ def value_loss(values: Tensor, returns: Tensor, weights: Tensor) -> Tensor:
     return 0.5 * ((values - returns) ** 2 * weights).sum()
 
 
+def seed_of(settings: Training, what: str, number: int) -> int:
+    """The seed of one random choice of a run: the same for the same choice, another for every other."""
+    text = f"{settings.seed} {what} {number}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
+
+
 class TokenRewards(Protocol):
-    """A PRM that rewards tokens and learns from outcomes while the policy moves (`online.OnlineImplicit`)."""
+    """A PRM that rewards tokens and learns from outcomes while the policy moves (`implicit.OnlineImplicit`)."""
 
     def rewards(self, rows: Padded) -> Tensor:
         """(B, T) of completions."""
@@ -284,7 +290,7 @@ class Trainer:
     def _update(self, number: int) -> Update:
         settings = self.settings
         problems = self._problems(number)
-        rated = self._collect(problems, seed=self._seed("train", number))
+        rated = self._collect(problems, seed=seed_of(self.settings, "train", number))
         self.rollouts += len(rated)
         rows = padded([one.drawn for one in rated], self.actor.device)
         penalised = settings.kl == "reward" and settings.kl_weight > 0
@@ -305,7 +311,7 @@ class Trainer:
         weights = token_weights(rows.mask & kept[:, None], settings.average, max_tokens=settings.max_tokens)
 
         seen: list[dict[str, float]] = []
-        dice = random.Random(self._seed("order", number))
+        dice = random.Random(seed_of(self.settings, "order", number))
         for _ in range(settings.epochs):
             order = dice.sample(range(len(rated)), len(rated))
             size = -(-len(order) // settings.minibatches)
@@ -424,7 +430,7 @@ class Trainer:
         chosen = []
         for place in range(number * size, (number + 1) * size):
             turn, at = divmod(place, count)
-            order = random.Random(self._seed("problems", turn)).sample(range(count), count)
+            order = random.Random(seed_of(self.settings, "problems", turn)).sample(range(count), count)
             chosen.append(self.problems[order[at]])
         return chosen
 
@@ -432,7 +438,7 @@ class Trainer:
         if not self.held_out:
             return False
         # The same seed each time: what changes is the policy.
-        rated = self._collect(self.held_out, seed=self._seed("held out", 0), group=1)
+        rated = self._collect(self.held_out, seed=seed_of(self.settings, "held out", 0), group=1)
         evaluation = Evaluation(
             update=self.done,
             rollouts=self.rollouts,
@@ -441,10 +447,6 @@ class Trainer:
         )
         # Not `any`, which would leave out those after the first that says stop.
         return bool(sum([listener.evaluated(evaluation) for listener in self.listeners]))
-
-    def _seed(self, what: str, number: int) -> int:
-        text = f"{self.settings.seed} {what} {number}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
     def _facts(self) -> dict[str, Any]:
         """Everything that decides the run, as plain data: a state is continued with the same or not at all."""
@@ -469,9 +471,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "token_rewards": self.token_rewards.state() if self.token_rewards is not None else None,
         }
-        temporary = self.out / "state.part"
-        write_tensors(temporary, state)
-        temporary.replace(self.out / "state.pt")
+        write_tensors(self.out / "state.pt", state)
 
     def _resume(self) -> None:
         file = self.out / "state.pt"

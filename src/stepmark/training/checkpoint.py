@@ -1,15 +1,12 @@
 """Write what was trained as a Hugging Face checkpoint, or as an adapter over one. Written whole or not at all.
 
-Three layouts of a whole checkpoint, and who reads each without stepmark:
+Layouts of a whole checkpoint, and who reads each without stepmark (`stepmark.json` beside the weights says how stepmark does):
 
-- `token-classification`: `score.weight`, `score.bias` over a decoder, the class that transformers has natively for Llama, Qwen2,
-  Qwen3, Mistral, Gemma and others; vLLM serves it too.
-- `qwen2-prm`: `score.0`, ReLU, `score.2`, the layout of Qwen2.5-Math-PRM, which vLLM serves as `Qwen2ForProcessRewardModel`. That
-  class fixes two labels and as many middle units as the hidden size, so a linear head is written as such a network: z is
-  relu(z) - relu(-z), to the last bit.
-- `causal-lm`: a language model; for PRMs that are read from its output, implicit and generative ones.
-
-In each, `stepmark.json` says how the checkpoint is read.
+- `token-classification`: `score.weight`, `score.bias` over a decoder: transformers' class for Llama, Qwen2, Qwen3, Mistral, Gemma and
+  others; vLLM serves it too.
+- `qwen2-prm`: `score.0`, ReLU, `score.2`: Qwen2.5-Math-PRM's, which vLLM serves as `Qwen2ForProcessRewardModel`. That class has two labels
+  and as many middle units as the hidden size; a linear head is written as such a network: z is relu(z) - relu(-z), to the last bit.
+- `causal-lm`: a language model, for implicit and generative PRMs and target tokens.
 """
 
 from __future__ import annotations
@@ -142,8 +139,8 @@ WholeLayout = Literal["token-classification", "qwen2-prm", "causal-lm"]
 def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -> dict[str, Tensor]:
     """A linear head of one or two labels as the head of `Qwen2ForProcessRewardModel`, the same function to the last bit.
 
-    Each logit z goes through two middle units, relu(z) and relu(-z), of which one is zero; the other middle units are zero.
-    One logit becomes the second of two whose first is 0: the softmax's share of it is the sigmoid.
+    Each logit z goes through two middle units, relu(z) and relu(-z); the others are zero. A lone logit becomes the second of two whose first
+    is 0: its share of the softmax is its sigmoid.
 
     Args:
         weight: [1 or 2, hidden].
@@ -154,7 +151,7 @@ def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -
         `score.0.weight` [hidden, hidden], `score.0.bias` [hidden], `score.2.weight` [2, hidden], `score.2.bias` [2].
 
     Raises:
-        UsageError: another number of labels, or fewer hidden units than the middle ones that are needed.
+        UsageError: another number of labels, or fewer hidden units than are needed.
     """
     labels, hidden = weight.shape
     if labels not in (1, 2) or hidden < 2 * labels:
@@ -175,7 +172,6 @@ def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -
             made["score.0.weight"][unit] = sign * weight[label].detach().float().cpu()
             if bias is not None:
                 made["score.0.bias"][unit] = sign * bias[label].detach().float().cpu()
-            # A lone logit is the second one: its share of the softmax beside 0 is its sigmoid.
             made["score.2.weight"][label + 2 - labels, unit] = sign
     return made
 
@@ -256,12 +252,10 @@ def write_adapter(
     *,
     adapter: Mapping[str, Tensor],
     head: Mapping[str, Tensor],
-    output: Tensor | None = None,
-    spec: ScoringSpec | None,
+    spec: ScoringSpec,
     base_name: str,
     rank: int,
     alpha: float,
-    dtype: torch.dtype | None = None,
     notes: Mapping[str, Any] | None = None,
 ) -> Written:
     """A LoRA adapter with its head in a new folder, in PEFT's layout.
@@ -271,36 +265,25 @@ def write_adapter(
 
     Args:
         folder: must not exist yet.
-        adapter: `lora_A` and `lora_B` weights, named as `peft` has them in the network (`…layers.0.self_attn.q_proj.lora_A.default.weight`)
-            with or without its prefixes.
+        adapter: the LoRA matrices by their names inside the decoder (`layers.0.self_attn.q_proj.lora_A.weight`).
         head: tensors by the names that the spec's head gives them.
-        output: the language-model head [vocabulary, hidden] where it was trained too.
-        spec: how it is read; None for a generative PRM.
+        spec: how it is read.
         base_name: what the adapter names as its base: a hub name, a folder, or the built-in one.
         rank: of the adapter.
         alpha: its scale is alpha / rank.
-        dtype: of the adapter on disk; None keeps it as it is. Heads are float32.
         notes: goes to `train.json`.
 
     Raises:
-        UsageError: the folder exists; `adapter` holds something else than pairs of LoRA weights of this rank.
+        UsageError: the folder exists.
         CheckpointError: weights that are not finite.
     """
-    lora = _bare(adapter, rank)
-    linear = spec is not None and isinstance(spec.readout.head, LinearHead)
-    mlp = spec is not None and isinstance(spec.readout.head, MlpHead)
+    linear, mlp = isinstance(spec.readout.head, LinearHead), isinstance(spec.readout.head, MlpHead)
     # Where the decoder stands in the class that peft loads the base with.
-    inside = "" if mlp else "model."
-    tensors = {
-        f"base_model.model.{inside}{name}": t.detach().to("cpu", dtype or t.dtype).contiguous()
-        for name, t in lora.items()
-    }
-    beside = dict(head) if output is None else {**head, "lm_head.weight": output}
-    tensors |= {
-        f"base_model.model.{n}": t.detach().to("cpu", torch.float32).contiguous() for n, t in beside.items()
-    }
+    inside = "base_model.model." if mlp else "base_model.model.model."
+    tensors = {f"{inside}{name}": t.detach().cpu().contiguous() for name, t in adapter.items()}
+    tensors |= {f"base_model.model.{name}": t.detach().float().cpu().contiguous() for name, t in head.items()}
     refuse_infinite(tensors.items())
-    numbers = {int(m[1]) for name in lora if (m := re.search(r"(?:^|\.)layers\.(\d+)\.", name))}
+    layers = {int(match[1]) for name in adapter if (match := re.search(r"(?:^|\.)layers\.(\d+)\.", name))}
     config = {
         "peft_type": "LORA",
         "task_type": "TOKEN_CLS" if linear else "FEATURE_EXTRACTION" if mlp else "CAUSAL_LM",
@@ -310,40 +293,19 @@ def write_adapter(
         "lora_dropout": 0.0,
         "bias": "none",
         "inference_mode": True,
-        "target_modules": sorted({name.split(".lora_")[0].rsplit(".", 1)[-1] for name in lora}),
+        "target_modules": sorted({name.split(".lora_")[0].rsplit(".", 1)[-1] for name in adapter}),
         # Without them peft would put fresh adapters into the layers that have none here.
-        **({"layers_to_transform": sorted(numbers), "layers_pattern": "layers"} if numbers else {}),
-        "modules_to_save": ["score"] if linear else ["lm_head"] if output is not None else None,
+        **({"layers_to_transform": sorted(layers), "layers_pattern": "layers"} if layers else {}),
+        "modules_to_save": ["score"] if linear else None,
     }
     with new_folder(folder) as work:
         from safetensors.torch import save_file
 
         save_file(tensors, work / "adapter_model.safetensors", metadata={"format": "pt"})
         write_json(work / "adapter_config.json", config)
-        if spec is not None:
-            write_json(work / SPEC_FILE, asdict(spec))
+        write_json(work / SPEC_FILE, asdict(spec))
         write_json(work / TRAIN_FILE, dict(notes or {}))
     return Written(folder=folder, layout="adapter", architecture=None, spec=spec, tag=None)
-
-
-def _bare(adapter: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
-    """LoRA weights by their names inside the decoder."""
-    named: dict[str, Tensor] = {}
-    for name, tensor in adapter.items():
-        found = re.fullmatch(r"(?:base_model\.model\.)?(?:model\.)?(.+\.lora_[AB])(?:\.\w+)?\.weight", name)
-        if found is None:
-            raise UsageError(
-                f"expected LoRA weights, named ….lora_A.weight and ….lora_B.weight; found {name!r}"
-            )
-        if tensor.shape[0 if found[1].endswith("A") else -1] != rank:
-            raise UsageError(f"{name}: expected rank {rank}, found the shape {tuple(tensor.shape)}")
-        named[f"{found[1]}.weight"] = tensor
-    targets = {name.rsplit(".lora_", 1)[0] for name in named}
-    if not targets or len(named) != 2 * len(targets):
-        raise UsageError(
-            f"expected pairs of lora_A and lora_B, found {len(named)} tensors of {len(targets)} layers"
-        )
-    return named
 
 
 _TOKENIZER_FILES = (
@@ -595,25 +557,28 @@ def _checked(work: Path, spec: ScoringSpec, backbone: Any, tokens: Any) -> int |
     return tag
 
 
-def head_tensors(net: Net) -> dict[str, Tensor]:
-    """The head's weights by the names that the spec reads them by; none for heads that are rows of the language model."""
+def head_names(net: Net) -> dict[str, str]:
+    """The head's parameters, and what they are called in a checkpoint; none for heads that are rows of the language model."""
     head = net.spec.readout.head if isinstance(net.spec, ScoringSpec) else None
-    state = {name: t.detach().float().cpu().contiguous() for name, t in net.head.state_dict().items()}
     if isinstance(head, LinearHead):
-        named = {head.weight: state["weight"]}
-        return named | ({head.bias: state["bias"]} if head.bias is not None else {})
+        return {"weight": head.weight} | ({"bias": head.bias} if head.bias is not None else {})
     if isinstance(head, MlpHead):
-        return {f"{head.prefix}.{name}": tensor for name, tensor in state.items()}
+        return {name: f"{head.prefix}.{name}" for name, _ in net.head.named_parameters()}
     return {}
 
 
-def adapter_tensors(net: Net) -> dict[str, Tensor]:
-    """The adapter's matrices in PEFT's names, in the precision that was computed in."""
+def head_tensors(net: Net) -> dict[str, Tensor]:
+    """The head's weights by the names that the spec reads them by, in float32."""
+    state = net.head.state_dict()
     return {
-        f"base_model.model.{name.removeprefix('base_model.model.').replace('.default', '')}": tensor.detach()
-        .to(net.dtype)
-        .cpu()
-        .contiguous()
+        outer: state[inner].detach().float().cpu().contiguous() for inner, outer in head_names(net).items()
+    }
+
+
+def adapter_tensors(net: Net) -> dict[str, Tensor]:
+    """The adapter's matrices by their names inside the decoder, in the precision that was computed in."""
+    return {
+        name.removeprefix("base_model.model.").replace(".default", ""): tensor.detach().to(net.dtype)
         for name, tensor in net.model.state_dict().items()
         if "lora_" in name
     }
@@ -641,16 +606,14 @@ def write_trained(
         notes: settings, counts and figures, for train.json and the card.
 
     Raises:
-        UsageError: an adapter of all weights, or of a generative PRM.
+        UsageError: an adapter of a generative PRM.
     """
     spec = net.spec if isinstance(net.spec, ScoringSpec) else None
-    if adapter and net.weights.full:
-        raise UsageError("`adapter`: all weights were trained, there is no adapter; leave it out")
-    if adapter and spec is None:
-        raise UsageError(
-            "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
-        )
     if adapter:
+        if spec is None:
+            raise UsageError(
+                "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
+            )
         return write_adapter(
             folder,
             adapter=adapter_tensors(net),
@@ -659,7 +622,6 @@ def write_trained(
             base_name=base_name,
             rank=net.weights.lora_rank,
             alpha=net.weights.alpha,
-            dtype=net.dtype,
             notes=notes,
         )
     written = write_merged(
