@@ -16,7 +16,7 @@ from stepmark.models.generative import critic_spec_of
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, to_row
 from stepmark.training.examples import Dropped, Example, coarsen, examples
-from stepmark.training.objectives.generative import AFTER, UNREAD, WHOLE, Generative
+from stepmark.training.objectives.generative import UNREAD, WHOLE, Generative
 from stepmark.training.run import training_rows
 from tiny_base import example, tokenizer, write_base
 
@@ -55,27 +55,6 @@ def written(found):
 # --- one step after another -------------------------------------------------------------------------------------------
 
 
-def test_genprm_takes_each_vote_as_an_analysis_and_a_verdict():
-    found, dropped = lessons(GenPRM(), judged([ONE, TWO, ()], "steps"))
-    assert written(found) == [
-        "It is 6. correct\n</analyze>\n",
-        "So correct, as Paragraph 1 says.\n</analyze>\n",
-        "Step 2: Paragraph 2 uses the 6 of Paragraph 1, and adds wrongly: incorrect\n</analyze>\n",
-    ]
-    assert [lesson.parts[1].text for lesson in found] == ["Yes", "Yes", "No"]
-    assert dropped == {}
-
-
-def test_rprm_takes_each_vote_as_an_analysis_that_ends_in_its_question():
-    found, _ = lessons(RPRM(), judged([ONE, TWO, ()], "steps"))
-    asks = "\nVerification: Is the step correct (Yes/No)? "
-    assert written(found) == [
-        f"It is 6. correct{asks}Yes",
-        f"So correct, as Now Step says.{asks}Yes",
-        f"Step 2: Now Step uses the 6 of step 1, and adds wrongly: incorrect{asks}No",
-    ]
-
-
 def test_thinkprm_takes_the_votes_on_the_steps_so_far_together():
     found, dropped = lessons(ThinkPRM(), judged([ONE, TWO, ()], "steps"))
     assert written(found) == [
@@ -94,18 +73,6 @@ def test_thinkprm_takes_the_votes_on_the_steps_so_far_together():
     assert step_verdicts(one.parts[0].text, 3) == [True, False, None]
     # Where the judge stopped without finding an error, nobody judged the whole.
     assert lessons(ThinkPRM(per_step="verdicts"), judged([ONE, (), ()], "steps"))[0] == []
-
-
-def test_votes_that_the_labels_contradict_are_left_out():
-    row = judged([(ONE[0], r"No. \boxed{incorrect}"), TWO, ()], "steps")
-    contradicts = {"critiques that contradict the labels": 1}
-    for critic in (GenPRM(), RPRM(), ThinkPRM()):
-        found, dropped = lessons(critic, row)
-        assert ([lesson.verdict for lesson in found], dropped) == ([True, False], contradicts)
-    unread = judged([("I wonder", ONE[0]), (), ()], "steps")
-    assert lessons(ThinkPRM(), unread)[1] == {UNREAD: 1}
-    alone = judged([(r"\boxed{incorrect}",), TWO, ()], "steps", (0.0, None, None))
-    assert lessons(ThinkPRM(), alone)[1] == {AFTER: 1}
 
 
 # --- the whole solution -----------------------------------------------------------------------------------------------

@@ -16,12 +16,9 @@ pytest.importorskip("transformers")
 pytest.importorskip("matplotlib")
 from stepmark.cli import main  # noqa: E402
 from stepmark.errors import UsageError  # noqa: E402
-from stepmark.metrics.intervals import Interval  # noqa: E402
 from stepmark.models.policies.local import LocalPolicy  # noqa: E402
 from stepmark.rl.credit.methods import load_credit  # noqa: E402
 from stepmark.rl.display import Display  # noqa: E402
-from stepmark.rl.display import words as line_of  # noqa: E402
-from stepmark.rl.hacking import Watched  # noqa: E402
 from stepmark.rl.monitor import read_watched  # noqa: E402
 from stepmark.rl.trainer import Update  # noqa: E402
 from stepmark.training.state import read_lines  # noqa: E402
@@ -258,23 +255,6 @@ def test_held_out_problems_are_not_trained_on(tmp_path, policy, capsys, no_page)
     assert "not held out, found none" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "setting", "message"),
-    [
-        ("process-grpo", "process_weight=1.5", r"process_weight=1.5: expected a number in \[0, 1\]"),
-        ("papo", "process_weight=inf", "process_weight=inf: expected"),
-        ("min-form", "temperature=0", "temperature=0.0: expected more than 0"),
-        ("min-form", "outcome_weight=-1", "outcome_weight=-1.0: expected 0 or more"),
-        ("progress", "progress_weight=inf", "progress_weight=inf: expected"),
-        ("prime", "gamma=2", r"gamma=2.0: expected a number in \[0, 1\]"),
-        ("step-ppo", "lam=-0.5", r"lam=-0.5: expected a number in \[0, 1\]"),
-    ],
-)
-def test_a_setting_out_of_its_range_is_refused_before_a_run_begins(name, setting, message) -> None:
-    with pytest.raises(UsageError, match=message):
-        load_credit(name, [setting])
-
-
 def test_a_methods_settings_are_its_own() -> None:
     method, source = load_credit("min-form", ["temperature=0.5", "centre=false"])
     assert (method.temperature, method.centre, method.baseline, source) == (0.5, False, "token", None)
@@ -293,14 +273,3 @@ def test_a_line_a_tenth_of_the_run_with_the_time_that_is_left(capsys) -> None:
     assert [line.partition(" of")[0] for line in shown[1:]] == [f"update {n}" for n in range(80, 401, 40)]
     assert shown[1] == "update 80 of 400, accuracy 0.250, KL 0.500, 5:20:00 left"
     assert shown[-1] == "update 400 of 400, accuracy 0.250, KL 0.500"
-
-
-def test_a_divergence_of_nothing_has_no_sign() -> None:
-    row = Watched(
-        update=0,
-        rollouts=0,
-        solutions=1,
-        accuracy=Interval(value=0.5, low=0.1, high=0.9, level=0.95),
-        divergence=Interval(value=-1e-9, low=None, high=None, level=0.95),
-    )
-    assert line_of(row) == "after update 0, held out: accuracy 0.500 [0.100, 0.900], KL 0.000"

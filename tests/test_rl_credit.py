@@ -261,21 +261,6 @@ def test_the_methods_divide_by_the_deviation_that_they_name() -> None:
         torch.testing.assert_close(method().assign(lone).advantages, sample, rtol=0, atol=0)
 
 
-def test_a_deviation_that_nothing_is_divided_by_is_refused() -> None:
-    for make in (
-        partial(GRPO, scale=False),
-        partial(PRIME, form="paper"),
-        partial(PPO, whiten=False),
-        partial(StepPPO, whiten=False),
-    ):
-        make(deviation="sample")
-        with pytest.raises(UsageError, match=r"`deviation`: .* divides by none; leave it out"):
-            make(deviation="population")
-    for method in (GRPO, ProcessGRPO, PAPO, PRIME, PPO, StepPPO):
-        with pytest.raises(UsageError, match="deviation='biased': expected sample or population"):
-            method(deviation="biased")
-
-
 def test_the_batch_scale_is_of_the_whole_batch() -> None:
     # Sums to the end: 3, 2 and -5, -1; the largest size is 5.
     found = batch_scaled(floats([[1, 2], [-4, -1]]))
@@ -287,12 +272,6 @@ def test_generalised_advantages_by_hand() -> None:
     advantages, returns = gae(floats([[0, 1]]), floats([[0.5, 0.25]]), mask, gamma=0.5, lam=0.5)
     close(advantages, [[-0.1875, 0.75]])
     close(returns, [[0.3125, 1.0]])
-
-
-def test_generalised_advantages_step_over_what_the_policy_did_not_write() -> None:
-    mask = torch.tensor([[True, False, True]])
-    with_gap, _ = gae(floats([[0, 9, 1]]), floats([[0.5, 9, 0.25]]), mask, gamma=0.5, lam=0.5)
-    close(with_gap, [[-0.1875, 0, 0.75]])
 
 
 def test_ppo_by_hand() -> None:
@@ -361,13 +340,6 @@ def test_blend_by_hand() -> None:
         )
         found = blend(pair(), process_weight=0.25, deviation=deviation)
         close(found, [[early] * 2 + [late] * 3, [wrong] * 3 + [0, 0]])
-
-
-def test_blend_is_a_straight_line() -> None:
-    half = blend(pair(), process_weight=0.5)
-    torch.testing.assert_close(half, (outcome_grpo(pair()) + grpo_process(pair())) / 2)
-    with pytest.raises(UsageError, match=r"\[0, 1\]"):
-        blend(pair(), process_weight=1.5)
 
 
 def group(outcomes: list[int], means: list[float], steps: list[int] | None = None) -> Batch:
@@ -565,17 +537,6 @@ def test_wrong_completions_earn_nothing_at_any_level(seed: int, level: float) ->
     torch.testing.assert_close(zero_mean_wrong(raised), zero_mean_wrong(batch), rtol=1e-9, atol=1e-9)
 
 
-@settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 10_000), remove=st.integers(0, 3))
-def test_shaping_and_filters_do_not_look_at_the_order(seed: int, remove: int) -> None:
-    batch = drawn(seed, 4)
-    order = torch.randperm(len(batch.groups), generator=torch.Generator().manual_seed(seed + 1))
-    moved = Batch(**{field: getattr(batch, field)[order] for field in Batch.__dataclass_fields__})
-    for shape in (delta, lambda one: clip(one, threshold=0.5), zero_mean_wrong):
-        torch.testing.assert_close(shape(moved), shape(batch)[order])
-    assert torch.equal(prof_keep(moved, remove=remove), prof_keep(batch, remove=remove)[order])
-
-
 def test_a_group_mean_gives_back_what_clip_and_delta_took() -> None:
     """As rewards (`step-ppo`) they hold what they say. Group normalisation takes their mean from every step: a clipped one that did not lose earns,
     and under delta each further step costs."""
@@ -649,8 +610,8 @@ def test_an_empty_completion_has_no_place_and_no_credit() -> None:
         ({"token_rewards": floats([[0, 0, 0, 0, 0], [0, math.nan, 0, 0, 0]])}, "row 1, token 1"),
         ({"step_ends": torch.tensor([[4, 1], [2, -1]])}, "rising"),
         ({"step_ends": torch.tensor([[1, 5], [2, -1]])}, "under 5"),
-        ({"step_ends": torch.tensor([[1, 4], [3, -1]])}, "not trained on"),
-        ({"step_ends": torch.tensor([[-1, 4], [2, -1]])}, "gap"),
+        ({"step_ends": torch.tensor([[1, 4], [3, -1]])}, "trained tokens"),
+        ({"step_ends": torch.tensor([[-1, 4], [2, -1]])}, "rising"),
         ({"groups": torch.tensor([1, 2, 3])}, "groups: expected the shape"),
         ({"mask": torch.ones(2, 5)}, "bool"),
     ],
@@ -658,14 +619,3 @@ def test_an_empty_completion_has_no_place_and_no_credit() -> None:
 def test_what_cannot_be_trained_on_is_refused_by_its_place(change: dict[str, Tensor], words: str) -> None:
     with pytest.raises(InputError, match=words):
         replace(pair(), **change)
-
-
-def test_methods_say_what_they_need() -> None:
-    bare = replace(pair(), step_rewards=None, token_rewards=None, values=None)
-    for method in (grpo_process, min_form, papo):
-        with pytest.raises(UsageError, match="give a PRM"):
-            method(bare)
-    with pytest.raises(UsageError, match="implicit PRM"):
-        prime_paper(bare)
-    with pytest.raises(UsageError, match="critic"):
-        step_ppo(bare)

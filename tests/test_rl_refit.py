@@ -240,13 +240,6 @@ def test_without_right_and_wrong_steps_nothing_is_trained(tmp_path):
     assert row.held_out_steps > 0
 
 
-def test_it_needs_problems_to_train_on(tmp_path):
-    with pytest.raises(UsageError, match="leaves none to train the PRM on"):
-        refit(tmp_path, RefittedPRM(knows()), Fits(), problems=PROBLEMS[:8])
-    with pytest.raises(UsageError, match="rollouts=0: expected 1 or more"):
-        Refitting(rollouts=0)
-
-
 # --- in a run, killed and resumed -------------------------------------------------------------------------------------
 
 

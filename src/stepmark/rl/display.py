@@ -21,11 +21,6 @@ class Display:
     """A listener behind the monitor, whose figures it prints: each evaluation, and an update now and then.
 
     On a terminal at most one line every ten seconds; elsewhere also at most one each tenth of the run.
-
-    Args:
-        monitor: of the run.
-        updates: of the whole run.
-        clock: seconds, for tests.
     """
 
     def __init__(

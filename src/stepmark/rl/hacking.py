@@ -104,14 +104,7 @@ def repetition(text: str, *, words: int = 4) -> float:
 
 
 def probe(solution: Solution, other: Solution, kind: Probe, *, seed: int = 0) -> Solution | None:
-    """A solution that deserves a low score, made of a real one (`PROBES`); None where that one is too short.
-
-    Args:
-        solution: what the policy wrote.
-        other: a solution of another problem.
-        kind: which probe.
-        seed: of the order.
-    """
+    """A solution that deserves a low score, made of a real one (`PROBES`); None where that one is too short."""
     texts = solution.texts
     if kind == "empty":
         made: Sequence[str] = (".",)
@@ -163,8 +156,6 @@ class Baseline:
 
         Args:
             scores: of the solutions, None for one that has none.
-            right: whether the answer of each is.
-            kind: of the scores.
 
         Raises:
             UsageError: not one outcome a score, or a score that is not finite.

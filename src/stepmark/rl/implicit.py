@@ -24,8 +24,6 @@ class OnlineImplicit:
 
     Args:
         model: pi_phi, with what it began as beside it: an `Actor` with `reference=True` and the policy's tokenizer; as a rule the same checkpoint.
-        settings: how.
-        token_budget: padded tokens a forward pass.
 
     Raises:
         UsageError: the model keeps no reference.

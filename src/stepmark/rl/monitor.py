@@ -76,13 +76,10 @@ def watched(
 
     Args:
         evaluation: with its solutions scored where there is a PRM.
-        prm: what scored them.
         implicit: without a PRM, the sum of each solution's token rewards by an implicit one; its logistic function is the probability that
             the solution is right (Cui et al. 2025, equation 3).
         divergence: of each solution, the summed k3 estimates of its tokens.
         baseline: the evaluation to compare with, of the same problems and PRM; None: comparing begins here.
-        watch: how.
-        seed: of the bootstrap and of shuffled probes.
 
     Raises:
         UsageError: an evaluation without solutions, or not of the problems of the baseline.
@@ -344,13 +341,9 @@ class Monitor:
     held-out accuracy (of equals the earlier) in the folder `best`; from the first alarm on that stays as it is.
 
     Args:
-        actor: the policy in training.
         folder: of the run; the lines of an interrupted one are continued.
         prm: what scores the steps; None: nothing is known of a return.
         implicit: without a PRM, the online implicit one. Its return has no fixed scale, promises nothing and raises no alarm.
-        watch: how.
-        seed: of bootstraps and probes.
-        stop_on_hack: end the run at an alarm.
 
     Raises:
         UsageError, ScoreKindError: as `check_watch`.

@@ -61,11 +61,7 @@ from stepmark.training.state import Lines
 
 @final
 class RefittedPRM(Grader):
-    """A PRM whose place another can take. It keeps its name, by which a run is known.
-
-    Args:
-        prm: the first.
-    """
+    """A PRM whose place another can take. It keeps its name, by which a run is known."""
 
     def __init__(self, prm: PRM) -> None:
         self._prm, self._name, self._before = prm, prm.name, Ledger()
@@ -295,17 +291,12 @@ class Refit:
     its AUC on the others is not worse. The same run gives the same refits, and a resumed one goes on with the PRM of its saved state.
 
     Args:
-        actor: the policy in training.
         prm: what the trainer and the monitor score with.
         place: of the first PRM: "default", a checkpoint's folder, or a hub name.
         problems: with reference answers: those that the policy learns on.
-        verifier: says what is right.
-        settings: of the run.
         folder: of the run; where its state is saved.
         how: see `Refitting`.
-        monitor: records replacements.
         family: how the PRM is read; None: as the checkpoint says.
-        device: of the PRM.
         dtype: of the PRM: "auto", "float32", "bfloat16".
         fit: trains; None: `training.recipe`, from the present PRM's weights.
 

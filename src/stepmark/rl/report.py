@@ -41,10 +41,6 @@ def rl_html(
     Args:
         rows: the evaluations (`monitor.read_watched`).
         history: the updates (`training.state.read_lines`).
-        settings: name to value.
-        watch: what the run was watched with.
-        title: of the page.
-        facts: sentences under the title.
 
     Raises:
         UsageError: no evaluation.
@@ -439,7 +435,6 @@ def policy_card(facts: CardFacts, rows: Sequence[Watched], *, credit: str, data:
     Args:
         facts: of the run; `base` is the policy before training.
         rows: the evaluations, the one of this checkpoint the last.
-        credit: the method's name.
         data: what was trained on, in words: "400 problems of train.jsonl".
     """
     last = rows[-1]

@@ -225,14 +225,8 @@ class _Run:
         Raises:
             UsageError: settings that contradict each other, that lack another one, or that mean nothing beside the others.
         """
-        name, needs, training, prm, watch = (
-            self.credit.name,
-            self.credit.needs,
-            self.training,
-            self.prm,
-            self.watch,
-        )
-        usual, refit = Training(), self.refit is not None
+        name, needs, training, prm = self.credit.name, self.credit.needs, self.training, self.prm
+        watch, usual, refit = self.watch, Training(), self.refit is not None
         split("1", training.split)
         if self.out.exists() and not self.out.is_dir():
             raise UsageError(f"`out` {self.out}: expected a folder's name, found a file")
@@ -243,58 +237,49 @@ class _Run:
             check_present(self.device)
         if isinstance(prm, Lazy):
             prm.check()
-        server = isinstance(prm, Lazy) and prm.arguments.get("tokenizer") is not None
-        refusals = [
-            (
-                self.policy.startswith(("http://", "https://")),
-                f"`policy` {self.policy}: a server's weights cannot be trained here; give a folder or a hub name",
-            ),
-            (
-                needs.steps and prm is None,
-                f"`credit` {name} needs a PRM: give `prm`, such as default, a folder, a hub name, a server's address or package.module:factory",
-            ),
-            (
-                needs.tokens and self.implicit is None,
-                f"`credit` {name} needs an implicit PRM: give `implicit`, which starts one from the policy's weights",
-            ),
-            (
-                self.implicit is not None and not needs.tokens,
-                f"`implicit` rewards tokens, and `credit` {name} reads none; take `credit` prime",
-            ),
-            (
-                self.implicit is None and self.implicit_model is not None,
-                "`implicit_model` needs `implicit`",
-            ),
-            (
-                training.group < 2 and self.source is None and not needs.values,
-                f"`group` {training.group}: `credit` {name} compares solutions of one problem with each other; expected 2 or more",
-            ),
-            (
-                training.kl != usual.kl and training.kl_weight == 0,
-                f"`kl` {training.kl} does nothing without its weight: give `kl_weight`",
-            ),
-            (
-                training.value_weight != usual.value_weight and not needs.values,
-                f"`value_weight` belongs to a critic, and `credit` {name} has none; take `credit` ppo or step-ppo",
-            ),
-            (
-                self.dtype == "bfloat16" and training.lora_rank is None,
-                "`dtype` bfloat16: small updates of all weights vanish in it; leave it out, or train adapters with `lora_rank`",
-            ),
-            (
-                training.kl_weight > 0 and self.no_reference,
-                "`kl_weight` needs the starting policy, which `no_reference` does not keep",
-            ),
-            (
-                refit and prm is not None and not isinstance(prm, Lazy),
-                "`refit`: expected the PRM by its name, a checkpoint's, which is trained further",
-            ),
-            (
-                refit and server,
-                "`refit`: the weights of a PRM behind a server cannot be trained here; name its folder with `prm`",
-            ),
-        ]
-        of_a_prm = {
+        if self.policy.startswith(("http://", "https://")):
+            raise UsageError(
+                f"`policy` {self.policy}: a server's weights cannot be trained here; give a folder or a hub name"
+            )
+        if needs.steps and prm is None:
+            raise UsageError(
+                f"`credit` {name} needs a PRM: give `prm`, such as default, a folder, a hub name or a server's address"
+            )
+        if needs.tokens and self.implicit is None:
+            raise UsageError(
+                f"`credit` {name} needs an implicit PRM: give `implicit`, which starts one from the policy's weights"
+            )
+        if self.implicit is not None and not needs.tokens:
+            raise UsageError(
+                f"`implicit` rewards tokens, and `credit` {name} reads none; take `credit` prime"
+            )
+        if self.implicit is None and self.implicit_model is not None:
+            raise UsageError("`implicit_model` needs `implicit`")
+        if training.group < 2 and self.source is None and not needs.values:
+            raise UsageError(
+                f"`group` {training.group}: `credit` {name} compares solutions of one problem; expected 2 or more"
+            )
+        if training.kl != usual.kl and training.kl_weight == 0:
+            raise UsageError(f"`kl` {training.kl} does nothing without its weight: give `kl_weight`")
+        if training.value_weight != usual.value_weight and not needs.values:
+            raise UsageError(
+                f"`value_weight` belongs to a critic, and `credit` {name} has none; take `credit` ppo or step-ppo"
+            )
+        if self.dtype == "bfloat16" and training.lora_rank is None:
+            raise UsageError(
+                "`dtype` bfloat16: small updates of all weights vanish in it; leave it out, or train adapters with `lora_rank`"
+            )
+        if training.kl_weight > 0 and self.no_reference:
+            raise UsageError("`kl_weight` needs the starting policy, which `no_reference` does not keep")
+        if refit and prm is not None and not isinstance(prm, Lazy):
+            raise UsageError(
+                "`refit`: expected the PRM by its name, a checkpoint's, which is trained further"
+            )
+        if refit and isinstance(prm, Lazy) and prm.arguments.get("tokenizer") is not None:
+            raise UsageError(
+                "`refit`: the weights of a PRM behind a server cannot be trained here; name its folder with `prm`"
+            )
+        for setting, given in {
             "stop_on_hack": self.stop_on_hack,
             "aggregate": watch.aggregate is not None,
             "refit": refit,
@@ -303,14 +288,9 @@ class _Run:
             "keep_consistent": training.keep_consistent is not None,
             # An implicit PRM has a threshold too.
             "threshold": watch.threshold is not None and self.implicit is None,
-        }
-        refusals += [
-            (given and prm is None, f"`{setting}` needs a PRM: give `prm`")
-            for setting, given in of_a_prm.items()
-        ]
-        for refused, message in refusals:
-            if refused:
-                raise UsageError(message)
+        }.items():
+            if given and prm is None:
+                raise UsageError(f"`{setting}` needs a PRM: give `prm`")
 
     def record(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """All that decides the result, as plain data; models by their files, so that none is exchanged unnoticed.
@@ -318,29 +298,28 @@ class _Run:
         Raises:
             StepmarkError: a model is not there.
         """
-        prm, implicit = self.prm, None
+        prm, implicit, identity, family = self.prm, None, None, None
+        if isinstance(prm, Lazy):
+            identity, family = prm_identity(prm.name, prm.arguments), prm.arguments.get("family")
+        elif prm is not None:
+            identity = identity_of(prm)
         if self.implicit is not None:
             start = self.implicit_model
             implicit = {"model": None if start is None else _identity(start), **asdict(self.implicit)}
+        settings = {key: value for key, value in asdict(self.training).items() if key not in _NO_RESULTS}
         body = {
             "command": "rl",
             **inputs,
             "policy": _identity(self.policy),
-            "prm": None
-            if prm is None
-            else prm_identity(prm.name, prm.arguments)
-            if isinstance(prm, Lazy)
-            else identity_of(prm),
-            "family": prm.arguments.get("family") if isinstance(prm, Lazy) else None,
+            "prm": identity,
+            "family": family,
             "dtype": self.dtype,
             "reference": not self.no_reference,
             "credit": {"name": self.credit.name, **asdict(self.credit)},  # type: ignore[call-overload]
             **({} if self.source is None else {"source": dict(self.source)}),
             "implicit": implicit,
             "refit": None if self.refit is None else asdict(self.refit),
-            "settings": {
-                key: value for key, value in asdict(self.training).items() if key not in _NO_RESULTS
-            },
+            "settings": settings,
             "watch": asdict(self.watch),
         }
         plain: dict[str, Any] = json.loads(json.dumps(body, default=str))  # a setting may be a path
@@ -563,10 +542,6 @@ def _check_installed() -> None:
 
 def _is_done(out: Path, record: Mapping[str, Any]) -> bool:
     """Whether this very run is finished there, with all of its files.
-
-    Args:
-        out: the folder, held.
-        record: what the run is.
 
     Raises:
         UsageError: the folder holds something else, a run with other settings or models, or a finished run of which files are gone.

@@ -27,7 +27,6 @@ from stepmark.records import Problem
 from stepmark.rl.actor import Actor, Padded, padded, passes, rows_of
 from stepmark.rl.credit import Credit
 from stepmark.rl.credit.advantages import Estimator, kl, kl_reward, prof_keep
-from stepmark.rl.credit.methods import check_kind
 from stepmark.rl.rewarding import Rated, batch_of, figures, judge, scored
 from stepmark.rl.settings import Training
 from stepmark.sampling import Sampling, prompt_of
@@ -42,9 +41,8 @@ def token_weights(mask: Tensor, average: Average, *, max_tokens: int) -> Tensor:
 
     Args:
         mask: (B, T) bool, of the whole batch.
-        average: `token`: one over all tokens; `sequence`: one over completions with tokens, times their lengths; `constant`: one over completions
-            times `max_tokens`.
-        max_tokens: the longest completion that there could be.
+        average: `token`: one over all tokens; `sequence`: one over completions with tokens, times their lengths; `constant`: one over
+            completions times `max_tokens`, the longest completion that there could be.
     """
     counted = mask.float()
     if average == "token":
@@ -62,8 +60,6 @@ def share_of(weights: Tensor, chosen: Tensor, average: Average) -> Tensor:
 
     Args:
         weights: (B, T), of the whole batch.
-        chosen: numbers of the rows.
-        average: as the weights are.
     """
     if average == "constant":
         return weights.new_tensor(len(chosen) / len(weights))
@@ -105,7 +101,6 @@ def policy_loss(
         clip_high: and up to 1 + this where it is positive.
         reference: (B, T) of the reference policy, or None.
         kl_loss: which estimate is in the loss; None: none.
-        kl_weight: its weight.
     """
     here = weights > 0
     delta = torch.where(here, logprobs - old, 0.0)
@@ -189,19 +184,15 @@ class Trainer:
     """Trains a policy.
 
     Args:
-        actor: the policy.
         problems: to learn on, each with a reference answer.
         held_out: others to measure on.
-        verifier: says what is right.
-        credit: assigns it.
-        settings: how.
         out: folder of the state (`state.pt`) while running.
         prm: scores steps; required where `credit.needs.steps`, else it only watches.
         token_rewards: an implicit PRM; required where `credit.needs.tokens`.
         listeners: told of updates and evaluations.
 
     Raises:
-        UsageError: what the credit method needs is missing.
+        UsageError: an actor that cannot be trained with these settings.
     """
 
     def __init__(
@@ -218,31 +209,18 @@ class Trainer:
         token_rewards: TokenRewards | None = None,
         listeners: Sequence[Listener] = (),
     ) -> None:
-        needs = credit.needs
-        for missing, what in (
-            (needs.steps and prm is None, "a PRM"),
-            (needs.tokens and token_rewards is None, "an implicit PRM"),
-            (needs.values and actor.value_head is None, "a value head: make the actor with values=True"),
-            (
-                settings.kl_weight > 0 and not actor.has_reference,
-                "a reference: make the actor with reference=True",
-            ),
-            (settings.keep_consistent is not None and prm is None, "a PRM, to tell what is consistent"),
-            (not problems, "problems"),
-            (
-                any(weight.dtype != torch.float32 for weight in actor.trained()),
-                "weights in float32, because small updates vanish in less: load the actor with dtype='float32', or train adapters with a rank",
-            ),
-            (
-                # Else the ratio of probabilities would not be 1 where nothing was learnt yet.
-                actor.temperature != settings.temperature,
-                f"an actor that reads probabilities at the temperature {settings.temperature:g} that it samples at, found one at {actor.temperature:g}",
-            ),
-        ):
-            if missing:
-                raise UsageError(f"{type(credit).__name__} with these settings needs {what}")
-        if prm is not None and needs.probabilities:
-            check_kind(credit, prm.score_kind, prm=prm.name)
+        if credit.needs.values and actor.value_head is None:
+            raise UsageError(f"{type(credit).__name__} needs a value head: make the actor with values=True")
+        if any(weight.dtype != torch.float32 for weight in actor.trained()):
+            raise UsageError(
+                "small updates vanish in less than float32: load the actor with dtype='float32', or train adapters with a rank"
+            )
+        if actor.temperature != settings.temperature:
+            # Else the ratio of probabilities would not be 1 where nothing was learnt yet.
+            raise UsageError(
+                f"expected an actor that reads probabilities at the temperature {settings.temperature:g} that it samples at, found one at "
+                f"{actor.temperature:g}"
+            )
         if prm is not None:
             identity_of(prm)  # a PRM that has none is refused now, and not when the first state is saved
         self.actor, self.verifier, self.credit, self.settings = actor, verifier, credit, settings

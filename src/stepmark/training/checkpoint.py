@@ -264,13 +264,9 @@ def write_adapter(
     comes with it), for the language-model head `AutoModelForCausalLM`, for others `AutoModel` (the head is not taken).
 
     Args:
-        folder: must not exist yet.
         adapter: the LoRA matrices by their names inside the decoder (`layers.0.self_attn.q_proj.lora_A.weight`).
         head: tensors by the names that the spec's head gives them.
-        spec: how it is read.
         base_name: what the adapter names as its base: a hub name, a folder, or the built-in one.
-        rank: of the adapter.
-        alpha: its scale is alpha / rank.
         notes: goes to `train.json`.
 
     Raises:
@@ -341,14 +337,11 @@ def write_merged(
     head is stored in float32: readers that compute in less cast it, the others keep its digits.
 
     Args:
-        folder: must not exist yet.
-        backbone: the decoder, adapters merged; any device.
         head: tensors by the names that the spec's head gives them; empty where the language-model head is read.
         output: the language-model head [vocabulary, hidden] where it was trained apart from the embedding; None takes the base's:
             the embedding if tied, else its own.
         spec: how it is read; None for a generative PRM, which is read by naming its `--family`.
         base: the folder of the model that training began with: its config, tokenizer and generation settings.
-        dtype: of the backbone on disk.
         layout: auto takes the one that vLLM and transformers serve: `qwen2-prm` for heads of one or two labels on Qwen2 bases,
             `token-classification` for others, `causal-lm` where the head is of the language model.
         notes: goes to `train.json`.
@@ -392,7 +385,6 @@ def check_base(base: Path, spec: ScoringSpec | None) -> None:
 
     Args:
         base: the folder of the model that training begins with.
-        spec: how the checkpoint would be read.
 
     Raises:
         UsageError: no layout holds this kind of head over this base, or transformers has no class for it.
@@ -599,10 +591,7 @@ def write_trained(
     """Write what was trained into a new folder.
 
     Args:
-        folder: must not exist.
         net: after training; without `adapter` it cannot be trained on afterwards.
-        adapter: only the adapter and the head.
-        base_name: what the adapter names as its base.
         notes: settings, counts and figures, for train.json and the card.
 
     Raises:

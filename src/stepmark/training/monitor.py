@@ -23,12 +23,7 @@ class Monitor(Protocol):
 
 
 class ProgressLines:
-    """A line for each measurement; between them one every ten seconds on a terminal, elsewhere also at most one a tenth of the run.
-
-    Args:
-        stream: that lines are written to.
-        clock: seconds, for tests.
-    """
+    """A line for each measurement; between them one every ten seconds on a terminal, elsewhere also at most one a tenth of the run."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock

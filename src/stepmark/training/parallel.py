@@ -32,11 +32,7 @@ T = TypeVar("T")
 
 
 class Workers:
-    """The processes of a run, and which of them is this one.
-
-    Args:
-        device: of the network.
-    """
+    """The processes of a run, and which of them is this one."""
 
     def __init__(self, device: str) -> None:
         self._state = PartialState(cpu=not device.startswith("cuda"))
@@ -53,7 +49,6 @@ class Workers:
         """The forward passes of this process, of all of them: every `size`-th; of a single one every `size`-th tree.
 
         Args:
-            parts: the passes, each of some trees.
             as_many: whether every process must run as many passes: None then stands for one without trees.
             whole: whether a single pass is left whole, to one process.
         """
@@ -113,7 +108,6 @@ def shard(net: Net, workers: Workers) -> None:
 
     Args:
         net: made with `Weights(shard=True)`: whole, in main memory.
-        workers: all processes call this.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -155,7 +149,6 @@ def norm_of(gradients: Sequence[Tensor], parts: Sequence[bool], workers: Workers
     Args:
         gradients: in float32.
         parts: which of them are parts; the others are whole, and the same in every process.
-        workers: the processes.
     """
     if True not in parts:
         return float(torch.nn.utils.get_total_norm(gradients))
@@ -183,8 +176,6 @@ def whole_net(net: Net, objective: Objective, trained: Mapping[str, Tensor]) -> 
     """A network like a sharded one with the same trained weights, whole and in main memory, to be written.
 
     Args:
-        net: sharded.
-        objective: whose head it has.
         trained: from `gathered`.
     """
     dtype = "float32" if net.dtype == torch.float32 else "bfloat16"

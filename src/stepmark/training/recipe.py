@@ -91,12 +91,8 @@ def run_recipe(
     when all of its files are in it, so `out` is whole or absent.
 
     Args:
-        rows: labelled rows of any source.
-        out: the checkpoint's folder.
         recipe: see `Recipe`.
         held_out: rows to measure and calibrate on; None: a share of the problems of `rows`.
-        data: names of the sources, for the card.
-        report: receives the figures of every optimizer step.
         complete: adds files to the checkpoint's folder, its second argument, before that takes its name; `history.jsonl` is there by then.
             Called again where the run had finished earlier, so that it can add what is missing.
 
@@ -352,8 +348,6 @@ def record_of(recipe: Recipe, base_name: str, run: Mapping[str, Any]) -> dict[st
     """Everything but the rows that decides a checkpoint, as plain data: what tells a run from others.
 
     Args:
-        recipe: what is run.
-        base_name: the base's name.
         run: see `state.run_of`.
     """
     return {

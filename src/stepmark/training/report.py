@@ -57,16 +57,7 @@ def card_text(
     sections: Mapping[str, str],
     adapter: bool = False,
 ) -> str:
-    """A model card as Markdown, front matter first.
-
-    Args:
-        facts: of the run.
-        pipeline: the hub's pipeline tag.
-        tags: of the hub.
-        about: the first paragraph.
-        sections: title to text, before settings and licence.
-        adapter: it is an adapter over its base.
-    """
+    """A model card as Markdown, front matter first."""
     front = [f"library_name: {'peft' if adapter else 'transformers'}"]
     if _HUB_NAME.fullmatch(facts.base):
         # JSON strings are YAML strings, whatever is in them.
@@ -106,9 +97,7 @@ def prm_card(
     """The card of a trained PRM.
 
     Args:
-        facts: of the run.
         written: the checkpoint, with the spec as it is read now.
-        objective: its name and settings.
         base_fingerprint: of the base's files (`models.identity.checkpoint_fingerprint`).
         data: what was trained and measured on, in words.
         measured: figure to its value and where it was measured; empty where nothing was.
@@ -314,10 +303,7 @@ def training_html(
     """The page of a run in chunks.
 
     Args:
-        trained: what the run gave.
         history: its steps (`state.read_lines`).
-        settings: name to value.
-        title: of the page.
     """
     measured = [(float(row["step"]), row["held_out"]) for row in history if row.get("held_out")]
     curves = {
@@ -393,8 +379,6 @@ def smoothed(
     """A curve of means over equal stretches of a history.
 
     Args:
-        name: of the curve.
-        history: rows in order.
         x, y: fields; of a stretch, the last `x`.
         weight: the field that `y` is weighted by; None: all alike.
     """

@@ -58,7 +58,6 @@ def training_rows(
         rows: names of files in any format of `stepmark convert`, or "OWNER/NAME" of data sets on the hub; or rows in Python.
         split: which files of a hub data set are taken: those with this word in their name, or all where none has it.
         columns: as `store.read_rows`.
-        reading: how to read.
         losses: takes note of what is left out in reading.
 
     Raises:

@@ -49,8 +49,6 @@ def run_of(
     """What a run is before its rows are read: settings, objective, and the models that it starts from, by their files.
 
     Args:
-        settings, objective: of the run.
-        base: its folder.
         source: of an objective of the caller's own: the hashes of its modules.
     """
     warm = settings.warm_start
@@ -70,7 +68,6 @@ def rows_of(
     """What a run is trained on, as two digests: a state is continued with the same batches only.
 
     Args:
-        steps: the batches.
         held_out: examples that decide when to stop; none where they do not.
     """
     batches = hashlib.sha256()
@@ -95,7 +92,6 @@ def check_run(folder: Path, run: Mapping[str, Any]) -> None:
     """Refuse a state that another run left.
 
     Args:
-        folder: of the state.
         run: what this run is, or those entries that are known already.
 
     Raises:
@@ -123,7 +119,6 @@ def save(
     Args:
         folder: made if it is absent; of parts, one that all processes see.
         state: tensors and plain values; `done` is the number of steps.
-        workers: the processes.
         run: everything that decides the result, as plain data.
         parts: whether each process has a state of its own; else the first one's is everyone's.
     """
@@ -153,7 +148,6 @@ def load(
 
     Args:
         folder, workers, run, parts: as `save`.
-        device: where its tensors go.
 
     Raises:
         UsageError: it is of another run, or of another number of processes.
@@ -200,12 +194,7 @@ def write_tensors(file: Path, state: Mapping[str, Any]) -> None:
 
 @final
 class Lines:
-    """JSON lines in order of a number. A resumed run continues the file; what is done again replaces its lines.
-
-    Args:
-        file: its folder is made.
-        key: the field that holds the number.
-    """
+    """JSON lines in order of a number. A resumed run continues the file; what is done again replaces its lines."""
 
     def __init__(self, file: Path, key: str = "update") -> None:
         self.file, self._key = file, key

@@ -53,7 +53,6 @@ class Pace:
     """The learning rate over a run, and the time that is left.
 
     Args:
-        settings: of the run.
         workers: with a time limit all go by the clock of the first, or they would stop at different steps.
     """
 
@@ -88,8 +87,6 @@ def rate_groups(names: Iterable[str], masters: Sequence[Tensor], head_rate: floa
 
     Args:
         names: of `masters`; the head's begin with "head.".
-        masters: in their order.
-        head_rate: the head's share.
     """
     groups: dict[float, list[Tensor]] = {}
     for name, master in zip(names, masters, strict=True):
@@ -102,8 +99,6 @@ def schedule(step: int, steps: int, warmup: float, *, least: float = 0.0) -> flo
 
     Args:
         step: from 1.
-        steps: how many there are.
-        warmup: share of the steps.
         least: the decay is at least this far, in [0, 1]: a share of time, where that ends sooner than the steps.
     """
     warm = max(1, round(steps * warmup))
@@ -114,12 +109,7 @@ def schedule(step: int, steps: int, warmup: float, *, least: float = 0.0) -> flo
 
 
 def few_steps(steps: int, settings: Training) -> str | None:
-    """A warning for a run with too few optimizer steps, with the setting to change; None for a run with enough.
-
-    Args:
-        steps: of the whole run.
-        settings: of the run.
-    """
+    """A warning for a run with too few optimizer steps, with the setting to change; None for a run with enough."""
     each = steps / settings.epochs
     if each >= ENOUGH:
         return None
@@ -160,7 +150,6 @@ def warm_start(name: str, masters: Mapping[str, Tensor], net: Net) -> None:
     Args:
         name: "default" for the PRM that ships, a folder, or a hub name.
         masters: what is trained, by name (`Net.named_parameters`), as it was drawn.
-        net: with the new head.
 
     Raises:
         CheckpointError: no LoRA adapter, one over another base, or its weights do not fit: a higher rank, layers that are frozen here,
@@ -252,10 +241,7 @@ class Trainer:
     """A network, an objective, and the loop.
 
     Args:
-        net: the network; its head is set here.
-        objective: what is fitted.
         settings: see `Training`.
-        state: folder for the state while running.
         dropped: takes note of rows that cannot be read.
         workers: this process among its like; None: as launched.
         run: what the run is (`state.run_of`), where that is known already.
@@ -377,8 +363,6 @@ class Trainer:
         """Training, resuming from the saved state of an interrupted run if there is one.
 
         Args:
-            groups: examples by problem.
-            held_out: others, measured on the way.
             report: receives the figures of every step (in the first process only).
 
         Raises:

@@ -70,8 +70,6 @@ def normalised(
         values: (B,) or (B, S).
         groups: (B,).
         among: bool, the shape of `values`: what counts.
-        scale: divide by the standard deviation.
-        deviation: which one.
     """
     flat = values if values.ndim == 2 else values[:, None]
     counted = (among if among.ndim == 2 else among[:, None]).to(values.dtype)
@@ -158,7 +156,6 @@ def outcome_grpo(batch: Batch, *, scale: bool = True, deviation: Deviation = "sa
     Args:
         batch: completions; groups of one give 0.
         scale: divide by the standard deviation; without, it is Dr. GRPO's advantage (Liu et al. 2025, section 3.2).
-        deviation: which one.
     """
     every = torch.ones_like(batch.outcome, dtype=torch.bool)
     found = normalised(batch.outcome, batch.groups, every, scale=scale, deviation=deviation)
@@ -183,8 +180,6 @@ def grpo_process(batch: Batch, *, scale: bool = True, deviation: Deviation = "sa
     it or later. It is a sum and not a mean, so a solution of many good steps gains by their number: see `clip` and `delta`.
 
     Args:
-        batch: with step rewards.
-        scale: divide by the standard deviation.
         deviation: which one, of all N step rewards of a group. The paper does not say which; the default is the one that `outcome_grpo` has.
     """
     step = normalised(rewards_of(batch), batch.groups, batch.has_step, scale=scale, deviation=deviation)
@@ -311,11 +306,6 @@ def mean_step_reward(batch: Batch) -> Tensor:
 def blend(batch: Batch, *, process_weight: float, deviation: Deviation = "sample") -> Tensor:
     """(1 - w) * outcome GRPO + w * process GRPO: the plain mixture that the other functions here improve on.
 
-    Args:
-        batch: with step rewards.
-        process_weight: w.
-        deviation: what both divide by.
-
     Raises:
         UsageError: a weight outside [0, 1], or no step rewards.
     """
@@ -332,8 +322,6 @@ def papo(batch: Batch, *, process_weight: float = 1.0, deviation: Deviation = "s
     nothing more.
 
     Args:
-        batch: with step rewards.
-        process_weight: of the process advantages.
         deviation: what both divide by; of the process advantages, the one of the right completions alone.
     """
     among = is_right(batch) & batch.has_step.any(-1)
@@ -361,10 +349,7 @@ def prof_keep(batch: Batch, *, remove: int, fewest_steps: int = 2, most_steps: i
     more than `most_steps` steps goes first among the right ones and last among the wrong ones. Of equals the earlier one stays.
 
     Args:
-        batch: with step rewards.
-        remove: how many of each group go.
         fewest_steps: under this a solution is suspected of hiding its reasoning.
-        most_steps: over this, of padding.
 
     Raises:
         UsageError: `remove` is negative, or leaves a group empty.
@@ -404,7 +389,6 @@ def gae(
         rewards: (B, T).
         values: (B, T), of the state before each token.
         mask: (B, T) bool; masked tokens in the middle of a row are stepped over.
-        gamma: discount a token.
         lam: 1 trusts the rewards, 0 the critic.
     """
     out = torch.zeros_like(rewards)
@@ -426,9 +410,6 @@ def ppo(
     """PPO with a critic and the outcome alone, at the last token (Ouyang et al. 2022, "Training language models to follow instructions", section 3.5).
 
     Args:
-        batch: with values.
-        gamma: discount a token.
-        lam: of GAE.
         kl: as `step_ppo`'s.
 
     Returns:
@@ -454,9 +435,6 @@ def step_ppo(
     """Step-by-step PPO (Wang et al. 2024, Math-Shepherd, section 3.4): the PRM's score at each step's last token, a critic, GAE.
 
     Args:
-        batch: with step rewards and values.
-        gamma: discount a token.
-        lam: of GAE.
         outcome_weight: of the verifier's reward at the last token; 0 in the paper.
         kl: (B, T) what the divergence from the reference adds to the rewards (`kl_reward`: negative), or None.
 

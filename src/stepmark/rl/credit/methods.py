@@ -29,11 +29,6 @@ Shaping = Literal["none", "clip", "delta", "zero-mean-wrong"]
 def check_kind(credit: Credit, kind: ScoreKind, *, prm: str) -> None:
     """Refuse a PRM whose scores a method would read as what they are not.
 
-    Args:
-        credit: the method.
-        kind: of the PRM's scores.
-        prm: its name.
-
     Raises:
         UsageError: the method reads probabilities, and these are none.
     """

@@ -43,12 +43,6 @@ def language_loss(net: Net, hidden: Tensor, batch: Sequence[Item], tokens: Token
     """The mean negative log-probability of the fitted tokens of a forward pass; None where it has none.
 
     With several passes a step, how the rows are cut into passes moves the weight of a token a little.
-
-    Args:
-        net: in training.
-        hidden: states of the batch.
-        batch: trees laid one after the other.
-        tokens: which tokens of right steps are fitted.
     """
     fitted = _fitted_tokens(net, batch, tokens)
     if not len(fitted):
@@ -134,7 +128,6 @@ class Objective(Protocol):
         """How the trained checkpoint is read.
 
         Args:
-            layout: how solutions become text.
             base: the base model's name, for objectives that compare with it.
         """
 
@@ -154,10 +147,6 @@ class Objective(Protocol):
         """One problem's examples as trees of tokens.
 
         Args:
-            group: examples of one problem.
-            net: its encoder reads them.
-            budget: distinct tokens a tree, at most.
-            dropped: takes note of what is left out.
             every_step: read steps that are not fitted too, for measuring.
 
         Raises:

@@ -238,9 +238,7 @@ class VocabRows(torch.nn.Module):
     """Some rows of the language-model head. It owns no parameters: the rows are the network's.
 
     Args:
-        net: whose rows they are.
         candidates: texts, each of which names the row of its last token.
-        whole: refuse texts of several tokens.
 
     Raises:
         CheckpointError: the tokenizer does not have them as tokens, or two of them are the same.
