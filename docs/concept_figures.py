@@ -8,6 +8,7 @@ computed from seeds; only `separators` trains a network, whose figures differ a 
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import sys
@@ -25,7 +26,8 @@ from concept_world import Found, percent
 from stepmark import Solution, load_prm
 from stepmark.cli import main as stepmark
 from stepmark.metrics.binary import auc
-from stepmark.show.evaluation import svg, theme_css
+from stepmark.show import colour
+from stepmark.show.pictures import svg
 from stepmark.show.plots import Bars, Plot, Series
 from stepmark.store import atomic_write, read_rows
 
@@ -132,31 +134,28 @@ def _read(folder: str, rows: list[dict[str, object]]) -> tuple[float, float, flo
 
 def picture(plot: Plot) -> str:
     """A plot as an SVG file on a card with its title, light or dark as the reader's system is."""
-    drawn = svg(plot)
-    opening = re.match(r'<svg[^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>', drawn)
-    if opening is None:
-        raise ValueError("expected a picture with a viewBox from 0 0")
-    width, height = (float(number) for number in opening.groups())
-    left, top = 14, 40
-    size = f"{width + 2 * left:g} {height + top + left:g}"
-    wide, tall = size.split()
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="{wide}" height="{tall}" '
-        f'viewBox="{-left} {-top} {size}">'
+    images, styles = [], []
+    for mode in ("light", "dark"):
+        drawn = svg(plot, mode)
+        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
+        if size is None:
+            raise ValueError("expected a picture with a viewBox from 0 0")
+        width, height = (float(number) for number in size.groups())
+        data = base64.b64encode(drawn.encode()).decode("ascii")
+        images.append(
+            f'<image class="{mode}" width="{width:g}" height="{height:g}" href="data:image/svg+xml;base64,{data}"/>'
+        )
+        panel, line, ink = (colour.hexa(table[mode]) for table in (colour.PAGE, colour.LINE, colour.INK))
+        styles.append(f"rect{{fill:{panel};stroke:{line}}}text{{fill:{ink}}}")
+    box = f"{width + 28:g} {height + 54:g}"
+    wide, tall = box.split()
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{tall}" viewBox="-14 -40 {box}">'
+        f"<style>.dark{{display:none}}{styles[0]}@media (prefers-color-scheme:dark){{.light{{display:none}}.dark{{display:inline}}{styles[1]}}}</style>"
+        f'<rect x="-13.5" y="-39.5" width="{width + 27:g}" height="{height + 53:g}" rx="8"/>'
+        f'<text x="4" y="-15" style="font-family:system-ui,sans-serif;font-size:14.5px;font-weight:600">{plot.title}</text>'
+        f"{''.join(images)}</svg>\n"
     )
-    card = (
-        f'<rect x="{-left + 0.5}" y="{-top + 0.5}" width="{width + 2 * left - 1:g}" height="{height + top + left - 1:g}" '
-        'rx="8" style="fill:var(--panel);stroke:var(--line)"/>'
-        '<text x="4" y="-15" style="font-family:system-ui,sans-serif;font-size:14.5px;font-weight:600;fill:var(--ink)">'
-        f"{plot.title}</text>"
-    )
-    style, end, body = drawn[opening.end() :].partition("</style>")
-    return head + style + end + card + body
-
-
-def card_style() -> str:
-    """The colours of a picture that stands alone, for both modes."""
-    return f"svg{{{theme_css('light')}}}@media (prefers-color-scheme:dark){{svg{{{theme_css('dark')}}}}}"
 
 
 def main() -> int:

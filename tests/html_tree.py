@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-_VOID = {"meta", "input", "img"}
+_VOID = {"source", "meta", "input", "img"}
 
 
 @dataclass

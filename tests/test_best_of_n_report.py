@@ -13,23 +13,14 @@ from stepmark.cli import main
 from stepmark.evaluation import best_of_n as best_of_n_report
 from stepmark.evaluation.best_of_n import (
     BestOfN,
-    accuracy_table,
-    aggregate_plot,
     candidate_sets,
-    length_table,
-    policy_table,
     price_plot,
-    price_table,
-    readers_of,
-    refused_votes,
-    undecided_table,
 )
-from stepmark.evaluation.best_of_n_figures import Counting, items, policy_statistic, statistic
-from stepmark.evaluation.cases import Candidate, CandidateSet, Case
+from stepmark.evaluation.best_of_n_figures import items, statistic
+from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.result import measured, read_result, write_html, write_json
+from stepmark.evaluation.result import Figure, measured, read_result, write_html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.metrics.intervals import Interval
 from stepmark.records import LabelledSolution, Problem, Solution, Step, StepScores
 from stepmark.show.evaluation import Examples
 
@@ -38,11 +29,13 @@ def evaluate(sheet, *, resamples=1000):
     return BestOfN().of_candidates(sheet, Run(resamples=resamples))
 
 
-def point(values: dict[str, np.ndarray]) -> dict[str, Interval]:
+def point(values: dict[str, np.ndarray]) -> dict[str, Figure]:
     found = {}
     for name, value in values.items():
         number = float(value[0])
-        found[name] = Interval(value=None if np.isnan(number) else number, low=None, high=None)
+        found[name] = Figure(
+            name=name, value=None if np.isnan(number) else number, low=None, high=None, level=0.95, policy=""
+        )
     return found
 
 
@@ -93,36 +86,6 @@ def test_cases_become_one_set_a_problem() -> None:
     assert b.candidates[1].steps is None
 
 
-def test_tables_hold_the_figures() -> None:
-    rows = items(candidate_sets(sheet()))
-    figures = point(statistic(rows)(np.ones((1, 2))))
-    table = accuracy_table(rows, figures)
-    assert table.columns[:4] == ("Method", "N = 1", "N = 2", "N = 3")
-    by_method = {row[0]: row[1:] for row in table.rows}
-    # 3 of the 5 candidates that are known are right.
-    assert by_method["single"] == ("60.0", "–", "–", "–", "–")
-    # All three: a is right by .72, b wrong by .4.
-    assert by_method["best product"][2] == "50.0"
-    # All three: in a both right ones; in b a tie of the unknown "3" and the right "4": 1.5 right of 1.5 known.
-    assert by_method["majority"][2] == "100.0"
-    assert by_method["best product"][3] == "-50.0"
-    assert by_method["oracle"][4] == "–"
-    assert "2 of 2 problems" in table.note
-    assert "correctness unknown for 1" in table.note
-    price = price_table(rows, figures)
-    assert price is not None
-    # PRM, N = 3: a reads 7 + 40, b 7 + 20.
-    assert price.rows[-1] == ("3", "15", "37")
-    undecided = undecided_table(rows, figures)
-    assert undecided is not None
-    assert {row[1] for row in undecided.rows} == {"correctness unknown", "nothing to choose"}
-    assert any(row[0] == "length" or row[0] == "steps" for row in length_table(figures).rows)
-    policies = policy_table(point(policy_statistic(rows)(np.ones((1, 2)))), "min")
-    assert policies is not None
-    # Scores of right ones .8 .5 .2, of wrong ones .4 .7: 2 + 1 + 0 of 6 pairs.
-    assert policies.rows == (("tiny", "6", "60.0", "0.520", "0.500"),)
-
-
 def test_the_plot_stands_on_tokens_where_all_are_counted() -> None:
     rows = items(candidate_sets(sheet()))
     plot = price_plot(rows, point(statistic(rows)(np.ones((1, 2)))), "min")
@@ -133,38 +96,6 @@ def test_the_plot_stands_on_tokens_where_all_are_counted() -> None:
     assert found["single"].x == (5.0,)
     assert "vote min" in found
     assert "best max" not in found
-
-
-def test_a_method_whose_tokens_nobody_counted_is_left_out_of_the_tokens() -> None:
-    outcomes = {row.case.id: 0.5 for row in sheet().rows}
-    rows = items(candidate_sets(sheet(), outcomes=outcomes))
-    plot = price_plot(rows, point(statistic(rows)(np.ones((1, 2)))), "min")
-    assert "best orm" not in {series.name for series in plot.series}
-    assert plot.note == "Tokens were not counted for: best orm."
-    read = {row.case.id: 100 for row in sheet().rows}
-    rows = items(candidate_sets(sheet(), outcomes=outcomes, outcome_tokens=read))
-    plot = price_plot(rows, point(statistic(rows)(np.ones((1, 2)))), "min")
-    assert {series.name: series.x for series in plot.series}["best orm"] == (105.0, 210.0, 315.0)
-    assert plot.note == ""
-
-
-def test_the_plot_stands_on_n_where_tokens_were_not_counted() -> None:
-    candidates = tuple(
-        Candidate(correct=bool(i), steps=StepScores(scores=(0.5,), kind="margin")) for i in range(2)
-    )
-    rows = items([CandidateSet(id="a", candidates=candidates)], Counting(sizes=(2,)))
-    figures = point(statistic(rows)(np.ones((1, 1))))
-    plot = price_plot(rows, figures, "min")
-    assert plot.x_label == "N"
-    assert {series.name: series.x for series in plot.series}["best min"] == (2.0,)
-    assert price_table(rows, figures) is None
-    assert undecided_table(rows, figures) is None
-    every = aggregate_plot(rows, figures)
-    assert every is not None
-    assert "best product" not in {series.name for series in every.series}
-    table = accuracy_table(rows, figures)
-    assert table.columns[1:3] == ("N = 1", "N = 2")  # a single sample needs its column
-    assert policy_table(point(policy_statistic(rows)(np.ones((1, 1)))), "min") is None
 
 
 def test_answers_and_tokens_that_the_data_does_not_give() -> None:
@@ -205,19 +136,6 @@ def test_the_result_can_be_written_and_its_items_give_its_figures_again(tmp_path
     pytest.importorskip("matplotlib")
     write_html(result, tmp_path / "report.html")
     assert "b/2" in (tmp_path / "report.html").read_text(encoding="utf-8")
-
-
-def test_who_pays_what() -> None:
-    assert readers_of("majority") == ("policy",)
-    assert readers_of("best orm") == ("policy", "outcome")
-    assert readers_of("vote min") == ("policy", "prm")
-    assert readers_of("greedy") == ("greedy",)
-
-
-def test_votes_that_are_left_out_say_why() -> None:
-    assert refused_votes(None) == ()
-    assert len(refused_votes("margin")) == 1
-    assert [sentence for sentence in refused_votes("probability") if "sum-logit" in sentence]
 
 
 def candidates(path: Path, *rows: dict[str, object]) -> Path:
@@ -293,26 +211,4 @@ def test_a_row_that_nothing_can_check_is_refused_before_anything_is_graded(
     assert run_best_of_n(tmp_path, data) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"error: {data}:2, field 'correct': ") and why in err, err
-    assert not list(tmp_path.rglob("scores*"))
-
-
-@pytest.mark.parametrize(
-    ("row", "why"),
-    [
-        (
-            {"candidates": [{"text": "A.", "correct": None}]},
-            "of 1 candidates none is known to be right or wrong (the first: a/0)",
-        ),
-        (
-            {"gold": "2", "candidates": [{"text": "Who knows."}]},
-            "(the first: a/0, the answer is not one number)",
-        ),
-    ],
-)
-def test_where_nothing_is_known_nothing_is_graded(
-    tmp_path: Path, capsys, row: dict[str, object], why: str
-) -> None:
-    data = candidates(tmp_path / "c.jsonl", {"id": "a", **row})
-    assert run_best_of_n(tmp_path, data) == 2
-    assert why in capsys.readouterr().err
     assert not list(tmp_path.rglob("scores*"))

@@ -9,27 +9,21 @@ import numpy as np
 import pytest
 
 from stepmark.cli import main
-from stepmark.errors import CheckpointError, ScoreKindError, UsageError
-from stepmark.evaluation.calibration import Calibration, direction
+from stepmark.errors import ScoreKindError, UsageError
+from stepmark.evaluation.calibration import Calibration
 from stepmark.evaluation.calibration_figures import (
     FIGURES,
     FITTED,
     MEASURED,
-    apply,
-    bin_statistic,
     by_file,
     by_group,
     by_share,
     check_how,
-    difficulties,
     edges,
     facets,
-    fit,
     floor,
     items_of,
     logits_of,
-    place,
-    position,
     solution_score,
     statistic,
     targets_of,
@@ -37,9 +31,9 @@ from stepmark.evaluation.calibration_figures import (
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.compare import compare
 from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.result import Figure, measured, read_result
+from stepmark.evaluation.result import measured, read_result
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.models.spec import LinearHead, Readout, composed, store_calibration
+from stepmark.models.spec import LinearHead, Readout, composed
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, StepScores
 
 
@@ -236,39 +230,6 @@ def test_every_figure_equals_plain_loops_for_every_weighting(bins):
     assert not any(target == "outcome" and facet.startswith("position") for target, facet in seen)
 
 
-def test_items_hold_what_the_data_says():
-    sheet = sheet_of([(case("a", [1, 0, None, (3, 4)], outcome=True), [0.9, None, 0.2, 0.4])])
-    (item,) = items_of(sheet, ["steps", "outcome"], how="last")
-    assert item["steps"] == {"scores": [0.9, None, 0.2, 0.4], "labels": [1.0, 0.0, None, 0.75]}
-    assert item["outcome"] == {"scores": [0.4], "labels": [1.0]}
-    assert items_of(sheet, ["outcome"], how="min")[0]["outcome"]["scores"] == [None]
-
-
-def test_the_order_and_the_number_of_copies_change_nothing():
-    sheet = messy()
-    items = items_of(sheet, ["steps", "outcome"])
-    first = value(items)
-    shuffled = random.Random(4).sample(items, len(items))
-    assert value(shuffled) == pytest.approx(first, nan_ok=True)
-    assert value([*items, *items]) == pytest.approx(first, nan_ok=True)
-    doubled = statistic(items)(np.full((1, len(items)), 2.0))
-    assert {k: float(v[0]) for k, v in doubled.items()} == pytest.approx(first, nan_ok=True)
-
-
-def test_positions():
-    assert [position(step) for step in (0, 1, 2, 3, 4, 5, 8, 9, 40)] == [
-        "1",
-        "2",
-        "3",
-        "4–5",
-        "4–5",
-        "6–9",
-        "6–9",
-        "10+",
-        "10+",
-    ]
-
-
 def test_other_kinds_of_scores_have_an_auc_and_no_calibration():
     for kind in ("margin", "log-ratio", "unbounded"):
         sheet = sheet_of([(case("a", [1, 0]), [0.9, -0.4]), (case("b", [1, 0]), [0.1, 0.2])], kind=kind)
@@ -312,13 +273,6 @@ def by_loops_ece(scores, labels, bins=10):
     return sum(map(abs, gaps)) / len(scores)
 
 
-def test_the_floor_is_for_hard_labels_of_probabilities():
-    soft = sheet_of([(case("a", [(1, 2), 1]), [0.3, 0.6])])
-    assert floor(next(facets(items_of(soft, ["steps"])))) is None
-    margin = sheet_of([(case("a", [0, 1]), [0.3, 0.6])], kind="margin")
-    assert floor(next(facets(items_of(margin, ["steps"])))) is None
-
-
 def test_too_sharp_scores_are_mended_by_the_temperature_that_made_them():
     sheet = simulated(3000, sharpness=2.0)
     split = by_share([row.case for row in sheet.rows], 0.5)
@@ -344,25 +298,6 @@ def test_too_sharp_scores_are_mended_by_the_temperature_that_made_them():
     assert high.low > 0  # too sure of what it calls right
 
 
-def test_a_shifted_prm_is_called_overconfident():
-    sheet = simulated(800, shift=1.0)
-    items = items_of(sheet, ["steps"])
-    by_name = measured(items, statistic(items), resamples=200)
-    gap = by_name["steps/all/gap"]
-    assert gap.low > 0.05
-    assert direction("steps", by_name).startswith("Steps: overconfident overall by")
-    lower = simulated(800, shift=-1.0)
-    items = items_of(lower, ["steps"])
-    by_name = measured(items, statistic(items), resamples=200)
-    said = direction("steps", by_name)
-    assert said.startswith("Steps: underconfident overall by")
-    assert "by -" not in said
-    calm = simulated(800)
-    items = items_of(calm, ["steps"])
-    by_name = measured(items, statistic(items), resamples=200)
-    assert direction("steps", by_name).startswith("Steps: neither over- nor underconfident overall")
-
-
 def test_scores_that_are_no_probabilities_become_some_by_platt():
     rng = random.Random(7)
     pairs = []
@@ -381,17 +316,6 @@ def test_scores_that_are_no_probabilities_become_some_by_platt():
     assert "steps/measured, temperature/ece" not in result.figures
 
 
-def test_log_ratios_have_a_middle_and_so_a_temperature():
-    sheet = simulated(1500, sharpness=1.0)
-    raw = sheet_of(
-        [(r.case, [3 * math.log(s / (1 - s)) for s in r.scores]) for r in sheet.rows], kind="log-ratio"
-    )
-    items = items_of(raw, ["steps"])
-    for item in items:
-        item["role"] = FITTED
-    assert fit(items, "steps").temperature == pytest.approx(3.0, rel=0.06)
-
-
 # --- scores of exactly 0 and 1 ----------------------------------------------------------------------------------------
 
 
@@ -405,61 +329,7 @@ def test_certain_scores_are_taken_for_half_as_far_as_the_nearest_other():
     assert edges(only, "steps") == (0.25, 0.75)
 
 
-def test_how_many_scores_were_certain_is_said():
-    pairs = [(case(f"c{at}", [at % 3 != 0]), [(1.0, 0.7, 0.2)[at % 3 - 1]]) for at in range(60)]
-    pairs += [(case(f"d{at}", [at % 2]), [0.5 + 0.1 * (at % 2)]) for at in range(20)]
-    sheet = sheet_of(pairs)
-    result, maps = evaluate(sheet, ["steps"], split=by_share([one for one, _ in pairs], 0.5), resamples=100)
-    assert maps["steps"].certain > 0
-    assert any(f"{maps['steps'].certain} of these scores are exactly 0 or 1" in fact for fact in result.facts)
-
-
 # --- difficulty -------------------------------------------------------------------------------------------------------
-
-
-def test_difficulty_is_of_the_other_candidates():
-    # Problem A: right, right, wrong. Others of its right ones: 1/2; of its wrong one: 1. B: all wrong; C: all right.
-    pairs = [
-        (case(f"{problem}{at}", steps=1, outcome=outcome, problem=problem), [0.5])
-        for problem, outcomes in (
-            ("A", (True, True, False)),
-            ("B", (False, False, False)),
-            ("C", (True, True, True)),
-        )
-        for at, outcome in enumerate(outcomes)
-    ]
-    found = difficulties(sheet_of(pairs).rows)
-    # Shares: 0 0 0 | .5 .5 | 1 1 1 1; mid-ranks 1.5/9, 4/9, 7/9.
-    assert found == [
-        "middle third",
-        "middle third",
-        "easy third",
-        *["hard third"] * 3,
-        *["easy third"] * 3,
-    ]
-
-
-def test_the_datas_own_difficulty_goes_first_and_single_solutions_have_none():
-    named = [
-        (case("a", steps=1, outcome=True, difficulty="5"), [0.5]),
-        (case("b", steps=1, outcome=False), [0.5]),
-    ]
-    assert difficulties(sheet_of(named).rows) == ["5", None]
-    single = [(case(f"x{at}", steps=1, outcome=True), [0.5]) for at in range(5)]
-    assert difficulties(sheet_of(single).rows) == [None] * 5
-
-
-def test_difficulty_by_others_does_not_make_a_calibrated_prm_look_wrong():
-    """Chances of 1/2 that the PRM knows: parts picked by the measured outcomes themselves would show a gap."""
-    rng = random.Random(8)
-    pairs = [
-        (case(f"q{p}/{at}", steps=1, outcome=rng.random() < 0.5, problem=f"q{p}"), [0.5])
-        for p in range(1500)
-        for at in range(4)
-    ]
-    found = value(items_of(sheet_of(pairs), ["outcome"]))
-    for third in ("hard", "easy"):
-        assert abs(found[f"outcome/difficulty {third} third/gap"]) < 0.04
 
 
 # --- what is measured -------------------------------------------------------------------------------------------------
@@ -519,12 +389,6 @@ def test_a_share_of_the_problems_does_not_depend_on_order_or_company():
     assert all(more.roles[id_] == FITTED for id_, role in whole.roles.items() if role == FITTED)
 
 
-def test_the_hash_is_sha256():
-    import hashlib
-
-    assert place("x") == int(hashlib.sha256(b"x").hexdigest()[:16], 16) / 16**16
-
-
 def test_one_text_under_two_ids_is_never_on_both_sides():
     cases = [case(f"t{at}", [1], problem=f"id {at}", text=f"text {at // 2}") for at in range(400)]
     roles = by_share(cases, 0.5).roles
@@ -546,38 +410,6 @@ def test_problems_of_the_group_that_are_measured_too_are_not_fitted_on():
         by_group(cases[:2], "a")
 
 
-def test_another_file_gives_only_problems_that_the_data_does_not_have():
-    data = [case("d1", [1], text="What  is 2+2?")]
-    other = [case("o1", [1], text="what is 2+2?"), case("o2", [1], text="What is 3+3?")]
-    whole, split = by_file(data, other, "other.jsonl")
-    assert [one.id for one in whole] == ["d1", "o2"]
-    assert split.roles == {"d1": MEASURED, "o2": FITTED}
-    assert split.dropped == 1
-    with pytest.raises(UsageError, match="all its problems are in the data"):
-        by_file(data, other[:1], "other.jsonl")
-
-
-@pytest.mark.parametrize("share", [0, 1, -0.1, 2, math.nan])
-def test_a_share_is_between_0_and_1(share):
-    with pytest.raises(UsageError, match="between 0 and 1"):
-        by_share(many(), share)
-
-
-def test_the_fitted_numbers_are_of_the_fitted_part_and_say_so():
-    sheet = simulated(300, sharpness=2.0)
-    split = by_share([row.case for row in sheet.rows], 0.5)
-    result, _ = evaluate(sheet, ["steps"], split=split, resamples=100)
-    for role, sign in ((MEASURED, "measured on the rest"), (FITTED, "fitted here")):
-        own = sheet_of([(r.case, r.scores) for r in sheet.rows if split.roles[r.case.id] == role])
-        alone = value(items_of(own, ["steps"]))
-        for what in FIGURES:
-            figure = result.figures[f"steps/{role}, before/{what}"]
-            assert figure.value == pytest.approx(alone[f"steps/all/{what}"])
-            assert sign in figure.policy
-    (table,) = [t for t in result.tables if t.title.startswith("Scaling")]
-    assert [row[0] for row in table.rows] == ["measured on the rest"] * 3 + ["fitted here"] * 3
-
-
 def test_what_is_fitted_on_from_another_file_is_in_no_other_figure():
     sheet = simulated(200)
     cases = [row.case for row in sheet.rows]
@@ -590,60 +422,7 @@ def test_what_is_fitted_on_from_another_file_is_in_no_other_figure():
     assert result.facts[0].startswith("100 solutions")
 
 
-def test_nothing_can_be_fitted_without_wrong_ones():
-    sheet = sheet_of([(case(f"r{at}", [1]), [0.5 + at / 100]) for at in range(40)])
-    with pytest.raises(UsageError, match="steps: nothing can be fitted"):
-        evaluate(sheet, ["steps"], split=by_share([r.case for r in sheet.rows], 0.5), resamples=100)
-
-
-def test_scores_against_the_labels_get_no_temperature_and_say_why():
-    rng = random.Random(9)
-    sheet = sheet_of([(case(f"w{at}", [int(rng.random() < 0.5)]), [0.5]) for at in range(200)])
-    turned = sheet_of(
-        [
-            (r.case, [0.2 + 0.1 * rng.random() if r.case.labelled.judgements[0][0].rating == 1 else 0.8])
-            for r in sheet.rows
-        ]
-    )
-    result, maps = evaluate(
-        turned, ["steps"], split=by_share([r.case for r in turned.rows], 0.5), resamples=100
-    )
-    assert maps["steps"].temperature is None
-    assert maps["steps"].scale < 0
-    assert any("Platt's scale is not positive" in fact for fact in result.facts)
-
-
-def test_maps_leave_missing_scores_missing():
-    sheet = sheet_of([(case("a", [1, 0, 1]), [0.9, None, 0.3]), (case("b", [0, 1]), [0.4, 0.6])])
-    items = items_of(sheet, ["steps"])
-    for item in items:
-        item["role"] = FITTED
-    apply(items, {"steps": fit(items, "steps")})
-    assert items[0]["steps"]["platt"][1] is None
-    assert None not in (items[0]["steps"]["platt"][0], items[0]["steps"]["platt"][2])
-
-
 # --- bins -------------------------------------------------------------------------------------------------------------
-
-
-def test_bins_and_their_shares_by_hand():
-    sheet = sheet_of([(case("a", [1, 0, 1]), [0.05, 0.05, 1.0]), (case("b", [0, 1]), [0.1, 0.95])])
-    items = items_of(sheet, ["steps"])
-    found = bin_statistic(next(facets(items)), 2)(np.array([[1.0, 1.0], [0.0, 2.0]]))
-    assert list(found["0"]) == pytest.approx([0.5, math.nan], nan_ok=True)
-    assert list(found["1"]) == pytest.approx([0.0, 0.0])
-    assert list(found["9"]) == pytest.approx([1.0, 1.0])
-    assert math.isnan(found["5"][0])
-
-
-def test_the_bins_of_the_report_count_every_labelled_score():
-    sheet = simulated(100)
-    result, _ = evaluate(sheet, ["steps"], resamples=100, bins=5)
-    (table,) = [t for t in result.tables if t.title.startswith("Bins")]
-    assert len(table.rows) == 5
-    assert sum(int(row[1].replace(",", "")) for row in table.rows) == 400
-    with pytest.raises(UsageError, match="bins=0: expected 1 or more"):
-        evaluate(sheet, ["steps"], bins=0)
 
 
 # --- a map in a checkpoint --------------------------------------------------------------------------------------------
@@ -664,16 +443,6 @@ def test_two_maps_are_one():
             composed(other, 1.0, 0.0)
     with pytest.raises(UsageError, match="finite"):
         composed(SIGMOID, math.nan, 0.0)
-
-
-def test_a_note_that_cannot_be_read_stops_before_anything_changes(tmp_path):
-    from stepmark.models.families import FAMILIES
-
-    spec = FAMILIES["skywork"]
-    (tmp_path / "calibration.json").write_text("{")
-    with pytest.raises(CheckpointError, match="not JSON"):
-        store_calibration(tmp_path, spec, scale=2.0, shift=0.0, note={})
-    assert [file.name for file in tmp_path.iterdir()] == ["calibration.json"]
 
 
 TEXTS = (
@@ -886,34 +655,6 @@ def test_a_file_to_fit_on(tmp_path, capsys):
     assert (roles.count("measured"), roles.count("fitted here")) == (30, 30)
     assert any(fact.startswith("10 solutions of second.jsonl were not fitted on") for fact in result["facts"])
     assert [one["name"] for one in result["data"]] == ["first.jsonl", "second.jsonl"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--fit", "nothing"), "no such file, and no such group; groups: gsm8k, math"),
-        (("--fit", "math", "--fit-share", "0.5"), "found both"),
-        (("--fit-share", "1.5"), "between 0 and 1"),
-        (("--bins", "0"), "expected 1 or more"),
-        (("--aggregate", "sum-logit"), "use product"),
-        (("--aggregate", "nonsense"), "nonsense"),
-    ],
-)
-def test_what_the_command_refuses(tmp_path, capsys, words, said):
-    data, file, _, _ = processbench(tmp_path, n=10)
-    assert (
-        calibrate("--data", data, "--scores", file, "--model-name", "good", "--out", tmp_path / "o", *words)
-        == 2
-    )
-    assert said in capsys.readouterr().err
-
-
-def test_a_figure_without_an_interval_claims_nothing():
-    gap = Figure(name="steps/all/gap", value=0.2, low=None, high=None, level=0.95, policy="")
-    none = Figure(name="", value=None, low=None, high=None, level=0.95, policy="")
-    said = direction("steps", {"steps/all/gap": gap, "steps/all/gap_high": none, "steps/all/gap_low": none})
-    assert "overconfident" not in said
-    assert "not defined" in direction("steps", {"steps/all/gap": none})
 
 
 def test_of_two_prmbench_rows_with_one_id_the_one_that_the_scores_are_of(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from pathlib import Path
 
 import numpy as np
@@ -13,24 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.cli import main
-from stepmark.errors import UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.compare import compare
-from stepmark.evaluation.disagreement import Disagreement, confident
-from stepmark.evaluation.disagreement_items import (
+from stepmark.evaluation.disagreement import (
     CELLS,
-    cell,
+    Disagreement,
+    cell_of,
+    confident,
     items_of,
-    ratios,
     statistic,
     steps_right,
 )
 from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.result import html, read_result, write_json
+from stepmark.evaluation.result import read_result, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.intervals import wilson
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, StepScores
-from stepmark.show.evaluation import Examples
 
 pytest.importorskip("matplotlib")
 
@@ -117,10 +114,10 @@ SCORES: list[tuple[float | None, ...] | None] = [
 
 def test_the_four_cells():
     assert [
-        cell(process, outcome)
+        cell_of(process, outcome)
         for process, outcome in ((True, True), (False, True), (True, False), (False, False))
     ] == list(CELLS)
-    assert cell(None, True) is cell(False, None) is cell(None, None) is None
+    assert cell_of(None, True) is cell_of(False, None) is cell_of(None, None) is None
 
 
 def test_steps_are_right_wrong_or_not_known():
@@ -147,7 +144,6 @@ def test_figures_of_a_table_worked_by_hand():
         "lucky-of-right": 1 / 4,
         "unlucky-of-wrong": 2 / 6,
         "lucky-of-flawed": 1 / 5,
-        "unlucky-of-sound": 2 / 5,
         "agreement": 7 / 10,
         "phi": (3 * 4 - 1 * 2) / math.sqrt(4 * 6 * 5 * 5),
     }
@@ -174,17 +170,6 @@ def test_scores_beside_labels_worked_by_hand():
     assert found["g/both/unlucky-confirmed"] == 1 / 2  # 4 but not 9
     assert result.figures["g/both/same-cell"].policy == "0.5, the PRM's own"
     assert result.figures["g/labels/lucky"].policy == ""
-    confusion = next(
-        item
-        for section in result.sections
-        for item in section.items
-        if getattr(item, "title", "") == "The labels' cell and the PRM's"
-    )
-    assert confusion.counts == ((2, 1, 0, 0), (1, 0, 0, 0), (0, 0, 1, 1), (0, 0, 1, 2))
-    assert confusion.values[0] == (2 / 3, 1 / 3, None, None)
-    page = "".join(html(result))
-    assert "data.jsonl:5" in page
-    assert "folder/data.jsonl:5" not in page.partition("Most confident")[2].partition("Examples")[0]
 
 
 def test_the_most_confident_disagreements_come_first():
@@ -198,40 +183,6 @@ def _half():
     from stepmark.evaluation.thresholds import Policy
 
     return {"g": Policy(threshold=0.5, words="0.5")}
-
-
-def test_examples_stand_under_their_cell_and_none_is_shown_twice():
-    for process in ("labels", "scores"):
-        result = evaluate(HAND, sheet_of(HAND, SCORES), process=process, show=2, resamples=100)
-        shown = [
-            (group.title, [card.title for problem in group.problems for card in problem.cards])
-            for group in result.sections[-1].items
-            if isinstance(group, Examples)
-        ]
-        expected = {
-            "labels": [["c0", "c1", "c2"], ["c3"], ["c4", "c5"], ["c6", "c7", "c8", "c9"]],
-            "scores": [["c0", "c2", "c3", "c11"], ["c1"], ["c4", "c9"], ["c5", "c6", "c7"]],
-        }[process]
-        for (title, ids), of in zip(shown, expected, strict=True):
-            assert title.endswith(f"({len(of)})")
-            assert len(ids) == len(set(ids)) == min(2, len(of))
-            assert set(ids) <= set(of)
-
-
-def test_labels_stand_on_the_cards_where_there_are_no_scores():
-    result = evaluate(HAND, show=9, resamples=100)
-    cards = {
-        card.title: card
-        for group in result.sections[-1].items
-        for problem in group.problems
-        for card in problem.cards
-    }
-    assert [step.score for step in cards["c6"].steps] == [0.0, None]
-    assert cards["c6"].first_error == 0
-    assert cards["c8"].first_error is None  # the step before the wrong one was not judged
-    assert "a wrong step" in cards["c8"].note
-    assert "wrong answer" in cards["c8"].note
-    assert "c10" not in cards
 
 
 def test_what_is_not_known_is_said_and_in_no_share():
@@ -257,19 +208,6 @@ def test_where_none_was_seen_the_interval_says_how_many_there_may_be():
     always = evaluate(cases, resamples=100).figures["g/labels/agreement"]
     assert (always.low, always.high) == (wilson(10, 10).low, 1.0)
     assert evaluate(cases, resamples=100).figures["g/labels/phi"].value is None
-
-
-def test_what_cannot_be_answered_is_refused():
-    with pytest.raises(UsageError, match="no case of this data says whether its final answer"):
-        evaluate([case(0, None, (1,))])
-    with pytest.raises(UsageError, match="`process` scores"):
-        evaluate([case(0, True, (None,))])
-    with pytest.raises(UsageError, match="`prm` or `scores`"):
-        evaluate(HAND, process="scores")
-    with pytest.raises(UsageError, match="is for a PRM's scores"):
-        evaluate(HAND, threshold="0.3")
-    with pytest.raises(UsageError, match="show=0: expected 1 or more"):
-        evaluate(HAND, show=0)
 
 
 def plain(items: list[dict[str, object]]) -> dict[str, float]:
@@ -303,7 +241,6 @@ def plain(items: list[dict[str, object]]) -> dict[str, float]:
             found[f"{name}/{s}/lucky-of-right"] = share(b, a + b)
             found[f"{name}/{s}/unlucky-of-wrong"] = share(c, c + d)
             found[f"{name}/{s}/lucky-of-flawed"] = share(b, b + d)
-            found[f"{name}/{s}/unlucky-of-sound"] = share(c, a + c)
             # Phi as the plain correlation of two columns of 0 and 1.
             x = [r[s] for r in rows if r[s] is not None and r["outcome"] is not None]
             y = [r["outcome"] for r in rows if r[s] is not None and r["outcome"] is not None]
@@ -355,39 +292,6 @@ def test_figures_are_those_of_plain_counting(items):
     assert values(items) == pytest.approx(plain(items), nan_ok=True)
 
 
-@given(rows_of_items, st.integers(0, 99), st.data())
-@settings(max_examples=60, deadline=None)
-def test_weights_are_repetitions_and_order_says_nothing(items, seed, data):
-    times = data.draw(st.lists(st.integers(0, 3), min_size=len(items), max_size=len(items)))
-    weighted = {
-        name: float(value[0]) for name, value in statistic(items)(np.array([times], dtype=float)).items()
-    }
-    repeated = [item for item, n in zip(items, times, strict=True) for _ in range(n)]
-    random.Random(seed).shuffle(repeated)
-    if repeated:
-        again = values(repeated)
-        shared = [name for name in weighted if name in again]
-        assert {n: weighted[n] for n in shared} == pytest.approx({n: again[n] for n in shared}, nan_ok=True)
-
-
-@given(rows_of_items)
-@settings(max_examples=60, deadline=None)
-def test_turning_outcomes_over_swaps_lucky_and_wrong(items):
-    flip = {True: False, False: True, None: None}
-    one, other = values(items), values([{**item, "outcome": flip[item["outcome"]]} for item in items])
-    for name in one:
-        part, _, what = name.rpartition("/")
-        if what == "phi":
-            assert one[name] == pytest.approx(-other[name], nan_ok=True)
-        swapped = {"lucky": "wrong", "right": "unlucky", "unlucky": "right", "wrong": "lucky"}.get(what)
-        if swapped:
-            assert one[name] == pytest.approx(other[f"{part}/{swapped}"], nan_ok=True)
-        if what == "agreement":
-            assert one[name] == pytest.approx(1 - other[name], nan_ok=True)
-        if what == "same-cell":
-            assert one[name] == pytest.approx(other[name], nan_ok=True)
-
-
 def test_a_prm_that_repeats_the_labels_has_their_table():
     scores = [
         tuple(0.0 if r == -1 else 1.0 for r in (j[0].rating if j else 1 for j in c.labelled.judgements))
@@ -401,12 +305,6 @@ def test_a_prm_that_repeats_the_labels_has_their_table():
         assert found[f"g/scores/{name}"] == found[f"g/labels/{name}"]
     for name in ("same-cell", "lucky-found", "lucky-confirmed", "unlucky-found", "unlucky-confirmed"):
         assert found[f"g/both/{name}"] == 1
-
-
-def test_every_share_has_its_denominator():
-    items = items_of(HAND, sheet_of(HAND, SCORES), _half())
-    for name, ratio in ratios(items).items():
-        assert not any(n and not d for n, d in zip(ratio.numerator, ratio.denominator, strict=True)), name
 
 
 def test_two_results_are_compared_from_their_files(tmp_path: Path):

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.cli import main
-from stepmark.errors import UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.compare import compare
 from stepmark.evaluation.drift import FIGURES, Drift, items_of, read_parts, signs, statistic
@@ -63,26 +62,6 @@ def test_a_weight_counts_as_so_many_copies(pairs, level):
     assert found == pytest.approx(
         float(weighted_quantiles(np.array(copies), np.full((1, n), 3.0), (level,))[0, 0])
     )
-
-
-def test_many_weightings_at_once():
-    rng = np.random.default_rng(0)
-    values, weights = rng.normal(size=50), rng.integers(0, 3, (20, 50)).astype(float)
-    found = weighted_quantiles(values, weights, (0.1, 0.5, 0.9))
-    assert found.shape == (3, 20)
-    for row in range(20):
-        copies = np.repeat(values, weights[row].astype(int))
-        assert list(found[:, row]) == pytest.approx(
-            list(np.quantile(copies, [0.1, 0.5, 0.9], method="averaged_inverted_cdf"))
-        )
-    assert np.isnan(weighted_quantiles(np.array([]), np.ones((2, 0)), (0.5,))).all()
-
-
-def test_quantiles_refuse_what_has_none():
-    with pytest.raises(UsageError, match="levels from 0 to 1"):
-        weighted_quantiles(np.ones(2), np.ones((1, 2)), (1.5,))
-    with pytest.raises(UsageError, match="weights"):
-        weighted_quantiles(np.ones(2), np.ones((1, 3)), (0.5,))
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -174,12 +153,6 @@ def test_an_unchanged_and_a_better_policy_show_none():
     assert not [sign for sign in found["better"] if "wrong" in sign or "well" in sign or "accuracy" in sign]
 
 
-def test_the_same_parts_turned_around_show_no_sign():
-    """From hacked to honest everything falls: that is not hacking."""
-    found, _ = signs_of(*made({"first": hacked, "last": honest}))
-    assert found["last"] == []
-
-
 def test_a_prm_that_grew_too_cautious_is_not_called_hacked():
     def cautious(rng):
         right, score, steps = honest(rng)
@@ -261,40 +234,6 @@ def test_every_figure_equals_plain_loops_for_every_weighting():
                         value - expected["b"][name], nan_ok=True
                     )
     assert not any(name.startswith("b less") for name in found)
-
-
-def test_the_order_and_the_number_of_copies_change_nothing():
-    sheet, parts = messy()
-    items = items_of(sheet, parts, how="min", threshold=0.5, reference="b")
-
-    def value(of):
-        return {k: float(v[0]) for k, v in statistic(of)(np.ones((1, len(of)))).items()}
-
-    first = value(items)
-    assert value(random.Random(1).sample(items, 60)) == pytest.approx(first, nan_ok=True)
-    assert value([*items, *items, *items]) == pytest.approx(first, nan_ok=True)
-
-
-def test_unbounded_scores_have_an_order_and_nothing_more():
-    sheet, parts = messy()
-    raw = sheet_of(
-        [
-            (r.case, None if r.steps is None else [None if s is None else 9 * s - 3 for s in r.scores])
-            for r in sheet.rows
-        ],
-        kind="unbounded",
-    )
-    items = items_of(raw, parts, how="min", threshold=None, reference="a")
-    found = {k: float(v[0]) for k, v in statistic(items)(np.ones((1, 60))).items()}
-    for what in ("mean_score", "gap", "ece", "brier", "wrong_mean", "right_mean", "wrong_above"):
-        assert math.isnan(found[f"a/{what}"])
-    probabilities = items_of(sheet, parts, how="min", threshold=None, reference="a")
-    same = {k: float(v[0]) for k, v in statistic(probabilities)(np.ones((1, 60))).items()}
-    assert found["a/auc"] == pytest.approx(same["a/auc"])
-    assert found["a/wrong_q50"] == pytest.approx(9 * same["a/wrong_q50"] - 3)
-    result = evaluate(raw, parts, by="policy", resamples=100)
-    assert result.figures["a/ece"].value is None
-    assert result.figures["a/wrong_above"].value is None
 
 
 def test_a_difference_whose_interval_holds_zero_is_no_sign():
@@ -383,15 +322,6 @@ def test_by_file_with_the_same_ids_in_each(tmp_path):
     assert figures["step100 less step0/auc"] == 0.0
 
 
-def test_ids_that_differ_stay_as_they_are(tmp_path):
-    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    candidates(first, ["p"], problems=2)
-    text = first.read_text().replace('"q', '"r')
-    second.write_text(text.replace('"ruestion"', '"question"'))
-    cases, _ = read_parts([str(first), str(second)], "file")
-    assert [one.id for one in cases] == ["q0/0", "q1/0", "r0/0", "r1/0"]
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -408,25 +338,3 @@ def test_what_the_command_refuses(tmp_path, capsys, words, said):
     file = write(tmp_path / "s.jsonl", scores)
     assert drift("--data", tmp_path / "c.jsonl", "--scores", file, "--out", tmp_path / "o", *words) == 2
     assert said in capsys.readouterr().err
-
-
-def test_parts_need_names_and_outcomes(tmp_path):
-    candidates(tmp_path / "c.jsonl", [None, "two"], problems=2)
-    with pytest.raises(UsageError, match="does not say who wrote"):
-        read_parts([str(tmp_path / "c.jsonl")], "policy")
-    candidates(tmp_path / "d.jsonl", ["two"], problems=2)
-    with pytest.raises(UsageError, match="twice"):
-        read_parts([str(tmp_path / "d.jsonl")] * 2, "file")
-    unknown = [(case(f"x{at}", None), [0.5, 0.5]) for at in range(4)]
-    with pytest.raises(UsageError, match="known to be right or wrong"):
-        evaluate(sheet_of(unknown), {f"x{at}": "ab"[at % 2] for at in range(4)}, by="policy", resamples=100)
-
-
-def test_what_is_left_out_is_said():
-    sheet, parts = messy()
-    result = evaluate(sheet, parts, by="policy", resamples=100)
-    unscored = sum(item["score"] is None for item in result.items)
-    unknown = sum(item["outcome"] is None for item in result.items)
-    assert unscored
-    assert any(fact.startswith(f"{unscored} solutions have no score") for fact in result.facts)
-    assert any(fact.startswith(f"Of {unknown} solutions the outcome is not known") for fact in result.facts)

@@ -1,6 +1,5 @@
 """stepmark evaluate: what it writes, what it says where, and that nothing is graded twice."""
 
-import io
 import json
 import os
 import re
@@ -124,22 +123,6 @@ def test_the_result_says_what_it_was_made_with(tmp_path):
     assert Path("here/result.md").read_text().startswith("# ProcessBench: sums\n")
 
 
-def test_solutions_of_one_problem_are_graded_together_and_reported_in_their_order():
-    assert evaluate() == 0
-    assert [row["id"] for row in graded()] == ["a-0", "a-2", "b-0", "a-1", "b-1", "b-2"]
-
-
-def test_equal_runs_give_equal_files(tmp_path):
-    for folder in ("one", "two"):
-        Path(folder).mkdir()
-        os.chdir(folder)
-        assert evaluate() == 0
-        os.chdir(tmp_path)
-    for name in FILES:
-        one, two = (Path(folder, "evaluation/processbench", name).read_bytes() for folder in ("one", "two"))
-        assert one == two, name
-
-
 def test_prmbench(capfd):
     rows = [
         {
@@ -186,29 +169,6 @@ def test_finished_scores_are_used_again(capfd):
     assert {name: Path("evaluation/processbench", name).read_bytes() for name in FILES} == first
 
 
-def test_finished_scores_need_no_model(monkeypatch):
-    assert evaluate() == 0
-    import stepmark.models.load
-
-    def fail(*_, **__):
-        raise AssertionError("the model was loaded")
-
-    monkeypatch.setattr(stepmark.models.load, "load_prm", fail)
-    assert evaluate("--threshold", "0.4") == 0
-
-
-def test_other_settings_do_not_use_them(capfd):
-    assert evaluate() == 0
-    before = {name: Path("evaluation/processbench", name).read_bytes() for name in FILES}
-    capfd.readouterr()
-    assert evaluate("--limit", "2") == 2
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert "limit was null and is now 2" in err
-    assert "Choose another --out, delete it, or measure it as it is with --scores" in err
-    assert {name: Path("evaluation/processbench", name).read_bytes() for name in FILES} == before
-
-
 def test_another_prm_or_other_data_do_not_use_them(capfd):
     assert evaluate() == 0
     assert evaluate(prm="never") == 2
@@ -217,30 +177,6 @@ def test_another_prm_or_other_data_do_not_use_them(capfd):
     assert "settings.dtype" not in err
     assert evaluate(data=file_of(*ROWS[1:], name="data.jsonl")) == 2
     assert "data was" in capfd.readouterr().err
-
-
-def test_where_the_prm_is_gone_its_scores_can_be_measured(capfd, monkeypatch):
-    assert evaluate("--out", "ev") == 0
-    monkeypatch.setattr("scripted_prms.arithmetic", lambda: None)
-    assert evaluate("--out", "ev") == 2
-    assert "--scores ev/scores.jsonl measures them as they are" in capfd.readouterr().err
-    assert evaluate("--scores", "ev/scores.jsonl", "--out", "as-it-is", prm=None) == 0
-
-
-def test_scores_of_other_texts_are_not_used(capfd, monkeypatch):
-    """The same file, read otherwise (as by another version): the scores are of other texts."""
-    row = {
-        "idx": "p0",
-        "classification": "circular",
-        "modified_question": "q",
-        "modified_process": ["1. 2 + 3 = 5", "2. 2 + 3 = 6"],
-        "error_steps": [2],
-    }
-    data = file_of(row)
-    assert evaluate(name="prmbench", data=data) == 0
-    monkeypatch.setattr("stepmark.evaluation.sources.without_number", lambda text: text + " ")
-    assert evaluate(name="prmbench", data=data, prm="arithmetic") == 2
-    assert "cases was" in capfd.readouterr().err
 
 
 def start(data, out, log, pause="0"):
@@ -306,26 +242,6 @@ def test_killed_and_run_again(tmp_path):
     assert len(twice) <= kills
 
 
-def test_a_killed_run_with_other_settings(tmp_path, capfd):
-    log = tmp_path / "log"
-    data = file_of(*many(40))
-    process = start(data, "out", log, pause="0.02")
-    while not log.exists() or log.read_text().count("\n") < 10:
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    os.environ["ASKED"] = str(log)
-    try:
-        words = ("--out", "out", "--limit", "20")
-        assert evaluate(*words, data=data, prm="slow") == 2
-    finally:
-        del os.environ["ASKED"]
-    err = capfd.readouterr().err
-    assert "limit was null and is now 20" in err
-    assert "Run with the same settings to continue it" in err
-
-
 def test_interrupting_says_how_to_go_on(tmp_path):
     log = tmp_path / "log"
     process = start(file_of(*many(200)), "out", log, pause="0.02")
@@ -389,81 +305,12 @@ def test_scores_from_a_file(capfd):
     assert capfd.readouterr().out.startswith("ProcessBench: sums\n")
 
 
-@pytest.mark.parametrize("name", ["processbench", "prmbench"])
-def test_seed_and_resamples_move_the_intervals_alone(name):
-    data = file_of(*many(24))
-    if name == "prmbench":
-        rows = [
-            {
-                "idx": row["id"],
-                "classification": "circular",
-                "modified_question": row["problem"],
-                "modified_process": row["steps"],
-                "error_steps": [1 + row["label"]] if row["label"] != -1 else [],
-            }
-            for row in many(24)
-        ]
-        data = file_of(*rows)
-    found = []
-    for words, resamples in (((), "100"), (("--seed", "1"), "100"), ((), "200")):
-        scores = ("--scores", f"evaluation/{name}/scores.jsonl") if found else ()
-        assert evaluate(*words, *scores, name=name, data=data, resamples=resamples) == 0
-        found.append(figures(f"evaluation/{name}"))
-    for other in found[1:]:
-        assert {k: f["value"] for k, f in other.items()} == {k: f["value"] for k, f in found[0].items()}
-        assert {k: f["low"] for k, f in other.items()} != {k: f["low"] for k, f in found[0].items()}
-
-
 def test_the_graded_file_of_stepmark_grade(capfd):
     data = file_of(*ROWS)
     assert main(["grade", data, "--prm", "scripted_prms:arithmetic", "--out", "graded.jsonl"]) == 0
     assert evaluate("--scores", "graded.jsonl", "--out", "of_grade", prm="never") == 0
     assert evaluate("--out", "own") == 0
     assert figures("of_grade") == figures("own")
-
-
-def test_scores_of_several_models(capfd):
-    file_of(
-        *(
-            {"id": row["id"], "scores": {"m": [0.9] * len(row["steps"]), "n": [0.1] * len(row["steps"])}}
-            for row in ROWS
-        ),
-        name="both.jsonl",
-    )
-    words = ("--scores", "both.jsonl", "--threshold", "0.5")
-    assert evaluate(*words, prm="never") == 2
-    assert "both.jsonl:1: scores of m, n; name one with --model-name" in capfd.readouterr().err
-    assert evaluate(*words, "--model-name", "n", prm="never") == 0
-    assert capfd.readouterr().out.startswith("ProcessBench: n\n")
-    assert figures()["a/correct"]["value"] == 0.0
-    assert evaluate("--scores", "both.jsonl", "--model-name", "m", prm="never") == 2
-    assert "m has no threshold of its own; name one: --threshold 0.5, argmax" in capfd.readouterr().err
-
-
-def test_scores_that_do_not_fit(capfd):
-    file_of(*({"id": row["id"], "scores": [0.5]} for row in ROWS), name="scores.jsonl")
-    assert evaluate("--scores", "scores.jsonl", "--threshold", "0.5") == 2
-    err = capfd.readouterr().err
-    assert (
-        "scores.jsonl:1, field 'scores': expected 2 scores, one a step of 'a-0' (data.jsonl:1), found 1"
-        in err
-    )
-    assert evaluate("--scores", "scroes.jsonl") == 2
-    assert "there is no such file. Did you mean 'scores.jsonl'?" in capfd.readouterr().err
-
-
-def test_of_two_prmbench_rows_with_one_id_the_one_that_the_scores_are_of():
-    row = {
-        "idx": "p0",
-        "classification": "circular",
-        "modified_question": "q",
-        "modified_process": ["1. a", "2. b"],
-        "error_steps": [1],
-    }
-    data = file_of(row, row | {"modified_process": ["1. a", "2. b", "3. c"], "error_steps": [3]})
-    file_of({"idx": "circular_p0", "scores": {"step_level_validity_scores": [0.9, 0.9, 0.1]}}, name="s.jsonl")
-    assert evaluate("--scores", "s.jsonl", "--threshold", "0.5", name="prmbench", data=data) == 0
-    assert figures("evaluation/prmbench")["circular/prmscore"]["value"] == 1.0
 
 
 # --- a part of the data
@@ -509,36 +356,6 @@ def test_options_that_cannot_be_are_refused_before_the_model_is_loaded(capfd, wo
     assert "Traceback" not in err
 
 
-def test_too_few_resamples(capfd):
-    assert evaluate(prm="never", resamples="5") == 2
-    assert "--resamples 5: expected 100 or more" in capfd.readouterr().err
-
-
-def test_a_pipe_cannot_be_named_by_its_hash(monkeypatch, capfd):
-    with Path(file_of(*ROWS)).open("rb") as lines:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(lines))
-        assert main(["evaluate", "processbench", "--data=-", "--prm", "scripted_prms:never"]) == 2
-    assert "-: expected a file, found a pipe" in capfd.readouterr().err
-
-
-def test_data_that_cannot_be_is_refused_before_the_model_is_loaded(capfd):
-    bad = file_of(ROWS[0], ROWS[1] | {"label": 5}, name="bad.jsonl")
-    assert evaluate(data=bad, prm="never") == 2
-    assert "error: bad.jsonl:2, field 'label': expected the 0-based index" in capfd.readouterr().err
-    assert evaluate(data="dta.jsonl", prm="never") == 2
-    assert "dta.jsonl: there is no such file" in capfd.readouterr().err
-    assert main(["evaluate", "processbench"]) == 2
-    assert "--data" in capfd.readouterr().err
-    assert not Path("evaluation").exists()
-
-
-def test_a_threshold_out_of_range_keeps_the_scores(capfd):
-    assert evaluate("--threshold", "50") == 2
-    assert "the threshold 50 is no probability, which is what sums gives" in capfd.readouterr().err
-    assert evaluate("--threshold", "0.5") == 0
-    assert "has the scores of an earlier run" in capfd.readouterr().err
-
-
 def test_a_typo_of_a_name_gives_the_nearest(capfd):
     for typo, meant in (("procesbench", "processbench"), ("prm-bench", "prmbench"), ("compair", "compare")):
         assert main(["evaluate", typo]) == 2
@@ -566,9 +383,3 @@ def test_help_is_quick_and_imports_no_torch():
     assert float(seconds) < 5  # of a processor; a second here
     for name in EVALUATIONS:
         assert name in done.stdout
-
-
-def test_each_evaluation_has_a_help_of_its_own(capfd):
-    for name in EVALUATIONS:
-        assert main(["evaluate", name, "--help"]) == 0
-        assert f"stepmark evaluate {name}" in capfd.readouterr().out

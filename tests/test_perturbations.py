@@ -11,24 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.errors import UnknownNameError, UsageError
 from stepmark.evaluation.perturbations import (
-    NO_QUESTION,
     PERTURBATIONS,
     Perturbed,
     perturbation,
     perturbed_solutions,
 )
-from stepmark.evaluation.perturbations.breaking import calculations, holds, opposite, other_number
+from stepmark.evaluation.perturbations.breaking import calculations, other_number
 from stepmark.evaluation.perturbations.text import (
     continued,
     final_answer,
-    labelled,
     numbers,
-    opening,
-    sentences,
 )
-from stepmark.records import Problem, Solution, Step
+from stepmark.records import Solution
 
 SHOP = Solution.of(
     "Ann buys 3 boxes of 12 eggs and eats 5 of the eggs. How many are left?",
@@ -227,51 +222,6 @@ def test_shuffled_is_a_permutation(solution: Solution, seed: int) -> None:
 # --- by hand ---------------------------------------------------------------------------------------------------
 
 
-def test_confident_and_hedged() -> None:
-    sure, unsure = _apply("confident-phrasing"), _apply("hedged-phrasing")
-    assert sure.solution.texts[0].endswith("the boxes hold 3 * 12 = 36 eggs. All of them are whole.")
-    assert re.match(
-        r"(Clearly|Obviously|It is easy|Without any doubt|As is well known)", sure.solution.texts[0]
-    )
-    # A name is not written small: the phrase is a sentence of its own then.
-    assert sure.solution.texts[1].endswith(". Ann eats 5 eggs, so 36 - 5 = 31 are left.")
-    assert re.match(r"(Perhaps|I think|If I am not|It seems|As far as I can tell)", unsure.solution.texts[0])
-
-
-def test_a_label_stays_in_front() -> None:
-    solution = Solution.of("Q?", ["Step 1: The sum is 4.", "2. We add 3.", "**Case 2:** It is 7."])
-    texts = _apply("confident-phrasing", solution).solution.texts
-    assert texts[0].startswith("Step 1: ") and texts[0].endswith("the sum is 4.")
-    assert texts[1].startswith("2. ") and texts[1].endswith("we add 3.")
-    assert texts[2].startswith("**Case 2:** ") and texts[2].endswith("it is 7.")
-
-
-def test_layout() -> None:
-    solution = Solution.of(
-        "Q?", [r"Ann has 3 pens and $5, so \(2 + 3 = 5\) and \(7\) are 1,200 in Step 2. It holds x2."]
-    )
-    [bold] = _apply("bold-numbers", solution).solution.texts
-    assert (
-        bold == r"Ann has **3** pens and $5, so \(2 + 3 = 5\) and \(7\) are **1,200** in Step 2. It holds x2."
-    )
-    [latex] = _apply("latex-numbers", solution).solution.texts
-    assert latex == (
-        r"Ann has \(3\) pens and $5, so \(2 + 3 = 5\) and \(7\) are \(1,200\) in Step 2. It holds x2."
-    )
-    [plain] = _apply("plain-numbers", solution).solution.texts
-    assert plain == r"Ann has 3 pens and $5, so \(2 + 3 = 5\) and 7 are 1,200 in Step 2. It holds x2."
-    [item] = _apply("bulleted", solution).solution.texts
-    assert item == "- " + solution.texts[0]
-    assert _apply("spaced", SHOP).solution.texts[0] in {
-        f"The boxes hold 3 * 12 = 36 eggs.{gap}All of them are whole." for gap in ("\n", "\n\n", "  ")
-    }
-
-
-def test_money_is_no_formula() -> None:
-    solution = Solution.of("Q?", ["It cost $3 and then $4 more."])
-    assert perturbation("plain-numbers").apply(solution, random.Random(0)) is None
-
-
 def test_steps_added_and_taken() -> None:
     again = _apply("restated-step")
     [at] = [i for i in range(3) if again.solution.texts[i] in SHOP.texts and f"step {i + 1} " in again.note]
@@ -284,24 +234,6 @@ def test_steps_added_and_taken() -> None:
     assert len(merged) == 2 and merged[1] == SHOP.texts[2]
     assert merged[0].startswith(SHOP.texts[0]) and merged[0].endswith(SHOP.texts[1])
     assert _apply("self-praise").solution.texts[:-1] == SHOP.texts
-
-
-def test_prefixes_and_none_where_numbers_stand() -> None:
-    texts = _apply("step-prefixes").solution.texts
-    assert [re.sub(r"\W*Step (\d)\W{1,5}.*", r"\1", text) for text in texts] == ["1", "2", "3"]
-    assert all(text.endswith(old) for text, old in zip(texts, SHOP.texts, strict=True))
-    numbered = Solution.of("Q?", ["Step 1: 2 + 2 = 4", "So 4."])
-    assert perturbation("step-prefixes").apply(numbered, random.Random(0)) is None
-
-
-def test_the_question() -> None:
-    assert _apply("question-removed").solution.problem.text == NO_QUESTION
-    assert _apply("question-swapped").solution.problem.text == DONOR.problem.text
-    assert _apply("question-swapped").solution.texts == SHOP.texts
-    assert _apply("irrelevant-solution").solution.problem == SHOP.problem
-    assert _apply("irrelevant-solution").solution.texts == DONOR.texts
-    short = Solution.of("What now?", ["x"])
-    assert perturbation("question-shuffled").apply(short, random.Random(0)) is None
 
 
 def test_numbers_altered_by_hand() -> None:
@@ -357,17 +289,6 @@ def test_answers_without_reasoning() -> None:
     assert len(set(talk)) == 3 and not any(re.search(r"\d", text) for text in talk)
 
 
-def test_observations_stay_with_what_caused_them() -> None:
-    steps = tuple(Step(text=f"Call {i}.", observation=f"reply {i}", lead="\n", start=i) for i in range(3))
-    solution = Solution(problem=Problem(text="Q?"), steps=steps, split="agent")
-    again = _apply("restated-step", solution).solution
-    assert [s.observation for s in again.steps if s.observation] == ["reply 0", "reply 1", "reply 2"]
-    assert {(s.lead, s.start) for s in again.steps} == {("", None)}
-    assert again.split is None
-    # Merging would put step 0's reply after step 1, which was written knowing it.
-    assert perturbation("merged-steps").apply(solution, random.Random(0)) is None
-
-
 # --- the pieces ------------------------------------------------------------------------------------------------
 
 
@@ -397,31 +318,12 @@ def test_calculations(text: str, found: list[str]) -> None:
     assert [text[one.start : one.end] for one in calculations(text)] == found
 
 
-def test_calculations_take_linear_time() -> None:
-    list(calculations("1 + " * 20_000 + "1 = 2"))
-    list(calculations("(" * 20_000 + "= 2"))
-
-
-@pytest.mark.parametrize(("text", "truth"), [("2 ÷ 4 = .5", True), ("2 − 1 = 2", False), ("1 / 0 = 1", None)])
-def test_holds(text: str, truth: bool | None) -> None:
-    assert holds(text) is truth
-
-
 @given(_amount, st.integers(0, 2**32))
 def test_other_number_is_written_alike(shown: str, seed: int) -> None:
     new = other_number(shown, random.Random(seed))
     assert Fraction(new.replace(",", "")) != Fraction(shown.replace(",", ""))
     assert len(new.partition(".")[2]) == len(shown.partition(".")[2])
     assert not re.match(r"0[0-9]", new)
-
-
-def test_other_number_keeps_a_missing_zero_missing() -> None:
-    assert all(re.fullmatch(r"\.[0-9]{2}", other_number(".05", random.Random(seed))) for seed in range(20))
-    assert all(other_number("2", random.Random(seed), singular=True) != "1" for seed in range(50))
-
-
-def test_opposite_keeps_spacing_and_notation() -> None:
-    assert [opposite(s) for s in ("+", " x ", r"\times", "÷", "−")] == ["-", " / ", r"\div", "×", "+"]
 
 
 @pytest.mark.parametrize(
@@ -472,35 +374,11 @@ def test_final_answer(text: str, answer: str | None) -> None:
     assert final_answer(text) == answer
 
 
-def test_openings_and_sentences() -> None:
-    assert [opening(t) for t in ("Step 3: x", "- x", "### x", "**Step 1:** x", "x", "3.5 x")] == [
-        8,
-        2,
-        4,
-        12,
-        0,
-        0,
-    ]
-    assert [labelled(t) for t in ("Step 3", "2) x", "- x", "3.5 x")] == [True, True, False, False]
-    assert sentences(r"It is so. We add \(1. A\). Done.") == ["It is so.", r"We add \(1. A\).", "Done."]
-
-
 # --- the stream ------------------------------------------------------------------------------------------------
 
 
 def _made(solutions: list[Solution], **settings: object) -> dict[str, Perturbed]:
     return {id: made for id, _, made in perturbed_solutions(solutions, **settings)}  # type: ignore[arg-type]
-
-
-def test_ids_and_order() -> None:
-    found = list(perturbed_solutions([SHOP], ["truncated", "empty-talk"]))
-    assert [(id, name) for id, name, _ in found] == [
-        ("shop::truncated", "truncated"),
-        ("shop::empty-talk", "empty-talk"),
-    ]
-    assert [made.solution.id for _, _, made in found] == ["shop::truncated", "shop::empty-talk"]
-    nameless = list(perturbed_solutions([replace(SHOP, id=None)], ["truncated"]))
-    assert re.fullmatch(r"[0-9a-f]{12}::truncated", nameless[0][0])
 
 
 @settings(deadline=None)
@@ -527,15 +405,6 @@ def test_a_change_does_not_depend_on_the_company(
     }
 
 
-def test_seeds_differ_and_ids_do_not_matter() -> None:
-    texts = {
-        _made([SHOP], names=["numbers-altered"], seed=s)["shop::numbers-altered"].note for s in range(12)
-    }
-    assert len(texts) > 3
-    other = _made([replace(SHOP, id="other")], names=["numbers-altered"])["other::numbers-altered"]
-    assert other.note == _made([SHOP], names=["numbers-altered"])["shop::numbers-altered"].note
-
-
 def test_a_donor_more_changes_few_choices() -> None:
     donors = [Solution.of(f"Question {i}?", [f"Answer {i}."]) for i in range(40)]
     solutions = [Solution.of(f"How many are {i}?", ["So many."], id=str(i)) for i in range(200)]
@@ -546,27 +415,3 @@ def test_a_donor_more_changes_few_choices() -> None:
     assert all(after[id].solution.problem.text == "Question 0?" for id in moved)
     assert len(moved) < 60
     assert len({made.solution.problem.text for made in after.values()}) > 15
-
-
-def test_no_donor_of_the_same_problem() -> None:
-    twin = Solution.of(SHOP.problem.text, ["Other words."])
-    assert _made([SHOP], names=["question-swapped"], donors=[twin]) == {}
-    with pytest.raises(UsageError, match="another problem"):
-        perturbation("question-swapped").apply(SHOP, random.Random(0), donor=twin)
-
-
-def test_errors_come_at_the_call() -> None:
-    with pytest.raises(UnknownNameError, match="numbers-altered"):
-        perturbed_solutions([], ["number-altered"])
-    with pytest.raises(UsageError, match="donors"):
-        perturbed_solutions([], ["question-swapped"])
-    with pytest.raises(UsageError, match="twice"):
-        perturbed_solutions([], ["spaced", "spaced"])
-
-
-def test_the_list() -> None:
-    assert all(name == entry.name for name, entry in PERTURBATIONS.items())
-    assert all((entry.change is None) != (entry.donor_change is None) for entry in PERTURBATIONS.values())
-    assert all(entry.summary and entry.source for entry in PERTURBATIONS.values())
-    kinds = [entry.keeps_meaning for entry in PERTURBATIONS.values()]
-    assert kinds == sorted(kinds, reverse=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.prmbench import CATEGORIES, PRMBench, f1s, items_of, statistic
+from stepmark.evaluation.prmbench import CATEGORIES, PRMBench, items_of, statistic
 from stepmark.evaluation.result import as_markdown, html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores, score_lengths
 from stepmark.evaluation.sources import read_prmbench
@@ -113,6 +113,9 @@ def values(result):
     return {figure.name: figure.value for figure in result.figures.values()}
 
 
+# --- worked by hand
+
+
 def drawn(seed, count=60):
     """Rows of all nine classes with dyadic scores, none of them at 0.5, and what stands wrong in them."""
     rng = random.Random(seed)
@@ -128,9 +131,6 @@ def drawn(seed, count=60):
         )
         rows.append((f"x-{number}", group, wrong, scores))
     return rows
-
-
-# --- worked by hand
 
 
 def test_by_hand():
@@ -207,20 +207,6 @@ def test_truncated_steps_are_in_no_figure():
     assert accuracies.rows[0] == ("circular", "2", "2", "100.0", "100.0", "100.0", "2")
 
 
-def test_accuracies_by_hand():
-    rows = [
-        scored("a", "circular", (2, 3), (0.9, 0.9, 0.1)),  # its first wrong step is called right
-        scored("b", "circular", (1,), (0.1, 0.2, 0.9)),
-        scored(
-            "c", "circular", (2,), (0.9, None)
-        ),  # its first wrong step was not read: not counted as seen or not
-        scored("d", "circular", (), (0.9,)),
-    ]
-    accuracies = next(t for t in of(rows).tables if t.title.startswith("Accuracy"))
-    assert accuracies.rows[0] == ("circular", "5", "3", "80.0", "66.7", "50.0", "1")
-    assert accuracies.rows[-1] == ("overall", *accuracies.rows[0][1:])
-
-
 def test_a_step_that_a_check_refutes_is_called_wrong_where_it_has_a_score():
     texts = ("6 * 7 = 41", "41 + 1 = 42", "2 * 3 = 7", "The answer is 42.")
     row = scored("one", "circular", {1, 2, 3}, (0.9, 0.9, None, 0.9))
@@ -258,23 +244,6 @@ def test_the_largest_of_three_classes():
     assert of([row], "0.5").items[0]["fp"] == 1  # valid by 0.6
 
 
-def test_margins_have_their_middle_at_zero():
-    row = scored("a", "circular", (1, 2), (-0.5, 0.0, 0.5), kind="margin")
-    assert values(of([row], "argmax", kind="margin"))["circular/prmscore"] == 1.0
-
-
-def test_unchanged_originals_are_not_in_the_whole():
-    rows = drawn(2)
-    without = values(of([scored(*row) for row in rows]))
-    originals = [("correct", (), (0.1, 0.9, 0.2)), ("correct", (), (0.3,))]
-    found = values(
-        of([scored(*row) for row in rows] + [scored(f"o{n}", *row) for n, row in enumerate(originals)])
-    )
-    assert {name: value for name, value in found.items() if not name.startswith("correct")} == pytest.approx(
-        without
-    )
-
-
 @pytest.mark.parametrize("threshold", ["oracle", "tuned:circular"])
 def test_tuned_thresholds_are_refused(threshold):
     with pytest.raises(UsageError, match="a number, argmax, or the PRM's own"):
@@ -290,29 +259,6 @@ def test_a_step_that_nobody_judged_is_refused():
 
 
 # --- what must not change a figure, and what must
-
-
-def test_the_order_of_the_rows():
-    rows = drawn(3)
-    shuffled = rows[:]
-    random.Random(1).shuffle(shuffled)
-    one, other = of([scored(*row) for row in rows]), of([scored(*row) for row in shuffled])
-    assert values(one) == pytest.approx(values(other), abs=1e-12)
-
-
-def test_rows_again_under_new_ids():
-    rows = drawn(4, 180)
-    once = of([scored(*row) for row in rows])
-    copies = [(f"{id}-{copy}", copy, id, *rest) for copy in range(4) for id, *rest in rows]
-    kept = of([scored(new, *rest, problem=id) for new, _, id, *rest in copies])
-    new = of([scored(new, *rest, problem=f"{id}-{copy}") for new, copy, id, *rest in copies])
-    assert values(kept) == pytest.approx(values(once), abs=1e-12)
-    assert values(new) == pytest.approx(values(once), abs=1e-12)
-    for figure in once.figures.values():
-        assert kept.figures[figure.name].low == pytest.approx(figure.low, abs=1e-12)
-        assert kept.figures[figure.name].high == pytest.approx(figure.high, abs=1e-12)
-        other = new.figures[figure.name]
-        assert other.high - other.low < 0.8 * (figure.high - figure.low)
 
 
 def test_labels_and_scores_turned_round_exchange_the_two_f1s():
@@ -333,27 +279,6 @@ def test_labels_and_scores_turned_round_exchange_the_two_f1s():
         assert other[f"{name}/f1"] == pytest.approx(found[f"{name}/negative_f1"], abs=1e-12)
         assert other[f"{name}/negative_f1"] == pytest.approx(found[f"{name}/f1"], abs=1e-12)
         assert other[f"{name}/prmscore"] == pytest.approx(found[f"{name}/prmscore"], abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("transform", "kind"), [(lambda x: 2 * x - 1, "margin"), (lambda x: 100 * x**3 - 7, "unbounded")]
-)
-def test_scores_and_threshold_transformed_alike(transform, kind):
-    rows = drawn(6)
-    changed = [scored(*row, tuple(map(transform, scores)), kind=kind) for *row, scores in rows]
-    found = of(changed, repr(transform(0.5)), kind=kind)
-    assert values(found) == pytest.approx(values(of([scored(*row) for row in rows])), abs=1e-12)
-
-
-def test_a_class_alone_is_its_row_in_the_whole():
-    rows = drawn(7)
-    whole = values(of([scored(*row) for row in rows]))
-    for name in {row[1] for row in rows}:
-        alone = values(of([scored(*row) for row in rows if row[1] == name]))
-        for figure in ("f1", "prmscore"):
-            assert alone[f"{name}/{figure}"] == pytest.approx(whole[f"{name}/{figure}"], abs=1e-12)
-        if name != "multi_solutions":
-            assert alone["overall/prmscore"] == pytest.approx(whole[f"{name}/prmscore"], abs=1e-12)
 
 
 steps = st.lists(
@@ -388,12 +313,6 @@ def test_weights_are_repetitions(weights):
     expected = statistic(repeated)(np.ones((1, len(repeated)))) if repeated else {}
     for name, value in expected.items():
         assert found[name][1] == pytest.approx(value[0], abs=1e-12, nan_ok=True)
-
-
-def test_f1s_of_matrices():
-    f1, negative = f1s(np.array([[2.0, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 0]]))
-    assert f1 == pytest.approx([4 / 6, np.nan, 0], nan_ok=True)
-    assert negative == pytest.approx([2 / 4, np.nan, 0], nan_ok=True)
 
 
 # --- published scores

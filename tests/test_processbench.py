@@ -15,13 +15,12 @@ import stepmark
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.processbench import ProcessBench, harmonic, statistic
+from stepmark.evaluation.processbench import ProcessBench, statistic
 from stepmark.evaluation.result import as_markdown, html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores
 from stepmark.evaluation.sources import read_processbench
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, StepScores
 from stepmark.show.evaluation import Examples
-from stepmark.show.plots import Heat
 
 
 def evaluate(sheet, *, threshold=None, resamples=1000, seed=0):
@@ -105,10 +104,6 @@ def values(result):
     return {figure.name: figure.value for figure in result.figures.values()}
 
 
-def widths(result):
-    return {f.name: f.high - f.low for f in result.figures.values() if f.low is not None}
-
-
 def of(rows, threshold="0.5", *, kind="probability"):
     return evaluate(sheet_of(rows, kind=kind), threshold=threshold, resamples=200)
 
@@ -144,6 +139,10 @@ def drawn(seed, count=40, groups=("a", "b")):
 # --- worked by hand
 
 
+def same(one, other):
+    assert values(one) == pytest.approx(values(other), abs=1e-12)
+
+
 def test_by_hand():
     found = values(of(made()))
     a, b = (1 / 3, 1 / 2), (1 / 2, 1.0)
@@ -166,10 +165,6 @@ def test_the_average_of_three_groups():
     assert found["average/f1"] == pytest.approx((0.4 + 2 / 3 + 1) / 3)
 
 
-def test_one_group_has_no_average():
-    assert {name.partition("/")[0] for name in values(of(made()[:5]))} == {"a"}
-
-
 def test_both_accuracies_zero_is_zero():
     rows = [scored("a-0", 0, (0.9,)), scored("a-1", -1, (0.1,))]
     result = of(rows)
@@ -185,14 +180,6 @@ def test_a_share_of_nothing_is_no_number(tmp_path):
     assert json.loads((tmp_path / "result.json").read_text())["figures"][1]["value"] is None
     assert "nan" not in as_markdown(result).lower()
     assert "NaN" not in "".join(html(result))
-
-
-def test_an_average_over_a_group_without_a_figure_is_no_number():
-    rows = [*made()[:5], scored("c-0", 0, (0.1,), group="c")]
-    found = values(of(rows))
-    assert found["c/f1"] is None
-    assert found["average/f1"] is None
-    assert found["average/error"] == pytest.approx((1 / 3 + 1) / 2)
 
 
 def test_a_refused_solution_counts_as_not_found():
@@ -269,135 +256,6 @@ def test_a_first_error_that_nobody_knows_is_refused():
         of([*made(), unknown])
 
 
-def test_what_the_report_says():
-    refused = scored("b-3", 1, (None, None), group="b", refused="too long", policy="W")
-    result = of([*made(), refused])
-    page, text = "".join(html(result)), as_markdown(result)
-    assert "9 solutions of 9 problems" in text
-    table = result.tables[0]
-    assert [row[:4] for row in table.rows] == [
-        ("a", "0.5, given", "3", "2"),
-        ("b", "0.5, given", "3", "1"),
-        ("average", "0.5, given", "", ""),
-    ]
-    distances = next(t for t in result.tables if t.title.startswith("Distance"))
-    by_name = {row[0]: dict(zip(distances.columns[1:], row[1:], strict=True)) for row in distances.rows}
-    assert {k: v for k, v in by_name["a"].items() if not v.startswith("0 ")} == {
-        "exact": "1 (33 %)",
-        "1 early": "1 (33 %)",
-        "1 late": "1 (33 %)",
-    }
-    assert {k: v for k, v in by_name["b"].items() if not v.startswith("0 ")} == {
-        "exact": "1 (33 %)",
-        "none named": "1 (33 %)",
-        "not read": "1 (33 %)",
-    }
-    writers = next(t for t in result.tables if t.title.startswith("By who"))
-    assert [row[0] for row in writers.rows] == ["not named", "W"]
-    assert writers.rows[0][1:] == ("5", "3", "40.0", "66.7", "50.0")
-    for name in ("found", "earlier"):
-        assert name in page
-    for title in (
-        "An earlier step is blamed (1)",
-        "Right, and left alone (2)",
-        "Wrong, and no step is named (1)",
-    ):
-        assert title in page
-    assert "truth: step 2 is the first wrong one" in page
-
-
-def table_of(result, title):
-    """The rows of a table by their first cell, each by the columns' names."""
-    found = next(table for table in result.tables if table.title.startswith(title))
-    return {row[0]: dict(zip(found.columns[1:], row[1:], strict=True)) for row in found.rows}
-
-
-def long(id, label, found, *, steps=12):
-    """Twelve steps of which one is named."""
-    return scored(id, label, tuple(0.1 if step == found else 0.9 for step in range(steps)))
-
-
-def test_distances_by_hand():
-    pairs = [
-        (5, 5),
-        (5, 4),
-        (5, 4),
-        (5, 3),
-        (5, 2),
-        (5, 0),
-        (5, 6),
-        (5, 7),
-        (5, 7),
-        (5, 7),
-        (5, 8),
-        (5, -1),
-        (-1, 0),
-    ]
-    rows = [long(f"x-{n}", label, found) for n, (label, found) in enumerate(pairs)]
-    rows.append(scored("x-r", 5, (None,) * 12, refused="too long"))
-    counts = {name: int(cell.split()[0]) for name, cell in table_of(of(rows), "Distance")["g"].items()}
-    assert counts == {
-        "3 or more early": 2,
-        "2 early": 1,
-        "1 early": 2,
-        "exact": 1,
-        "1 late": 1,
-        "2 late": 3,
-        "3 or more late": 1,
-        "none named": 1,
-        "not read": 1,
-    }
-
-
-def test_positions_by_hand():
-    pairs = [(0, 0), (0, 3), (0, 4), (0, -1), (5, 5), (6, 2), (6, 2), (8, 9), (9, 9), (11, 3), (-1, -1)]
-    result = of([long(f"x-{n}", label, found) for n, (label, found) in enumerate(pairs)])
-    found = table_of(result, "By the position")
-    shares = {name: tuple(row.values()) for name, row in found.items()}
-    assert shares == {
-        # how many; exact, earlier, later, none named in percent
-        "1": ("4", "25", "0", "50", "25"),
-        "6": ("1", "100", "0", "0", "0"),
-        "7–9": ("3", "0", "67", "33", "0"),
-        "10+": ("2", "50", "50", "0", "0"),
-    }
-    heat = next(item for section in result.sections for item in section.items if isinstance(item, Heat))
-    counted = {
-        (true, named): count
-        for true, row in zip(heat.y_names, heat.counts, strict=True)
-        for named, count in zip(heat.x_names, row, strict=True)
-        if count
-    }
-    assert counted == {
-        ("1", "1"): 1,
-        ("1", "4"): 1,
-        ("1", "5"): 1,
-        ("1", "none"): 1,
-        ("6", "6"): 1,
-        ("7–9", "3"): 2,
-        ("7–9", "10+"): 1,
-        ("10+", "10+"): 1,
-        ("10+", "4"): 1,
-        ("none", "none"): 1,
-    }
-    assert heat.values[0][0] == 0.25
-    assert heat.values[1][0] is None  # no solution has its first error there
-
-
-def test_the_writers_by_hand():
-    rows = [
-        scored("x-0", 0, (0.1,), policy="W"),
-        scored("x-1", 0, (0.9,), policy="W"),
-        scored("x-2", -1, (0.9,), policy="W"),
-        scored("x-3", 0, (0.1,), policy="V"),
-    ]
-    found = table_of(of(rows), "By who")
-    assert {name: tuple(row.values()) for name, row in found.items()} == {
-        "V": ("1", "0", "100.0", "–", "–"),
-        "W": ("2", "1", "50.0", "100.0", "66.7"),
-    }
-
-
 def test_examples_are_sorted_by_what_was_named():
     result = of(made())
     groups = {
@@ -420,46 +278,6 @@ def test_examples_are_sorted_by_what_was_named():
 # --- what must not change a figure, and what must
 
 
-def same(one, other):
-    assert values(one) == pytest.approx(values(other), abs=1e-12)
-
-
-@pytest.mark.parametrize("threshold", ["0.5", "oracle", "tuned:a", "argmax"])
-def test_the_order_of_the_rows(threshold):
-    rows = drawn(1)
-    shuffled = rows[:]
-    random.Random(2).shuffle(shuffled)
-    one, other = of(rows, threshold), of(shuffled, threshold)
-    same(one, other)
-    policy = {f.name: f.policy for f in one.figures.values() if not f.name.startswith("average")}
-    assert policy == {f.name: f.policy for f in other.figures.values() if not f.name.startswith("average")}
-
-
-def again(rows, times, *, own_problem):
-    made = []
-    for row in rows:
-        for time in range(times):
-            case, id = row.case, f"{row.case.id}-copy{time}"
-            problem = f"{case.problem} {time}" if own_problem else case.problem
-            label = next((n for n, j in enumerate(case.labelled.judgements) if j and j[0].rating == -1), -1)
-            made.append(scored(id, label, row.scores, group=case.group, problem=problem))
-    return made
-
-
-def test_rows_again_under_new_ids():
-    rows = drawn(3, 160)
-    once = of(rows)
-    kept, new = (of(again(rows, 4, own_problem=own)) for own in (False, True))
-    same(once, kept)
-    same(once, new)
-    # Four times the solutions of the same problems tell nothing more; of four times the problems, twice as much.
-    assert [(f.low, f.high) for f in kept.figures.values()] == [
-        (pytest.approx(f.low, abs=1e-12), pytest.approx(f.high, abs=1e-12)) for f in once.figures.values()
-    ]
-    narrower = widths(new)
-    assert all(narrower[name] < 0.8 * width for name, width in widths(once).items())
-
-
 @pytest.mark.parametrize(
     ("transform", "kind"),
     [
@@ -478,17 +296,6 @@ def test_scores_and_threshold_transformed_alike(transform, kind):
     same(of(rows, "oracle"), of(changed, "oracle", kind=kind))
 
 
-@pytest.mark.parametrize("threshold", ["0.5", "oracle"])
-def test_a_group_alone_is_its_row_in_the_whole(threshold):
-    rows = drawn(7)
-    whole = values(of(rows, threshold))
-    for group in ("a", "b"):
-        alone = values(of([row for row in rows if row.case.group == group], threshold))
-        assert alone == pytest.approx(
-            {k: v for k, v in whole.items() if k.startswith(f"{group}/")}, abs=1e-12
-        )
-
-
 def test_a_threshold_tuned_on_a_group_is_its_oracle():
     rows = drawn(8)
     tuned, oracle = of(rows, "tuned:b"), of(rows, "oracle")
@@ -501,18 +308,6 @@ def test_a_threshold_tuned_on_a_group_is_its_oracle():
         tuned.figures[f"{name}/f1"].policy for name in "ab"
     )
     assert of(rows).figures["average/f1"].policy == "0.5, given"  # said once
-
-
-def test_labels_that_agree_and_labels_that_do_not():
-    rows = drawn(9)
-    agreeing, differing = [], []
-    for number, row in enumerate(rows):
-        found = first_under(row.scores, 0.5)
-        other = -1 if found != -1 else 0
-        agreeing.append(scored(f"x-{number}", found, row.scores))
-        differing.append(scored(f"x-{number}", other, row.scores))
-    assert set(values(of(agreeing)).values()) == {1.0}
-    assert set(values(of(differing)).values()) == {0.0}
 
 
 score_lists = st.lists(st.one_of(st.integers(0, 8).map(lambda n: n / 8), st.none()), min_size=1, max_size=4)
@@ -551,26 +346,6 @@ def test_weights_are_repetitions(weights):
         if name.startswith("average") and len({item["group"] for item in repeated}) < 2:
             continue
         assert found[name][0] == pytest.approx(of_repeated[0], abs=1e-12, nan_ok=True)
-
-
-def test_the_harmonic_mean():
-    a, b = np.array([0.0, 0.5, 1.0, np.nan, 0.0]), np.array([0.0, 0.25, 0.0, 0.5, 1.0])
-    assert harmonic(a, b)[:3] == pytest.approx([0.0, 1 / 3, 0.0])
-    assert np.isnan(harmonic(a, b)[3])
-    assert harmonic(a, b)[4] == 0.0
-
-
-def test_intervals_hold_the_figure_and_depend_on_the_seed_alone():
-    rows = drawn(11)
-    one, again_, other = (evaluate(sheet_of(rows), resamples=300, seed=s) for s in (0, 0, 1))
-    assert one.figures == again_.figures
-    assert one.figures != other.figures
-    assert all(f.low <= f.value <= f.high for f in one.figures.values())
-
-
-def test_settings_that_cannot_work():
-    with pytest.raises(UsageError, match="100 resamples"):
-        evaluate(sheet_of(made()), resamples=5)
 
 
 # --- published scores

@@ -14,7 +14,7 @@ import pytest
 
 from chromium import dumped
 from html_tree import Element, Tree
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError
 from stepmark.records import Problem, ScoredSolution, ScoreKind, Solution, Step, StepScores
 from stepmark.scoring.report import write_report
 
@@ -99,11 +99,6 @@ def test_solutions_of_a_problem_stand_side_by_side(tmp_path: Path) -> None:
     assert [card.find(".txt")[-1].text for card in first] == ["f(1) + f(3) = 6 + 2", "So 8.", "2 f(2) = 8"]
 
 
-def test_the_same_text_with_another_id_is_another_problem(tmp_path: Path) -> None:
-    pair = [scored(Problem(text="1 + 1", id=name), ["2"], [0.9]) for name in ("a", "b")]
-    assert len(report(tmp_path, pair).find(".problem")) == 2
-
-
 def test_numbers_are_those_given(tmp_path: Path) -> None:
     exact = (0.123456789, 0.987654321, 1e-9)
     page = report(
@@ -141,13 +136,6 @@ def test_aggregates_are_shown_where_they_mean_something(tmp_path: Path) -> None:
         assert card.one(".used").one("dt").text == "min"
 
 
-def test_an_aggregate_of_another_name_is_added(tmp_path: Path) -> None:
-    card = report(tmp_path, [scored("p", ["a"], [0.5], aggregate="sum-logit", score=-12.5)]).one(".card")
-    shown = {one.one("dt").text: one.one("dd").text for one in card.one(".aggregates").find("div")}
-    assert shown["sum-logit"] == "-12.500" and shown["min"] == "0.500"
-    assert "l-" in card.find(".verdict")[0].classes  # no place on the scale of the steps, so no colour
-
-
 def test_the_first_error_is_flagged_and_no_other(tmp_path: Path) -> None:
     page = report(tmp_path, EXAMPLES)
     flagged = [one for one in page.find(".step") if "first" in one.classes]
@@ -156,17 +144,6 @@ def test_the_first_error_is_flagged_and_no_other(tmp_path: Path) -> None:
     assert len(page.find(".flag")) == 1
     pills = [card.one(".pills").find(".pill")[-1].text for card in page.find(".card")]
     assert pills == ["No error", "First error: step 1", "No error", "No error", "First error: not known"]
-
-
-def test_steps_are_tinted_by_their_score(tmp_path: Path) -> None:
-    page = report(
-        tmp_path, [scored("p", ["a", "b", "c", "d"], [0.0, 0.5, 1.0, None], first_error=0, score=None)]
-    )
-    assert [one.classes[1] for one in page.find(".step")] == ["l0", "l10", "l20", "l-"]
-    assert page.find(".unread")[0].text == "not read"
-    style = page.one("style").text
-    assert all(f".l{at}{{" in style for at in range(21)) and ".l-{" in style
-    assert style.count(".l20{") == 3  # light, dark, print
 
 
 def test_best_is_marked_where_there_is_something_to_compare(tmp_path: Path) -> None:
@@ -209,18 +186,6 @@ def test_outcome_stands_beside_the_steps_and_disagreement_is_told(tmp_path: Path
     assert figures(page)["disagreements"] == "2"
 
 
-def test_outcomes_without_a_known_threshold_are_not_judged(tmp_path: Path) -> None:
-    raw = [replace(EXAMPLES[1], outcome=3.5), replace(EXAMPLES[2], outcome=-2.0)]
-    page = report(tmp_path, raw)
-    assert not page.find(".odd") and "disagreements" not in figures(page) and not page.find("#f-dis")
-    assert "not told" in page.one(".about").text
-    judged = report(tmp_path, raw, outcome_threshold=0.0)
-    assert [card.find(".odd")[0].text[:40] for card in judged.find(".card")] == [
-        "Disagreement: the outcome of orm-b is go",
-        "Disagreement: the outcome of orm-b is ba",
-    ]
-
-
 def test_the_top_counts_everything(tmp_path: Path) -> None:
     page = report(
         tmp_path, EXAMPLES, settings={"aggregate": "min", "split": "<auto>"}, note="One more thing."
@@ -242,29 +207,6 @@ def test_the_top_counts_everything(tmp_path: Path) -> None:
         "An outcome by orm-b of 0.5 or more is good.",
         "One more thing.",
     ]
-
-
-def test_histogram_of_first_errors(tmp_path: Path) -> None:
-    def at(step: int) -> ScoredSolution:
-        return scored("p", ["s"] * 20, [0.1] * 20, first_error=step, score=0.1)
-
-    page = report(tmp_path, [at(0), at(0), at(2), at(11), at(12), at(19), scored("p", ["s"], [0.9])])
-    picture = page.one(".histogram").one("svg")
-    counts = ", ".join(
-        f"step {n}: {c}" for n, c in zip([*range(1, 12), "12+"], [2, 0, 1, *[0] * 8, 3], strict=True)
-    )
-    assert picture.attributes["aria-label"] == counts
-    tall = [float(bar.attributes["height"]) for bar in picture.find("rect")]
-    assert tall[11] == max(tall) and tall[0] == pytest.approx(tall[11] * 2 / 3, abs=0.1) and tall[1] == 0
-
-
-def test_map_names_every_solution(tmp_path: Path) -> None:
-    page = report(tmp_path, EXAMPLES)
-    cells = [one for one in page.one(".map").find("a") if "to" not in one.classes]
-    assert [one.text for one in cells] == ["✓", "1", "✓", "✓", "?"]
-    assert cells[1].attributes["title"] == "Solution 2: min 0.250, first error: step 1"
-    ids = {one.attributes["id"] for one in page.all() if "id" in one.attributes}
-    assert all(one.attributes["href"][1:] in ids for one in page.find("a"))
 
 
 def test_classes_critiques_and_observations(tmp_path: Path) -> None:
@@ -290,69 +232,6 @@ def test_classes_critiques_and_observations(tmp_path: Path) -> None:
     assert (
         second.one(".seen").tag == "details" and not second.find(".classes") and not second.find(".critiques")
     )
-
-
-@pytest.mark.parametrize(
-    ("steps", "split", "coloured"),
-    [
-        ((Step(text="def f():"), Step(text="    return 1")), "code", [True, True]),
-        (
-            (
-                Step(text="Here is it."),
-                Step(text="def f():", lead="\n```python\n"),
-                Step(text="    return 1", tail="\n```\n"),
-                Step(text="return to def"),
-            ),
-            "auto",
-            [False, True, True, False],
-        ),
-        (
-            (
-                Step(text="```python\ndef f():", tail="\n"),
-                Step(text="    if True:", tail="\n"),
-                Step(text="        return 1\n```", tail="\n"),
-                Step(text="if it is so"),
-            ),
-            "code",
-            [True, True, True, False],
-        ),
-        ((Step(text="```python\nreturn 1\n```"), Step(text="return it")), None, [True, False]),
-        ((Step(text="def f(): return 1"),), None, [False]),
-    ],
-)
-def test_code_steps_are_coloured(
-    tmp_path: Path, steps: tuple[Step, ...], split: str | None, coloured: list[bool]
-) -> None:
-    page = report(tmp_path, [scored("p", steps, [0.9] * len(steps), split=split)])
-    found = page.find(".step")
-    assert [bool(one.find(".hl-keyword")) for one in found] == coloured
-    for step, one in zip(steps, found, strict=True):
-        assert one.one(".said").text.strip() == re.sub(r"\n?```\w*\n?", "", step.text).strip()
-
-
-def test_many_solutions_are_cut_and_it_says_so(tmp_path: Path) -> None:
-    # In the order "first sample of every problem, second sample of every problem".
-    rows = [scored(f"p{at}", ["s"], [0.1], first_error=0, score=0.1) for _ in range(2) for at in range(5)]
-    page = report(tmp_path, iter(rows), limit=5)
-    assert [len(one.find(".card")) for one in page.find(".problem")] == [
-        2,
-        2,
-    ]  # whole problems, 4 of 5 places
-    assert figures(page) == {"solutions": "10", "problems": "5", "with an error": "10", "no error": "0"}
-    assert "2 of 5 problems, 4 of 10 solutions" in page.one(".about").text
-    assert page.one(".histogram").one("svg").attributes["aria-label"] == "step 1: 10"
-
-    one = [scored("p", ["s"], [0.1 * at], score=0.1 * at) for at in range(8)]
-    page = report(tmp_path, one, limit=5)
-    assert len(page.find(".card")) == 5
-    assert not page.find(".best")  # the best is not among those shown
-    assert "5 of its 8 solutions are shown" in page.one(".ask").text
-
-
-def test_nothing_to_show_is_said(tmp_path: Path) -> None:
-    page = report(tmp_path, [])
-    assert figures(page)["solutions"] == "0"
-    assert page.one(".nothing").text == "There is no solution in this report."
 
 
 # The file
@@ -381,17 +260,6 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
         write_report(path, [scored("p", ["s"], [1.5])], title="t")
     assert path.read_text() == "the old one"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_bad_settings_are_refused_before_anything_is_read(tmp_path: Path) -> None:
-    def unread() -> Iterator[ScoredSolution]:
-        raise AssertionError("read")
-        yield EXAMPLES[0]
-
-    with pytest.raises(UsageError, match="no folder"):
-        write_report(tmp_path / "none" / "report.html", unread(), title="t")
-    with pytest.raises(UsageError, match="positive"):
-        write_report(tmp_path / "report.html", unread(), title="t", limit=0)
 
 
 # Nothing from outside acts
@@ -509,23 +377,6 @@ def test_hostile_texts_are_inert(tmp_path: Path) -> None:
     assert len(page.find("script")) == 2 and len(page.find("style")) == 1
 
 
-def test_hostile_texts_are_shown_as_they_are(tmp_path: Path) -> None:
-    page = attacked(tmp_path)
-    shown = [one.one(".ask").one(".txt").text for one in page.find(".problem")]
-    assert shown[0] == ATTACKS[0]
-    assert shown[2] == ATTACKS[2]
-    assert shown[13] == "nul \\x00 and \\x1b[31m and \\u202e and \\ud800 and &lt;b&gt; &#60;script&#62;"
-    assert page.one("head").one("title").text == page.one("h1").text == ATTACKS[1]
-    # What takes no room has a box, in the problem as in the steps.
-    texts = page.find(".problem")[-1].find(".txt")
-    assert len(texts) >= 3
-    for text in texts:
-        boxes = [(box.text, box.attributes["title"].partition(",")[0]) for box in text.find(".codepoint")]
-        assert boxes[:3] == [
-            ("U+200E", "U+200E LEFT-TO-RIGHT MARK"), ("U+200F", "U+200F RIGHT-TO-LEFT MARK"), ("U+200B", "U+200B ZERO WIDTH SPACE"),
-        ]  # fmt: skip
-
-
 def test_only_our_scripts_may_run_and_nothing_is_loaded(tmp_path: Path) -> None:
     page = attacked(tmp_path)
     policy = next(
@@ -554,13 +405,6 @@ def test_only_our_scripts_may_run_and_nothing_is_loaded(tmp_path: Path) -> None:
     style = page.one("style").text
     loads = re.findall(r"url\(([^)]{0,30})|@import", style)
     assert len(loads) == 20 and all(url.startswith("data:font/woff2;base64,") for url in loads)
-
-
-def test_a_page_without_formulas_has_no_script(tmp_path: Path) -> None:
-    page = report(tmp_path, [scored("It costs $5 or $6.", ["So <b>$11</b>."], [0.9])])
-    assert not page.find("script")
-    assert "script-src 'none'" in page.find("meta")[1].attributes["content"]
-    assert (tmp_path / "report.html").stat().st_size < 50_000
 
 
 def test_vendored_katex_is_what_its_page_says() -> None:

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.errors import InputError, ScoreKindError, UsageError
+from stepmark.errors import UsageError
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.perturbations import PERTURBATIONS
-from stepmark.evaluation.result import as_markdown, html, read_result, write_json
-from stepmark.evaluation.robustness import Robustness
-from stepmark.evaluation.robustness_items import (
+from stepmark.evaluation.robustness import (
     Judging,
+    Robustness,
     Trial,
-    figures,
     items_of,
     statistic,
     to_grade,
     trials,
 )
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.metrics.intervals import bootstrap
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.records import LabelledSolution, Refusal, Solution, StepScores
+from stepmark.records import Refusal, Solution, StepScores
 
 
 def evaluate(sheet, changes, *, settings=None, resamples=1000):
@@ -97,7 +90,7 @@ def _items(
 
 
 def _values(items: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    made = figures(items, np.ones((1, len(items))))
+    made = statistic(items)(np.ones((1, len(items))))
     return {name: float(value[0]) for name, value in made.items()}
 
 
@@ -240,12 +233,6 @@ def test_kept_meaning_by_hand() -> None:
     assert "spaced/stays good" not in found and "spaced/step change" not in found
 
 
-def test_a_right_solution_that_turns_good_is_no_flip_of_the_attack() -> None:
-    found = _values([*KEPT, _item("spaced", 0.30, 0.70, success=True)])
-    assert found["spaced/flips to good"] == pytest.approx(1 / 2)
-    assert found["spaced/success"] == pytest.approx(3 / 7)
-
-
 def _altered(
     before: float, after: float | None, steps: tuple[float, float | None], **more: Any
 ) -> dict[str, Any]:
@@ -275,14 +262,6 @@ def test_broken_meaning_by_hand() -> None:
     assert found["numbers-altered/step missed/proven"] == pytest.approx(1 / 2)
     assert np.isnan(found["numbers-altered/stays good/wrong"])
     assert "numbers-altered/flips to good" not in found
-
-
-def test_kinds_are_unweighted_means() -> None:
-    items = [*KEPT, *[_item("bulleted", 0.1, 0.9, success=True)] * 2, *BROKEN]
-    found = _values(items)
-    assert found["keeps meaning/success"] == pytest.approx((2 / 6 + 1) / 2)
-    assert found["breaks meaning/success/right"] == pytest.approx(1 / 3)
-    assert found["breaks meaning/stays good"] == pytest.approx(2 / 3)
 
 
 def test_without_a_threshold_there_is_no_verdict() -> None:
@@ -345,53 +324,6 @@ _some_items = st.lists(
 )
 
 
-@given(_some_items, st.data())
-def test_a_weight_is_a_number_of_copies(items: list[dict[str, Any]], data: st.DataObject) -> None:
-    counts = data.draw(st.lists(st.integers(0, 3), min_size=len(items), max_size=len(items)))
-    copies = [item for item, count in zip(items, counts, strict=True) for _ in range(count)]
-    weighted = figures(items, np.array([counts], dtype=float))
-    plain = _values(copies) if copies else {}
-    for name, value in weighted.items():
-        if name.startswith(("keeps", "breaks")):
-            continue  # a mean over the perturbations that the whole data have
-        if name in plain:
-            assert value[0] == pytest.approx(plain[name], nan_ok=True), name
-        else:
-            assert np.isnan(value[0]) or value[0] == 0, name
-
-
-@given(_some_items, st.randoms(use_true_random=False))
-def test_order_does_not_matter_and_medians_are_medians(
-    items: list[dict[str, Any]], order: random.Random
-) -> None:
-    mixed = list(items)
-    order.shuffle(mixed)
-    first, second = _values(items), _values(mixed)
-    assert set(first) == set(second)
-    for name in first:
-        assert first[name] == pytest.approx(second[name], nan_ok=True)
-    for name in {item["perturbation"] for item in items}:
-        changes = [
-            item["after"] - item["before"]
-            for item in items
-            if item["perturbation"] == name and None not in (item["before"], item["after"])
-        ]
-        if changes:
-            assert first[f"{name}/median change"] == pytest.approx(median(changes))
-
-
-def test_the_bootstrap_draws_problems() -> None:
-    items = [
-        _item("spaced", 0.5, 0.5 + change, problem=str(i % 4))
-        for i, change in enumerate([0.1, 0.2, 0.3, 0.4] * 5)
-    ]
-    found = bootstrap(statistic(items), [i["problem"] for i in items], resamples=400, seed=1)["spaced/change"]
-    assert found.value == pytest.approx(0.25)
-    # Four problems, each with equal items: the mean of four draws has a deviation of sqrt(0.0125 / 4) = 0.056.
-    assert found.low is not None and found.high is not None
-    assert 0.25 - found.low == pytest.approx(2 * 0.056, abs=0.03)
-
-
 # --- trials and items ------------------------------------------------------------------------------------------
 
 
@@ -424,43 +356,6 @@ def test_donors_are_right_solutions() -> None:
     assert {t.perturbed.solution.texts for t in found} <= right
 
 
-def test_one_problem_has_no_donors() -> None:
-    one = _shop(1)
-    with pytest.raises(UsageError, match="two problems"):
-        trials(one)
-    assert trials(one, ["spaced"])
-
-
-def test_ids_must_differ() -> None:
-    with pytest.raises(UsageError, match="one id"):
-        trials([*_shop(2), *_shop(1)], ["spaced"])
-
-
-def test_items_are_plain_data_and_say_what_is_missing() -> None:
-    def script(problem: str, steps: tuple[str, ...]) -> float | None:
-        if steps[-1].startswith("- "):
-            raise InputError("a marker in the text")
-        return None if steps[-1].endswith("mistakes.") else 0.5 + 0.1 * len(steps)
-
-    items = _items(
-        ScriptedPRM(script, name="odd", default_aggregate="mean"),
-        _shop(4),
-        ["bulleted", "spaced", "self-praise", "numbers-altered"],
-    )
-    assert json.loads(json.dumps(items)) == items
-    by_name: dict[str, list[dict[str, Any]]] = {}
-    for item in items:
-        by_name.setdefault(item["perturbation"], []).append(item)
-    assert all(i["after"] is None and "marker" in i["refused"] and i["before"] for i in by_name["bulleted"])
-    assert all(i["after"] == pytest.approx(0.7) and i["refused"] is None for i in by_name["spaced"])
-    assert [i["right"] for i in by_name["spaced"]] == [False, True, True, False]
-    altered = by_name["numbers-altered"]
-    assert all(i["step_before"] == pytest.approx(0.6 + 0.1 * i["broken_step"]) for i in altered)
-    assert {i["problem"] for i in altered} == {i["problem"] for i in by_name["spaced"]}
-    praise = [i for i in by_name["self-praise"] if i["after"] is None]
-    assert len(praise) < 5 and all(i["good_after"] is None and i["steps_after"] == 4 for i in praise)
-
-
 def test_scores_of_another_run_are_refused() -> None:
     cases = _shop(2)
     prm = ScriptedPRM(_exact, name="exact")
@@ -469,28 +364,6 @@ def test_scores_of_another_run_are_refused() -> None:
         items_of(trials(cases, ["bulleted"]), sheet, Judging().of(sheet))
     with pytest.raises(UsageError, match="filled in"):
         items_of(trials(cases, ["spaced"]), sheet, Judging())
-
-
-def test_settings() -> None:
-    def sheet(kind: Any, how: str | None, threshold: float | None = None) -> Sheet:
-        return Sheet(prm="x", kind=kind, rows=(), threshold=threshold, aggregate=how)
-
-    assert Judging().of(sheet("probability", "min", 0.5)) == Judging(
-        aggregate="min", threshold=0.5, margin=0.05
-    )
-    assert Judging().of(sheet("margin", "min", 0.0)).margin == 0.1
-    assert Judging(margin=0.0, aggregate="mean").of(sheet("log-ratio", "last")).margin == 0
-    for bad in (sheet("log-ratio", "last"), sheet("unbounded", "last"), sheet("probability", "sum-logit")):
-        with pytest.raises(UsageError, match="`margin`"):
-            Judging().of(bad)
-    with pytest.raises(UsageError, match="`aggregate`"):
-        Judging().of(sheet("probability", None))
-    with pytest.raises(UsageError, match="margin of 0 or more"):
-        Judging(margin=-1.0).of(sheet("probability", "min"))
-    with pytest.raises(UsageError, match="threshold"):
-        Judging(threshold=2.0).of(sheet("probability", "min"))
-    with pytest.raises(ScoreKindError):
-        Judging(aggregate="product").of(sheet("margin", "min"))
 
 
 def test_an_infinite_aggregate_is_refused() -> None:
@@ -504,60 +377,4 @@ def test_an_infinite_aggregate_is_refused() -> None:
         items_of(found, sheet, Judging(margin=1.0).of(sheet))
 
 
-@settings(max_examples=20)
-@given(st.integers(0, 2**16))
-def test_a_clean_prm_is_clean_whatever_the_solutions(seed: int) -> None:
-    names = ["confident-phrasing", "restated-step", "cut-steps", "numbers-altered", "operator-flipped"]
-    found = _values(_items(ScriptedPRM(_exact, name="exact"), _shop(9, seed), names))
-    assert found["keeps meaning/success"] == 0
-    assert found["breaks meaning/success/right"] == 0
-
-
 # --- the report ------------------------------------------------------------------------------------------------
-
-
-def test_the_report_says_what_the_items_say(tmp_path: Path) -> None:
-    found = trials(_shop(12))
-    sheet = _sheet(ScriptedPRM(_charmed, name="charmed <b>"), found)
-    result = evaluate(sheet, found, settings={"perturbation_seed": 0}, resamples=100)
-    assert result.figures["confident-phrasing/success"].value == 1
-    assert result.figures["confident-phrasing/success"].policy == "min, threshold 0.5, margin 0.05"
-    assert len(result.items) == len(found)
-    write_json(result, tmp_path / "result.json")
-    body = read_result(tmp_path / "result.json")
-    again = _values(body["items"])
-    for figure in body["figures"]:
-        if figure["value"] is None:
-            assert not np.isfinite(again[figure["name"]])
-        else:
-            assert again[figure["name"]] == pytest.approx(figure["value"])
-    text = as_markdown(result)
-    rows = [line for line in text.splitlines() if line.startswith("| confident-phrasing")]
-    glance, cells = ([cell.strip() for cell in row.strip("|").split("|")] for row in rows[:2])
-    assert glance[1:] == ["kept", "12", "0.550 [0.550, 0.550]", *["100.0 [100.0, 100.0]"] * 2]
-    assert cells[1:5] == ["12", "0.400", "0.550 [0.550, 0.550]", "0.550"]
-    assert cells[7:10] == ["100.0 [100.0, 100.0]", "100.0 [100.0, 100.0]", "–"]
-    kinds = {name: name in {item["perturbation"] for item in result.items} for name in PERTURBATIONS}
-    for name, applies in kinds.items():
-        assert (f"| {name} " in text) == applies
-    page = "".join(html(result))
-    assert "charmed &lt;b&gt;" in page and "charmed <b>" not in page
-    assert "confident-phrasing: 12 of 12 attacks succeeded" in page
-    # An original and its copy stand side by side.
-    assert "original, right by its labels" in page and "changed: words of certainty" in page
-
-
-def test_the_report_without_labels_verdicts_or_one_kind() -> None:
-    def unlabelled(case: Case) -> Case:
-        steps = case.solution.steps
-        return replace(case, labelled=LabelledSolution(solution=case.solution, judgements=((),) * len(steps)))
-
-    cases = [unlabelled(case) for case in _shop(5)]
-    for names in (["spaced"], ["truncated", "empty-talk"]):
-        found = trials(cases, names)
-        sheet = replace(_sheet(ScriptedPRM(_exact, name="exact"), found), threshold=None)
-        result = evaluate(sheet, found, resamples=100)
-        assert "5 without a label" in result.facts[0]
-        assert len("".join(html(result))) > 1000
-    with pytest.raises(UsageError, match="nothing to compare"):
-        evaluate(sheet, [], resamples=100)

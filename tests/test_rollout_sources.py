@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import first_error, step_labels
-from stepmark.evaluation.disagreement_items import steps_right
+from stepmark.evaluation.disagreement import steps_right
 from stepmark.evaluation.sources import JUDGE, read_cases, read_math_shepherd, read_openr
 
 QUESTION = "What is 2 + 3?"

@@ -56,10 +56,6 @@ def test_scores_are_joined_by_id_and_not_by_place(write):
     assert (sheet.refused, sheet.unread_steps) == ((), 0)
 
 
-def test_a_number_is_an_id_too(write):
-    assert scores_of(read_scores(write({"id": 7, "scores": [1, 0]}), [case("7")])) == [(1.0, 0.0)]
-
-
 def test_what_this_module_and_stepmark_grade_write(write):
     own = {"prm": "made", "score_kind": "margin", "threshold": 0, "aggregate": "mean"}
     path = write(
@@ -117,26 +113,6 @@ def test_where_an_id_stands_twice_the_first_row_counts(write):
     path = write(A, {**A, "scores": [0.9, 0.9]}, B)
     assert scores_of(read_scores(path, CASES))[0] == (0.1, 0.2)
     assert score_lengths(write(A, {**A, "scores": [0.9]}, B)) == {"a-0": 2, "a-1": 1}
-
-
-def test_classes_and_critiques(write):
-    more = {
-        "classes": [[0.5, 0.25, 0.25], None],
-        "class_names": list(NAMES),
-        "critiques": [["so"], []],
-        "problem_tokens": 5,
-        "solution_tokens": 9,
-    }
-    steps = read_scores(write({**A, "scores": [0.5, None], **more}), CASES[:1]).rows[0].steps
-    assert steps == StepScores(
-        scores=(0.5, None),
-        kind="probability",
-        classes=((0.5, 0.25, 0.25), None),
-        class_names=NAMES,
-        critiques=(("so",), ()),
-        problem_tokens=5,
-        solution_tokens=9,
-    )
 
 
 # --- what cannot be joined
@@ -203,15 +179,6 @@ def test_rows_that_cannot_be(write, row, said):
 )
 def test_settings_that_cannot_be(write, more, said):
     refused(write(A | more, B | more), said, line=1)
-
-
-def test_when_all_were_refused_there_is_nothing_to_measure(write):
-    why = {"scores": None, "refused": "too long"}
-    refused(write(A | why, B | why), "all 2 solutions were refused, the first because: too long")
-
-
-def test_an_empty_file(write):
-    refused(write(), "the file is empty")
 
 
 # --- grading

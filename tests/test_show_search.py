@@ -16,10 +16,7 @@ import pytest
 
 from chromium import Browser
 from html_tree import Element, Tree
-from stepmark.errors import InputError, UsageError
-from stepmark.show.compute import compute_plot
-from stepmark.show.evaluation import svg
-from stepmark.show.search import CandidateView, NodeView, SearchPage, SearchView, rounds, search_html
+from stepmark.show.search import CandidateView, NodeView, SearchPage, SearchView, search_html
 from stepmark.show.tables import Table
 
 
@@ -89,24 +86,6 @@ def page() -> Element:
 # The record
 
 
-def test_the_way_to_a_node() -> None:
-    assert [one.number for one in VIEW.path(22)] == [12, 22]
-    with pytest.raises(InputError, match="found 99"):
-        VIEW.path(99)
-
-
-def test_rounds_count_what_became_of_their_nodes() -> None:
-    assert rounds(VIEW) == {
-        1: "3 written: 2 kept, 1 pruned",
-        2: "4 written: 2 pruned, 1 finished, 1 chosen",
-    }
-
-
-def test_an_aggregate_out_of_the_range_of_the_scores_has_no_colour() -> None:
-    assert VIEW.aggregate_place(0.25) == 0.25
-    assert VIEW.aggregate_place(2.5) is None  # a sum of probabilities
-
-
 def test_an_infinite_aggregate_and_an_end_without_text_are_shown() -> None:
     end = node(30, 10, None, "finished", 2, text="", aggregate=float("-inf"), why="the budget was spent")
     view = replace(
@@ -132,15 +111,6 @@ def test_the_top_says_how_many_were_right(page: Element) -> None:
     assert not alone.find(".runs")
 
 
-def test_the_list_names_outcome_and_cost(page: Element) -> None:
-    rows = page.one(".runs").find("a")
-    assert [one.attributes["href"] for one in rows] == ["#p1", "#p2"]
-    assert [[one.find(what)[0].text for what in (".name", ".out", ".cost")] for one in rows] == [
-        ["gsm8k-7", "✓ right: 30", "7 nodes · 66 tokens"],
-        ["gsm8k-8", "nothing was chosen", "1 nodes"],
-    ]
-
-
 def test_each_tree_is_a_block_of_data_with_every_fact_of_its_nodes(page: Element) -> None:
     data = data_of(page)
     nodes = data["nodes"]
@@ -163,29 +133,6 @@ def test_each_tree_is_a_block_of_data_with_every_fact_of_its_nodes(page: Element
     assert "chosen" not in other
 
 
-def test_the_data_hold_the_problem_the_candidates_and_the_cost(page: Element) -> None:
-    data = data_of(page)
-    about, after = Tree(str(data["about"])).root, Tree(str(data["after"])).root
-    assert about.one(".ask").one(".txt").text == "She has 36 pens and gives 6 away. How many are left?"
-    assert "Stopped: every beam is finished" in about.text and about.one(".settings").one("dd").text == "2"
-    candidates, cost = after.find("figure")
-    assert [[cell.text for cell in row.find("th") + row.find("td")] for row in candidates.one("tbody").find("tr")] == [
-        ["30", "0.750", "2", "★ chosen · ✓ right"],
-        ["no answer", "0.500", "2", "no answer in it"],
-    ]  # fmt: skip
-    assert [one.attributes["href"] for one in candidates.find("a")] == ["#p1n20", "#p1n22"]
-    assert [[cell.text for cell in row.find("th") + row.find("td")] for row in cost.one("tbody").find("tr")] == [
-        list(row) for row in COST.rows
-    ]  # fmt: skip
-    voted = replace(VIEW, candidates=(replace(VIEW.candidates[0], votes=2.5), VIEW.candidates[1]))
-    cells = (
-        Tree(str(data_of(page_of(replace(PAGE, searches=(voted,))))["after"]))
-        .root.find("tbody")[0]
-        .find("td")
-    )
-    assert [cells[1].text, cells[5].text] == ["2.5", "–"]
-
-
 def test_without_a_script_it_is_a_list_of_the_chosen_solution_and_the_candidates(page: Element) -> None:
     first, second = page.one("noscript").find("section")
     assert [one.attributes["id"] for one in (first, second)] == ["p1", "p2"]
@@ -195,12 +142,6 @@ def test_without_a_script_it_is_a_list_of_the_chosen_solution_and_the_candidates
     assert [one.text for one in first.find(".val")] == ["0.875", "0.750"]
     assert "no answer in it" in first.text and not first.find("a")
     assert "Nothing was chosen." in second.text and "No solution was finished." in second.text
-
-
-def test_a_page_without_searches() -> None:
-    nothing = page_of(SearchPage(title="Nothing", searches=()))
-    assert "There is no search on this page." in nothing.text and not nothing.find("script")
-    assert "script-src 'none'" in nothing.find("meta")[1].attributes["content"]
 
 
 def test_equal_views_give_equal_pages() -> None:
@@ -297,19 +238,6 @@ def test_hostile_texts_are_inert_and_shown(attack: str) -> None:
                 assert "hacked" not in value or name == "title"
     if "\0" not in attack:
         assert whole.one("h1").text == data["name"] == data["nodes"][0]["text"] == attack
-
-
-def test_characters_that_take_no_room_are_seen() -> None:
-    whole = page_of(SearchPage(title="t\u200e", searches=(attacked("left\u200eright"),)))
-    data = data_of(whole)
-    assert whole.one("h1").text == "t\\u200e"
-    # In the picture there is no markup: there the number is written out.
-    assert (data["name"], data["nodes"][0]["text"]) == ("left\\u200eright", "left\\u200eright")
-    for markup in (str(data["nodes"][0]["html"]), str(data["about"])):
-        assert (
-            'left\u200e<bdi class="codepoint" title="U+200E LEFT-TO-RIGHT MARK, an invisible character">U+200E</bdi>right'
-            in markup
-        )
 
 
 def wide(levels: int = 60, width: int = 17, keep: int = 4) -> SearchView:
@@ -469,27 +397,6 @@ def test_the_tree_grows_by_rounds(shown: Browser) -> None:
     assert "score 0.875" in shown.js("document.querySelector('#tree [tabindex=\"0\"]').ariaLabel")
 
 
-def test_a_candidate_leads_to_its_node_and_a_link_to_any(shown: Browser) -> None:
-    shown.click(".candidates tbody tr:nth-child(2) a")
-    shown.until("location.hash === '#p1n22' && document.querySelector('.node.picked.finished')")
-    assert "score 0.625, finished" in shown.js(PICKED)
-    shown.go("#p1n11")
-    assert "score 0.250, pruned" in shown.js(PICKED)
-    shown.go("#p99n1")  # there is none
-    assert "score 0.250, pruned" in shown.js(PICKED) or "Problem" in shown.js(PICKED)
-
-
-def test_one_problem_at_a_time(shown: Browser) -> None:
-    shown.click(".runs li:nth-child(2) a")
-    shown.until("document.querySelector('.runs li:nth-child(2) [aria-current]')")
-    assert shown.js("document.querySelector('.runs [aria-current]').textContent").startswith("gsm8k-8")
-    assert shown.js(LABELS) == ["Problem", "Step 1, score 0.500, kept, round 0"]
-    assert "budget of 10 tokens" in shown.js("document.querySelector('#about').textContent")
-    assert shown.js("document.querySelector('#best').disabled")
-    shown.js("document.querySelectorAll('.node')[1].click()")
-    assert "visits3value0.375" in shown.js("document.querySelector('#panel dl').textContent")
-
-
 def test_a_thousand_nodes_stand_apart_and_the_chosen_path_is_a_line(shown: Browser) -> None:
     shown.go("#p3")
     assert shown.js("document.querySelector('#fold').checked")  # from 300 nodes
@@ -544,60 +451,3 @@ MEASURED = {
     "best-of-n": [(1200.0, 0.4, None, None), (5000.0, 0.55, 0.5, 0.6)],
     "majority": [(1100.0, 0.375, None, None)],
 }
-
-
-def test_sampling_comes_first_and_points_in_order() -> None:
-    plot = compute_plot(MEASURED, note="n = 100")
-    assert plot.log_x and plot.note == "n = 100"
-    assert [(one.name, one.x, one.y) for one in plot.series] == [
-        ("majority", (1100.0,), (37.5,)),
-        ("best-of-n", (1200.0, 5000.0), (40.0, pytest.approx(55.0))),
-        ("beam", (1000.0, 4000.0), (50.0, 60.0)),
-    ]
-    assert plot.series[0].low is None and plot.series[1].low == (None, 50.0)
-    assert plot.series[2].high == (pytest.approx(55.0), 65.0)
-
-
-@pytest.mark.parametrize("missing", ["majority", "best-of-n"])
-def test_a_search_is_not_compared_without_sampling(missing: str) -> None:
-    left = {name: points for name, points in MEASURED.items() if name != missing}
-    for methods in (left, {**left, missing: []}):
-        with pytest.raises(UsageError, match=f"called '{missing}'.*searches are compared with"):
-            compute_plot(methods)
-
-
-def test_sampling_may_have_other_names() -> None:
-    renamed = {"vote": MEASURED["majority"], "bon": MEASURED["best-of-n"]}
-    assert [one.name for one in compute_plot(renamed, majority="vote", best_of_n="bon").series] == ["vote", "bon"]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("point", "message"),
-    [
-        ((0, 0.5, None, None), "positive, finite compute, found 0"),
-        ((float("nan"), 0.5, None, None), "positive, finite compute, found nan"),
-        ((10, 50, None, None), r"an accuracy in \[0, 1\], found 50"),
-        ((10, float("nan"), None, None), r"an accuracy in \[0, 1\], found nan"),
-        ((10, 0.5, 0.4, None), "both ends"),
-        ((10, 0.5, 0.6, 0.7), "around 0.5"),
-    ],
-)
-def test_points_that_cannot_be_are_refused(
-    point: tuple[float, float, float | None, float | None], message: str
-) -> None:
-    with pytest.raises(InputError, match=f"method 'dvts': .*{message}"):
-        compute_plot({**MEASURED, "dvts": [point]})
-    with pytest.raises(InputError, match="method 'dvts': expected at least one point"):
-        compute_plot({**MEASURED, "dvts": []})
-
-
-def test_crowded_compute_has_round_ticks() -> None:
-    crowded = {
-        name: [(factor * power, 0.5, None, None) for factor in (1003.0, 1107.0) for power in (1, 4, 16)]
-        for name in ("majority", "best-of-n")
-    }
-    drawn = svg(compute_plot(crowded))
-    texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
-    assert {"2,000", "5,000", "10,000"} <= set(texts) and "1,003" not in texts
-    few = {name: [(1024.0, 0.5, None, None), (4096.0, 0.6, None, None)] for name in ("majority", "best-of-n")}
-    assert {"1,024", "4,096"} <= set(re.findall(r"<text[^>]*>([^<]*)</text>", svg(compute_plot(few))))

@@ -97,17 +97,6 @@ def test_processbench(write):
     assert (first_error(two.labelled), step_labels(two.labelled)) == (-1, (1.0, 1.0, 1.0))
 
 
-def test_the_outcome_is_the_answers_and_not_the_steps(write):
-    lucky = {**WRONG, "id": "gsm8k-9", "final_answer_correct": True}
-    case = read_processbench([write(lucky)])[0]
-    assert (case.outcome, first_error(case.labelled)) == (True, 1)
-
-
-def test_without_a_hyphen_the_subset_is_the_file(write):
-    cases = read_processbench([write({**WRONG, "id": 3}, name="math.dev.jsonl.gz")])
-    assert (cases[0].id, cases[0].group) == ("3", "math")
-
-
 def test_a_json_list_is_read_as_the_hub_has_it(write, tmp_path):
     as_list = write(json.dumps([WRONG, RIGHT], indent=2), name="gsm8k.json")
     assert [case.where for case in read_processbench([as_list])] == [f"{as_list}, row 1", f"{as_list}, row 2"]
@@ -119,12 +108,6 @@ def test_a_json_list_is_read_as_the_hub_has_it(write, tmp_path):
     assert [case.labelled for case in read_processbench([str(marked)])] == expected
     one = write(json.dumps(WRONG, indent=1), name="one.json")
     assert [case.labelled for case in read_processbench([one])] == expected[:1]
-
-
-@pytest.mark.parametrize("label", [3, -2, True, 1.0, "0", None])
-def test_a_label_out_of_range(write, label):
-    said = "field 'label': expected the 0-based index of the first wrong step (3 steps) or -1, found"
-    refused(read_processbench, write(WRONG, {**RIGHT, "label": label}), said, line=2)
 
 
 @pytest.mark.parametrize(
@@ -142,56 +125,6 @@ def test_a_label_out_of_range(write, label):
 def test_a_row_that_is_no_processbench_row(write, key, value, said):
     message = refused(read_processbench, write({**WRONG, key: value}), said)
     assert f"field {key!r}" in message
-
-
-def test_keys_that_are_missing_are_named_with_those_there(write):
-    message = refused(
-        read_processbench, write(without(WRONG, "label")), "found no 'label'; it has 'id', 'generator'"
-    )
-    assert "expected a row of ProcessBench" in message
-    refused(read_processbench, write(CIRCULAR), "expected a row of ProcessBench")
-    refused(read_prmbench, write(WRONG), "expected a row of PRMBench")
-
-
-def test_an_id_twice(write):
-    path = write(WRONG, RIGHT, WRONG)
-    refused(read_processbench, path, f"the id 'gsm8k-7' stands at {path}:1 already", line=3)
-    one, other = write(WRONG, name="one.jsonl"), write(RIGHT, WRONG, name="other.jsonl")
-    with pytest.raises(InputError, match=r"other\.jsonl:2.*one\.jsonl:1 already"):
-        read_processbench([one, other])
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said", "line"),
-    [
-        ("e.jsonl", "", "the file is empty", None),
-        ("e.json", "", "the file is empty", None),
-        ("e.jsonl", "\n\n", "there are no rows", None),
-        ("e.json", "[]", "there are no rows: the list is empty", None),
-        ("e.json", json.dumps([3, WRONG]), "expected an object, found a number", ", row 1"),
-        ("e.json", "[\n" + json.dumps(WRONG) + ",\n{", "expected a JSON list of objects", 3),
-        ("e.json", '[{"id": NaN}]', "found NaN, which is not JSON", ", row 1"),
-        ("e.json", '[{"id": "a-1", "id": "a-2"}]', "the key stands twice", ", row 1"),
-        ("e.jsonl", json.dumps([WRONG]), "a file that holds a JSON list needs a name that ends in .json", 1),
-        ("e.jsonl", '{"id": NaN}', "found NaN", 1),
-    ],
-)
-@pytest.mark.parametrize("read", [read_processbench, read_prmbench, read_cases])
-def test_files_that_hold_no_rows(write, read, name, text, said, line):
-    refused(read, write(text, name=name), said, line=line)
-
-
-def test_bytes_that_are_no_text(tmp_path):
-    path = tmp_path / "e.json"
-    path.write_bytes(b'["\xff"]')
-    refused(read_processbench, str(path), "not UTF-8: byte 0xff", line=1)
-
-
-@pytest.mark.parametrize("name", ["nothing.jsonl", "nothing.json"])
-def test_a_file_that_is_not_there(write, name):
-    near = write(WRONG, name=f"near_{name}")
-    with pytest.raises(InputError, match=r"there is no such file\. Did you mean"):
-        read_processbench([near.replace("near_", "neat_")])
 
 
 # --- PRMBench
@@ -412,26 +345,6 @@ def test_the_hub(hub, write):
     assert files == tuple(places.values())
     assert asked == [("Qwen/ProcessBench", name, "dataset") for name in places]
     assert [case.group for case in read_processbench(files)] == ["gsm8k", "math", "olympiadbench", "omnimath"]
-
-
-def test_the_hub_that_fails(hub):
-    def fail(name):
-        raise OSError("Connection refused\nmore")
-
-    hub(fail)
-    with pytest.raises(
-        UsageError, match=r"hitsmy/PRMBench_Preview could not be downloaded \(Connection refused"
-    ) as caught:
-        files_of(["hub"], dataset="prmbench")
-    assert "fetch prmtest_classified.jsonl yourself and give their folder as `data`" in str(caught.value)
-
-
-def test_no_hub(monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UsageError, match="pip install huggingface_hub"):
-        files_of(["hub"], dataset="processbench")
-    with pytest.raises(UsageError, match="`data` hub: known are processbench, prmbench; name a file"):
-        files_of(["hub"], dataset=None)
 
 
 def test_rows_of_stepmark_label_are_cases_with_all_their_evidence(tmp_path):

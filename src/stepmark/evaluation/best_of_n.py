@@ -16,19 +16,18 @@ from stepmark.evaluation.best_of_n_figures import (
     CORRECTNESS,
     MEASURES,
     Counting,
+    coverage,
     method_names,
-    summary,
     vote_refusal,
 )
 from stepmark.evaluation.cases import Candidate, CandidateSet, Case
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views, check_same
-from stepmark.evaluation.examples import SHOWN, card, problem
-from stepmark.evaluation.result import Figure, Item, Result, made_folder
+from stepmark.evaluation.result import Figure, Item, Result, made_folder, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_candidates
+from stepmark.evaluation.views import Cell, Figures, card, cell, problem, series_of, spread, table_of, tile
 from stepmark.metrics.aggregate import AGGREGATES, allowed
-from stepmark.metrics.first_error import found_error
-from stepmark.metrics.intervals import Floats, Interval, Statistic
+from stepmark.metrics.intervals import Floats, Statistic
 from stepmark.models.lazy import Lazy
 from stepmark.models.policies import Policy, policy_identity
 from stepmark.models.replies import ReplyFile
@@ -47,9 +46,9 @@ from stepmark.records import ScoreKind
 from stepmark.sampling import Sampled, Sampling, sample
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section, Tile
-from stepmark.show.plots import Lines, Series
+from stepmark.show.plots import Lines
 from stepmark.show.progress import Progress
-from stepmark.show.tables import ABSENT, Align, Table, interval_text
+from stepmark.show.tables import ABSENT, Table
 from stepmark.show.views import ProblemView
 from stepmark.solutions.segmentation import check_way
 from stepmark.store import open_rows
@@ -58,8 +57,6 @@ _TOGETHER = 16
 """Problems that are sampled at once."""
 
 _POLICY = "policy/"
-
-_RIGHT: tuple[Align, ...] = ("right",)
 
 
 def by_problem(sheet: Sheet) -> dict[str, list[CaseScores]]:
@@ -291,30 +288,29 @@ class BestOfN(Evaluation):
             candidate_sets(sheet, verifier, outcomes=outcomes, outcome_tokens=outcome_tokens), counting
         )
         figures = run.figures(items, statistic(items))
-        of_policies = {
-            name.removeprefix(_POLICY): figure for name, figure in figures.items() if name.startswith(_POLICY)
-        }
         writers = {row.case.policy for row in sheet.rows} - {None}
-        tables = (
-            accuracy_table(items, figures),
-            price_plot(items, figures, how),
-            aggregate_plot(items, figures),
-        )
-        more = (price_table(items, figures), undecided_table(items, figures))
-        by_policy = policy_table(of_policies, how)
-        facts = [coverage(items), f"The PRM's choice, where one is named, is by its {how} of step scores."]
-        if len(writers) > 1:
-            facts.append(
-                f"The candidates come from {len(writers)} policies: choosing among them is partly choosing the policy."
-            )
-        if not _counted(sheet):
-            facts.append(
-                "The data does not say how many tokens the policies generated: where the PRM counts tokens, the length of the solutions "
-                "in its tokens stands for them."
-            )
         views = Views(
             title=f"Best of N: {sheet.prm}",
-            facts=(*facts, *refused_votes(sheet.kind)),
+            facts=(
+                coverage(items),
+                f"The PRM's choice, where one is named, is by its {how} of step scores.",
+                *(
+                    [
+                        f"The candidates come from {len(writers)} policies: choosing among them is partly choosing the policy."
+                    ]
+                    if len(writers) > 1
+                    else []
+                ),
+                *(
+                    []
+                    if _counted(sheet)
+                    else [
+                        "The data does not say how many tokens the policies generated: where the PRM counts tokens, the length of the "
+                        "solutions in its tokens stands for them."
+                    ]
+                ),
+                *refused_votes(sheet.kind),
+            ),
             remarks=(INTERVALS,),
             tiles=_tiles(items, figures, how),
             sections=(
@@ -322,18 +318,16 @@ class BestOfN(Evaluation):
                     title="Accuracy",
                     text="How often each way of choosing among N candidates gives a right answer. The oracle is right whenever a right "
                     "candidate is there.",
-                    items=tuple(item for item in tables if item is not None),
+                    items=(accuracy_table(items, figures), price_plot(items, figures, how)),
                 ),
-                Section(title="What it costs", items=tuple(item for item in more if item is not None)),
+                Section(title="What it costs", items=price_tables(items, figures)),
                 Section(
                     title="Length",
                     text="Whether the score follows the length. Beside each aggregate stands correctness itself: what a perfect score "
                     "would show.",
                     items=(length_table(figures),),
                 ),
-                Section(
-                    title="By who wrote the solution", items=(by_policy,) if by_policy is not None else ()
-                ),
+                Section(title="By who wrote the solution", items=policy_tables(figures, how)),
                 Section(title="Examples", items=_examples(sheet, items, how)),
             ),
         )
@@ -450,354 +444,217 @@ def _row(sampled: Sampled, policy: str, verifier: Verifier) -> dict[str, Any]:
     }
 
 
-def _tiles(items: Sequence[Item], figures: Mapping[str, Figure], how: str) -> tuple[Tile, ...]:
+def _tiles(items: Sequence[Item], figures: Figures, how: str) -> list[Tile]:
     most = items[0]["sizes"][-1]
-    wanted = (
-        ("One sample", "accuracy/single/1"),
-        (f"Majority of {most}", f"accuracy/majority/{most}"),
-        (f"Best {how} of {most}", f"accuracy/best {how}/{most}"),
-        (f"Vote by {how}, {most}", f"accuracy/vote {how}/{most}"),
-        (f"Oracle of {most}", f"accuracy/oracle/{most}"),
-    )
-    tiles = []
-    for label, name in wanted:
-        figure = figures.get(name)
-        if figure is None or figure.value is None:
-            continue
-        low, high = figure.low, figure.high
-        detail = "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
-        tiles.append(Tile(label=f"{label}, %", value=f"{100 * figure.value:.1f}", detail=detail))
-    return tuple(tiles)
+    shown_figures = {
+        "One sample": "accuracy/single/1",
+        f"Majority of {most}": f"accuracy/majority/{most}",
+        f"Best {how} of {most}": f"accuracy/best {how}/{most}",
+        f"Vote by {how}, {most}": f"accuracy/vote {how}/{most}",
+        f"Oracle of {most}": f"accuracy/oracle/{most}",
+    }
+    return [tile(f"{label}, %", figures[name]) for label, name in shown_figures.items() if name in figures]
 
 
 def _examples(sheet: Sheet, items: Sequence[Item], how: str) -> tuple[Examples, ...]:
-    sorts: dict[str, tuple[str, list[ProblemView]]] = {
-        "passed over": (f"A right candidate is there, and the highest {how} is of a wrong one", []),
-        "found": ("Few candidates are right, and the PRM chooses one of them", []),
-    }
+    passed, picked = [], []
     for rows, item in zip(by_problem(sheet).values(), items, strict=True):
         best = item["best"].get(how, [])
         truth = [row.case.outcome for row in rows if not row.case.greedy]
         if not best or True not in truth:
             continue
         chosen = rows[best[0]]
-        others = [row for row in rows if row is not chosen and not row.case.greedy]
-        if chosen.case.outcome is False:
-            other = next((row for row in others if row.case.outcome is True), None)
-            sort = "passed over"
-        elif chosen.case.outcome is True and truth.count(True) * 3 <= len(truth):
-            other = next((row for row in others if row.case.outcome is False), None)
-            sort = "found"
-        else:
+        outcome = chosen.case.outcome
+        other = next((row for row in rows if not row.case.greedy and row.case.outcome is (not outcome)), None)
+        if other is None or outcome is None:
             continue
-        if other is not None:
-            sorts[sort][1].append(_pair(chosen, other, sheet, how))
+        if not outcome:
+            passed.append((chosen, other))
+        elif truth.count(True) * 3 <= len(truth):
+            picked.append((chosen, other))
     groups = []
-    for title, views in sorts.values():
-        kept = views if len(views) <= SHOWN else [views[at * len(views) // SHOWN] for at in range(SHOWN)]
-        text = f"{len(kept)} of {len(views):,}: the chosen candidate and another one."
-        groups.append(Examples(title=f"{title} ({len(views):,})", problems=tuple(kept), text=text))
-    return tuple(groups)
+    for title, pairs in (
+        (f"A right candidate is there, and the highest {how} is of a wrong one", passed),
+        ("Few candidates are right, and the PRM chooses one of them", picked),
+    ):
+        views = tuple(_pair(chosen, other, sheet, how) for chosen, other in spread(pairs))
+        text = f"{len(views)} of {len(pairs):,}: the chosen candidate and another one."
+        groups.append(Examples(title=f"{title} ({len(pairs):,})", problems=views, text=text))
+    return tuple(group for group in groups if group.problems)
 
 
 def _pair(chosen: CaseScores, other: CaseScores, sheet: Sheet, how: str) -> ProblemView:
     cards = []
-    for number, (row, said) in enumerate(((chosen, "chosen"), (other, "not chosen")), start=1):
+    for number, (row, place) in enumerate(((chosen, "chosen"), (other, "not chosen")), start=1):
         answer = "" if row.case.answer is None else f", answer {row.case.answer}"
-        note = f"{said}; {'right' if row.case.outcome else 'wrong'}{answer}"
-        first = None if sheet.threshold is None else found_error(row.scores, sheet.threshold)
-        cards.append(card(row, how=how, threshold=sheet.threshold, found=first, note=note, number=number))
-    return replace(problem(chosen, cards[0]), cards=tuple(cards))
+        note = f"{place}; {'right' if row.case.outcome else 'wrong'}{answer}"
+        cards.append(card(row, sheet, note, how=how, number=number))
+    return problem(chosen, *cards)
 
 
-Rows = Sequence[Mapping[str, Any]]
-Found = Figure | Interval
-Figures = Mapping[str, Found]
+def accuracy_table(items: Sequence[Item], figures: Figures) -> Table:
+    """Accuracy of every method at every N, and its lead over the majority vote and its gap to the oracle at the largest."""
+    sizes = items[0]["sizes"]
+    most = sizes[-1]
+    columns = {f"N = {n}": cell(figures, f"accuracy/{{}}/{n}") for n in dict.fromkeys((1, *sizes))}
+    columns[f"Over majority, N = {most}"] = cell(figures, f"over majority/{{}}/{most}")
+    columns[f"Gap to the oracle, N = {most}"] = cell(figures, f"gap/{{}}/{most}")
+    return table_of(
+        "Accuracy by method and N, %",
+        "Method",
+        method_names(items),
+        columns,
+        note=f"Expectations over all subsets of N of a problem's candidates. {coverage(items)}",
+    )
 
 
-def percent(figure: Found | None) -> str:
-    """A share as "81.2 [79.3, 83.0]", in percent."""
-    return words(figure, scale=100.0, digits=1)
-
-
-def words(figure: Found | None, *, scale: float = 1.0, digits: int = 2) -> str:
-    """A figure and its interval; a dash where there is none."""
-    if figure is None:
-        return ABSENT
-    return interval_text(figure.value, figure.low, figure.high, scale=scale, digits=digits)
-
-
-def _sizes(rows: Rows) -> list[int]:
-    return [int(n) for n in rows[0]["sizes"]]
-
-
-def accuracy_table(rows: Rows, figures: Figures) -> Table:
-    """Accuracy of every method at every N, and its selection gap and its lead over the majority vote at the largest."""
-    sizes = _sizes(rows)
-    shown, most = sizes if 1 in sizes else [1, *sizes], sizes[-1]
-    body = []
-    for method in method_names(rows):
-        once = method in {"single", "greedy"}
-        body.append(
-            (
-                method,
-                *(
-                    percent(figures.get(f"accuracy/{method}/{n}")) if not once or n == 1 else ABSENT
-                    for n in shown
-                ),
-                words(figures.get(f"over majority/{method}/{most}"), scale=100, digits=1),
-                percent(figures.get(f"gap/{method}/{most}")) if method != "oracle" else ABSENT,
+def price_tables(items: Sequence[Item], figures: Figures) -> tuple[Table, ...]:
+    """Expected tokens a problem by N, and how often nothing could be chosen or judged; each only where there is something to say."""
+    sizes = [str(n) for n in items[0]["sizes"]]
+    readers = {"policy": "Policy", "prm": "PRM", "outcome": "Outcome model"}
+    columns = {
+        label: cell(figures, f"tokens/{who}/{{}}", scale=1, digits=0)
+        for who, label in readers.items()
+        if f"tokens/{who}/{sizes[-1]}" in figures
+    }
+    tables = []
+    if columns:
+        note = "Means over the problems whose candidates all have a count. A choice by PRM or a weighted vote pays policy and PRM; a majority vote only the policy."
+        tables.append(table_of("Tokens a problem", "N", sizes, columns, note=note))
+    names = [
+        f"{what}/{method}"
+        for what in ("unknown", "nothing")
+        for method in method_names(items)
+        if any(f"{what}/{method}/{n}" in figures for n in sizes)
+    ]
+    if names:
+        tables.append(
+            table_of(
+                "Choices that could not be judged, or not be made, %",
+                "Method",
+                names,
+                {f"N = {n}": cell(figures, f"{{}}/{n}") for n in sizes},
+                note="Unknown ones are left out of the accuracy; where nothing can be chosen, the choice is wrong.",
             )
         )
-    return Table(
-        title="Accuracy by method and N, %",
-        columns=(
-            "Method",
-            *(f"N = {n}" for n in shown),
-            f"Over majority, N = {most}",
-            f"Gap to the oracle, N = {most}",
-        ),
-        rows=tuple(body),
-        note="Expectations over all subsets of N of a problem's candidates. " + coverage(rows),
-    )
-
-
-def coverage(rows: Rows) -> str:
-    """What was counted and what was not, in one sentence."""
-    told = summary(rows)
-    said = [
-        f"{told['counted']} of {told['problems']} problems have at least {_sizes(rows)[-1]} candidates and count",
-        f"{told['candidates']} candidates",
-    ]
-    if told["with greedy"]:
-        said.append(f"greedy: {told['with greedy']} problems")
-    if told["unknown correctness"]:
-        said.append(
-            f"correctness unknown for {told['unknown correctness']}: left out where one of them is chosen"
-        )
-    if told["no answer"]:
-        said.append(f"{told['no answer']} without an answer never vote")
-    unscored = sorted({count for count in told["no score"].values() if count})
-    if unscored:
-        span = f"{unscored[0]}" if len(unscored) == 1 else f"{unscored[0]} to {unscored[-1]}, by aggregate,"
-        said.append(f"{span} without a score cannot be chosen by it")
-    if told["mixed groups"]:
-        said.append(f"{told['mixed groups']} answer groups hold right and wrong candidates")
-    drawn = [f"N = {n}: {used['most']}" for n, used in told["subsets"].items() if not used["exact"]]
-    said.append(
-        f"votes on random subsets ({', '.join(drawn)} a problem)"
-        if drawn
-        else "all subsets of each size counted"
-    )
-    return "; ".join(said) + "."
-
-
-def price_table(rows: Rows, figures: Figures) -> Table | None:
-    """Expected tokens a problem by N, the policy's and the graders' apart; None when nobody counted any."""
-    readers = [
-        (name, who)
-        for name, who in (("Policy", "policy"), ("PRM", "prm"), ("Outcome model", "outcome"))
-        if any(f"tokens/{who}/{n}" in figures for n in _sizes(rows))
-    ]
-    if not readers:
-        return None
-    known = summary(rows)["problems with tokens"]
-    return Table(
-        title="Tokens a problem",
-        columns=("N", *(name for name, _ in readers)),
-        rows=tuple(
-            (str(n), *(words(figures.get(f"tokens/{who}/{n}"), digits=0) for _, who in readers))
-            for n in _sizes(rows)
-        ),
-        note="Means over the problems whose candidates all have a count: "
-        + ", ".join(f"{name} {known[who]}" for name, who in readers)
-        + ". A choice by PRM or a weighted vote pays policy and PRM; a majority vote only the policy.",
-        align=_RIGHT * (1 + len(readers)),
-    )
-
-
-def undecided_table(rows: Rows, figures: Figures) -> Table | None:
-    """Shares of choices of unknown correctness, and of subsets in which nothing can be chosen; None when all are 0."""
-    sizes = _sizes(rows)
-    same: dict[tuple[str, ...], list[str]] = {}  # methods with equal rows share one
-    for what, name in (("unknown", "correctness unknown"), ("nothing", "nothing to choose")):
-        for method in method_names(rows):
-            cells = [figures.get(f"{what}/{method}/{n}") for n in sizes]
-            if any(cell is not None for cell in cells):
-                row = (name, *(percent(cell) if cell else "0.0" for cell in cells))
-                same.setdefault(row, []).append(method)
-    body = [(", ".join(methods), *row) for row, methods in same.items()]
-    if not body:
-        return None
-    return Table(
-        title="Choices that could not be judged, or not be made, %",
-        columns=("Method", "What", *(f"N = {n}" for n in sizes)),
-        rows=tuple(body),
-        align=("left", "left", *_RIGHT * len(sizes)),
-        note="Unknown ones are left out of the accuracy; where nothing can be chosen, the choice is wrong.",
-    )
+    return tuple(tables)
 
 
 def length_table(figures: Figures) -> Table:
-    """Rank correlation of score and length, and how long the chosen solution is, by aggregate."""
-    hows = [*AGGREGATES, "orm", CORRECTNESS]
-    measures = [m for m in MEASURES if f"length/{m}/all" in figures]
-    body = []
-    for measure in measures:
-        for how in hows:
-            rank, over_all, over_right = (
-                figures.get(f"length/{measure}/{what}/{how}")
-                for what in ("spearman", "chosen less all", "chosen less right")
-            )
-            if rank or over_all or over_right:
-                name = "(correctness itself)" if how == CORRECTNESS else how
-                body.append(
-                    (measure, name, words(rank), words(over_all, digits=1), words(over_right, digits=1))
-                )
+    """Rank correlation of score and length, and how much longer the chosen solution is, by aggregate."""
+    names = [
+        f"{measure}/{how}"
+        for measure in MEASURES
+        for how in (*AGGREGATES, "orm", CORRECTNESS)
+        if f"length/{measure}/spearman/{how}" in figures
+    ]
+
+    def of(what: str, digits: int) -> Cell:
+        def text(name: str) -> str:
+            measure, _, how = name.partition("/")
+            return shown(figures.get(f"length/{measure}/{what}/{how}"), scale=1, digits=digits)
+
+        return text
+
     last, chance = figures.get("lowest step is last"), figures.get("lowest step is last, by chance")
     note = "Within each problem, averaged over problems; a dash where scores or lengths never differ."
     if last is not None:
-        note += (
-            f" The lowest step is the last in {percent(last)} % of solutions, {percent(chance)} % by chance."
-        )
-    return Table(
-        title="Length bias",
-        columns=("Length in", "Score", "Rank correlation", "Chosen less mean", "Chosen less mean right one"),
-        rows=tuple(body),
+        note += f" The lowest step is the last in {shown(last)} % of solutions, {shown(chance)} % by chance."
+    return table_of(
+        "Length bias",
+        "Length in",
+        names,
+        {
+            "Score": lambda name: name.partition("/")[2].replace(CORRECTNESS, "(correctness itself)"),
+            "Rank correlation": of("spearman", 2),
+            "Chosen less mean": of("longer", 1),
+        },
+        label=lambda name: name.partition("/")[0],
+        left=2,
         note=note,
-        align=("left", "left", "right", "right", "right"),
     )
 
 
-def policy_table(figures: Figures, aggregate: str) -> Table | None:
-    """Each policy: its candidates, accuracy, mean score and AUC of the score; None when no policy is named.
-
-    Args:
-        figures: intervals of `policy_statistic`.
-        aggregate: whose score is shown.
-    """
-    names = [name.removesuffix("/accuracy") for name in figures if name.endswith("/accuracy")]
+def policy_tables(figures: Figures, how: str) -> tuple[Table, ...]:
+    """Each policy: its candidates, accuracy, mean score and AUC of the score; none when no policy is named."""
+    ending = "/accuracy"
+    names = [
+        name.removeprefix(_POLICY).removesuffix(ending)
+        for name in figures
+        if name.startswith(_POLICY) and name.endswith(ending)
+    ]
     if not names:
-        return None
+        return ()
+    names.sort(key=lambda name: (-(figures[f"{_POLICY}{name}{ending}"].value or 0.0), name))
 
-    def value(policy: str) -> float:
-        found = figures[f"{policy}/accuracy"].value
-        return -1.0 if found is None else found
+    def count(name: str) -> str:
+        value = figures[f"{_POLICY}{name}/candidates"].value
+        return ABSENT if value is None else f"{value:,.0f}"
 
-    return Table(
-        title=f"By policy ({aggregate})",
-        columns=("Policy", "Candidates", "Accuracy, %", "Mean score", "AUC within the policy"),
-        rows=tuple(
-            (
-                policy,
-                words(Interval(value=figures[f"{policy}/candidates"].value, low=None, high=None), digits=0),
-                percent(figures[f"{policy}/accuracy"]),
-                words(figures.get(f"{policy}/score/{aggregate}"), digits=3),
-                words(figures.get(f"{policy}/auc/{aggregate}"), digits=3),
-            )
-            for policy in sorted(names, key=lambda name: (-value(name), name))
+    return (
+        table_of(
+            f"By policy ({how})",
+            "Policy",
+            names,
+            {
+                "Candidates": count,
+                "Accuracy, %": cell(figures, f"{_POLICY}{{}}{ending}"),
+                "Mean score": cell(figures, f"{_POLICY}{{}}/score/{how}", scale=1, digits=3),
+                "AUC within the policy": cell(figures, f"{_POLICY}{{}}/auc/{how}", scale=1, digits=3),
+            },
+            note="AUC: how often a right candidate scores above a wrong one of the same policy.",
         ),
-        note="AUC: how often a right candidate scores above a wrong one of the same policy.",
     )
 
 
-def readers_of(method: str) -> tuple[str, ...]:
-    """Whose tokens a method pays: names of `tokens/WHO/N`."""
-    if method == "greedy":
-        return ("greedy",)
-    if method == "best orm":
-        return ("policy", "outcome")
-    return ("policy", "prm") if method.startswith(("best ", "vote ")) else ("policy",)
-
-
-def price_plot(rows: Rows, figures: Figures, aggregate: str) -> Lines:
-    """Accuracy against the tokens that each method pays in all, with bands; against N where they were not counted.
+def price_plot(items: Sequence[Item], figures: Figures, how: str) -> Lines:
+    """Accuracy against the tokens that each method pays in all; against N where they were not counted.
 
     Args:
-        rows: the items.
-        figures: intervals of `statistic`.
-        aggregate: whose choice and weighted vote are drawn: the PRM's own, named before looking at the accuracy. All
-            aggregates are in `aggregate_plot`.
+        items: one a problem.
+        figures: by name.
+        how: the aggregate whose choice and weighted vote are drawn.
     """
-    methods = [
-        method
-        for method in method_names(rows)
-        if method
-        in {"greedy", "single", "majority", f"best {aggregate}", "best orm", f"vote {aggregate}", "oracle"}
-    ]
-    counted = [m for m in methods if all(_tokens(figures, m, n) is not None for n in _sizes_of(rows, m))]
-    in_tokens = "single" in counted
-    left_out = [method for method in methods if method not in counted]
-    drawn = [
-        _series(rows, figures, method, in_tokens=in_tokens) for method in (counted if in_tokens else methods)
-    ]
-    note = "" if not left_out else f"Tokens were not counted for: {', '.join(left_out)}."
+    drawn = {"greedy", "single", "majority", f"best {how}", "best orm", f"vote {how}", "oracle"}
+    points: dict[str, list[tuple[float | None, int, Figure]]] = {}
+    for method in method_names(items):
+        for n in [1] if method in {"single", "greedy"} else items[0]["sizes"]:
+            accuracy = figures.get(f"accuracy/{method}/{n}")
+            if method in drawn and accuracy is not None and accuracy.value is not None:
+                points.setdefault(method, []).append((_tokens(figures, method, n), n, accuracy))
+    in_tokens = all(tokens is not None for tokens, _, _ in points.get("single", [(None, 1, None)]))
+    series = []
+    for method, of in points.items():
+        if in_tokens and any(tokens is None for tokens, _, _ in of):
+            continue  # a method whose tokens nobody counted has no place on this axis
+        line = series_of(method, [figure for _, _, figure in of])
+        xs = tuple(float(tokens if in_tokens and tokens is not None else n) for tokens, n, _ in of)
+        series.append(replace(line, x=xs))
     return Lines(
         title="Accuracy against " + ("tokens" if in_tokens else "N"),
         x_label="Tokens a problem: policy and graders" if in_tokens else "N",
         y_label="Accuracy, %",
-        series=tuple(one for one in drawn if one.y),
+        series=tuple(series),
         log_x=True,
-        note=note,
     )
 
 
 def _tokens(figures: Figures, method: str, n: int) -> float | None:
     """What the method pays in all; None where a part of it was not counted."""
-    found = [figures.get(f"tokens/{who}/{n}") for who in readers_of(method)]
-    values = [one.value for one in found if one is not None and one.value is not None]
-    return sum(values) if len(values) == len(found) and sum(values) > 0 else None
+    if method == "greedy":
+        readers: tuple[str, ...] = ("greedy",)
+    elif method == "best orm":
+        readers = ("policy", "outcome")
+    else:
+        readers = ("policy", "prm") if method.startswith(("best ", "vote ")) else ("policy",)
+    values = [figure.value if (figure := figures.get(f"tokens/{who}/{n}")) else None for who in readers]
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) and sum(known) > 0 else None
 
 
-def _sizes_of(rows: Rows, method: str) -> list[int]:
-    return [1] if method in {"single", "greedy"} else _sizes(rows)
-
-
-def aggregate_plot(rows: Rows, figures: Figures) -> Lines | None:
-    """Accuracy of the best by each aggregate against N; None without step scores."""
-    methods = [m for m in method_names(rows) if m.startswith("best ") and m != "best orm"]
-    if not methods:
-        return None
-    return Lines(
-        title="Best of N by aggregate",
-        x_label="N",
-        y_label="Accuracy, %",
-        # Without bands: seven of them over each other hide the lines.
-        series=tuple(
-            replace(_series(rows, figures, method, in_tokens=False), low=None, high=None)
-            for method in methods
-        ),
-        log_x=True,
-        note="Intervals are in the table. Choosing the aggregate by this plot and reporting its accuracy from the same data flatters it.",
-    )
-
-
-def _series(rows: Rows, figures: Figures, method: str, *, in_tokens: bool) -> Series:
-    cells = [(n, figures.get(f"accuracy/{method}/{n}")) for n in _sizes_of(rows, method)]
-    known = [(n, cell) for n, cell in cells if cell is not None and cell.value is not None]
-
-    def x(n: int) -> float:
-        paid = _tokens(figures, method, n) if in_tokens else None
-        return float(n) if paid is None else paid
-
-    def scaled(value: float | None) -> float | None:
-        return None if value is None else 100.0 * value
-
-    return Series(
-        name=method,
-        x=tuple(x(n) for n, _ in known),
-        y=tuple(scaled(cell.value) for _, cell in known),
-        low=tuple(scaled(cell.low) for _, cell in known),
-        high=tuple(scaled(cell.high) for _, cell in known),
-    )
-
-
-def refused_votes(kind: ScoreKind | None, names: Sequence[str] = AGGREGATES) -> tuple[str, ...]:
+def refused_votes(kind: ScoreKind) -> tuple[str, ...]:
     """Sentences that say which weighted votes are left out, and why."""
-    if kind is None:
-        return ()
-    if kind != "probability":
-        return (f"No weighted votes: {vote_refusal(names[0], kind)}.",)
-    return tuple(
-        f"No vote weighted by {how}: {why}." for how in names if (why := vote_refusal(how, kind)) is not None
-    )
+    refusals = {how: why for how in AGGREGATES if (why := vote_refusal(how, kind)) is not None}
+    if len(refusals) == len(AGGREGATES):
+        return (f"No weighted votes: {refusals[AGGREGATES[0]]}.",)
+    return tuple(f"No vote weighted by {how}: {why}." for how, why in refusals.items())

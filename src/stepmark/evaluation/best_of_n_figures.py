@@ -21,7 +21,7 @@ Length bias: whether the score follows the length, and where the lowest step fal
 A product of step scores falls with every step, a maximum rises: the aggregate alone favours short or long solutions,
 whatever the PRM knows. So, within each problem (problems differ in length, which would mix in), and on average over
 problems: the rank correlation of score and length, beside that of correctness and length, which is what a perfect
-score would show; and how long the chosen solution is against all and against the right ones.
+score would show; and how much longer the chosen solution is than the mean.
 
 A PRM whose lowest step is mostly the last one has drifted into an outcome reward model (Zhang et al. 2025, "The
 Lessons of Developing Process Reward Models", arXiv 2501.07301, section 4); the share that chance would give, the mean
@@ -56,7 +56,7 @@ What cannot be known is counted and never guessed:
   the same problems (`summary` says how many).
 
 The work is done once a problem (`items`); every figure is then a ratio of two means over problems, so a bootstrap
-over problems is a matrix product (`figures`).
+over problems is a matrix product (`statistic`).
 """
 
 from __future__ import annotations
@@ -284,59 +284,47 @@ def spearman(x: Floats, y: Floats) -> float | None:
 
 
 def length_of(
-    *,
-    steps: Sequence[Sequence[float | None] | None],
-    tokens: Sequence[int | None],
-    characters: Sequence[int | None],
-    correct: Sequence[bool | None],
-    scores: Mapping[str, Floats],
-    chosen: Mapping[str, Floats],
+    pool: Sequence[Candidate], scores: Mapping[str, Floats], chosen: Mapping[str, Floats]
 ) -> dict[str, Any]:
     """The lengths of one problem's candidates, JSON-able.
 
     Args:
-        steps: step scores of each candidate, None for one that was not graded.
-        tokens: generated tokens of each.
-        characters: characters of each.
-        correct: correctness of each.
+        pool: the candidates.
         scores: aggregate -> score of each, NaN where there is none.
         chosen: aggregate -> the probability that each is the best of all.
 
     Returns:
-        For each of `MEASURES`: {`all`, `right`: mean length of the candidates whose length is known, and of the right
-        ones among them; `by`: aggregate -> {`spearman`, `chosen`: expected length of the best of all}}, each None
-        where it is not defined; and `lowest`: {`solutions` with at least two steps, all scored; `last`: how many have
+        For each of `MEASURES`: aggregate -> {`spearman`; `longer`: expected length of the best of all, less the mean},
+        each None where it is not defined; and `lowest`: {`solutions` with at least two steps, all scored; `last`: how many have
         their lowest step last (one of k equally low steps counts 1/k); `chance`: the sum of 1 / steps}.
     """
-    found: dict[str, Any] = {}
-    right = np.array([value is True for value in correct])
-    truth = np.array([math.nan if value is None else float(value) for value in correct])
-    counts = [None if one is None or len(one) == 0 else len(one) for one in steps]
-    for measure, values in zip(MEASURES, (counts, tokens, characters), strict=True):
+    truth = np.array([math.nan if one.correct is None else float(one.correct) for one in pool])
+    steps = [None if one.steps is None else one.steps.scores for one in pool]
+    columns = (
+        [len(one) if one else None for one in steps],
+        [one.tokens for one in pool],
+        [one.characters for one in pool],
+    )
+    lengths: dict[str, Any] = {}
+    for measure, values in zip(MEASURES, columns, strict=True):
         length = np.array([math.nan if value is None else float(value) for value in values])
         known = ~np.isnan(length)
-        by: dict[str, Any] = {}
+        lengths[measure] = {}
         for how, score in {**scores, CORRECTNESS: truth}.items():
             both = known & ~np.isnan(score)
             share = chosen.get(how)
-            by[how] = {
+            lengths[measure][how] = {
                 "spearman": spearman(score[both], length[both]),
-                "chosen": None if share is None else _expected(share, length),
+                "longer": None if share is None else _longer(share, length),
             }
-        found[measure] = {"all": _mean(length[known]), "right": _mean(length[known & right]), "by": by}
-    found["lowest"] = _lowest(steps)
-    return found
+    return lengths | {"lowest": _lowest(steps)}
 
 
-def _expected(share: Floats, length: Floats) -> float | None:
-    picked = share > 0
+def _longer(share: Floats, length: Floats) -> float | None:
+    picked, known = share > 0, ~np.isnan(length)
     if not picked.any() or np.isnan(length[picked]).any():
         return None
-    return float(share[picked] @ length[picked] / share[picked].sum())
-
-
-def _mean(values: Floats) -> float | None:
-    return float(values.mean()) if len(values) else None
+    return float(share[picked] @ length[picked] / share[picked].sum() - length[known].mean())
 
 
 def _lowest(steps: Sequence[Sequence[float | None] | None]) -> dict[str, float]:
@@ -353,56 +341,31 @@ def _lowest(steps: Sequence[Sequence[float | None] | None]) -> dict[str, float]:
 
 
 def length_ratios(rows: Sequence[Mapping[str, Any] | None]) -> dict[str, tuple[list[float], list[float]]]:
-    """Figures over problems as numerator and denominator columns.
+    """Figures over problems as numerator and denominator columns; one that is defined for no problem is left out.
 
-    Names (MEASURE as in `MEASURES`, HOW an aggregate, `orm`, or `correct`):
-
-    - `length/MEASURE/all`, `length/MEASURE/right`: mean over the problems where it is defined;
-    - `length/MEASURE/spearman/HOW`: mean of the problems' rank correlations;
-    - `length/MEASURE/chosen/HOW`, and `… chosen less all/HOW`, `… chosen less right/HOW`: the difference within a
-      problem, over the problems that have both;
-    - `lowest step is last` and `lowest step is last, by chance`: shares of solutions.
-
-    A figure that is defined for no problem is left out.
+    `length/MEASURE/spearman/HOW` and `length/MEASURE/longer/HOW`: means over problems; HOW is an aggregate, `orm`, or `correct`.
+    `lowest step is last`, and the same `, by chance`: shares of solutions.
 
     Args:
         rows: what `length_of` made, None for a problem that does not count.
     """
-    found: dict[str, tuple[list[float], list[float]]] = {}
-
-    def put(name: str, values: list[float | None]) -> None:
-        if any(value is not None for value in values):
-            found[name] = ([value or 0.0 for value in values], [float(value is not None) for value in values])
-
-    hows = list(dict.fromkeys(how for row in rows if row for how in row[MEASURES[0]]["by"]))
+    ratios: dict[str, tuple[list[float], list[float]]] = {}
+    hows = list(dict.fromkeys(how for row in rows if row for how in row[MEASURES[0]]))
     for measure in MEASURES:
-        cells = [None if row is None else row[measure] for row in rows]
-        for which in ("all", "right"):
-            put(f"length/{measure}/{which}", [None if c is None else c[which] for c in cells])
-        for how in hows:
-            put(
-                f"length/{measure}/spearman/{how}",
-                [None if c is None else c["by"][how]["spearman"] for c in cells],
-            )
-            put(
-                f"length/{measure}/chosen/{how}",
-                [None if c is None else c["by"][how]["chosen"] for c in cells],
-            )
-            for which in ("all", "right"):
-                put(
-                    f"length/{measure}/chosen less {which}/{how}",
-                    [None if c is None else _less(c["by"][how]["chosen"], c[which]) for c in cells],
-                )
+        for what in ("spearman", "longer"):
+            for how in hows:
+                values = [None if row is None else row[measure][how][what] for row in rows]
+                if any(value is not None for value in values):
+                    ratios[f"length/{measure}/{what}/{how}"] = (
+                        [value or 0.0 for value in values],
+                        [float(value is not None) for value in values],
+                    )
     lowest = [{"solutions": 0, "last": 0.0, "chance": 0.0} if row is None else row["lowest"] for row in rows]
     if any(one["solutions"] for one in lowest):
         solutions = [float(one["solutions"]) for one in lowest]
-        found["lowest step is last"] = ([one["last"] for one in lowest], solutions)
-        found["lowest step is last, by chance"] = ([one["chance"] for one in lowest], solutions)
-    return found
-
-
-def _less(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a - b
+        ratios["lowest step is last"] = ([one["last"] for one in lowest], solutions)
+        ratios["lowest step is last, by chance"] = ([one["chance"] for one in lowest], solutions)
+    return ratios
 
 
 Item = dict[str, Any]
@@ -447,14 +410,14 @@ def common_sizes(sets: Sequence[CandidateSet]) -> tuple[int, ...]:
 def items(sets: Sequence[CandidateSet], settings: Counting | None = None) -> list[Item]:
     """One JSON-able row a problem, from which `figures` makes everything.
 
-        Keys: `id` and `problem`; `candidates` (M, without the greedy one); `sizes` (the N); `counted` (M is at least the largest N);
+    Keys: `id` and `problem`; `candidates` (M, without the greedy one); `sizes` (the N); `counted` (M is at least the largest N);
     `methods`: name -> {`right`, `unknown`, `nothing`}, each a list along `sizes` (`single` and `greedy`: one number);
     `subsets`: N -> {`count`, `exact`} of the votes; `tokens`: {`policy`, `prm`, `outcome`, `greedy`}: the mean a
     candidate, None when one is not known, and `prm once` a problem; `missing`: counts of candidates without
     `correct`, `answer`, and a score by aggregate, and `mixed groups` of answers both right and wrong; `pool`: the
     candidates' policy, correctness, and scores by aggregate (infinite ones as "inf" and "-inf", which JSON has no
     number for); `best`: aggregate -> positions in the set of the best of all; `length`: see
-    `stepmark.evaluation.best_of_n_figures`.
+    `length_of`.
 
     Raises:
         InputError: no problems, a problem without samples, two problems with one id, two greedy candidates, an
@@ -529,11 +492,11 @@ def _item(one: CandidateSet, sizes: tuple[int, ...], has: _Has, settings: Counti
         "methods": methods,
         "subsets": used,
         "tokens": {
-            "policy": _best_of_n_items_mean([c.tokens for c in pool]),
-            "prm": _best_of_n_items_mean([c.prm_tokens for c in pool]),
+            "policy": _mean_of([c.tokens for c in pool]),
+            "prm": _mean_of([c.prm_tokens for c in pool]),
             "prm once": one.prm_once,
-            "outcome": _best_of_n_items_mean([c.outcome_tokens for c in pool]),
-            "greedy": _best_of_n_items_mean([c.tokens for c in greedy]),
+            "outcome": _mean_of([c.outcome_tokens for c in pool]),
+            "greedy": _mean_of([c.tokens for c in greedy]),
         },
         "missing": {
             "correct": int(unknown.sum()),
@@ -550,14 +513,7 @@ def _item(one: CandidateSet, sizes: tuple[int, ...], has: _Has, settings: Counti
             "scores": {how: [_plain(v) for v in values] for how, values in by_score.items()},
         },
         "best": {how: [positions[i] for i in np.flatnonzero(share)] for how, share in everything.items()},
-        "length": length_of(
-            steps=[None if c.steps is None else c.steps.scores for c in pool],
-            tokens=[c.tokens for c in pool],
-            characters=[c.characters for c in pool],
-            correct=[c.correct for c in pool],
-            scores=by_score,
-            chosen=everything,
-        ),
+        "length": length_of(pool, by_score, everything),
     }
 
 
@@ -604,7 +560,7 @@ def _along(chosen: list[Chosen]) -> dict[str, list[float]]:
     }
 
 
-def _best_of_n_items_mean(values: Sequence[int | None]) -> float | None:
+def _mean_of(values: Sequence[int | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
@@ -616,9 +572,9 @@ def _plain(score: float) -> float | str | None:
 
 
 def statistic(rows: Sequence[Mapping[str, Any]]) -> Callable[[Floats], dict[str, Floats]]:
-    """`figures` of these rows as a function of the weights alone: what a bootstrap calls again and again.
+    """The figures of these rows as a function of the weights of problems.
 
-    Figures, by name (N is a size, METHOD as in the table of this module):
+    By name; N is a size, METHOD as in the table of this module:
 
     - `accuracy/METHOD/N`: right / (right + wrong), in [0, 1];
     - `gap/METHOD/N`: the selection gap, accuracy of the oracle less that of the method;
@@ -626,7 +582,7 @@ def statistic(rows: Sequence[Mapping[str, Any]]) -> Callable[[Floats], dict[str,
     - `unknown/METHOD/N`, `nothing/METHOD/N`: shares of choices, only where they are not all 0;
     - `tokens/policy/N`, `tokens/prm/N`, `tokens/outcome/N`, `tokens/greedy/1`: expected tokens a problem, over the
       problems that know them; absent when none does;
-    - `length/…` and `lowest step is last`: `stepmark.evaluation.best_of_n_figures.length_ratios`.
+    - `length/…` and `lowest step is last`: see `length_ratios`.
     """
     counted = [row["counted"] for row in rows]
     sizes = [int(n) for n in rows[0]["sizes"]]
@@ -675,20 +631,6 @@ def statistic(rows: Sequence[Mapping[str, Any]]) -> Callable[[Floats], dict[str,
     return compute
 
 
-def figures(rows: Sequence[Mapping[str, Any]], weights: Floats) -> dict[str, Floats]:
-    """Every figure under each of B weightings of the n problems.
-
-    Args:
-        rows: what `items` made.
-        weights: shape (B, n), at least 0: how often each problem counts. A row of ones gives the figures
-            themselves; draws with replacement give a bootstrap.
-
-    Returns:
-        name -> shape (B,); NaN where the weighting leaves nothing to divide by. Names: see `statistic`.
-    """
-    return statistic(rows)(weights)
-
-
 def method_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The methods that these rows hold, in the order of the table of this module."""
     found = {method for row in rows for method in row["methods"]}
@@ -698,37 +640,32 @@ def method_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [method for method in order if method in found]
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What was counted and what could not be: the numbers that stand beside the figures.
-
-    `problems`, `counted` (with enough candidates for the largest N), `with greedy`; of the counted ones, numbers of
-    `candidates`, `unknown correctness`, `no answer`, `mixed groups` (answers that are right here and wrong there: the
-    grouping and the checker disagree), `no score` by aggregate; `subsets` by N: how many stand for a
-    vote and whether they are all; `problems with tokens` by reader.
-    """
+def coverage(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What was counted and what could not be, in one sentence."""
     used = [row for row in rows if row["counted"]]
-    return {
-        "problems": len(rows),
-        "counted": len(used),
-        "with greedy": sum("greedy" in row["methods"] for row in used),
-        "candidates": sum(row["candidates"] for row in used),
-        "unknown correctness": sum(row["missing"]["correct"] for row in used),
-        "no answer": sum(row["missing"]["answer"] for row in used),
-        "mixed groups": sum(row["missing"]["mixed groups"] for row in used),
-        "no score": {
-            how: sum(row["missing"]["scores"][how] for row in used) for how in used[0]["missing"]["scores"]
-        },
-        "subsets": {
-            n: {
-                "most": max(row["subsets"][n]["count"] for row in used),
-                "exact": all(row["subsets"][n]["exact"] for row in used),
-            }
-            for n in used[0]["subsets"]
-        },
-        "problems with tokens": {
-            who: sum(row["tokens"][who] is not None for row in used) for who in ("policy", "prm", "outcome")
-        },
+    greedy = sum("greedy" in row["methods"] for row in used)
+    missing = {key: sum(row["missing"][key] for row in used) for key in ("correct", "answer", "mixed groups")}
+    unscored = [sum(row["missing"]["scores"][how] for row in used) for how in used[0]["missing"]["scores"]]
+    drawn = {
+        n: max(row["subsets"][n]["count"] for row in used)
+        for n in used[0]["subsets"]
+        if not all(row["subsets"][n]["exact"] for row in used)
     }
+    parts = [
+        f"{len(used)} of {len(rows)} problems have at least {rows[0]['sizes'][-1]} candidates and count",
+        f"{sum(row['candidates'] for row in used)} candidates",
+        f"greedy: {greedy} problems" * bool(greedy),
+        f"correctness unknown for {missing['correct']}: left out where one of them is chosen"
+        * bool(missing["correct"]),
+        f"{missing['answer']} without an answer never vote" * bool(missing["answer"]),
+        f"up to {max(unscored, default=0)} without a score cannot be chosen by it" * any(unscored),
+        f"{missing['mixed groups']} answer groups hold right and wrong candidates"
+        * bool(missing["mixed groups"]),
+        f"votes on random subsets ({', '.join(f'N = {n}: {count}' for n, count in drawn.items())} a problem)"
+        if drawn
+        else "all subsets of each size counted",
+    ]
+    return "; ".join(part for part in parts if part) + "."
 
 
 def policy_statistic(rows: Sequence[Mapping[str, Any]]) -> Callable[[Floats], dict[str, Floats]]:

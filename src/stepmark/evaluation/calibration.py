@@ -14,7 +14,6 @@ from stepmark.evaluation.calibration_figures import (
     FITTED,
     MAPS,
     MEASURED,
-    POSITIONS,
     Facet,
     Maps,
     Split,
@@ -34,20 +33,18 @@ from stepmark.evaluation.calibration_figures import (
 )
 from stepmark.evaluation.cases import Case, Neutral, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
-from stepmark.evaluation.examples import card, problem, unreadable
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import Sheet, score_lengths
 from stepmark.evaluation.sources import read_cases, read_prmbench
+from stepmark.evaluation.views import Cell, Figures, card, cell, problem, table_of, tile, unreadable
 from stepmark.metrics.binary import reliability
-from stepmark.metrics.first_error import found_error
-from stepmark.metrics.intervals import Interval, Statistic, bootstrap
+from stepmark.metrics.intervals import Statistic, bootstrap
 from stepmark.models.lazy import Lazy
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section, Tile
 from stepmark.show.evaluation import Item as Shown
-from stepmark.show.plots import Bars, Bin, Reliability, Series
-from stepmark.show.tables import ABSENT, Align, Table, interval_text
-from stepmark.show.views import ProblemView
+from stepmark.show.plots import Bin, Reliability
+from stepmark.show.tables import ABSENT, Table, interval_text
 from stepmark.store import read_rows
 
 if TYPE_CHECKING:
@@ -55,21 +52,6 @@ if TYPE_CHECKING:
 
 _OF = {"steps": "steps", "outcome": "solutions"}
 Facets = Mapping[tuple[str, str], Facet]
-Figures = Mapping[str, Figure]
-
-_COLUMNS = (
-    "Count",
-    "Share right (%)",
-    "Mean score (%)",
-    "Gap (points)",
-    "AUC (%)",
-    "Brier",
-    "ECE (%)",
-    "Floor (%)",
-)
-_SCALED = (0, 2, 3, 4, 5, 6)
-"""The columns of the scaling table."""
-_RIGHT: Align = "right"
 _HEADINGS = {"steps": "Steps", "outcome": "Outcomes"}
 
 _SHOWN = 5
@@ -229,8 +211,8 @@ class Calibration(Evaluation):
                 item["counts"] = not (split.apart and item["role"] == FITTED)
             maps = {target: fit(items, target) for target in targets}
             apply(items, maps)
-        found: dict[tuple[str, str], Facet] = {(facet.target, facet.name): facet for facet in facets(items)}
-        figures = run.figures(items, statistic(items), {} if split is None else _policies(found, split))
+        parts: dict[tuple[str, str], Facet] = {(facet.target, facet.name): facet for facet in facets(items)}
+        figures = run.figures(items, statistic(items), {} if split is None else _policies(parts, split))
         views = Views(
             title=f"Calibration: {sheet.prm}",
             facts=(
@@ -242,8 +224,8 @@ class Calibration(Evaluation):
             remarks=(
                 INTERVALS if split is None else f"{INTERVALS[:-1]}; a fitted map is held fixed in them.",
             ),
-            tiles=[tile for target in targets for tile in _tiles(target, figures)],
-            sections=_sections(sheet, items, targets, found, figures, maps, split, how, run),
+            tiles=[one for target in targets for one in _tiles(target, figures)],
+            sections=_sections(sheet, items, targets, parts, figures, maps, split, how, run),
         )
         result = run.result(
             self,
@@ -259,10 +241,10 @@ class Calibration(Evaluation):
         return result, maps
 
 
-def _policies(found: Mapping[tuple[str, str], Facet], split: Split) -> dict[str, str]:
+def _policies(parts: Facets, split: Split) -> dict[str, str]:
     """What a facet's map was fitted on."""
     policies = {}
-    for target, name in found:
+    for target, name in parts:
         if name.startswith("measured, "):
             policies[f"{target}/{name}"] = f"fitted on {split.words}, measured on the rest"
         elif name.startswith(FITTED):
@@ -274,109 +256,62 @@ def _sections(
     sheet: Sheet,
     items: Sequence[Item],
     targets: Sequence[Target],
-    found: Mapping[tuple[str, str], Facet],
+    parts: Facets,
     figures: Figures,
     maps: Mapping[Target, Maps],
     split: Split | None,
     how: str,
     run: Run,
 ) -> list[Section]:
-    sections: list[Section] = []
     first: list[Shown] = []
     if split is not None:
-        first += [scaling_table(target, found, figures, maps[target], split) for target in targets]
-    first += [headline(target, found, figures, how=how) for target in targets]
+        first += [scaling_table(target, parts, figures, maps[target], split) for target in targets]
     for target in targets:
-        first += _diagrams(found[target, "all"], items, run.resamples, run.seed)
-    sections.append(
+        title = "Steps" if target == "steps" else f"Outcomes (the {how} of the steps)"
+        names = [name for of, name in parts if of == target and (name == "all" or name.startswith("group "))]
+        first.append(facet_table(f"Calibration: {title}", "", target, names, parts, figures))
+    views = ["all"] if split is None else ["all", *(f"measured, {view}" for view in ("before", *MAPS))]
+    facets_shown = [parts[target, view] for target in targets for view in views if (target, view) in parts]
+    reliable = [facet for facet in facets_shown if facet.probability and len(facet)]
+    diagrams = [reliability_plot(facet, items, run) for facet in reliable]
+    sections = [
         Section(
             title="Figures",
             text="ECE: the distance of mean score and share that is right, averaged over the bins of equal width; biased upwards where they "
             "hold few, and its interval more so, which may lie above it. Floor: about what a calibrated PRM would show on as "
             "many, were they independent. Gap: mean score less share right, over 0 where the PRM is too confident.",
-            items=tuple(first),
+            items=(*first, *diagrams),
         )
-    )
+    ]
     for target in targets:
-        parts = breakdown(target, found, figures)
-        if parts:
-            note = _DIFFICULTY if any(name.startswith("difficulty ") for _, name in found) else ""
-            sections.append(Section(title=_PARTS[target], text=note, items=tuple(parts)))
-    if split is not None:
-        sections.append(_after(targets, found, items, split, run.resamples, run.seed))
-    sections.append(
-        Section(
-            title="Bins",
-            items=tuple(
-                reliability_table(found[target, "all"], items, run.resamples, run.seed)
-                for target in targets
-                if found[target, "all"].probability
-            ),
-        )
-    )
+        tables: list[Shown] = []
+        for key in ("position", "policy", "difficulty"):
+            names = [name for of, name in parts if of == target and name.startswith(f"{key} ")]
+            if len(names) > 1:
+                title = f"{_HEADINGS[target]} by {key}"
+                tables.append(facet_table(title, key, target, names, parts, figures))
+        sections.append(Section(title=f"{_HEADINGS[target]} by part", items=tuple(tables)))
     sections.append(Section(title="Examples", items=examples(sheet, items, targets)))
     return sections
 
 
-_PARTS = {
-    "steps": "Steps, by what they are part of",
-    "outcome": "Outcomes, by what they are part of",
-}
-
-_DIFFICULTY = "Difficulty: as the data names it; where it does not, thirds by the share of right ones among the problem's other candidates."
-
-
-def _diagrams(facet: Facet, items: Sequence[Item], resamples: int, seed: int) -> list[Shown]:
-    return (
-        [
-            reliability_plot(
-                facet, items, resamples, seed, title=f"Reliability: {_OF[facet.target]}, as scored"
-            )
-        ]
-        if facet.probability and len(facet)
-        else []
-    )
-
-
-def _after(
-    targets: Sequence[Target],
-    found: Mapping[tuple[str, str], Facet],
-    items: Sequence[Item],
-    split: Split,
-    resamples: int,
-    seed: int,
-) -> Section:
-    shown_ = []
-    for target in targets:
-        for view in ("before", "temperature", "platt"):
-            facet = found.get((target, f"measured, {view}"))
-            if facet is not None and facet.probability and len(facet):
-                title = f"{_OF[target].capitalize()}, {'before' if view == 'before' else 'after ' + view}"
-                shown_.append(reliability_plot(facet, items, resamples, seed, title=title))
-    return Section(
-        title="Before and after scaling",
-        text=f"Fitted on {split.words}, measured on the rest. A map with a positive scale keeps the order of the scores, hence AUC.",
-        items=tuple(shown_),
-    )
-
-
 def _counted(items: Sequence[Item], targets: Sequence[Target], how: str) -> list[str]:
     inside = [item for item in items if item["counts"]]
-    said = [f"{len(inside):,} solutions of {len({item['problem'] for item in inside}):,} problems."]
+    parts = [f"{len(inside):,} solutions of {len({item['problem'] for item in inside}):,} problems."]
     if "steps" in targets:
-        said.append("Steps: the score of every judged step against its label.")
+        parts.append("Steps: the score of every judged step against its label.")
     if "outcome" in targets:
-        said.append(f"Outcome: the {how} of a solution's steps against whether its answer is right.")
+        parts.append(f"Outcome: the {how} of a solution's steps against whether its answer is right.")
     if inside and inside[0]["kind"] != "probability":
-        said.append(
+        parts.append(
             f"The scores are of the kind {inside[0]['kind']}, no probabilities: only AUC is defined, and the rest once a map is "
             "fitted (`fit`, `fit_share`)."
         )
-    return [" ".join(said)]
+    return [" ".join(parts)]
 
 
 def _left_out(sheet: Sheet, items: Sequence[Item], targets: Sequence[Target]) -> list[str]:
-    said = unreadable(sheet, "and are in no figure")
+    facts = unreadable(sheet, "and are in no figure")
     for target in targets:
         pairs = [
             pair
@@ -387,178 +322,119 @@ def _left_out(sheet: Sheet, items: Sequence[Item], targets: Sequence[Target]) ->
         unjudged = sum(label is None for _, label in pairs)
         unread = sum(score is None and label is not None for score, label in pairs)
         if unjudged:
-            said.append(
+            facts.append(
                 f"{unjudged:,} of {len(pairs):,} {_OF[target]} have no label and are in no figure"
                 + (" (such as steps after the first error)." if target == "steps" else ".")
             )
         if unread:
-            said.append(f"{unread:,} {_OF[target]} have a label and no score, and are in no figure.")
-    return said
+            facts.append(f"{unread:,} {_OF[target]} have a label and no score, and are in no figure.")
+    return facts
 
 
 def _fitted(maps: Mapping[Target, Maps], split: Split | None) -> list[str]:
     if split is None:
         return []
-    said = []
+    facts = []
     for target, one in maps.items():
         warmth = (
             f"temperature {one.temperature:.4g}"
             if one.temperature is not None
             else f"no temperature ({one.no_temperature})"
         )
-        said.append(
+        facts.append(
             f"Fitted for {target} on {split.words} ({one.count:,} scores): {warmth}; Platt scale {one.scale:.4g}, shift "
             f"{one.shift:+.4g}."
         )
         if one.scale <= 0:
-            said.append(
+            facts.append(
                 f"On {split.words}, higher scores do not go with right {_OF[target]}: Platt's scale is not positive."
             )
         if one.certain:
-            said.append(
+            facts.append(
                 f"{one.certain:,} of these scores are exactly 0 or 1, rounded by the PRM; for their logit they are taken for half as "
                 "far from it as the nearest other score."
             )
     if split.dropped:
-        said.append(
+        facts.append(
             f"{split.dropped:,} solutions of {split.words} were not fitted on, because their problems are measured on."
         )
-    return said
+    return facts
 
 
-def _tiles(target: Target, figures: Mapping[str, Figure]) -> list[Tile]:
-    def tile(facet: str, what: str, label: str) -> Tile | None:
-        figure = figures.get(f"{target}/{facet}/{what}")
-        if figure is None or figure.value is None:
-            return None
-        scale, digits = (1, 3) if what == "brier" else (100, 1)
-        value, _, interval = shown(figure, scale=scale, digits=digits).partition(" ")
-        return Tile(label=f"{label}, {target}", value=value, detail=interval.strip("()[]"))
-
-    found = [
-        tile("all", "auc", "AUC (%)"),
-        tile("all", "ece", "ECE (%)"),
-        tile("all", "brier", "Brier"),
-        tile("all", "gap", "Gap (points)"),
-        tile("measured, platt", "ece", "ECE after Platt (%)"),
+def _tiles(target: Target, figures: Figures) -> list[Tile]:
+    shown_figures = {
+        "AUC (%)": ("all/auc", 100, 1),
+        "ECE (%)": ("all/ece", 100, 1),
+        "Brier": ("all/brier", 1, 3),
+        "Gap (points)": ("all/gap", 100, 1),
+        "ECE after Platt (%)": ("measured, platt/ece", 100, 1),
+    }
+    return [
+        tile(f"{label}, {target}", figure, scale=scale, digits=digits)
+        for label, (name, scale, digits) in shown_figures.items()
+        if (figure := figures.get(f"{target}/{name}")) is not None and figure.value is not None
     ]
-    return [one for one in found if one is not None]
 
 
-def _cells(facet: Facet, figures: Figures) -> tuple[str, ...]:
-    def of(what: str, *, scale: float = 100, digits: int = 1) -> str:
-        return shown(figures.get(f"{facet.target}/{facet.name}/{what}"), scale=scale, digits=digits)
+def _columns(target: Target, parts: Facets, figures: Figures) -> dict[str, Cell]:
+    def lowest(name: str) -> str:
+        value = floor(parts[target, name])
+        return ABSENT if value is None else f"{100 * value:.1f}"
 
-    low = floor(facet)
-    return (
-        f"{len(facet):,}",
-        of("share_right"),
-        of("mean_score"),
-        of("gap"),
-        of("auc"),
-        of("brier", scale=1, digits=3),
-        of("ece"),
-        ABSENT if low is None else f"{100 * low:.1f}",
+    return {
+        "Count": lambda name: f"{len(parts[target, name]):,}",
+        "Share right (%)": cell(figures, f"{target}/{{}}/share_right"),
+        "Mean score (%)": cell(figures, f"{target}/{{}}/mean_score"),
+        "Gap (points)": cell(figures, f"{target}/{{}}/gap"),
+        "AUC (%)": cell(figures, f"{target}/{{}}/auc"),
+        "Brier": cell(figures, f"{target}/{{}}/brier", scale=1, digits=3),
+        "ECE (%)": cell(figures, f"{target}/{{}}/ece"),
+        "Floor (%)": lowest,
+    }
+
+
+def facet_table(
+    title: str, key: str, target: Target, names: Sequence[str], parts: Facets, figures: Figures
+) -> Table:
+    """The figures of some facets of one target."""
+    return table_of(
+        title,
+        key.capitalize(),
+        names,
+        _columns(target, parts, figures),
+        label=lambda name: name.removeprefix(f"{key or 'group'} "),
     )
 
 
-def headline(target: Target, facets: Facets, figures: Figures, *, how: str) -> Table:
-    """All, and each group."""
-    names = [name for of, name in facets if of == target and (name == "all" or name.startswith("group "))]
-    title = "Steps" if target == "steps" else f"Outcomes (the {how} of the steps)"
-    return Table(
-        title=f"Calibration: {title}",
-        columns=("", *_COLUMNS),
-        rows=tuple((name.removeprefix("group "), *_cells(facets[target, name], figures)) for name in names),
-    )
-
-
-def breakdown(target: Target, facets: Facets, figures: Figures) -> list[Table | Bars]:
-    """By position, policy and difficulty: the numbers, and mean score beside share right as bars."""
-    tables: list[Table] = []
-    plots: list[Bars] = []
-    for key in ("position", "policy", "difficulty"):
-        names = [name for of, name in facets if of == target and name.startswith(f"{key} ")]
-        if len(names) < 2:
-            continue
-        if key == "position":
-            names.sort(key=lambda name: POSITIONS.index(name.removeprefix("position ")))
-        short = [name.removeprefix(f"{key} ") for name in names]
-        tables.append(
-            Table(
-                title=f"{_HEADINGS[target]} by {key}",
-                columns=(key.capitalize(), *_COLUMNS),
-                rows=tuple(
-                    (label, *_cells(facets[target, name], figures))
-                    for label, name in zip(short, names, strict=True)
-                ),
-            )
-        )
-        if facets[target, names[0]].probability:
-            plots.append(
-                Bars(
-                    title=f"{_HEADINGS[target]} by {key}: what is scored, and what is right",
-                    y_label="%",
-                    x_label=key,
-                    labels=tuple(short),
-                    series=tuple(
-                        _series(label, [figures[f"{target}/{name}/{what}"] for name in names])
-                        for what, label in (("mean_score", "Mean score"), ("share_right", "Share right"))
-                    ),
-                )
-            )
-    return [*tables, *plots]
-
-
-def _series(name: str, figures: Sequence[Figure]) -> Series:
-    def percent(values: list[float | None]) -> tuple[float | None, ...]:
-        return tuple(None if value is None else 100 * value for value in values)
-
-    return Series(
-        name=name,
-        y=percent([figure.value for figure in figures]),
-        low=percent([figure.low for figure in figures]),
-        high=percent([figure.high for figure in figures]),
-    )
-
-
-def scaling_table(target: Target, facets: Facets, figures: Figures, maps: Maps, split: Split) -> Table:
+def scaling_table(target: Target, parts: Facets, figures: Figures, maps: Maps, split: Split) -> Table:
     """Before and after, on what was measured and, marked so, on what was fitted."""
-    said = {
+    words = {
         "before": "as scored",
-        "temperature": f"temperature {maps.temperature:.3g}" if maps.temperature is not None else "",
+        "temperature": "" if maps.temperature is None else f"temperature {maps.temperature:.3g}",
         "platt": f"Platt, {maps.scale:.3g} * logit {maps.shift:+.3g}",
     }
-    rows = []
-    for role, label in ((MEASURED, "measured on the rest"), (FITTED, "fitted here")):
-        for view in ("before", *MAPS):
-            facet = facets.get((target, f"{role}, {view}"))
-            if facet is not None:
-                cells = _cells(facet, figures)
-                rows.append((label, said[view], *(cells[at] for at in _SCALED)))
-    return Table(
-        title=f"Scaling, {target}: fitted on {split.words}",
-        columns=("Numbers are", "Scores", *(_COLUMNS[at] for at in _SCALED)),
-        rows=tuple(rows),
-        align=("left", "left", *[_RIGHT] * len(_SCALED)),
+    names = [
+        name for role in (MEASURED, FITTED) for view in words if (target, name := f"{role}, {view}") in parts
+    ]
+    columns: dict[str, Cell] = {"Scores": lambda name: words[name.rpartition(", ")[2]]}
+    return table_of(
+        f"Scaling, {target}: fitted on {split.words}",
+        "Numbers are",
+        names,
+        columns | _columns(target, parts, figures),
+        label=lambda name: "measured on the rest" if name.startswith(MEASURED) else "fitted here",
+        left=2,
         note="Numbers that are fitted here flatter: the map saw those labels.",
     )
 
 
-def _shares(facet: Facet, items: Sequence[Item], resamples: int, seed: int) -> dict[str, Interval]:
-    return bootstrap(
-        bin_statistic(facet, len(items)), [item["problem"] for item in items], resamples=resamples, seed=seed
-    )
-
-
-def reliability_plot(
-    facet: Facet, items: Sequence[Item], resamples: int, seed: int, *, title: str
-) -> Reliability:
+def reliability_plot(facet: Facet, items: Sequence[Item], run: Run) -> Reliability:
     """The reliability diagram of probabilities, with intervals over problems."""
-    intervals = _shares(facet, items, resamples, seed)
-    bins = reliability(list(facet.scores), list(facet.labels), bins=facet.bins)
+    problems = [item["problem"] for item in items]
+    intervals = bootstrap(bin_statistic(facet, len(items)), problems, resamples=run.resamples, seed=run.seed)
+    view = "as scored" if facet.name == "all" else facet.name
     return Reliability(
-        title=title,
+        title=f"Reliability: {_OF[facet.target]}, {view}",
         bins=tuple(
             Bin(
                 low=one.low,
@@ -569,35 +445,9 @@ def reliability_plot(
                 share_low=intervals[str(at)].low,
                 share_high=intervals[str(at)].high,
             )
-            for at, one in enumerate(bins)
+            for at, one in enumerate(reliability(list(facet.scores), list(facet.labels), bins=facet.bins))
         ),
         note="Points under the diagonal: too confident.",
-    )
-
-
-def reliability_table(facet: Facet, items: Sequence[Item], resamples: int, seed: int) -> Table:
-    """The bins as numbers."""
-    intervals = _shares(facet, items, resamples, seed)
-    rows = []
-    bins = reliability(list(facet.scores), list(facet.labels), bins=facet.bins) if len(facet) else ()
-    for at, one in enumerate(bins):
-        share = intervals[str(at)]
-        last = "]" if at == len(bins) - 1 else ")"
-        rows.append(
-            (
-                f"[{one.low:.3g}, {one.high:.3g}{last}",
-                f"{one.count:,}",
-                interval_text(one.mean_score, None, None),
-                interval_text(one.share_right, share.low, share.high),
-                ABSENT
-                if one.mean_score is None or one.share_right is None
-                else f"{100 * (one.mean_score - one.share_right):+.1f}",
-            )
-        )
-    return Table(
-        title=f"Bins of the reliability diagram: {facet.target}",
-        columns=("Scores", "Count", "Mean score (%)", "Share right (%)", "Gap (points)"),
-        rows=tuple(rows),
     )
 
 
@@ -629,48 +479,35 @@ def examples(sheet: Sheet, items: Sequence[Item], targets: Sequence[Target]) -> 
     """The wrong ones with the highest scores, and the right ones with the lowest."""
     groups = []
     for target in targets:
-        worst: dict[str, list[tuple[float, int, int]]] = {"wrong": [], "right": []}
-        for at, item in enumerate(items):
-            if not item["counts"]:
-                continue
+        scored = [
+            (score, label, at, step)
+            for at, item in enumerate(items)
+            if item["counts"]
             for step, (score, label) in enumerate(
                 zip(item[target]["scores"], item[target]["labels"], strict=True)
-            ):
-                if score is not None and label in (0, 1):
-                    worst["right" if label else "wrong"].append((score, at, step))
-        for sort, title in (
-            ("wrong", "Wrong, and scored highest"),
-            ("right", "Right, and scored lowest"),
+            )
+            if score is not None
+        ]
+        for truth, sort, title in (
+            (0, "wrong", "wrong, and scored highest"),
+            (1, "right", "right, and scored lowest"),
         ):
-            ordered = sorted(worst[sort], key=lambda one: -one[0] if sort == "wrong" else one[0])
-            chosen: dict[int, tuple[float, int]] = {}
-            for score, at, step in ordered:
-                chosen.setdefault(at, (score, step))
-                if len(chosen) == _SHOWN:
-                    break
+            worst: dict[int, tuple[float, int]] = {}
+            for score, label, at, step in sorted(scored, key=lambda one: one[0] if truth else -one[0]):
+                if label == truth and len(worst) < _SHOWN:
+                    worst.setdefault(at, (score, step))
+            views = []
+            for at, (score, step) in worst.items():
+                subject = "the answer" if target == "outcome" else f"step {step + 1}"
+                row = sheet.rows[at]
+                views.append(
+                    problem(row, card(row, sheet, f"truth: {subject} is {sort}; it scores {score:.3g}"))
+                )
             groups.append(
                 Examples(
-                    title=f"{_HEADINGS[target]}: {title.lower()}",
-                    problems=tuple(
-                        _example(sheet, at, score, step, target, sort) for at, (score, step) in chosen.items()
-                    ),
-                    text=f"{len(chosen)} solutions; of equally misleading ones the first in the data.",
+                    title=f"{_HEADINGS[target]}: {title}",
+                    problems=tuple(views),
+                    text=f"{len(views)} solutions; of equally misleading ones the first in the data.",
                 )
             )
     return tuple(group for group in groups if group.problems)
-
-
-def _example(sheet: Sheet, at: int, score: float, step: int, target: Target, sort: str) -> ProblemView:
-    row = sheet.rows[at]
-    if target == "outcome":
-        note = f"truth: the answer is {sort}; it scores {score:.3g}"
-    else:
-        note = f"truth: step {step + 1} is {sort}; it scores {score:.3g}"
-    view = card(
-        row,
-        how=sheet.aggregate or "min",
-        threshold=sheet.threshold,
-        found=None if sheet.threshold is None else found_error(row.scores, sheet.threshold),
-        note=note,
-    )
-    return problem(row, view)

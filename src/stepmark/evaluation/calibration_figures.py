@@ -48,9 +48,6 @@ others. All but AUC and `share_right` need probabilities and are not defined (na
 POSITIONS = ("1", "2", "3", "4–5", "6–9", "10+")
 """Steps by their number from 1."""
 
-THIRDS = ("hard third", "middle third", "easy third")
-"""What `difficulties` calls the parts that it makes."""
-
 _AT_ONCE = 2_000_000
 """Weights of single steps held at once: bounds the memory of a bootstrap, not its result."""
 
@@ -110,15 +107,14 @@ def items_of(
         bins: of ECE.
         neutral: what a neutral rating counts as.
     """
-    parts = difficulties(sheet.rows)
     items: list[Item] = []
-    for row, difficulty in zip(sheet.rows, parts, strict=True):
+    for row in sheet.rows:
         item: Item = {
             "id": row.case.id,
             "problem": row.case.problem,
             "group": row.case.group,
             "policy": row.case.policy,
-            "difficulty": difficulty,
+            "difficulty": row.case.difficulty,
             "kind": sheet.kind,
             "bins": bins,
             "role": None,
@@ -142,38 +138,6 @@ def solution_score(row: CaseScores, how: str) -> float | None:
     if row.steps is None or (None in (row.scores[-1:] if how == "last" else row.scores)) or not row.scores:
         return None
     return aggregate(row.scores, how, kind=row.steps.kind)
-
-
-def difficulties(rows: Sequence[CaseScores]) -> list[str | None]:
-    """The difficulty of each case's problem: as the data names it, else its third by the share of right ones among the problem's
-    *other* candidates; None where neither is known.
-
-    The candidate itself is left out of its share: a part would else be picked by the very outcomes that are measured in it, and a
-    calibrated PRM look too confident among the hard ones. Equal shares stay together.
-    """
-    if any(row.case.difficulty is not None for row in rows):
-        return [row.case.difficulty for row in rows]
-    known: dict[tuple[str, str], list[bool]] = {}
-    for row in rows:
-        if row.case.outcome is not None:
-            known.setdefault((row.case.group, row.case.problem), []).append(row.case.outcome)
-    others: list[float | None] = []
-    for row in rows:
-        outcomes = known.get((row.case.group, row.case.problem), [])
-        own = row.case.outcome
-        count = len(outcomes) - (own is not None)
-        others.append((sum(outcomes) - bool(own)) / count if count else None)
-    some = np.sort([share for share in others if share is not None])
-    if len(some) < len(rows) / 2:  # mostly single solutions: the parts would be of a few problems only
-        return [None] * len(rows)
-
-    def third(share: float | None) -> str | None:
-        if share is None:
-            return None
-        at = (np.searchsorted(some, share, "left") + np.searchsorted(some, share, "right")) / 2 / len(some)
-        return THIRDS[0 if at < 1 / 3 else 1 if at < 2 / 3 else 2]
-
-    return [third(share) for share in others]
 
 
 def position(step: int) -> str:
@@ -235,8 +199,6 @@ def facets(items: Sequence[Item]) -> Iterator[Facet]:
         for key in ("group", "policy", "difficulty"):
             values = np.array([item[key] or "" for item in items])[everything.owner]
             names = sorted({str(value) for value in values} - {""})
-            if set(names) <= set(THIRDS):
-                names.sort(key=THIRDS.index)
             if len(names) > 1:
                 for name in names:
                     yield everything.only(f"{key} {name}", values == name)

@@ -1,53 +1,46 @@
-"""Process against outcome: the evaluation, its tables, plots and examples."""
+"""Process against outcome: right answers reached by a wrong step, and right steps that end in a wrong answer.
+
+Every solution stands in one of four cells, by whether all its steps are right (by labels, or by a PRM's scores under a
+threshold) and whether its final answer is. ProcessBench (Zheng et al. 2024) counts the right answers that rest on a wrong step:
+3.5 % on GSM8K, 18.8 % on MATH, 51.8 % on Omni-MATH; an outcome reward pays for them all the same.
+
+A case whose outcome or process is not known is counted as such and enters no share.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, ClassVar
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from stepmark.errors import UsageError
 from stepmark.evaluation.cases import Case, Neutral, first_error, step_labels
-from stepmark.evaluation.disagreement_items import (
-    CELLS,
-    OVERALL,
-    Part,
-    Process,
-    cell,
-    items_of,
-    parts_of,
-    sources_of,
-    statistic,
-    threshold_words,
-    widened,
-)
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
-from stepmark.evaluation.examples import card, problem, spread
-from stepmark.evaluation.result import Figure, Item, Result, shown
+from stepmark.evaluation.result import Figure, Item, Result
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_cases, read_openr
 from stepmark.evaluation.thresholds import Policy, policies
-from stepmark.metrics.intervals import Statistic
+from stepmark.evaluation.views import Cell, Figures, card, cell, problem, spread, table_of, tile
+from stepmark.metrics.intervals import Floats, Statistic, shares, wilson
 from stepmark.models.lazy import Lazy
-from stepmark.records import StepScores
+from stepmark.records import LabelledSolution, StepScores
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section, Tile
-from stepmark.show.plots import Bars, Heat, Series
-from stepmark.show.tables import Table
-from stepmark.show.views import CardView
+from stepmark.show.plots import Heat
+from stepmark.show.tables import ABSENT, Table
 
-_MEANING = {
-    "right": "Every step and the answer are right.",
-    "lucky": "The answer is right although a step is wrong: errors that cancel, a guess, or a label that is wrong. An outcome reward "
-    "pays for these.",
-    "unlucky": "Every step is right and the answer does not match: often a wrong reference answer, a matter of format, something left "
-    "out, or an error that went unseen.",
-    "wrong": "A step and the answer are wrong.",
-}
+Process = Literal["labels", "scores"]
+"""What says whether the steps are right."""
 
+CELLS = ("right", "lucky", "unlucky", "wrong")
+"""Right for right reasons; right answer, wrong step; every step right, wrong answer; both wrong."""
+
+OVERALL = "overall"
+"""The name of all groups together."""
 
 WORDS = {
     "right": "right for right reasons",
@@ -57,8 +50,14 @@ WORDS = {
 }
 """The cells in plain words."""
 
-Figures = Mapping[str, Figure]
-"""By name."""
+_MEANING = {
+    "right": "Every step and the answer are right.",
+    "lucky": "The answer is right although a step is wrong: errors that cancel, a guess, or a label that is wrong. An outcome reward "
+    "pays for these.",
+    "unlucky": "Every step is right and the answer does not match: often a wrong reference answer, a matter of format, something left "
+    "out, or an error that went unseen.",
+    "wrong": "A step and the answer are wrong.",
+}
 
 
 @settings
@@ -149,447 +148,444 @@ class Disagreement(Evaluation):
         sheet: Sheet | None,
         items: Sequence[Item],
         chosen: Mapping[str, Policy],
-        by_name: Figures,
+        figures: Figures,
         order: Sequence[Process],
     ) -> Views:
         """What the report shows; `order` are the sources, the main one first."""
-        parts = parts_of(items)
-        groups = [part for part in parts if not part.writer]
-        names: dict[Process, str] = {
+        groups = [name for name in parts_of(items) if not name.startswith("by ")]
+        writers = [name for name in parts_of(items) if name.startswith("by ")]
+        judges: dict[Process, str] = {
             "labels": f"labels ({_judges(cases)})",
             "scores": "scores" if sheet is None else sheet.prm,
         }
         main = order[0]
+        rows = [f"{group}/{source}" for group in groups for source in order]
+        whole = groups[-1]
         sections = [
             Section(
                 title="Process and outcome",
                 text="Are all steps right, and is the final answer? The threshold stands beside every number that rests on scores.",
                 items=(
-                    cells_table(groups, order, names, items, by_name),
-                    rates_table(groups, order, names, by_name),
-                    *heats(groups, order, names, items, by_name),
+                    cells_table(rows, judges, items, figures),
+                    rates_table(rows, judges, figures),
+                    *(heat(whole, source, judges[source], items, figures) for source in order),
                 ),
             )
         ]
         if len(order) == 2:
+            columns = {
+                "Same cell": "same-cell",
+                "Lucky ones found": "lucky-found",
+                "Called lucky, and are": "lucky-confirmed",
+                "Unlucky ones found": "unlucky-found",
+                "Called unlucky, and are": "unlucky-confirmed",
+            }
             sections.append(
                 Section(
                     title="The PRM beside the labels",
                     text="How often the PRM puts a solution into the cell that the labels put it in. The outcome is the same for both, so only "
                     "the process can differ.",
-                    items=(agreement_table(groups, by_name), confusion(items, names["scores"])),
+                    items=(
+                        table_of(
+                            "The PRM's cells against the labels' (%)",
+                            "Group",
+                            groups,
+                            {label: cell(figures, f"{{}}/both/{what}") for label, what in columns.items()},
+                            note="Of the solutions for which labels, scores and outcome are all known.",
+                        ),
+                    ),
                 )
             )
-        writers = [part for part in parts if part.writer]
         if len(writers) > 1:
+            columns = {
+                "Wrong step, of right answers (%)": "lucky-of-right",
+                "No wrong step, of wrong answers (%)": "unlucky-of-wrong",
+            }
             sections.append(
                 Section(
                     title="By who wrote the solution",
                     items=(
-                        writers_table(writers, main, names[main], items, by_name),
-                        *writers_bars(writers, order, names, by_name),
+                        table_of(
+                            f"By who wrote the solution; steps judged by {judges[main]}",
+                            "Policy",
+                            writers,
+                            {label: cell(figures, f"{{}}/{main}/{what}") for label, what in columns.items()},
+                            label=lambda name: name.removeprefix("by "),
+                            note="All groups together. Few solutions each: read the differences with care.",
+                        ),
                     ),
                 )
             )
-        examples = ExampleCards(
-            cases=cases, sheet=sheet, items=items, chosen=chosen, neutral=self.neutral, show=self.show
-        )
+        rows_of = {
+            case.id: row
+            for case, row in zip(
+                cases,
+                [_labelled(case, self.neutral) for case in cases] if sheet is None else sheet.rows,
+                strict=True,
+            )
+        }
+
+        def group(title: str, text: str, inside: Sequence[Item]) -> Examples:
+            views = []
+            for item in inside[: self.show]:
+                row = rows_of[item["id"]]
+                outcome = {True: "right answer", False: "wrong answer", None: "outcome not known"}[
+                    item["outcome"]
+                ]
+                first = item["found"] if sheet is not None else item["label"]
+                note = f"{outcome}; labels: {label_words(item)}"
+                policy = chosen.get(row.case.group)
+                views.append(problem(row, card(row, sheet, note, policy=policy, first_error=first)))
+            text = f"{text} {len(views):,} of {len(inside):,}.".strip()
+            if sheet is None:
+                text += " The numbers on the steps are the labels: 1 right, 0 wrong, between them a share; a step without one was not judged."
+            return Examples(title=f"{title} ({len(inside):,})", problems=tuple(views), text=text)
+
+        examples = []
         if "scores" in order:
             high, low = confident(items)
-            sections.append(
-                Section(
-                    title="Most confident disagreements",
-                    text="Where the PRM and the outcome contradict each other most, by the score of the weakest step: candidates for wrong "
-                    "reference answers and wrong labels, and for what a policy could exploit.",
-                    items=(
-                        confident_table("Scored high, and the answer is wrong", high[: self.show]),
-                        confident_table("Scored low, and the answer is right", low[: self.show]),
-                        examples.group(
-                            f"Scored high, and the answer is wrong ({len(high):,})", high, spread_out=False
-                        ),
-                        examples.group(
-                            f"Scored low, and the answer is right ({len(low):,})", low, spread_out=False
-                        ),
-                    ),
-                )
+            text = (
+                "By the score of the weakest step, the most confident first: candidates for wrong reference answers and wrong labels, "
+                "and for what a policy could exploit."
             )
-        sections.append(
-            Section(
-                title="Examples",
-                text=f"Sorted by {names[main]}.",
-                items=tuple(
-                    examples.group(
-                        f"{WORDS[name].capitalize()} ({len(found):,})",
-                        found,
-                        text=_MEANING[name],
-                    )
-                    for name in CELLS
-                    for found in [[item for item in items if cell(item[main], item["outcome"]) == name]]
-                ),
-            )
-        )
+            examples += [
+                group("Scored high, and the answer is wrong", text, high),
+                group("Scored low, and the answer is right", text, low),
+            ]
+        for name in CELLS:
+            inside = [item for item in items if cell_of(item[main], item["outcome"]) == name]
+            # Spread over the data; the number of all of them stays in the title.
+            order_ = [*(few := spread(inside, self.show)), *(item for item in inside if item not in few)]
+            examples.append(group(WORDS[name].capitalize(), _MEANING[name], order_))
+        sections.append(Section(title="Examples", text=f"Cells by {judges[main]}.", items=tuple(examples)))
         return Views(
             title=f"Process and outcome: {'labels' if sheet is None else sheet.prm}",
-            facts=_facts(cases, items, order, names, sheet),
-            remarks=(_INTERVALS,),
-            tiles=_tiles(groups, main, order, by_name),
+            facts=_facts(cases, items, order, judges, sheet),
+            remarks=(
+                "In brackets: 95 % bootstrap intervals over problems; where a share is 0 or 100 %, Wilson's, because a bootstrap cannot draw what was not seen.",
+            ),
+            tiles=_tiles(groups, main, order, figures),
             sections=sections,
         )
 
 
-_INTERVALS = "In brackets: 95 % bootstrap intervals over problems; where a share is 0 or 100 %, Wilson's, because a bootstrap cannot draw what was not seen."
+def cell_of(process: bool | None, outcome: bool | None) -> str | None:
+    """The cell of a case: one of `CELLS`, None when either is not known."""
+    if process is None or outcome is None:
+        return None
+    if outcome:
+        return "right" if process else "lucky"
+    return "unlucky" if process else "wrong"
+
+
+def steps_right(labelled: LabelledSolution, neutral: Neutral = "positive") -> bool | None:
+    """Whether every step is right by its judgements; False as soon as one is known to be wrong; None for not known.
+
+    When a step is wrong: see `cases.first_error`. Unlike there, a step that nobody judged does not hide a wrong one
+    after it: that some step is wrong is known without knowing which is the first.
+    """
+    verdicts = [
+        first_error(LabelledSolution(solution=labelled.solution, judgements=(judgements,)), neutral)
+        for judgements in labelled.judgements
+    ]
+    if 0 in verdicts:
+        return False
+    return None if None in verdicts or not verdicts else True
+
+
+def items_of(
+    cases: Sequence[Case],
+    sheet: Sheet | None = None,
+    chosen: Mapping[str, Policy] | None = None,
+    *,
+    neutral: Neutral = "positive",
+) -> list[Item]:
+    """One item a case: what is known of its steps, by labels and by scores, and of its end.
+
+    Args:
+        cases: the solutions.
+        sheet: their scores, in the same order; None for none.
+        chosen: the threshold policy of each group; needed with a sheet.
+        neutral: what a neutral rating counts as.
+    """
+    items = []
+    rows: Sequence[CaseScores | None] = (None,) * len(cases) if sheet is None else sheet.rows
+    for case, row in zip(cases, rows, strict=True):
+        found = None if row is None or chosen is None else chosen[case.group].found(row)
+        read = [] if row is None else [score for score in row.scores if score is not None]
+        items.append(
+            {
+                "id": case.id,
+                "problem": case.problem,
+                "group": case.group,
+                "policy": case.policy,
+                "where": case.where,
+                "outcome": case.outcome,
+                "labels": steps_right(case.labelled, neutral),
+                "label": first_error(case.labelled, neutral),
+                "scores": None if found is None else found == -1,
+                "found": found,
+                "weakest": min(read, default=None),
+                "steps": len(case.solution.steps),
+            }
+        )
+    return items
+
+
+def sources_of(items: Sequence[Item]) -> tuple[Process, ...]:
+    """What says something of the steps of any item."""
+    known: tuple[Process, ...] = ("labels", "scores")
+    return tuple(source for source in known if any(item[source] is not None for item in items))
+
+
+def parts_of(items: Sequence[Item]) -> dict[str, list[bool]]:
+    """Name to membership of each item: the groups, all together where there are several, and "by WRITER"."""
+    groups = list(dict.fromkeys(item["group"] for item in items))
+    parts = {group or "all": [item["group"] == group for item in items] for group in groups}
+    if len(groups) > 1:
+        parts[OVERALL] = [True] * len(items)
+    writers = sorted({item["policy"] for item in items if item["policy"] is not None})
+    return parts | {f"by {name}": [item["policy"] == name for item in items] for name in writers}
+
+
+_OF_WRITERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "lucky-of-right": (("lucky",), ("right", "lucky")),
+    "unlucky-of-wrong": (("unlucky",), ("unlucky", "wrong")),
+}
+_RATIOS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    **{name: ((name,), CELLS) for name in CELLS},
+    **_OF_WRITERS,
+    "lucky-of-flawed": (("lucky",), ("lucky", "wrong")),
+    "agreement": (("right", "wrong"), CELLS),
+}
+"""Name to the cells that count and the cells in question."""
+
+
+def ratios(items: Sequence[Item]) -> dict[str, tuple[Floats, Floats]]:
+    """Every share among the figures of `statistic` but phi: which items count, and which are in question."""
+    present = sources_of(items)
+    cells = {source: [cell_of(item[source], item["outcome"]) for item in items] for source in present}
+    columns: dict[str, tuple[list[bool], list[bool]]] = {}
+    for part, member in parts_of(items).items():
+        for source, known in cells.items():
+            for what, (above, below) in (_OF_WRITERS if part.startswith("by ") else _RATIOS).items():
+                columns[f"{part}/{source}/{what}"] = (
+                    [m and c in above for m, c in zip(member, known, strict=True)],
+                    [m and c in below for m, c in zip(member, known, strict=True)],
+                )
+        if len(present) == 2 and not part.startswith("by "):
+            both = [
+                (a, b) if m and a is not None and b is not None else (None, None)
+                for m, a, b in zip(member, *cells.values(), strict=True)
+            ]
+            columns[f"{part}/both/same-cell"] = (
+                [a is not None and a == b for a, b in both],
+                [a is not None for a, _ in both],
+            )
+            for name in ("lucky", "unlucky"):
+                hits = [a == name == b for a, b in both]
+                columns[f"{part}/both/{name}-found"] = (hits, [a == name for a, _ in both])
+                columns[f"{part}/both/{name}-confirmed"] = (hits, [b == name for _, b in both])
+    return {name: (np.array(a, dtype=float), np.array(b, dtype=float)) for name, (a, b) in columns.items()}
+
+
+def statistic(items: Sequence[Item]) -> Statistic:
+    """Every figure as a function of the items' weights, named PART/SOURCE/WHAT.
+
+    PART is a group, "overall" or "by WRITER"; SOURCE is what judged the steps: "labels" or "scores". WHAT, each a share:
+
+    - `right`, `lucky`, `unlucky`, `wrong`: of all whose steps and outcome are known;
+    - `lucky-of-right`: a wrong step, of those with a right answer; `unlucky-of-wrong`: no wrong step, of those with a wrong one;
+    - `lucky-of-flawed`: a right answer, of those with a wrong step;
+    - `agreement`: steps and answer are both right or both wrong; and `phi`, no share but their correlation, from -1 to 1.
+
+    With both sources PART/both/WHAT, of the cases for which all three are known: `same-cell`: the PRM's cell is the labels';
+    `lucky-found`: lucky by the PRM too, of those lucky by the labels; `lucky-confirmed`: the other way round; the same
+    for `unlucky`. A writer has only `lucky-of-right` and `unlucky-of-wrong`.
+    """
+    of = ratios(items)
+    if not of:
+        return lambda weights: {}
+    above, below = (np.stack([pair[at] for pair in of.values()], axis=1) for at in (0, 1))
+
+    def figures(weights: Floats) -> Mapping[str, Floats]:
+        values = shares(weights @ above, weights @ below)
+        named = {name: values[:, at] for at, name in enumerate(of)}
+        for name in of:
+            if name.endswith("/agreement"):
+                table = name.removesuffix("agreement")
+                named[f"{table}phi"] = _phi(*(named[table + one] for one in CELLS))
+        return named
+
+    return figures
+
+
+def _phi(right: Floats, lucky: Floats, unlucky: Floats, wrong: Floats) -> Floats:
+    """The correlation of a 2x2 table of counts or of shares; nan where a margin is 0 (Yule 1912)."""
+    margins = (right + lucky) * (unlucky + wrong) * (right + unlucky) * (lucky + wrong)
+    return shares(right * wrong - lucky * unlucky, np.sqrt(margins))
+
+
+def widened(figures: Figures, items: Sequence[Item]) -> dict[str, Figure]:
+    """The figures, those of 0 and 1 with Wilson's interval over their problems.
+
+    Where none was seen no resample has one either: a bootstrap would claim that there are none at all.
+    """
+    of = ratios(items)
+
+    def one(figure: Figure) -> Figure:
+        if figure.value not in (0.0, 1.0) or figure.name not in of:
+            return figure
+        asked = of[figure.name][1]
+        problems = len({item["problem"] for item, m in zip(items, asked, strict=True) if m})
+        interval = wilson(problems if figure.value else 0, problems, level=figure.level)
+        return replace(figure, low=interval.low, high=interval.high)
+
+    return {name: one(figure) for name, figure in figures.items()}
+
+
+def threshold_words(items: Sequence[Item], chosen: Mapping[str, Policy]) -> dict[str, str]:
+    """Part of a figure's name to the threshold that it rests on."""
+    words: dict[str, str] = {}
+    for part, member in parts_of(items).items() if chosen else ():
+        groups = dict.fromkeys(item["group"] for item, m in zip(items, member, strict=True) if m)
+        policy = "; ".join(dict.fromkeys(chosen[group].words for group in groups))
+        words |= {f"{part}/scores": policy, f"{part}/both": policy}
+    return words
 
 
 def _judges(cases: Iterable[Case]) -> str:
-    return (
-        ", ".join(dict.fromkeys(j.judge for case in cases for step in case.labelled.judgements for j in step))
-        or "none"
-    )
-
-
-def _solutions(count: int) -> str:
-    return f"{count:,} solution{'' if count == 1 else 's'}"
+    judges = dict.fromkeys(j.judge for case in cases for step in case.labelled.judgements for j in step)
+    return ", ".join(judges) or "none"
 
 
 def _facts(
     cases: Sequence[Case],
     items: Sequence[Item],
     order: Sequence[Process],
-    names: Mapping[Process, str],
+    judges: Mapping[Process, str],
     sheet: Sheet | None,
 ) -> list[str]:
-    said = [
+    def solutions(count: int) -> str:
+        return f"{count:,} solution{'' if count == 1 else 's'}"
+
+    facts = [
         f"{len(items):,} solutions of {len({item['problem'] for item in items}):,} problems. Process: whether every step is right; "
         "outcome: whether the final answer is."
     ]
-    unknown = sum(item["outcome"] is None for item in items)
-    if unknown:
-        said.append(f"The outcome is not known of {_solutions(unknown)}, which count in no share.")
+    if unknown := sum(item["outcome"] is None for item in items):
+        facts.append(f"The outcome is not known of {solutions(unknown)}, which count in no share.")
     for source in order:
-        unknown = sum(item[source] is None for item in items)
-        if unknown:
-            said.append(
-                f"By {names[source]}, whether every step is right is not known of {_solutions(unknown)}, which count in none of its shares."
+        if unknown := sum(item[source] is None for item in items):
+            facts.append(
+                f"By {judges[source]}, whether every step is right is not known of {solutions(unknown)}, which count in none of its shares."
             )
     if sheet is not None and sheet.refused:
-        said.append(
-            f"The PRM could not read {_solutions(len(sheet.refused))}, first {sheet.refused[0].case.id}: "
-            f"{sheet.refused[0].refused}"
+        first = sheet.refused[0]
+        facts.append(
+            f"The PRM could not read {solutions(len(sheet.refused))}, first {first.case.id}: {first.refused}"
         )
     if "scores" in order:
-        said.append(
+        facts.append(
             "By a PRM, what is called lucky can be its false alarm, and what is called unlucky an error that it missed."
         )
     if any(j.kind == "value" for case in cases for step in case.labelled.judgements for j in step):
-        said.append(
+        facts.append(
             "Labels from rollouts say whether the answer can still be reached, not whether a step is true: a step is wrong when no rollout "
             "from its end succeeded. The label of a last step is the outcome itself, so a wrong answer always has a wrong step by them."
         )
-    return said
+    return facts
 
 
-def _tiles(
-    groups: Sequence[Part], main: Process, order: Sequence[Process], figures: Figures
-) -> tuple[Tile, ...]:
-    whole = groups[-1].name
-    named = groups if len(groups) <= 5 else groups[-1:]
+def _tiles(groups: Sequence[str], main: Process, order: Sequence[Process], figures: Figures) -> list[Tile]:
+    whole = groups[-1]
     tiles = [
-        _tile(f"Wrong step in right answers, {part.name}", figures[f"{part.name}/{main}/lucky-of-right"])
-        for part in named
+        tile(f"Wrong step in right answers, {name} (%)", figures[f"{name}/{main}/lucky-of-right"])
+        for name in (groups if len(groups) <= 5 else groups[-1:])
     ]
     tiles.append(
-        _tile(f"No wrong step in wrong answers, {whole}", figures[f"{whole}/{main}/unlucky-of-wrong"])
+        tile(f"No wrong step in wrong answers, {whole} (%)", figures[f"{whole}/{main}/unlucky-of-wrong"])
     )
     if len(order) == 2:
-        tiles.append(_tile("PRM's cell is the labels'", figures[f"{whole}/both/same-cell"]))
-    return tuple(tiles)
+        tiles.append(tile("PRM's cell is the labels' (%)", figures[f"{whole}/both/same-cell"]))
+    return tiles
 
 
-def _tile(label: str, figure: Figure) -> Tile:
-    interval = (
-        ""
-        if figure.low is None or figure.high is None
-        else f"{100 * figure.low:.1f} to {100 * figure.high:.1f}"
-    )
-    threshold = f"threshold {figure.policy}" if figure.policy else ""
-    return Tile(
-        label=label,
-        value="–" if figure.value is None else f"{100 * figure.value:.1f} %",
-        detail="; ".join(part for part in (interval, threshold) if part),
-    )
+def _counts(items: Sequence[Item], part: str, source: str) -> Counter[str | None]:
+    member = parts_of(items)[part]
+    return Counter(cell_of(item[source], item["outcome"]) for item, m in zip(items, member, strict=True) if m)
 
 
-def _counted(items: Sequence[Item], part: Part, source: Process) -> Counter[str | None]:
-    return Counter(
-        cell(item[source], item["outcome"]) for item, m in zip(items, part.member, strict=True) if m
-    )
+def _named(judges: Mapping[Process, str]) -> tuple[Cell, Cell]:
+    """The group and the judge of a row "GROUP/SOURCE"."""
+    by_source: dict[str, str] = dict(judges.items())
+    return (lambda row: row.rpartition("/")[0]), (lambda row: by_source[row.rpartition("/")[2]])
 
 
 def cells_table(
-    groups: Sequence[Part],
-    order: Sequence[Process],
-    names: Mapping[Process, str],
-    items: Sequence[Item],
-    figures: Figures,
+    rows: Sequence[str], judges: Mapping[Process, str], items: Sequence[Item], figures: Figures
 ) -> Table:
-    """Counts and shares of the four cells, a row a group and source."""
-    rows = []
-    for part in groups:
-        for source in order:
-            counts = _counted(items, part, source)
-            rows.append(
-                (
-                    part.name,
-                    names[source],
-                    *(
-                        f"{counts[name]:,} ({shown(figures[f'{part.name}/{source}/{name}'])})"
-                        for name in CELLS
-                    ),
-                    f"{counts[None]:,}",
-                )
-            )
-    return Table(
-        title="The four cells: solutions (%)",
-        columns=(
-            "Group",
-            "Steps judged by",
-            *(words[0].upper() + words[1:] for words in WORDS.values()),
-            "Not known",
-        ),
-        rows=tuple(rows),
-        align=("left", "left", "right", "right", "right", "right", "right"),
+    """Counts and shares of the four cells, a row for each GROUP/SOURCE."""
+    counts = {row: _counts(items, *row.rsplit("/", 1)) for row in rows}
+    group, judge = _named(judges)
+
+    def of(name: str) -> Cell:
+        share = cell(figures, f"{{}}/{name}")
+        return lambda row: f"{counts[row][name]:,} ({share(row)})"
+
+    return table_of(
+        "The four cells: solutions (%)",
+        "Group",
+        rows,
+        {
+            "Steps judged by": judge,
+            **{words[0].upper() + words[1:]: of(name) for name, words in WORDS.items()},
+            "Not known": lambda row: f"{counts[row][None]:,}",
+        },
+        label=group,
+        left=2,
         note="Shares are of the solutions whose steps and outcome are known.",
     )
 
 
-def rates_table(
-    groups: Sequence[Part], order: Sequence[Process], names: Mapping[Process, str], figures: Figures
-) -> Table:
-    """The figures that matter of each table, a row a group and source."""
-    rows = []
-    for part in groups:
-        for source in order:
-            of = {
-                what: figures[f"{part.name}/{source}/{what}"]
-                for what in ("lucky-of-right", "unlucky-of-wrong", "lucky-of-flawed", "agreement", "phi")
-            }
-            rows.append(
-                (
-                    part.name,
-                    names[source],
-                    of["phi"].policy or "–",
-                    *(shown(figure) for what, figure in of.items() if what != "phi"),
-                    shown(of["phi"], scale=1, digits=2),
-                )
-            )
-    return Table(
-        title="Where process and outcome part (%)",
-        columns=(
-            "Group",
-            "Steps judged by",
-            "Threshold",
-            "Lucky, of right answers",
-            "Unlucky, of wrong answers",
-            "Lucky, of wrong steps",
-            "Agreement",
-            "Phi",
-        ),
-        rows=tuple(rows),
-        align=("left", "left", "left", "right", "right", "right", "right", "right"),
+def rates_table(rows: Sequence[str], judges: Mapping[Process, str], figures: Figures) -> Table:
+    """The shares that matter, a row for each GROUP/SOURCE."""
+    group, judge = _named(judges)
+    return table_of(
+        "Where process and outcome part (%)",
+        "Group",
+        rows,
+        {
+            "Steps judged by": judge,
+            "Threshold": lambda row: figures[f"{row}/agreement"].policy or ABSENT,
+            "Lucky, of right answers": cell(figures, "{}/lucky-of-right"),
+            "Unlucky, of wrong answers": cell(figures, "{}/unlucky-of-wrong"),
+            "Lucky, of wrong steps": cell(figures, "{}/lucky-of-flawed"),
+            "Agreement": cell(figures, "{}/agreement"),
+            "Phi": cell(figures, "{}/phi", scale=1, digits=2),
+        },
+        label=group,
+        left=3,
         note="Lucky, of wrong steps: solutions with a wrong step that end in the right answer all the same. Agreement: steps and answer are "
         "both right or both wrong. Phi: the correlation of the two, from −1 to 1; a dash where one of them does not vary.",
     )
 
 
-def heats(
-    groups: Sequence[Part],
-    order: Sequence[Process],
-    names: Mapping[Process, str],
-    items: Sequence[Item],
-    figures: Figures,
-) -> list[Heat]:
-    """All together by each source; each group by the main source, where they are few."""
-    whole = groups[-1]
-    asked = [(whole, source) for source in order]
-    if 1 < len(groups) <= 5:
-        asked += [(part, order[0]) for part in groups[:-1]]
-    found = []
-    for part, source in asked:
-        counts = _counted(items, part, source)
-        values = {name: figures[f"{part.name}/{source}/{name}"].value for name in CELLS}
-        where = "" if len(groups) == 1 else f", {'all groups' if part.name == OVERALL else part.name}"
-        found.append(
-            Heat(
-                title=f"Process and outcome by {names[source]}{where}",
-                x_label="Final answer",
-                y_label="Steps",
-                x_names=("right", "wrong"),
-                y_names=("all right", "one wrong"),
-                values=((values["right"], values["unlucky"]), (values["lucky"], values["wrong"])),
-                counts=((counts["right"], counts["unlucky"]), (counts["lucky"], counts["wrong"])),
-                value_range=(0.0, 1.0),
-                note="Share of the solutions, and their number.",
-            )
-        )
-    return found
-
-
-def agreement_table(groups: Sequence[Part], figures: Figures) -> Table:
-    """How far the PRM's cells are the labels'."""
-    what = ("same-cell", "lucky-found", "lucky-confirmed", "unlucky-found", "unlucky-confirmed")
-    return Table(
-        title="The PRM's cells against the labels' (%)",
-        columns=(
-            "Group",
-            "Threshold",
-            "Same cell",
-            "Lucky ones found",
-            "Called lucky, and are",
-            "Unlucky ones found",
-            "Called unlucky, and are",
-        ),
-        rows=tuple(
-            (
-                part.name,
-                figures[f"{part.name}/both/same-cell"].policy,
-                *(shown(figures[f"{part.name}/both/{one}"]) for one in what),
-            )
-            for part in groups
-        ),
-        align=("left", "left", "right", "right", "right", "right", "right"),
-        note="Of the solutions for which labels, scores and outcome are all known.",
-    )
-
-
-_POSSIBLE = {"right": ("right", "lucky"), "lucky": ("right", "lucky")} | dict.fromkeys(
-    ("unlucky", "wrong"), ("unlucky", "wrong")
-)
-"""The outcome is the same for both judges."""
-
-
-def confusion(items: Sequence[Item], prm: str) -> Heat:
-    """The labels' cell against the PRM's."""
-    counts = Counter(
-        (cell(item["labels"], item["outcome"]), cell(item["scores"], item["outcome"])) for item in items
-    )
-    totals = {name: sum(counts[name, other] for other in CELLS) for name in CELLS}
+def heat(part: str, source: Process, judge: str, items: Sequence[Item], figures: Figures) -> Heat:
+    """The four cells as a picture."""
+    counts = _counts(items, part, source)
+    values = {name: figures[f"{part}/{source}/{name}"].value for name in CELLS}
     return Heat(
-        title="The labels' cell and the PRM's",
-        x_label=f"By {prm}",
-        y_label="By labels",
-        x_names=CELLS,
-        y_names=CELLS,
-        values=tuple(
-            tuple(
-                counts[name, other] / totals[name] if totals[name] and other in _POSSIBLE[name] else None
-                for other in CELLS
-            )
-            for name in CELLS
-        ),
-        counts=tuple(tuple(counts[name, other] for other in CELLS) for name in CELLS),
+        title=f"Process and outcome by {judge}",
+        x_label="Final answer",
+        y_label="Steps",
+        x_names=("right", "wrong"),
+        y_names=("all right", "one wrong"),
+        values=((values["right"], values["unlucky"]), (values["lucky"], values["wrong"])),
+        counts=((counts["right"], counts["unlucky"]), (counts["lucky"], counts["wrong"])),
         value_range=(0.0, 1.0),
-        note="Each row adds up to 1. "
-        + "; ".join(f"{name}: {words.partition(': ')[2] or words}" for name, words in WORDS.items())
-        + ". Where the answers differ there can be none.",
+        note="Share of the solutions, and their number.",
     )
-
-
-def writers_table(
-    writers: Sequence[Part], source: Process, judged_by: str, items: Sequence[Item], figures: Figures
-) -> Table:
-    """The cells of every writer, by one source."""
-    rows = []
-    for part in writers:
-        counts = _counted(items, part, source)
-        rows.append(
-            (
-                part.name.removeprefix("by "),
-                *(f"{counts[name]:,}" for name in CELLS),
-                f"{counts[None]:,}",
-                shown(figures[f"{part.name}/{source}/lucky-of-right"]),
-                shown(figures[f"{part.name}/{source}/unlucky-of-wrong"]),
-            )
-        )
-    return Table(
-        title=f"By who wrote the solution; steps judged by {judged_by}",
-        columns=(
-            "Writer",
-            *(name.capitalize() for name in CELLS),
-            "Not known",
-            "Wrong step, of right answers (%)",
-            "No wrong step, of wrong answers (%)",
-        ),
-        rows=tuple(rows),
-        note="All groups together. Few solutions each: read the differences with care.",
-    )
-
-
-def writers_bars(
-    writers: Sequence[Part], order: Sequence[Process], names: Mapping[Process, str], figures: Figures
-) -> list[Bars]:
-    """Both shares of every writer, by each source; a share that is 0 throughout has no picture."""
-
-    def percent(value: float | None) -> float | None:
-        return None if value is None else 100 * value
-
-    found = []
-    for what, title in (
-        ("lucky-of-right", "A wrong step, of right answers"),
-        ("unlucky-of-wrong", "No wrong step, of wrong answers"),
-    ):
-        series = []
-        for source in order:
-            of = [figures[f"{part.name}/{source}/{what}"] for part in writers]
-            if any(figure.value for figure in of):
-                series.append(
-                    Series(
-                        name=f"by {names[source]}",
-                        y=tuple(percent(f.value) for f in of),
-                        low=tuple(percent(f.low) for f in of),
-                        high=tuple(percent(f.high) for f in of),
-                    )
-                )
-        if series:
-            found.append(
-                Bars(
-                    title=title,
-                    y_label="%",
-                    labels=tuple(part.name.removeprefix("by ") for part in writers),
-                    series=tuple(series),
-                )
-            )
-    return found
-
-
-def confident_table(title: str, found: Sequence[Item]) -> Table:
-    """Solutions of which scores and outcome contradict each other."""
-    return Table(
-        title=title,
-        columns=(
-            "Solution",
-            "Where",
-            "Written by",
-            "Weakest step's score",
-            "First error by scores",
-            "By labels",
-        ),
-        rows=tuple(
-            (
-                item["id"],
-                Path(item["where"]).name,  # of a path, FILE:LINE
-                item["policy"] or "–",
-                f"{item['weakest']:.4g}",
-                _error_words(item["found"]),
-                label_words(item),
-            )
-            for item in found
-        ),
-        align=("left", "left", "left", "right", "left", "left"),
-    )
-
-
-def _error_words(first: int | None) -> str:
-    return "not known" if first is None else "none" if first == -1 else f"step {first + 1}"
 
 
 def label_words(item: Item) -> str:
@@ -603,66 +599,13 @@ def label_words(item: Item) -> str:
 
 def confident(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
     """Unlucky solutions by the scores, the highest weakest step first; and lucky ones, the lowest first."""
-    unlucky = [item for item in items if cell(item["scores"], item["outcome"]) == "unlucky"]
-    lucky = [item for item in items if cell(item["scores"], item["outcome"]) == "lucky"]
+    of: dict[str | None, list[Item]] = {"unlucky": [], "lucky": []}
+    for item in items:
+        of.setdefault(cell_of(item["scores"], item["outcome"]), []).append(item)
     return (
-        sorted(unlucky, key=lambda item: -item["weakest"]),
-        sorted(lucky, key=lambda item: item["weakest"]),
+        sorted(of["unlucky"], key=lambda item: -item["weakest"]),
+        sorted(of["lucky"], key=lambda item: item["weakest"]),
     )
-
-
-class ExampleCards:
-    """Groups of example cards, graded where there are scores and else with the labels on the steps."""
-
-    def __init__(
-        self,
-        *,
-        cases: Sequence[Case],
-        sheet: Sheet | None,
-        items: Sequence[Item],
-        chosen: Mapping[str, Policy],
-        neutral: Neutral,
-        show: int,
-    ) -> None:
-        self._rows = {
-            case.id: row
-            for case, row in zip(
-                cases,
-                [_labelled(case, neutral) for case in cases] if sheet is None else sheet.rows,
-                strict=True,
-            )
-        }
-        self._how = "labels" if sheet is None else sheet.aggregate or "min"
-        self._graded = sheet is not None
-        self._chosen = chosen
-        self._show = show
-
-    def group(
-        self, title: str, found: Sequence[Item], *, text: str = "", spread_out: bool = True
-    ) -> Examples:
-        """Cards of some of the items: spread over them, or the first ones."""
-        by_id = {item["id"]: item for item in found}
-        rows = [self._rows[item["id"]] for item in found]
-        kept = spread(rows, self._show) if spread_out else rows[: self._show]
-        shown_of = f"{len(kept):,} of {len(found):,}."
-        if not self._graded:
-            shown_of += " The numbers on the steps are the labels: 1 right, 0 wrong, between them a share; a step without one was not judged."
-        return Examples(
-            title=title,
-            problems=tuple(problem(row, self._card(row, by_id[row.case.id])) for row in kept),
-            text=" ".join(part for part in (text, shown_of) if part),
-        )
-
-    def _card(self, row: CaseScores, item: Item) -> CardView:
-        outcome = {True: "right answer", False: "wrong answer", None: "outcome not known"}[item["outcome"]]
-        threshold = self._chosen[row.case.group].threshold if self._graded else None
-        return card(
-            row,
-            how=self._how,
-            threshold=threshold,
-            found=item["found"] if self._graded else item["label"],
-            note=f"{outcome}; labels: {label_words(item)}",
-        )
 
 
 def _labelled(case: Case, neutral: Neutral) -> CaseScores:

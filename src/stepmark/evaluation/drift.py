@@ -21,21 +21,28 @@ from stepmark.errors import UsageError
 from stepmark.evaluation.calibration_figures import check_how, solution_score
 from stepmark.evaluation.cases import Case, unique
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
-from stepmark.evaluation.examples import card, problem, unreadable
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.sources import read_cases
+from stepmark.evaluation.views import (
+    Cell,
+    Figures,
+    card,
+    cell,
+    problem,
+    series_of,
+    table_of,
+    tile,
+    unreadable,
+)
 from stepmark.metrics.binary import brier, expected_calibration_error, weighted_auc
-from stepmark.metrics.first_error import found_error
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.metrics.quantiles import weighted_quantiles
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section, Tile
-from stepmark.show.plots import Bars, Lines, Series
+from stepmark.show.plots import Bars, Lines
 from stepmark.show.tables import Table
 from stepmark.store import Columns, Source
-
-Figures = Mapping[str, Figure]
 
 _SHOWN = 3
 """Examples of each part."""
@@ -360,13 +367,7 @@ class Drift(Evaluation):
                 Section(
                     title="Side by side",
                     text="The first row is the reference. A PRM that a policy has learnt to please gives its wrong answers high scores.",
-                    items=(
-                        *([_signs(warned, chosen)] if any(warned.values()) else []),
-                        _table(names, figures, items),
-                        _quantiles(names, figures, percent=percent),
-                        *_differences(names, figures, percent=percent),
-                        *_plots(names, figures, by=by, percent=percent),
-                    ),
+                    items=_tables(names, figures, items, warned, by=by, percent=percent),
                 ),
                 Section(title="Examples", items=_examples(sheet, items, names)),
             ),
@@ -399,221 +400,153 @@ def _words(warned: Mapping[str, Sequence[str]], reference: str, by: str) -> list
 
 
 def _left_out(sheet: Sheet, items: Sequence[Item]) -> list[str]:
-    said = unreadable(sheet)
+    facts = unreadable(sheet)
     unscored = sum(item["score"] is None for item in items)
     unknown = sum(item["outcome"] is None for item in items)
     if unscored:
-        said.append(
+        facts.append(
             f"{unscored:,} solutions have no score (not read, or a step without one) and count only in accuracy and length."
         )
     if unknown:
-        said.append(f"Of {unknown:,} solutions the outcome is not known; they count only in length.")
-    return said
+        facts.append(f"Of {unknown:,} solutions the outcome is not known; they count only in length.")
+    return facts
 
 
-def _tiles(names: Sequence[str], figures: Figures, warned: Mapping[str, Sequence[str]]) -> tuple[Tile, ...]:
+def _tiles(names: Sequence[str], figures: Figures, warned: Mapping[str, Sequence[str]]) -> list[Tile]:
     tiles = []
     for name in names[:6]:
-        value, _, interval = shown(figures[f"{name}/auc"]).partition(" ")
-        signs_ = len(warned.get(name, ()))
-        said = "" if name == names[0] else f"; {signs_} warning sign{'' if signs_ == 1 else 's'}"
-        tiles.append(
-            Tile(
-                label=f"AUC (%), {name}",
-                value=value,
-                detail=f"{interval.strip('[]')}{said}",
-                sort="bad" if signs_ else "",
-            )
-        )
-    return tuple(tiles)
+        count = len(warned.get(name, ()))
+        detail = "" if name == names[0] else f"{count} warning sign{'' if count == 1 else 's'}"
+        made = tile(f"AUC (%), {name}", replace(figures[f"{name}/auc"], policy=""), detail=detail)
+        tiles.append(replace(made, sort="bad" if count else ""))
+    return tiles
 
 
-def _table(names: Sequence[str], figures: Figures, items: Sequence[Item]) -> Table:
-    counts = Counter((item["part"], item["outcome"]) for item in items)
-    return Table(
-        title="Parts",
-        columns=(
-            "Part",
-            "Right",
-            "Wrong",
-            "Accuracy (%)",
-            "AUC (%)",
-            "ECE (%)",
-            "Brier",
-            "Steps",
-            "Characters",
-        ),
-        rows=tuple(
-            (
-                name,
-                f"{counts[name, True]:,}",
-                f"{counts[name, False]:,}",
-                shown(figures[f"{name}/accuracy"]),
-                shown(figures[f"{name}/auc"]),
-                shown(figures[f"{name}/ece"]),
-                shown(figures[f"{name}/brier"], scale=1, digits=3),
-                shown(figures[f"{name}/steps"], scale=1),
-                shown(figures[f"{name}/characters"], scale=1, digits=0),
-            )
-            for name in names
-        ),
-        note="AUC, ECE and Brier: a solution's score against whether its answer is right. Steps, characters: mean of a solution.",
-    )
-
-
-def _quantiles(names: Sequence[str], figures: Figures, *, percent: bool) -> Table:
-    scale, digits = (100.0, 1) if percent else (1.0, 3)
-    columns = ("wrong_mean", "wrong_q10", "wrong_q50", "wrong_q90", "right_mean", "right_q50")
-    return Table(
-        title="Scores of wrong and of right answers" + (" (%)" if percent else ""),
-        columns=(
-            "Part",
-            "Wrong: pass (%)",
-            "mean",
-            "10 %",
-            "median",
-            "90 %",
-            "Right: mean",
-            "median",
-        ),
-        rows=tuple(
-            (
-                name,
-                shown(figures[f"{name}/wrong_above"]),
-                *(shown(figures[f"{name}/{what}"], scale=scale, digits=digits) for what in columns),
-            )
-            for name in names
-        ),
-        note="Pass: the share of wrong answers at or over the threshold. 10 %: the score under which a tenth of them lie.",
-    )
-
-
-def _differences(names: Sequence[str], figures: Figures, *, percent: bool) -> list[Table]:
-    points = (100.0, 1)
-    scores = points if percent else (1.0, 3)
-    first = {
-        "accuracy": ("Accuracy", points),
-        "mean_score": ("Mean score", scores),
-        "gap": ("Gap", scores),
-        "auc": ("AUC", points),
-        "ece": ("ECE", points),
-    }
-    second = {
-        "wrong_mean": ("Wrong: mean score", scores),
-        "wrong_q50": ("Wrong: median", scores),
-        "wrong_above": ("Wrong: pass", points),
-        "steps": ("Steps", (1.0, 2)),
-        "characters": ("Characters", (1.0, 0)),
-    }
-
-    def cell(name: str, what: str, scale: float, digits: int) -> str:
-        figure = figures[f"{name} less {names[0]}/{what}"]
-        sure = figure.low is not None and figure.high is not None and (figure.low > 0 or figure.high < 0)
-        return shown(figure, scale=scale, digits=digits) + (" *" if sure else "")
-
-    return [
-        Table(
-            title=f"Less {names[0]}: {title}",
-            columns=("Part", *(label for label, _ in columns.values())),
-            rows=tuple(
-                (name, *(cell(name, what, *how) for what, (_, how) in columns.items())) for name in names[1:]
-            ),
-            note="Gap: mean score less accuracy. " * ("gap" in columns)
-            + "In points; steps and characters as they are. " * percent
-            + "With a star: the interval leaves no change out.",
-        )
-        for title, columns in (("scores and outcomes", first), ("wrong answers and length", second))
-    ]
-
-
-def _plots(names: Sequence[str], figures: Figures, *, by: str, percent: bool) -> list[Lines | Bars]:
-    unit = "%" if percent else "score"
-    scores = {f"wrong_q{q}": f"{q} %" if q != 50 else "median" for q in (90, 50, 10)}
-    return [
-        _plot("Scores of wrong answers: quantiles", unit, names, figures, scores, by=by, percent=percent),
-        _plot(
-            "Wrong answers that pass the threshold",
-            "%",
-            names,
-            figures,
-            {"wrong_above": "Share"},
-            by=by,
-            percent=True,
-        ),
-        _plot(
-            "Telling right from wrong",
-            "%",
-            names,
-            figures,
-            {"auc": "AUC", "accuracy": "Accuracy of the policy"},
-            by=by,
-            percent=True,
-        ),
-    ]
-
-
-def _plot(
-    title: str,
-    unit: str,
+def _tables(
     names: Sequence[str],
     figures: Figures,
-    what: Mapping[str, str],
+    items: Sequence[Item],
+    warned: Mapping[str, Sequence[str]],
     *,
     by: str,
     percent: bool,
-) -> Lines | Bars:
-    lines = by == "file"  # stages have an order, policies none
-
-    def scaled(values: list[float | None]) -> tuple[float | None, ...]:
-        return tuple(None if value is None else value * (100 if percent else 1) for value in values)
-
-    series = tuple(
-        Series(
-            name=label,
-            x=tuple(names) if lines else (),
-            y=scaled([figures[f"{name}/{key}"].value for name in names]),
-            low=scaled([figures[f"{name}/{key}"].low for name in names]),
-            high=scaled([figures[f"{name}/{key}"].high for name in names]),
+) -> tuple[Table | Lines | Bars, ...]:
+    counts = Counter((item["part"], item["outcome"]) for item in items)
+    scale, digits = (100.0, 1) if percent else (1.0, 3)
+    views: list[Table | Lines | Bars] = []
+    if any(warned.values()):
+        calm = [name for name, signs_ in warned.items() if not signs_]
+        views.append(
+            Table(
+                title=f"Warning signs against {names[0]}",
+                columns=("Part", "Sign"),
+                rows=tuple((name, sign) for name, signs_ in warned.items() for sign in signs_),
+                align=("left", "left"),
+                note=f"No sign in: {', '.join(calm)}." if calm else "",
+            )
         )
-        for key, label in what.items()
+    views.append(
+        table_of(
+            "Parts",
+            "Part",
+            names,
+            {
+                "Right": lambda name: f"{counts[name, True]:,}",
+                "Wrong": lambda name: f"{counts[name, False]:,}",
+                "Accuracy (%)": cell(figures, "{}/accuracy"),
+                "AUC (%)": cell(figures, "{}/auc"),
+                "ECE (%)": cell(figures, "{}/ece"),
+                "Brier": cell(figures, "{}/brier", scale=1, digits=3),
+                "Steps": cell(figures, "{}/steps", scale=1),
+                "Characters": cell(figures, "{}/characters", scale=1, digits=0),
+            },
+            note="AUC, ECE and Brier: a solution's score against whether its answer is right. Steps, characters: mean of a solution.",
+        )
     )
-    if lines:
-        return Lines(title=title, x_label="", y_label=unit, series=series)
-    return Bars(title=title, y_label=unit, labels=tuple(names), series=series)
-
-
-def _signs(warned: Mapping[str, Sequence[str]], reference: str) -> Table:
-    rows = [(name, sign) for name, found in warned.items() for sign in found]
-    calm = [name for name, found in warned.items() if not found]
-    return Table(
-        title=f"Warning signs against {reference}",
-        columns=("Part", "Sign"),
-        rows=tuple(rows),
-        align=("left", "left"),
-        note=f"No sign in: {', '.join(calm)}." if calm else "",
+    views.append(
+        table_of(
+            "Scores of wrong and of right answers" + (" (%)" if percent else ""),
+            "Part",
+            names,
+            {
+                "Wrong: pass (%)": cell(figures, "{}/wrong_above"),
+                **{
+                    label: cell(figures, f"{{}}/{what}", scale=scale, digits=digits)
+                    for label, what in (
+                        ("mean", "wrong_mean"),
+                        ("median", "wrong_q50"),
+                        ("90 %", "wrong_q90"),
+                        ("Right: mean", "right_mean"),
+                    )
+                },
+            },
+            note="Pass: the share of wrong answers at or over the threshold. 90 %: the score over which a tenth of them lie.",
+        )
     )
+
+    def difference(what: str, scale: float, digits: int) -> Cell:
+        def text(name: str) -> str:
+            figure = figures[f"{name} less {names[0]}/{what}"]
+            sure = figure.low is not None and figure.high is not None and not figure.low <= 0 <= figure.high
+            return shown(figure, scale=scale, digits=digits) + (" *" if sure else "")
+
+        return text
+
+    columns = {
+        "Accuracy": difference("accuracy", 100, 1),
+        "Mean score": difference("mean_score", scale, digits),
+        "Gap": difference("gap", scale, digits),
+        "AUC": difference("auc", 100, 1),
+        "ECE": difference("ece", 100, 1),
+        "Wrong: median": difference("wrong_q50", scale, digits),
+        "Wrong: pass": difference("wrong_above", 100, 1),
+        "Steps": difference("steps", 1, 2),
+        "Characters": difference("characters", 1, 0),
+    }
+    note = "Gap: mean score less accuracy. In points, but steps and characters. With a star: the interval leaves no change out."
+    views.append(table_of(f"Less {names[0]}", "Part", names[1:], columns, note=note))
+    plots = {
+        "Scores of wrong answers": {"wrong_q90": "90 %", "wrong_q50": "median", "wrong_q10": "10 %"},
+        "Telling right from wrong": {
+            "auc": "AUC",
+            "accuracy": "Accuracy of the policy",
+            "wrong_above": "Wrong answers that pass",
+        },
+    }
+    for title, series in plots.items():
+        unit = 100.0 if percent or "auc" in series else 1.0
+        lines = by == "file"  # stages have an order, policies none
+        drawn = tuple(
+            series_of(
+                label,
+                [figures[f"{name}/{what}"] for name in names],
+                scale=unit,
+                x=tuple(names) if lines else (),
+            )
+            for what, label in series.items()
+        )
+        y_label = "%" if unit == 100 else "score"
+        views.append(
+            Lines(title=title, x_label="", y_label=y_label, series=drawn)
+            if lines
+            else Bars(title=title, y_label=y_label, labels=tuple(names), series=drawn)
+        )
+    return tuple(views)
 
 
 def _examples(sheet: Sheet, items: Sequence[Item], names: Sequence[str]) -> tuple[Examples, ...]:
     groups = []
     for name in names:
         wrong = [
-            (item["score"], at)
-            for at, item in enumerate(items)
+            (item["score"], row)
+            for item, row in zip(items, sheet.rows, strict=True)
             if item["part"] == name and item["outcome"] is False and item["score"] is not None
         ]
         best = sorted(wrong, key=lambda one: -one[0])[:_SHOWN]
-        views = []
-        for score, at in best:
-            row = sheet.rows[at]
-            view = card(
-                row,
-                how=sheet.aggregate or "min",
-                threshold=sheet.threshold,
-                found=None if sheet.threshold is None else found_error(row.scores, sheet.threshold),
-                note=f"truth: the answer is wrong; it scores {score:.3g}",
-            )
-            views.append(problem(row, view))
+        views = [
+            problem(row, card(row, sheet, f"truth: the answer is wrong; it scores {score:.3g}"))
+            for score, row in best
+        ]
         groups.append(
             Examples(
                 title=f"{name}: wrong answers with the highest scores",

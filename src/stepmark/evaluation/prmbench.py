@@ -22,17 +22,16 @@ import numpy as np
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, first_error, step_labels
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
-from stepmark.evaluation.examples import card, percent_tile, problem, spread, unreadable
 from stepmark.evaluation.published import PRMBENCH, published_table
-from stepmark.evaluation.result import Figure, Item, Result, shown
+from stepmark.evaluation.result import Figure, Item, Result
 from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths
 from stepmark.evaluation.sources import read_prmbench
 from stepmark.evaluation.thresholds import Policy, check_asked, check_neutral, policies
+from stepmark.evaluation.views import Cell, bars_of, card, cell, problem, spread, table_of, tile, unreadable
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
-from stepmark.show.plots import Bars, Series
-from stepmark.show.tables import Table
+from stepmark.show.tables import ABSENT, Table
 from stepmark.solutions.checks import check, check_names
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
@@ -205,17 +204,24 @@ class PRMBench(Evaluation):
         items = items_of(sheet, policy, self.checks)
         figures = run.figures(items, statistic(items), {"": policy.words})
         steps = sum(item[part] for item in items for part in _PARTS)
+        cut = sum(1 for row in sheet.rows if row.steps is not None and None in row.steps.scores)
+        counts = Counter(item["group"] for item in items)
+        counts["overall"] = len(items) - counts[_ORIGINALS]
+        names = _rows(figures)
         beside = "" if self.checks == "none" else f" with the exact checks {self.checks}"
         views = Views(
             title=f"PRMBench: {sheet.prm}{beside}",
             facts=(
                 f"{len(items):,} solutions, {steps:,} steps with a score. A step is called right when its score is over the "
                 f"threshold ({policy.words}). PRMScore is half of F1 on right steps plus half of F1 on wrong ones.",
-                *_left_out(sheet),
+                *unreadable(sheet, "and are in no figure"),
+                f"{sheet.unread_steps:,} steps of {cut:,} truncated solutions have no score and are in no figure."
+                if cut
+                else "No step was truncated.",
             ),
             remarks=(INTERVALS,),
             tiles=[
-                percent_tile(f"PRMScore, {name}", figures[f"{name}/prmscore"])
+                tile(f"PRMScore, {name}", figures[f"{name}/prmscore"])
                 for name in ("overall", *CATEGORIES)
                 if f"{name}/prmscore" in figures
             ],
@@ -224,7 +230,22 @@ class PRMBench(Evaluation):
                     title="Figures",
                     text="Calling every step right already gives a high F1 on right steps: PRMScore weighs the wrong ones equally. A PRM "
                     "that knows nothing is near 50 at best.",
-                    items=(_table(figures, items), _bars(figures)),
+                    items=(
+                        table_of(
+                            f"PRMScore (%), threshold {policy.words}",
+                            "Class",
+                            names,
+                            {
+                                "Solutions": lambda name: f"{counts[name]:,}" if name in counts else "",
+                                "F1, right steps": cell(figures, "{}/f1"),
+                                "F1, wrong steps": cell(figures, "{}/negative_f1"),
+                                "PRMScore": cell(figures, "{}/prmscore"),
+                            },
+                            label=_label,
+                            note="multi_solutions has no wrong steps and counts by F1 alone. Overall is of all steps together, not a mean.",
+                        ),
+                        bars_of("PRMScore by class", figures, names, {"PRMScore": "{}/prmscore"}),
+                    ),
                 ),
                 Section(title="Steps", items=(_accuracies(items),)),
                 Section(
@@ -238,121 +259,53 @@ class PRMBench(Evaluation):
         return run.result(self, views, figures, items, prm=sheet.prm, identity=sheet.identity)
 
 
-def _left_out(sheet: Sheet) -> list[str]:
-    said = unreadable(sheet, "and are in no figure")
-    cut = sum(1 for row in sheet.rows if row.steps is not None and None in row.steps.scores)
-    said.append(
-        f"{sheet.unread_steps:,} steps of {cut:,} truncated solutions have no score and are in no figure."
-        if cut
-        else "No step was truncated."
-    )
-    return said
-
-
 def _rows(figures: Mapping[str, Figure]) -> list[str]:
-    rows = []
-    for category, inside in CATEGORIES.items():
-        rows += [name for name in inside if f"{name}/prmscore" in figures]
-        rows += [category] if f"{category}/prmscore" in figures else []
-    others = [
-        name
-        for name in dict.fromkeys(figure.rpartition("/")[0] for figure in figures)
-        if name not in rows and name != "overall"
-    ]
-    return [*rows, *others, "overall"]
+    """Classes and categories in the order of the tables, those that the benchmark does not know after them."""
+    named = [figure.removesuffix("/prmscore") for figure in figures if figure.endswith("/prmscore")]
+    order = [name for category, inside in CATEGORIES.items() for name in (*inside, category)]
+    known = [name for name in order if name in named]
+    return [*known, *(name for name in named if name not in (*known, "overall")), "overall"]
 
 
-def _table(figures: Mapping[str, Figure], items: Sequence[Item]) -> Table:
-    counts = Counter(item["group"] for item in items)
-    rows = []
-    for name in _rows(figures):
-        label = (
-            f"{SHORT[name]} ({name})"
-            if name in SHORT
-            else f"{name}, mean of its classes"
-            if name in CATEGORIES
-            else name
-        )
-        rows.append(
-            (
-                label,
-                f"{counts[name]:,}"
-                if name in counts
-                else ""
-                if name != "overall"
-                else f"{len(items) - counts[_ORIGINALS]:,}",
-                shown(figures.get(f"{name}/f1")) if f"{name}/f1" in figures else "",
-                shown(figures.get(f"{name}/negative_f1")) if f"{name}/negative_f1" in figures else "",
-                shown(figures[f"{name}/prmscore"]),
-            )
-        )
-    return Table(
-        title=f"PRMScore (%), threshold {figures['overall/prmscore'].policy}",
-        columns=("Class", "Solutions", "F1, right steps", "F1, wrong steps", "PRMScore"),
-        rows=tuple(rows),
-        note="multi_solutions has no wrong steps and counts by F1 alone. Overall is of all steps together, not a mean.",
-    )
-
-
-def _bars(figures: Mapping[str, Figure]) -> Bars:
-    names = _rows(figures)
-    of = [figures[f"{name}/prmscore"] for name in names]
-
-    def percent(values: Sequence[float | None]) -> tuple[float | None, ...]:
-        return tuple(None if value is None else 100 * value for value in values)
-
-    return Bars(
-        title="PRMScore by class",
-        y_label="%",
-        labels=tuple(names),
-        series=(
-            Series(
-                name="PRMScore",
-                y=percent([f.value for f in of]),
-                low=percent([f.low for f in of]),
-                high=percent([f.high for f in of]),
-            ),
-        ),
-    )
+def _label(name: str) -> str:
+    if name in SHORT:
+        return f"{SHORT[name]} ({name})"
+    return f"{name}, mean of its classes" if name in CATEGORIES else name
 
 
 def _accuracies(items: Sequence[Item]) -> Table:
-    rows = []
-    for name in [*dict.fromkeys(item["group"] for item in items), "overall"]:
-        own = [
-            item
-            for item in items
-            if (item["group"] != _ORIGINALS if name == "overall" else item["group"] == name)
-        ]
-        tp, fp, tn, fn = (sum(item[part] for item in own) for part in _PARTS)
-        named = [item["named"] for item in own if item["named"] is not None]
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(item["group"], []).append(item)
+    groups["overall"] = [item for item in items if item["group"] != _ORIGINALS]
+    sums = {
+        name: Counter({key: sum(item[key] for item in own) for key in (*_PARTS, "unread")})
+        for name, own in groups.items()
+    }
 
-        def share(part: int, whole: int) -> str:
-            return f"{100 * part / whole:.1f}" if whole else "–"
+    def share(part: str, other: str) -> Cell:
+        def text(name: str) -> str:
+            total = sums[name][part] + sums[name][other]
+            return f"{100 * sums[name][part] / total:.1f}" if total else ABSENT
 
-        rows.append(
-            (
-                name,
-                f"{tp + fn:,}",
-                f"{tn + fp:,}",
-                share(tp, tp + fn),
-                share(tn, tn + fp),
-                share(sum(named), len(named)),
-                f"{sum(item['unread'] for item in own):,}",
-            )
-        )
-    return Table(
-        title="Accuracy by steps (%)",
-        columns=(
-            "Class",
-            "Right steps",
-            "Wrong steps",
-            "Called right",
-            "Called wrong",
-            "First error seen",
-            "Without a score",
-        ),
-        rows=tuple(rows),
+        return text
+
+    def seen(name: str) -> str:
+        named = [item["named"] for item in groups[name] if item["named"] is not None]
+        return f"{100 * sum(named) / len(named):.1f}" if named else ABSENT
+
+    return table_of(
+        "Accuracy by steps (%)",
+        "Class",
+        list(groups),
+        {
+            "Right steps": lambda name: f"{sums[name]['tp'] + sums[name]['fn']:,}",
+            "Wrong steps": lambda name: f"{sums[name]['tn'] + sums[name]['fp']:,}",
+            "Called right": share("tp", "fn"),
+            "Called wrong": share("tn", "fp"),
+            "First error seen": seen,
+            "Without a score": lambda name: f"{sums[name]['unread']:,}",
+        },
         note="Called right: of the right steps. Called wrong: of the wrong ones. First error seen: of the solutions with a wrong step, "
         "those whose first wrong one is called wrong.",
     )
@@ -361,25 +314,21 @@ def _accuracies(items: Sequence[Item]) -> Table:
 def _examples(sheet: Sheet, policy: Policy, items: Sequence[Item]) -> tuple[Examples, ...]:
     groups = []
     for name in dict.fromkeys(item["group"] for item in items):
-        pairs = [
-            (row, item)
+        missed = [
+            row
             for row, item in zip(sheet.rows, items, strict=True)
-            if item["group"] == name and row.steps is not None
+            if item["group"] == name and item["named"] is False
         ]
-        missed = [row for row, item in pairs if item["named"] is False]
-        chosen = spread(missed or [row for row, _ in pairs], 3)
         views = []
-        for row in chosen:
+        for row in spread(missed, 3):
             labels = step_labels(row.case.labelled)
-            wrong = [str(step + 1) for step, label in enumerate(labels) if label == 0]
-            note = f"truth: wrong steps {', '.join(wrong)}" if wrong else "truth: no wrong step"
-            found = policy.found(row)
-            view = card(row, how=sheet.aggregate or "min", threshold=policy.threshold, found=found, note=note)
-            views.append(problem(row, view))
-        said = f"{len(missed):,} of {len(pairs):,} solutions whose first wrong step is called right; {len(views)} shown."
+            wrong = ", ".join(str(step + 1) for step, label in enumerate(labels) if label == 0)
+            views.append(problem(row, card(row, sheet, f"truth: wrong steps {wrong}", policy=policy)))
         groups.append(
-            Examples(title=f"{SHORT.get(name, name)}: passed over", problems=tuple(views), text=said)
-            if missed
-            else Examples(title=SHORT.get(name, name), problems=tuple(views))
+            Examples(
+                title=f"{SHORT.get(name, name)}: first wrong step called right",
+                problems=tuple(views),
+                text=f"{len(views)} of {len(missed):,}.",
+            )
         )
-    return tuple(groups)
+    return tuple(group for group in groups if group.problems)

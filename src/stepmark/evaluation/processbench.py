@@ -19,81 +19,18 @@ import numpy as np
 from stepmark.errors import InputError
 from stepmark.evaluation.cases import Case, first_error
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
-from stepmark.evaluation.examples import card, percent_tile, problem, spread, unreadable
 from stepmark.evaluation.published import PROCESSBENCH, published_table
-from stepmark.evaluation.result import Figure, Item, Result, shown
-from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.evaluation.result import Item, Result
+from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.sources import read_processbench
 from stepmark.evaluation.thresholds import Policy, check_asked, check_neutral, policies
-from stepmark.metrics.first_error import harmonic_mean
+from stepmark.evaluation.views import Cell, bars_of, card, cell, problem, spread, table_of, tile, unreadable
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
-from stepmark.show.plots import Bars, Heat, Series
-from stepmark.show.tables import Table
+from stepmark.show.plots import Heat
+from stepmark.show.tables import ABSENT, Table
 from stepmark.solutions.checks import check, check_names
-
-
-def items_of(sheet: Sheet, chosen: Mapping[str, Policy], checks: str = "none") -> list[Item]:
-    """One item a case: its true first error, and the earlier of those that the PRM and the exact checks name.
-
-    Raises:
-        InputError: a case whose first error is not known.
-    """
-    items = []
-    names = check_names(checks)
-    for row in sheet.rows:
-        case = row.case
-        truth = first_error(case.labelled)
-        if truth is None:
-            raise InputError("the first error of this solution is not known", where=case.where, field="label")
-        found = chosen[case.group].found(row)
-        steps = [step.text for step in case.solution.steps]
-        proven = [finding.step for finding in check(case.problem, steps, names=names)] if names else []
-        if proven and found is not None and (found < 0 or proven[0] < found):
-            found = proven[0]
-        items.append(
-            {
-                "id": case.id,
-                "problem": case.problem,
-                "group": case.group,
-                "label": truth,
-                "found": found,
-                "steps": len(case.solution.steps),
-                "policy": case.policy,
-                "outcome": case.outcome,
-            }
-        )
-    return items
-
-
-def statistic(items: Sequence[Item]) -> Statistic:
-    """Per group `error`, `correct` and `f1`, and their unweighted averages, as functions of the items' weights."""
-    groups = list(dict.fromkeys(item["group"] for item in items))
-    wrong = np.array([item["label"] != -1 for item in items])
-    hit = np.array([item["found"] == item["label"] for item in items])
-    member = {group: np.array([item["group"] == group for item in items]) for group in groups}
-
-    def figures(weights: Floats) -> Mapping[str, Floats]:
-        found: dict[str, Floats] = {}
-        for group in groups:
-            parts = []
-            for name, of in (("error", member[group] & wrong), ("correct", member[group] & ~wrong)):
-                parts.append(shares(weights @ (of & hit).astype(float), weights @ of.astype(float)))
-                found[f"{group}/{name}"] = parts[-1]
-            found[f"{group}/f1"] = harmonic(*parts)
-        if len(groups) > 1:
-            for name in ("error", "correct", "f1"):
-                found[f"average/{name}"] = np.mean([found[f"{group}/{name}"] for group in groups], axis=0)
-        return found
-
-    return figures
-
-
-def harmonic(a: Floats, b: Floats) -> Floats:
-    """2ab / (a + b), elementwise; 0 where both are 0, nan where one is."""
-    total = a + b
-    return np.where(total == 0, 0.0, 2 * a * b / np.where(total == 0, 1.0, total))
 
 
 @settings
@@ -141,6 +78,7 @@ class ProcessBench(Evaluation):
         words["average"] = "; ".join(dict.fromkeys(words.values()))
         figures = run.figures(items, statistic(items), words)
         names = [*groups, *(["average"] if len(groups) > 1 else [])]
+        counts = Counter((item["group"], item["label"] != -1) for item in items)
         beside = "" if self.checks == "none" else f" with the exact checks {self.checks}"
         views = Views(
             title=f"ProcessBench: {sheet.prm}{beside}",
@@ -149,21 +87,64 @@ class ProcessBench(Evaluation):
                 "error; the first one is compared with the one that people found. F1 is the harmonic mean of the two accuracies.",
                 *_left_out(sheet, items),
             ),
-            remarks=(_INTERVALS,),
-            tiles=[percent_tile(f"F1, {name}", figures[f"{name}/f1"]) for name in names],
+            remarks=(
+                "In brackets: 95 % bootstrap intervals over problems at the stated threshold; intervals do not include the uncertainty of threshold tuning.",
+            ),
+            tiles=[tile(f"F1, {name}", figures[f"{name}/f1"]) for name in names],
             sections=(
                 Section(
                     title="Figures",
                     text="The threshold and how it was chosen stand beside every number: numbers of different policies are "
                     "not comparable.",
-                    items=(accuracy_table(names, figures, items), accuracy_bars(names, figures)),
+                    items=(
+                        table_of(
+                            "First-error accuracy (%)",
+                            "Subset",
+                            names,
+                            {
+                                "Threshold": lambda name: figures[f"{name}/f1"].policy,
+                                "Wrong": lambda name: "" if name == "average" else f"{counts[name, True]:,}",
+                                "Right": lambda name: "" if name == "average" else f"{counts[name, False]:,}",
+                                "Error accuracy": cell(figures, "{}/error"),
+                                "Correct accuracy": cell(figures, "{}/correct"),
+                                "F1": cell(figures, "{}/f1"),
+                            },
+                            left=2,
+                            note="Average: unweighted over the subsets.",
+                        ),
+                        bars_of(
+                            "Finding errors and leaving right steps alone",
+                            figures,
+                            names,
+                            {
+                                "Error accuracy": "{}/error",
+                                "Correct accuracy": "{}/correct",
+                                "F1": "{}/f1",
+                            },
+                        ),
+                    ),
                 ),
                 Section(
                     title="Where errors are named",
                     text="Of the wrong solutions: how far the step that is named lies from the first wrong one.",
-                    items=(distance_table(items, list(groups)), position_table(items), position_heat(items)),
+                    items=(
+                        distance_table(
+                            items,
+                            "group",
+                            "Distance of the named step from the first wrong one (wrong solutions, %)",
+                        ),
+                        distance_table(
+                            items, "position", "By the position of the first wrong step (wrong solutions, %)"
+                        ),
+                        position_heat(items),
+                    ),
                 ),
-                Section(title="By who wrote the solution", items=(writer_table(items),)),
+                Section(
+                    title="By who wrote the solution",
+                    items=(
+                        distance_table(items, "policy", "By who wrote the solution (wrong solutions, %)"),
+                    ),
+                ),
                 Section(
                     title="Published results",
                     text="On the full 3,400 rows; each with its authors' threshold policy. Ours above are on the data named there.",
@@ -175,262 +156,186 @@ class ProcessBench(Evaluation):
         return run.result(self, views, figures, items, prm=sheet.prm, identity=sheet.identity)
 
 
-_INTERVALS = "In brackets: 95 % bootstrap intervals over problems at the stated threshold; they do not include the uncertainty of its tuning."
+def items_of(sheet: Sheet, chosen: Mapping[str, Policy], checks: str = "none") -> list[Item]:
+    """One item a case: its true first error, and the earlier of those that the PRM and the exact checks name.
+
+    Raises:
+        InputError: a case whose first error is not known.
+    """
+    items = []
+    names = check_names(checks)
+    for row in sheet.rows:
+        case = row.case
+        truth = first_error(case.labelled)
+        if truth is None:
+            raise InputError("the first error of this solution is not known", where=case.where, field="label")
+        named = chosen[case.group].found(row)
+        steps = [step.text for step in case.solution.steps]
+        proven = [finding.step for finding in check(case.problem, steps, names=names)] if names else []
+        if proven and named is not None and (named < 0 or proven[0] < named):
+            named = proven[0]
+        items.append(
+            {
+                "id": case.id,
+                "problem": case.problem,
+                "group": case.group,
+                "label": truth,
+                "found": named,
+                "steps": len(case.solution.steps),
+                "policy": case.policy,
+                "outcome": case.outcome,
+            }
+        )
+    return items
+
+
+def statistic(items: Sequence[Item]) -> Statistic:
+    """Per group `error`, `correct` and `f1`, and their unweighted averages, as functions of the items' weights."""
+    groups = list(dict.fromkeys(item["group"] for item in items))
+    wrong = np.array([item["label"] != -1 for item in items])
+    hit = np.array([item["found"] == item["label"] for item in items])
+    member = {group: np.array([item["group"] == group for item in items]) for group in groups}
+
+    def figures(weights: Floats) -> Mapping[str, Floats]:
+        values: dict[str, Floats] = {}
+        for group in groups:
+            parts = []
+            for name, of in (("error", member[group] & wrong), ("correct", member[group] & ~wrong)):
+                parts.append(shares(weights @ (of & hit).astype(float), weights @ of.astype(float)))
+                values[f"{group}/{name}"] = parts[-1]
+            values[f"{group}/f1"] = harmonic(*parts)
+        if len(groups) > 1:
+            for name in ("error", "correct", "f1"):
+                values[f"average/{name}"] = np.mean([values[f"{group}/{name}"] for group in groups], axis=0)
+        return values
+
+    return figures
+
+
+def harmonic(a: Floats, b: Floats) -> Floats:
+    """2ab / (a + b), elementwise; 0 where both are 0, nan where one is."""
+    total = a + b
+    return np.where(total == 0, 0.0, 2 * a * b / np.where(total == 0, 1.0, total))
 
 
 def _left_out(sheet: Sheet, items: Sequence[Item]) -> list[str]:
-    said = unreadable(sheet, "and count as not found")
+    facts = unreadable(sheet, "and count as not found")
     undecided = sum(item["found"] is None for item in items) - len(sheet.refused)
     if undecided:
-        said.append(
+        facts.append(
             f"In {undecided:,} more a step without a score came before any error; they count as not found."
         )
     if sheet.unread_steps:
-        said.append(f"{sheet.unread_steps:,} steps have no score.")
-    return said
+        facts.append(f"{sheet.unread_steps:,} steps have no score.")
+    return facts
 
 
-def _examples(sheet: Sheet, chosen: Mapping[str, Policy], items: Sequence[Item]) -> tuple[Examples, ...]:
-    sorts: dict[str, tuple[str, list[CaseScores]]] = {
-        "found": ("The first wrong step is named", []),
-        "early": ("An earlier step is blamed", []),
-        "late": ("The first wrong step is passed over, a later one named", []),
-        "missed": ("Wrong, and no step is named", []),
-        "alarm": ("Right, and a step is blamed all the same", []),
-        "clean": ("Right, and left alone", []),
-    }
-    found_of = {}
-    for row, item in zip(sheet.rows, items, strict=True):
-        found, label = item["found"], item["label"]
-        if found is None:
-            continue
-        found_of[row.case.id] = (found, label)
-        if label == -1:
-            sort = "clean" if found == -1 else "alarm"
-        else:
-            sort = (
-                "missed"
-                if found == -1
-                else "found"
-                if found == label
-                else "early"
-                if found < label
-                else "late"
-            )
-        sorts[sort][1].append(row)
-    groups = []
-    for title, rows in sorts.values():
-        views = []
-        for row in spread(rows):
-            found, label = found_of[row.case.id]
-            note = (
-                "truth: no wrong step" if label == -1 else f"truth: step {label + 1} is the first wrong one"
-            )
-            policy = chosen[row.case.group]
-            view = card(row, how=sheet.aggregate or "min", threshold=policy.threshold, found=found, note=note)
-            views.append(problem(row, view))
-        groups.append(
-            Examples(
-                title=f"{title} ({len(rows):,})",
-                problems=tuple(views),
-                text=f"{len(views)} of {len(rows):,}.",
-            )
-        )
-    return tuple(groups)
+_KINDS = {
+    "found": "The first wrong step is named",
+    "early": "An earlier step is blamed",
+    "late": "The first wrong step is passed over, a later one named",
+    "missed": "Wrong, and no step is named",
+    "alarm": "Right, and a step is blamed all the same",
+    "clean": "Right, and left alone",
+    "unread": "Not read",
+}
+"""What becomes of a solution."""
 
 
-def accuracy_table(names: Sequence[str], figures: Mapping[str, Figure], items: Sequence[Item]) -> Table:
-    """Error accuracy, correct accuracy and F1 of each subset, with the threshold beside them."""
-    counts = Counter((item["group"], item["label"] != -1) for item in items)
-    rows = []
-    for name in names:
-        of = ("", "") if name == "average" else (f"{counts[name, True]:,}", f"{counts[name, False]:,}")
-        rows.append(
-            (
-                name,
-                figures[f"{name}/f1"].policy,
-                *of,
-                shown(figures[f"{name}/error"]),
-                shown(figures[f"{name}/correct"]),
-                shown(figures[f"{name}/f1"]),
-            )
-        )
-    return Table(
-        title="First-error accuracy (%)",
-        columns=("Subset", "Threshold", "Wrong", "Right", "Error accuracy", "Correct accuracy", "F1"),
-        rows=tuple(rows),
-        align=("left", "left", "right", "right", "right", "right", "right"),
-        note="Average: unweighted over the subsets.",
-    )
+def kind_of(item: Item) -> str:
+    """One of `_KINDS`."""
+    named, label = item["found"], item["label"]
+    if named is None:
+        return "unread"
+    if label == -1:
+        return "clean" if named == -1 else "alarm"
+    if named == -1:
+        return "missed"
+    return "found" if named == label else "early" if named < label else "late"
 
 
-def accuracy_bars(names: Sequence[str], figures: Mapping[str, Figure]) -> Bars:
-    """The same as bars."""
-
-    def percent(value: float | None) -> float | None:
-        return None if value is None else 100 * value
-
-    def series(what: str, label: str) -> Series:
-        of = [figures[f"{name}/{what}"] for name in names]
-        return Series(
-            name=label,
-            y=tuple(percent(f.value) for f in of),
-            low=tuple(percent(f.low) for f in of),
-            high=tuple(percent(f.high) for f in of),
-        )
-
-    return Bars(
-        title="Finding errors and leaving right steps alone",
-        y_label="%",
-        labels=tuple(names),
-        series=(series("error", "Error accuracy"), series("correct", "Correct accuracy"), series("f1", "F1")),
-    )
+_POSITIONS = ("1", "2", "3", "4", "5", "6", "7–9", "10+")
 
 
-_FAR = 3
-
-
-def _distance(item: Item) -> str:
-    if item["found"] is None:
-        return "not read"
-    if item["found"] == -1:
-        return "none named"
-    off = item["found"] - item["label"]
-    if abs(off) >= _FAR:
-        return f"{_FAR} or more {'early' if off < 0 else 'late'}"
-    return "exact" if off == 0 else f"{abs(off)} {'early' if off < 0 else 'late'}"
-
-
-_DISTANCES = (
-    "3 or more early",
-    "2 early",
-    "1 early",
-    "exact",
-    "1 late",
-    "2 late",
-    "3 or more late",
-    "none named",
-    "not read",
-)
-
-
-def distance_table(items: Sequence[Item], groups: Sequence[str]) -> Table:
-    """How far the named step lies from the first wrong one, per subset."""
-    rows = []
-    for group in groups:
-        wrong = [_distance(item) for item in items if item["group"] == group and item["label"] != -1]
-        counts = Counter(wrong)
-        rows.append(
-            (
-                group,
-                *(
-                    f"{counts[name]:,} ({100 * counts[name] / max(len(wrong), 1):.0f} %)"
-                    for name in _DISTANCES
-                ),
-            )
-        )
-    return Table(
-        title="Distance of the named step from the first wrong one (wrong solutions)",
-        columns=("Subset", *_DISTANCES),
-        rows=tuple(rows),
-    )
-
-
-def _bucket(step: int) -> str:
+def _position(item: Item) -> str:
+    step = item["label"]
     return str(step + 1) if step < 6 else "7–9" if step < 9 else "10+"
 
 
-_BUCKETS = ("1", "2", "3", "4", "5", "6", "7–9", "10+")
-
-
-def position_table(items: Sequence[Item]) -> Table:
-    """How that goes with the position of the first wrong step."""
-    rows = []
-    for name in _BUCKETS:
-        wrong = [item for item in items if item["label"] != -1 and _bucket(item["label"]) == name]
-        if not wrong:
+def distance_table(items: Sequence[Item], by: str, title: str) -> Table:
+    """How far the named step lies from the first wrong one, by group, policy or position of the first wrong step."""
+    wrong: dict[str, Counter[str]] = {name: Counter() for name in (_POSITIONS if by == "position" else ())}
+    right: dict[str, Counter[str]] = {}
+    for item in items:
+        if by == "position" and item["label"] == -1:
             continue
-        kinds = Counter(
-            "unread"
-            if item["found"] is None
-            else "none"
-            if item["found"] == -1
-            else "exact"
-            if item["found"] == item["label"]
-            else "early"
-            if item["found"] < item["label"]
-            else "late"
-            for item in wrong
-        )
-        rows.append(
-            (
-                name,
-                f"{len(wrong):,}",
-                *(f"{100 * kinds[k] / len(wrong):.0f}" for k in ("exact", "early", "late", "none")),
-            )
-        )
-    return Table(
-        title="By the position of the first wrong step (%)",
-        columns=("Step", "Solutions", "Exact", "Earlier", "Later", "None named"),
-        rows=tuple(rows),
-    )
+        name = _position(item) if by == "position" else item[by] or "not known"
+        (right if item["label"] == -1 else wrong).setdefault(name, Counter())[kind_of(item)] += 1
+
+    def percent(of: Mapping[str, Counter[str]], kind: str) -> Cell:
+        return lambda name: f"{100 * of[name][kind] / of[name].total():.1f}" if of.get(name) else ABSENT
+
+    kinds = {"found": "Exact", "early": "Early", "late": "Late", "missed": "None named", "unread": "Not read"}
+    columns: dict[str, Cell] = {"Wrong": lambda name: f"{wrong[name].total():,}" if name in wrong else "0"}
+    columns |= {label: percent(wrong, kind) for kind, label in kinds.items()}
+    if by != "position":
+        columns["Right ones left alone"] = percent(right, "clean")
+    names = [name for name in dict.fromkeys((*wrong, *right)) if wrong.get(name) or by != "position"]
+    first = {"group": "Subset", "policy": "Policy", "position": "First wrong step"}[by]
+    return table_of(title, first, names, columns)
 
 
 def position_heat(items: Sequence[Item]) -> Heat:
-    """The true first error against the named one."""
-    columns = (*_BUCKETS, "none")
-    true_names = (*_BUCKETS, "none")
+    """Where errors are named, by where the first wrong step is."""
+    wrong = [item for item in items if item["label"] != -1]
+    named = (*_POSITIONS, "none")
     counts = Counter(
         (
-            "none" if item["label"] == -1 else _bucket(item["label"]),
-            "none" if item["found"] == -1 else _bucket(item["found"]),
+            _position(item),
+            "none" if item["found"] == -1 else _position({"label": item["found"]}),
         )
-        for item in items
+        for item in wrong
         if item["found"] is not None
     )
-    table = tuple(tuple(counts[true, named] for named in columns) for true in true_names)
-    totals = [sum(row) for row in table]
+    rows = [name for name in _POSITIONS if any(counts[name, other] for other in named)] or ["1"]
     return Heat(
-        title="True first error against the named one",
+        title="The step that is named, by the first wrong step",
         x_label="Named step",
         y_label="First wrong step",
-        x_names=columns,
-        y_names=true_names,
+        x_names=named,
+        y_names=tuple(rows),
         values=tuple(
-            tuple(count / total if total else None for count in row)
-            for row, total in zip(table, totals, strict=True)
+            tuple(
+                counts[name, other] / total if (total := sum(counts[name, one] for one in named)) else None
+                for other in named
+            )
+            for name in rows
         ),
-        counts=table,
+        counts=tuple(tuple(counts[name, other] for other in named) for name in rows),
         value_range=(0.0, 1.0),
-        note="Each row adds up to 1: of the solutions whose first wrong step is there, the share in which each step is named.",
+        note="Each row adds up to 1.",
     )
 
 
-def writer_table(items: Sequence[Item]) -> Table:
-    """The accuracies by who wrote the solution."""
-    rows = []
-    for writer in sorted({item["policy"] or "" for item in items}):
-        own = [item for item in items if (item["policy"] or "") == writer]
-        wrong = [item for item in own if item["label"] != -1]
-        right = [item for item in own if item["label"] == -1]
-        hits = [sum(item["found"] == item["label"] for item in part) for part in (wrong, right)]
-        accuracies = [
-            hit / len(part) if part else None for hit, part in zip(hits, (wrong, right), strict=True)
+def _examples(sheet: Sheet, chosen: Mapping[str, Policy], items: Sequence[Item]) -> tuple[Examples, ...]:
+    groups = []
+    for kind, title in _KINDS.items():
+        pairs = [
+            (row, item)
+            for row, item in zip(sheet.rows, items, strict=True)
+            if kind_of(item) == kind != "unread"
         ]
-        f1 = None
-        if accuracies[0] is not None and accuracies[1] is not None:
-            f1 = harmonic_mean(accuracies[0], accuracies[1])
-        rows.append(
-            (
-                writer or "not named",
-                f"{len(wrong):,}",
-                f"{len(right):,}",
-                *("–" if a is None else f"{100 * a:.1f}" for a in (*accuracies, f1)),
+        views = []
+        for row, item in spread(pairs):
+            step = item["label"] + 1
+            note = f"truth: step {step} is the first wrong one" if step else "truth: no wrong step"
+            policy = chosen[row.case.group]
+            views.append(problem(row, card(row, sheet, note, policy=policy, first_error=item["found"])))
+        groups.append(
+            Examples(
+                title=f"{title} ({len(pairs):,})",
+                problems=tuple(views),
+                text=f"{len(views)} of {len(pairs):,}.",
             )
         )
-    return Table(
-        title="By who wrote the solution (%; all subsets together)",
-        columns=("Writer", "Wrong", "Right", "Error accuracy", "Correct accuracy", "F1"),
-        rows=tuple(rows),
-        note="Few solutions each: read the differences with care.",
-    )
+    return tuple(group for group in groups if group.problems)

@@ -1,39 +1,79 @@
-"""The robustness evaluation: tables, bars with intervals, and the changed solutions beside the originals."""
+"""Does the PRM judge the reasoning or its looks: scores before and after controlled changes of the same solutions.
+
+Changes that keep the meaning must not raise the score, changes that break it must lower it (`evaluation.perturbations`
+lists both). What is compared is the aggregate of the whole solution, its verdict, and, where a change made one known
+step wrong, the score of that step before and after.
+
+Definitions, for a margin m and a threshold t:
+
+- **change** = aggregate after - aggregate before. **raised**, **lowered**: it differs from 0 by more than `NOISE`.
+- **verdict**: good when no step is under t (`models.grading.first_error` is -1), whatever the aggregate is.
+- **attack success**, of a change that keeps the meaning: the verdict turns from bad to good, or the score rises by
+  more than m. Of a change that breaks it: the score does not fall (change >= -`NOISE`). The definition is ours, and so is
+  the default m of 0.05 for probabilities: EST-PRM (arXiv 2606.00437) reports a "score inflation rate" whose margin its
+  abstract does not give, and Reward Under Attack (arXiv 2603.06621) calls changes of reward under 0.1 invariance.
+- **flips to good**: of the solutions that are wrong by their labels and were judged bad, the share judged good after a
+  change that keeps the meaning. This is the attack that pays. **false alarms**: of those that are right and were
+  judged good, the share judged bad after it.
+- **stays good**: of the solutions judged good, the share still judged good after a change that breaks the meaning.
+- **step missed**: of the steps that a change made wrong and that were not under t before, the share not under t after.
+
+Each share and mean is also given for the solutions that are right by their labels ("/right") and wrong ("/wrong"). A
+change that breaks the meaning is best read on the right ones: a wrong solution has its low score already, and cutting
+off its error even mends it. Solutions without a score, before or after, are counted ("unscored") and enter nothing else.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, ClassVar
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Annotated, Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from stepmark.errors import UsageError
+from stepmark.evaluation.calibration_figures import solution_score
+from stepmark.evaluation.cases import Case, first_error
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
-from stepmark.evaluation.examples import card, problem
-from stepmark.evaluation.perturbations import PERTURBATIONS, perturbation
-from stepmark.evaluation.result import Figure, Item, Result, shown
-from stepmark.evaluation.robustness_items import (
-    BREAKING,
-    PRESERVING,
-    Judging,
-    Trial,
-    items_of,
-    statistic,
-    to_grade,
-    trials,
+from stepmark.evaluation.perturbations import (
+    PERTURBATIONS,
+    SEPARATOR,
+    Perturbed,
+    perturbation,
+    perturbed_solutions,
 )
+from stepmark.evaluation.result import Item, Result, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.metrics.intervals import Statistic
-from stepmark.models.grading import first_error
+from stepmark.evaluation.views import Cell, Figures, card, cell, problem, series_of, table_of, tile
+from stepmark.metrics.aggregate import check_aggregate, check_score
+from stepmark.metrics.intervals import Floats, Statistic, shares
+from stepmark.models.grading import first_error as first_under
+from stepmark.records import LabelledSolution, ScoreKind
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section, Tile
-from stepmark.show.plots import Bars, Series
-from stepmark.show.tables import Table
+from stepmark.show.plots import Bars
+from stepmark.show.tables import ABSENT, Table
 from stepmark.show.views import ProblemView
 
-Figures = Mapping[str, Figure]
+NOISE = 1e-5
+"""A change no greater than this is none: the same steps in another batch differ by as much in float32."""
+
+_MARGINS: dict[ScoreKind, float] = {"probability": 0.05, "margin": 0.1}
+"""A twentieth of the range; log-ratios and unbounded scores have no range to take a share of."""
+_UNBOUNDED_AGGREGATES = frozenset({"sum-logit"})
+
+
+Bools = npt.NDArray[np.bool_]
+
+PRESERVING = "keeps meaning"
+BREAKING = "breaks meaning"
+"""Before the "/" in the names of figures over all perturbations of one kind."""
+_GROUPS = ("", "/right", "/wrong")
 
 
 @settings
@@ -57,7 +97,7 @@ class Robustness(Evaluation):
     """A rise by more than this is a success of the attack, in the unit of the aggregate. Default: 0.05 for probabilities, 0.1 for margins."""
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
-        """See `robustness_items.statistic`."""
+        """See `statistic`."""
         return statistic(items)
 
     def measure(self, run: Run) -> Result:
@@ -69,9 +109,9 @@ class Robustness(Evaluation):
         """What the changes do to the scores of a PRM.
 
         Args:
-            sheet: scores of `robustness_items.to_grade(changes)`.
+            sheet: scores of `to_grade(changes)`.
             run: the run.
-            changes: as `robustness_items.trials` makes them.
+            changes: as `trials` makes them.
 
         Raises:
             UsageError: no changes, a case without scores, or settings that do not fit the scores.
@@ -84,32 +124,52 @@ class Robustness(Evaluation):
         policy = f"{how.aggregate}, {threshold}, margin {how.margin:g}"
         figures = run.figures(items, statistic(items), {"": policy})
         names = [name for name in PERTURBATIONS if any(item["perturbation"] == name for item in items)]
-        kept = [name for name in names if perturbation(name).keeps_meaning]
-        broken = [name for name in names if not perturbation(name).keeps_meaning]
+        preserving = [name for name in names if perturbation(name).keeps_meaning]
+        breaking = [name for name in names if not perturbation(name).keeps_meaning]
         # Where labels say which solutions are right, only those can be broken.
         group = "/right" if any(item["right"] for item in items) else ""
-        sections = [Section(title="At a glance", text=_GLANCE, items=(_glance(names, figures, group),))]
-        if kept:
+        sections = [
+            Section(title="At a glance", text=_GLANCE, items=(_glance(names, figures, group, items),))
+        ]
+        if preserving:
+            shares_ = {
+                "Lowered": "lowered",
+                "Attack success": "success",
+                "Flips to good": "flips to good",
+                "False alarms": "false alarms",
+            }
             sections.append(
-                Section(title="Changes that keep the meaning", text=_KEPT, items=_kept(kept, figures))
+                Section(
+                    title="Changes that keep the meaning",
+                    text=_KEPT,
+                    items=_of_changes(preserving, PRESERVING, figures, "", shares_),
+                )
             )
-        if broken:
+        if breaking:
             of = "the solutions that are right by their labels" if group else "all solutions"
             sections.append(
                 Section(
                     title="Changes that break the meaning",
                     text=_BROKEN.format(of=of),
-                    items=_broken(broken, figures, group),
+                    items=(
+                        *_of_changes(
+                            breaking,
+                            BREAKING,
+                            figures,
+                            group,
+                            {"Does not fall": "success", "Stays good": "stays good"},
+                        ),
+                        *_broken_steps(breaking, figures),
+                    ),
                 )
             )
-        sections.append(Section(title="What each change does", items=(_list(names, items),)))
         sections.append(
             Section(title="Examples", text=_EXAMPLES, items=examples(sheet, changes, items, how, names))
         )
         views = Views(
             title=f"Robustness: {sheet.prm}",
             facts=_facts(items, how),
-            tiles=_tiles(figures, group, names),
+            tiles=_tiles(figures, group),
             sections=sections,
         )
         return run.result(
@@ -124,6 +184,337 @@ class Robustness(Evaluation):
             threshold=how.threshold,
             margin=how.margin,
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judging:
+    """How a change of score is judged."""
+
+    aggregate: str | None = None
+    """One of `metrics.aggregate.AGGREGATES`; None for the PRM's own."""
+    threshold: float | None = None
+    """A step strictly under it is an error; None for the PRM's own."""
+    margin: float | None = None
+    """A rise by more than this is a success of the attack, in the unit of the aggregate; None for 0.05 with
+    probabilities and 0.1 with margins."""
+
+    def of(self, sheet: Sheet) -> Judging:
+        """These settings with the PRM's own, and the default margin, in the place of None.
+
+        Raises:
+            UnknownNameError: no such aggregate.
+            ScoreKindError: the aggregate means nothing for these scores.
+            UsageError: no aggregate is known, no default margin exists for these scores, or a setting is out of
+                range.
+        """
+        how = sheet.aggregate if self.aggregate is None else self.aggregate
+        if how is None:
+            raise UsageError("the scores do not say how their PRM aggregates; choose with `aggregate`")
+        check_aggregate(how, sheet.kind)
+        threshold = sheet.threshold if self.threshold is None else self.threshold
+        if threshold is not None:
+            try:
+                check_score(threshold, sheet.kind, step=0)
+            except ValueError:
+                raise UsageError(f"the threshold {threshold!r} is no {sheet.kind}") from None
+        margin = self.margin
+        if margin is None:
+            if how in _UNBOUNDED_AGGREGATES or sheet.kind not in _MARGINS:
+                raise UsageError(
+                    f"there is no usual margin for the {how} of {sheet.kind} scores; give `margin`, the rise that "
+                    "counts as a success of the attack"
+                )
+            margin = _MARGINS[sheet.kind]
+        if not (math.isfinite(margin) and margin >= 0):
+            raise UsageError(f"expected a margin of 0 or more, found {margin!r}")
+        return Judging(aggregate=how, threshold=threshold, margin=margin)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One change of one case: what is graded, and what it is compared with."""
+
+    original: Case
+    """The case that was changed."""
+    name: str
+    """The perturbation."""
+    perturbed: Perturbed
+    """What was made of it."""
+
+    @property
+    def case(self) -> Case:
+        """The changed solution as a case of its own, with the id "ID::NAME" and without judgements."""
+        solution = self.perturbed.solution
+        assert solution.id is not None  # `perturbed_solutions` gives every one an id
+        return Case(
+            id=solution.id,
+            labelled=LabelledSolution(solution=solution, judgements=((),) * len(solution.steps)),
+            where=self.original.where,
+            group=self.original.group,
+            policy=self.original.policy,
+            difficulty=self.original.difficulty,
+        )
+
+
+def trials(cases: Sequence[Case], names: Sequence[str] = tuple(PERTURBATIONS), seed: int = 0) -> list[Trial]:
+    """Every change that applies to every case, in the order of the cases.
+
+    Those of one case that keep its question stand first, so that a PRM reads the question once for all of them.
+    Donors are the cases that are right by their labels, or all when none is known to be: a wrong solution of another
+    problem could be marked down for its own error.
+
+    Args:
+        cases: what is changed; ids are unique.
+        names: which perturbations.
+        seed: of every choice.
+
+    Raises:
+        UnknownNameError: no such perturbation.
+        UsageError: a perturbation needs solutions of another problem, and there is none.
+    """
+    if len({case.id for case in cases}) < len(cases):
+        raise UsageError("two cases have one id; expected every id once")
+    needs_donor = any(perturbation(name).needs_donor for name in names)
+    if needs_donor and len({case.solution.problem.text for case in cases}) < 2:
+        raise UsageError(
+            "question-swapped and irrelevant-solution need cases of two problems or more; leave them out"
+        )
+    right = [case.solution for case in cases if first_error(case.labelled) == -1]
+    several = len({solution.problem.text for solution in right}) > 1
+    donors = right if several else [case.solution for case in cases]
+    by_id = {case.id: case for case in cases}
+    named = (replace(case.solution, id=case.id) for case in cases)
+    made = perturbed_solutions(named, names, seed, donors=donors if needs_donor else ())
+    found = []
+    for own, copies in groupby(made, key=lambda copy: copy[0].rsplit(SEPARATOR, 1)[0]):
+        case = by_id[own]
+        question = case.solution.problem.text
+        changes = [Trial(original=case, name=name, perturbed=perturbed) for _, name, perturbed in copies]
+        found += sorted(changes, key=lambda trial: trial.perturbed.solution.problem.text != question)
+    return found
+
+
+def to_grade(found: Sequence[Trial]) -> list[Case]:
+    """What a PRM must read for these trials: each original once, followed by its changed copies."""
+    cases: list[Case] = []
+    for _, group in groupby(found, key=lambda trial: trial.original.id):
+        copies = list(group)
+        cases += [copies[0].original, *(trial.case for trial in copies)]
+    return cases
+
+
+def items_of(found: Sequence[Trial], sheet: Sheet, settings: Judging) -> list[dict[str, Any]]:
+    """One row a trial, with all that is needed to compute every figure again.
+
+    Keys: `id`, `original` (its id), `perturbation`, `keeps_meaning`, `problem` (what the bootstrap draws),
+    `group`, `right` (are the original's steps all right by its labels), `before` and `after` (the aggregate),
+    `good_before` and `good_after` (the verdict), `success` (of the attack), `steps_before` and `steps_after` (how many),
+    `broken_step`, `proven`, `step_before` and `step_after` (the scores of the broken step), `step_missed` (whether
+    it is not under the threshold now, asked only where it was not before), `note`, `refused` (why there is no score). What is
+    not known is None. The words are defined at the top of this module.
+
+    Args:
+        found: the trials.
+        sheet: scores of at least the cases of `to_grade(found)`.
+        settings: filled in by `Judging.of`.
+
+    Raises:
+        UsageError: settings that are not filled in, a case without scores in the sheet, or an aggregate that is infinite.
+    """
+    if settings.aggregate is None or settings.margin is None:
+        raise UsageError("these settings are not filled in; use Judging.of(sheet)")
+    by_id = {row.case.id: row for row in sheet.rows}
+    return [
+        _item(
+            trial,
+            _scores(by_id, trial.original.id),
+            _scores(by_id, trial.case.id),
+            settings.aggregate,
+            settings.threshold,
+            settings.margin,
+        )
+        for trial in found
+    ]
+
+
+def _item(
+    trial: Trial, before: CaseScores, after: CaseScores, how: str, threshold: float | None, margin: float
+) -> dict[str, Any]:
+    keeps = perturbation(trial.name).keeps_meaning
+    first = first_error(trial.original.labelled)
+    scores = _aggregate(before, how), _aggregate(after, how)
+    good = _good(before, threshold), _good(after, threshold)
+    broken = trial.perturbed.broken_step
+    steps = (None, None) if broken is None else (before.scores[broken], after.scores[broken])
+    return {
+        "id": trial.case.id,
+        "original": trial.original.id,
+        "perturbation": trial.name,
+        "keeps_meaning": keeps,
+        "problem": trial.original.problem,
+        "group": trial.original.group,
+        "right": None if first is None else first == -1,
+        "before": scores[0],
+        "after": scores[1],
+        "good_before": good[0],
+        "good_after": good[1],
+        "success": _succeeds(keeps, *scores, good == (False, True), margin),
+        "steps_before": len(before.scores),
+        "steps_after": len(after.scores),
+        "broken_step": broken,
+        "proven": trial.perturbed.proven,
+        "step_before": steps[0],
+        "step_after": steps[1],
+        "step_missed": _missed(*steps, threshold),
+        "note": trial.perturbed.note,
+        "refused": before.refused or after.refused,
+    }
+
+
+def _succeeds(
+    keeps: bool, before: float | None, after: float | None, flips: bool, margin: float
+) -> bool | None:
+    if before is None or after is None:
+        return None
+    return flips or after - before > margin if keeps else after - before >= -NOISE
+
+
+def _missed(before: float | None, after: float | None, threshold: float | None) -> bool | None:
+    if before is None or after is None or threshold is None or before < threshold:
+        return None
+    return after >= threshold
+
+
+def _scores(by_id: Mapping[str, CaseScores], id: str) -> CaseScores:
+    if id not in by_id:
+        raise UsageError(
+            f"there are no scores for {id!r}; were they made with the same seed and perturbations?"
+        )
+    return by_id[id]
+
+
+def _aggregate(row: CaseScores, how: str) -> float | None:
+    value = solution_score(row, how)
+    if value is not None and not math.isfinite(value):
+        raise UsageError(
+            f"{row.case.id}: the {how} of its scores is {value}, which has no change; take another aggregate"
+        )
+    return value
+
+
+def _good(row: CaseScores, threshold: float | None) -> bool | None:
+    first = first_under(row.scores, threshold)
+    return None if first is None else first == -1
+
+
+def statistic(items: Sequence[Mapping[str, Any]]) -> Statistic:
+    """Every figure of these items, as a function of their weights.
+
+    Names are "PERTURBATION/FIGURE" and, for the solutions that are right or wrong by their labels,
+    "PERTURBATION/FIGURE/right" and "…/wrong"; "keeps meaning/…" and "breaks meaning/…" are unweighted means over the
+    perturbations of that kind for which the figure is defined. Figures: "n" (trials with both scores), "unscored", "before" and
+    "after" (mean aggregates), "change", "median change", "raised", "lowered", "success"; "flips to good" and "false
+    alarms" (kept meaning); "stays good" (broken); "step change" and "step missed" (where a step was made wrong),
+    these also over the steps that are proven to be wrong, "…/proven". Without a threshold there are no figures of
+    verdicts; nan where a figure is not defined, such as a share of nothing.
+    """
+    names = list(dict.fromkeys(item["perturbation"] for item in items))
+    parts = [
+        _Part(name, [(at, item) for at, item in enumerate(items) if item["perturbation"] == name])
+        for name in names
+    ]
+    # Which perturbations a mean is over is settled by the whole data, so that resamples estimate the same thing.
+    ones = np.ones((1, len(items)))
+    whole = {name: value for part in parts for name, value in part.figures(ones).items()}
+    means: dict[str, list[str]] = {}
+    for kind, label in ((True, PRESERVING), (False, BREAKING)):
+        for figure in ("change", "success", "flips to good", "false alarms", "stays good"):
+            for group in _GROUPS:
+                each = [f"{part.name}/{figure}{group}" for part in parts if part.keeps_meaning is kind]
+                if defined := [name for name in each if name in whole and np.isfinite(whole[name][0])]:
+                    means[f"{label}/{figure}{group}"] = defined
+
+    def compute(weights: Floats) -> dict[str, Floats]:
+        found = {name: value for part in parts for name, value in part.figures(weights).items()}
+        return found | {
+            mean: np.mean([found[name] for name in names], axis=0) for mean, names in means.items()
+        }
+
+    return compute
+
+
+class _Part:
+    """The columns of one perturbation."""
+
+    def __init__(self, name: str, items: list[tuple[int, Mapping[str, Any]]]) -> None:
+        self.name = name
+        rows = [item for _, item in items]
+        self.keeps_meaning = bool(rows[0]["keeps_meaning"])
+        self._at = np.array([at for at, _ in items])
+        before, after = _column(rows, "before"), _column(rows, "after")
+        self._change = after - before
+        self._scored = scored = np.isfinite(self._change)
+        self._order = np.argsort(self._change, kind="stable")  # nan stands last
+        right, everything = _column(rows, "right"), np.ones(len(rows), dtype=bool)
+        self._in_group = {"": everything, "/right": right == 1, "/wrong": right == 0}
+        self._in_group["/proven"] = _column(rows, "proven") == 1
+        self._counts = {"n": scored, "unscored": ~scored}
+        # Figure, in which groups, a mean over which items, of which values.
+        self._means: list[tuple[str, tuple[str, ...], Bools, Floats | Bools]] = [
+            ("before", _GROUPS, scored, before),
+            ("after", _GROUPS, scored, after),
+            ("change", _GROUPS, scored, self._change),
+            ("raised", _GROUPS, scored, self._change > NOISE),
+            ("lowered", _GROUPS, scored, self._change < -NOISE),
+            ("success", _GROUPS, scored, _column(rows, "success")),
+        ]
+        good, good_after = _column(rows, "good_before"), _column(rows, "good_after")
+        judged = np.isfinite(good) & np.isfinite(good_after)
+        if judged.any() and self.keeps_meaning:
+            bad_and_wrong, good_and_right = (good == 0) & (right == 0), (good == 1) & (right == 1)
+            self._means += [
+                ("flips to good", ("",), judged & bad_and_wrong, good_after == 1),
+                ("false alarms", ("",), judged & good_and_right, good_after == 0),
+            ]
+        if judged.any() and not self.keeps_meaning:
+            self._means.append(("stays good", _GROUPS, judged & (good == 1), good_after == 1))
+        if any(row["broken_step"] is not None for row in rows):
+            step_change = _column(rows, "step_after") - _column(rows, "step_before")
+            groups = (*_GROUPS, "/proven")
+            self._means.append(("step change", groups, np.isfinite(step_change), step_change))
+            missed = _column(rows, "step_missed")
+            if judged.any():
+                self._means.append(("step missed", groups, np.isfinite(missed), missed))
+
+    def figures(self, weights: Floats) -> dict[str, Floats]:
+        w = weights[:, self._at]
+        found: dict[str, Floats] = {}
+        for group in _GROUPS:
+            chosen = self._in_group[group]
+            for figure, of in self._counts.items():
+                found[f"{self.name}/{figure}{group}"] = w @ (of & chosen).astype(np.float64)
+            found[f"{self.name}/median change{group}"] = self._median(w, self._scored & chosen)
+        for figure, groups, of, values in self._means:
+            for group in groups:
+                subject = of & self._in_group[group]
+                total = w @ np.where(subject, values, 0.0)
+                found[f"{self.name}/{figure}{group}"] = shares(total, w @ subject.astype(np.float64))
+        return found
+
+    def _median(self, w: Floats, subject: Bools) -> Floats:
+        """The median of the changes, each counted as often as it was drawn."""
+        order = self._order[subject[self._order]]
+        if len(order) == 0:
+            return np.full(len(w), np.nan)
+        values, sums = self._change[order], np.cumsum(w[:, order], axis=1)
+        half = sums[:, -1:] / 2
+        # The middle one, or the mean of the middle two: where half the weight is reached and where it is passed.
+        low, high = np.argmax(sums >= half, axis=1), np.argmax(sums > half, axis=1)
+        return np.where(half[:, 0] > 0, (values[low] + values[high]) / 2, np.nan)
+
+
+def _column(rows: Sequence[Mapping[str, Any]], key: str) -> Floats:
+    return np.array([np.nan if row[key] is None else float(row[key]) for row in rows])
 
 
 _GLANCE = (
@@ -154,7 +545,7 @@ _EXAMPLES = (
 def _facts(items: Sequence[Item], how: Judging) -> list[str]:
     originals = {item["original"]: item for item in items}
     right = Counter(item["right"] for item in originals.values())
-    said = [
+    facts = [
         f"{len(originals):,} solutions of {len({item['problem'] for item in items}):,} problems ({right[True]:,} right and "
         f"{right[False]:,} wrong by their labels, {right[None]:,} without a label), {len(items):,} changed copies. A change that "
         "keeps the meaning must not raise the score; one that breaks it must lower it.",
@@ -165,204 +556,131 @@ def _facts(items: Sequence[Item], how: Judging) -> list[str]:
     unscored = [item for item in items if item["before"] is None or item["after"] is None]
     if unscored:
         why = next((f": {item['refused']}" for item in unscored if item["refused"]), "")
-        said.append(
+        facts.append(
             f"{len(unscored):,} comparisons have no score before or after the change and enter no figure of scores, "
             f"first {unscored[0]['id']}{why}"
         )
-    said.append(INTERVALS)
-    return said
+    facts.append(INTERVALS)
+    return facts
 
 
-def _tiles(figures: Figures, group: str, names: Sequence[str]) -> tuple[Tile, ...]:
-    wanted = (
-        (f"{PRESERVING}/flips to good", "Wrong solutions turned good", "by changes of looks alone"),
-        (f"{PRESERVING}/false alarms", "Right solutions turned bad", "by changes of looks alone"),
-        (f"{BREAKING}/success{group}", "Broken, and the score does not fall", "mean over the changes"),
-        (f"{BREAKING}/stays good{group}", "Broken, and still judged good", "mean over the changes"),
-        ("numbers-altered/step missed/proven", "Wrong calculations not noticed", "steps judged good before"),
+def _tiles(figures: Figures, group: str) -> list[Tile]:
+    shown_figures = (
+        (f"{PRESERVING}/flips to good", "Wrong solutions turned good (%)", "by changes of looks alone"),
+        (f"{PRESERVING}/false alarms", "Right solutions turned bad (%)", "by changes of looks alone"),
+        (f"{BREAKING}/success{group}", "Broken, and the score does not fall (%)", "mean over the changes"),
+        (f"{BREAKING}/stays good{group}", "Broken, and still judged good (%)", "mean over the changes"),
+        (
+            "numbers-altered/step missed/proven",
+            "Wrong calculations not noticed (%)",
+            "steps judged good before",
+        ),
     )
-    tiles = []
-    for name, label, detail in wanted:
-        figure = figures.get(name)
-        if figure is None or figure.value is None:
-            continue
-        ends = (
-            ""
-            if figure.low is None or figure.high is None
-            else f"{100 * figure.low:.1f} to {100 * figure.high:.1f}; "
-        )
-        tiles.append(Tile(label=label, value=f"{100 * figure.value:.1f} %", detail=f"{ends}{detail}"))
-    return tuple(tiles)
+    return [
+        tile(label, replace(figures[name], policy=""), detail=detail)
+        for name, label, detail in shown_figures
+        if name in figures and figures[name].value is not None
+    ]
 
 
-def _count(figure: Figure | None) -> str:
-    return "–" if figure is None or figure.value is None else f"{figure.value:,.0f}"
+def _number(figures: Figures, pattern: str, digits: int = 0) -> Cell:
+    """A figure without its interval."""
+
+    def text(name: str) -> str:
+        figure = figures.get(pattern.format(name))
+        return ABSENT if figure is None or figure.value is None else f"{figure.value:,.{digits}f}"
+
+    return text
 
 
-def _score(figure: Figure | None) -> str:
-    return shown(figure, scale=1, digits=3)
+def _glance(names: Sequence[str], figures: Figures, group: str, items: Sequence[Item]) -> Table:
+    counts = Counter(item["perturbation"] for item in items)
+    means = [name for name in (PRESERVING, BREAKING) if f"{name}/success" in figures]
 
+    def keeps(name: str) -> bool:
+        return name == PRESERVING or (name in PERTURBATIONS and perturbation(name).keeps_meaning)
 
-def _plain(figure: Figure | None) -> str:
-    return "–" if figure is None or figure.value is None else f"{figure.value:.3f}"
+    def of(figure: str, broken: str | None = None, *, scale: float = 100, digits: int = 1) -> Cell:
+        def text(name: str) -> str:
+            what = f"{figure}" if keeps(name) else f"{broken or figure}{group}"
+            return shown(figures.get(f"{name}/{what}"), scale=scale, digits=digits)
 
+        return text
 
-def _glance(names: Sequence[str], figures: Figures, group: str) -> Table:
-    rows = []
-    for name in (*names, PRESERVING, BREAKING):
-        keeps = name == PRESERVING or (name in PERTURBATIONS and perturbation(name).keeps_meaning)
-        of = "" if keeps else group
-        if f"{name}/success{of}" not in figures:
-            continue
-        fooled = f"{name}/flips to good" if keeps else f"{name}/stays good{of}"
-        rows.append(
-            (
-                f"mean, {name}" if name in (PRESERVING, BREAKING) else name,
-                "kept" if keeps else "broken",
-                _count(figures.get(f"{name}/n{of}")),
-                _score(figures.get(f"{name}/change{of}")),
-                shown(figures.get(f"{name}/success{of}")),
-                shown(figures.get(fooled)),
-            )
-        )
-    return Table(
-        title="What each change does to the score (shares in %; lower is better)",
-        columns=("Change", "Meaning", "Solutions", "Mean change", "Attack succeeds", "Verdict fooled"),
-        rows=tuple(rows),
-        align=("left", "left", "right", "right", "right", "right"),
+    return table_of(
+        "What each change does to the score (shares in %; lower is better)",
+        "Change",
+        [*names, *means],
+        {
+            "What it does": lambda name: perturbation(name).summary if name in PERTURBATIONS else "",
+            "Meaning": lambda name: "kept" if keeps(name) else "broken",
+            "Solutions": lambda name: f"{counts[name]:,}" if name in counts else "",
+            "Mean change": of("change", scale=1, digits=3),
+            "Attack succeeds": of("success"),
+            "Verdict fooled": of("flips to good", "stays good"),
+        },
+        label=lambda name: f"mean, {name}" if name in means else name,
+        left=3,
         note="Broken meaning: over the solutions that are right by their labels." if group else "",
     )
 
 
 def _of_changes(
-    title: str, names: Sequence[str], mean: str, figures: Figures, group: str, shares: Mapping[str, str]
-) -> Table:
+    names: Sequence[str], mean: str, figures: Figures, group: str, columns: Mapping[str, str]
+) -> tuple[Table | Bars, ...]:
     """What each change did, and the mean over them where there are several.
 
     Args:
-        title: ends in "(shares in %)".
         names: the changes.
-        mean: the name of the mean over them.
+        mean: `PRESERVING` or `BREAKING`.
         figures: all.
         group: of solutions: "" or "/right".
-        shares: further figures, each with its column's title.
+        columns: heading to figure, each a share.
     """
-    rows = [
-        (
-            name,
-            _count(figures.get(f"{name}/n{group}")),
-            _plain(figures.get(f"{name}/before{group}")),
-            _score(figures.get(f"{name}/change{group}")),
-            _plain(figures.get(f"{name}/median change{group}")),
-            *(shown(figures.get(f"{name}/{share}{group}")) for share in shares),
-        )
-        for name in (*names, *([mean] if len(names) > 1 else []))
-    ]
-    return Table(
-        title=title,
-        columns=("Change", "Solutions", "Score before", "Mean change", "Median change", *shares.values()),
-        rows=tuple(rows),
+    title = f"Changes that {'keep' if mean == PRESERVING else 'break'} the meaning (shares in %)"
+    table = table_of(
+        title,
+        "Change",
+        [*names, *([mean] if len(names) > 1 else [])],
+        {
+            "Solutions": _number(figures, f"{{}}/n{group}"),
+            "Score before": _number(figures, f"{{}}/before{group}", 3),
+            "Mean change": cell(figures, f"{{}}/change{group}", scale=1, digits=3),
+            "Median change": _number(figures, f"{{}}/median change{group}", 3),
+            **{label: cell(figures, f"{{}}/{what}{group}") for label, what in columns.items()},
+        },
         note="The last row: unweighted mean over the changes." if len(names) > 1 else "",
     )
+    groups = {"Right by their labels": "/right", "Wrong by their labels": "/wrong"}
+    if mean == BREAKING or not any(figures[f"{name}/n/right"].value for name in names):
+        groups = {"": group}
+    series = tuple(
+        series_of(label, [figures[f"{name}/change{of}"] for name in names], scale=1)
+        for label, of in groups.items()
+        if any(figures[f"{name}/change{of}"].value is not None for name in names)
+    )
+    # An axis from 0 to 0 shows less than the table.
+    if not any(value for one in series for ends in (one.y, one.low or (), one.high or ()) for value in ends):
+        return (table,)
+    title = f"Change of the score; it must {'not rise' if mean == PRESERVING else 'fall'}"
+    y_label = "mean change of the score"
+    return table, Bars(title=title, y_label=y_label, labels=tuple(names), series=series, zero_line=True)
 
 
-def _kept(names: Sequence[str], figures: Figures) -> tuple[Table | Bars, ...]:
-    shares = {
-        "raised": "Raised",
-        "lowered": "Lowered",
-        "success": "Attack success",
-        "flips to good": "Flips to good",
-        "false alarms": "False alarms",
-    }
-    title = "Changes that keep the meaning (shares in %)"
-    table = _of_changes(title, names, PRESERVING, figures, "", shares)
-    return table, *_bars("Change of the score; it must not rise", names, figures, ("", "/right", "/wrong"))
-
-
-_SERIES = {"": "All solutions", "/right": "Right by their labels", "/wrong": "Wrong by their labels"}
-
-
-def _bars(title: str, names: Sequence[str], figures: Figures, groups: Sequence[str]) -> tuple[Bars, ...]:
-    """The bars, or nothing where nothing changed: an axis from 0 to 0 shows less than the table."""
-    series = []
-    for group in groups:
-        of = [figures[f"{name}/change{group}"] for name in names]
-        if all(figure.value is None for figure in of):
-            continue
-        series.append(
-            Series(
-                name=_SERIES[group],
-                y=tuple(figure.value for figure in of),
-                low=tuple(figure.low for figure in of),
-                high=tuple(figure.high for figure in of),
-            )
-        )
-    # With labels, "all solutions" says nothing that the two others do not.
-    chosen = series[1:] if len(series) == 3 else series
-    if not any(y for one in chosen for ends in (one.y, one.low or (), one.high or ()) for y in ends):
+def _broken_steps(names: Sequence[str], figures: Figures) -> tuple[Table, ...]:
+    names = [name for name in names if f"{name}/step change" in figures]
+    if not names:
         return ()
-    return (
-        Bars(
-            title=title,
-            y_label="mean change of the score",
-            labels=tuple(names),
-            series=tuple(chosen),
-            zero_line=True,
-        ),
-    )
-
-
-def _broken(names: Sequence[str], figures: Figures, group: str) -> tuple[Table | Bars, ...]:
-    shares = {"raised": "Raised", "success": "Does not fall", "stays good": "Stays good"}
-    title = "Changes that break the meaning (shares in %)"
-    table = _of_changes(title, names, BREAKING, figures, group, shares)
-    bars = _bars("Change of the score; it must fall", names, figures, (group,))
-    with_step = [name for name in names if f"{name}/step change" in figures]
-    if not with_step:
-        return table, *bars
-    steps = Table(
-        title="The step that became wrong (shares in %)",
-        columns=(
-            "Change",
-            "Change of its score, all",
-            "right solutions",
-            "proven",
-            "Error missed, all",
-            "right solutions",
-            "proven",
-        ),
-        rows=tuple(
-            (
-                name,
-                *(_score(figures.get(f"{name}/step change{of}")) for of in ("", "/right", "/proven")),
-                *(shown(figures.get(f"{name}/step missed{of}")) for of in ("", "/right", "/proven")),
-            )
-            for name in with_step
-        ),
-        note="Missed: not under the threshold now, of those not under it before. Proven: the step's calculation was true and is false "
-        "now, by computation.",
-    )
-    return table, *bars, steps
-
-
-def _list(names: Sequence[str], items: Sequence[Item]) -> Table:
-    counts = Counter(item["perturbation"] for item in items)
-    total = len({item["original"] for item in items})
-    return Table(
-        title="The changes",
-        columns=("Change", "Meaning", "What it does", "Source, or what it is nearest to", "Applies to"),
-        rows=tuple(
-            (
-                name,
-                "kept" if perturbation(name).keeps_meaning else "broken",
-                perturbation(name).summary,
-                perturbation(name).source,
-                f"{counts[name]:,} of {total:,}",
-            )
-            for name in names
-        ),
-        align=("left", "left", "left", "left", "right"),
-    )
+    groups = {"all": "", "right solutions": "/right", "proven": "/proven"}
+    columns = {
+        **{
+            f"Change of its score, {label}": cell(figures, f"{{}}/step change{of}", scale=1, digits=3)
+            for label, of in groups.items()
+        },
+        **{f"Error missed, {label}": cell(figures, f"{{}}/step missed{of}") for label, of in groups.items()},
+    }
+    note = "Missed: not under the threshold now, of those not under it before. Proven: the step's calculation was true and is false now, by computation."
+    return (table_of("The step that became wrong (shares in %)", "Change", names, columns, note=note),)
 
 
 _SHOWN = 3
@@ -370,13 +688,13 @@ _SHOWN = 3
 
 
 def examples(
-    sheet: Sheet, found: Sequence[Trial], items: Sequence[Item], how: Judging, names: Sequence[str]
+    sheet: Sheet, changes: Sequence[Trial], items: Sequence[Item], how: Judging, names: Sequence[str]
 ) -> tuple[Examples, ...]:
     """A group of examples a change: the attacks that succeeded best, or one change that had no effect of this sort.
 
     Args:
         sheet: the scores.
-        found: the trials.
+        changes: the trials.
         items: one a trial, in the same order.
         how: settings, filled in.
         names: the changes, in the order of the page.
@@ -386,10 +704,10 @@ def examples(
     for name in names:
         pairs = [
             (trial, item)
-            for trial, item in zip(found, items, strict=True)
+            for trial, item in zip(changes, items, strict=True)
             if item["perturbation"] == name and item["success"] is not None
         ]
-        # Of a wrong solution a rise may be what its change deserves (its error cut off), so right ones go first there.
+        # Of a wrong solution a rise may be what its change deserves (its error cut off), so it is no example there.
         succeeded = [
             pair
             for pair in pairs
@@ -397,36 +715,28 @@ def examples(
         ]
         succeeded.sort(key=lambda pair: pair[1]["before"] - pair[1]["after"])
         chosen = succeeded[:_SHOWN] or pairs[:1]
-        if chosen:
-            groups.append(
-                Examples(
-                    title=f"{name}: {len(succeeded):,} of {len(pairs):,} attacks succeeded",
-                    problems=tuple(_before_and_after(trial, item, by_id, how) for trial, item in chosen),
-                    text=perturbation(name).summary,
-                )
+        groups.append(
+            Examples(
+                title=f"{name}: {len(succeeded):,} of {len(pairs):,} attacks succeeded",
+                problems=tuple(_before_and_after(trial, item, by_id, sheet, how) for trial, item in chosen),
+                text=perturbation(name).summary,
             )
-    return tuple(groups)
+        )
+    return tuple(group for group in groups if group.problems)
 
 
-def _before_and_after(trial: Trial, item: Item, by_id: Mapping[str, CaseScores], how: Judging) -> ProblemView:
+def _before_and_after(
+    trial: Trial, item: Item, by_id: Mapping[str, CaseScores], sheet: Sheet, how: Judging
+) -> ProblemView:
     before, after = by_id[trial.original.id], by_id[trial.case.id]
-    assert how.aggregate is not None  # filled in
     truth = {True: "right by its labels", False: "wrong by its labels", None: "no label"}[item["right"]]
     note = [f"changed: {item['note']}", f"score {item['before']:.3f} → {item['after']:.3f}"]
     question = trial.case.solution.problem.text
     if question != trial.original.solution.problem.text:
         note.append(f"question now: {question}")
-    cards = [
-        card(
-            row,
-            how=how.aggregate,
-            threshold=how.threshold,
-            found=first_error(row.scores, how.threshold),
-            note=words,
-            number=number,
-        )
-        for number, (row, words) in enumerate(
-            ((before, f"original, {truth}"), (after, "; ".join(note))), start=1
-        )
-    ]
-    return replace(problem(before, cards[0]), cards=tuple(cards))
+    judged = replace(sheet, threshold=how.threshold)
+    return problem(
+        before,
+        card(before, judged, f"original, {truth}", how=how.aggregate),
+        card(after, judged, "; ".join(note), how=how.aggregate, number=2),
+    )

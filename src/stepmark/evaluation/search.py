@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, field, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from stepmark.evaluation.result import Figure, Item, Result, made_folder, shown
 from stepmark.evaluation.search_contest import Arena, Contest, Contested, Unit, contest, search_of
 from stepmark.evaluation.search_entrants import BASELINES, METHODS, Shape, entrants
 from stepmark.evaluation.search_figures import ENDS, POSITIONS, STOPS, cells_of, statistic
+from stepmark.evaluation.views import Cell, Figures, cell, series_of, spread, table_of, tile
 from stepmark.metrics.first_error import found_error
 from stepmark.metrics.intervals import Statistic
 from stepmark.models import policies, scorer
@@ -36,11 +37,10 @@ from stepmark.search.methods import OF_THE_RUN, own_search
 from stepmark.search.rows import view_of
 from stepmark.settings import settings
 from stepmark.show import colour
-from stepmark.show.compute import Point, compute_plot
-from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.show.evaluation import Examples, Section
 from stepmark.show.plots import Lines
 from stepmark.show.search import SearchPage, SearchView, search_html
-from stepmark.show.tables import ABSENT, Align, Table
+from stepmark.show.tables import ABSENT, Table
 from stepmark.show.views import CardView, ProblemView, StepView
 from stepmark.store import hold
 
@@ -52,8 +52,6 @@ FEW = 30
 
 _SAMPLING = ("greedy", "majority", "best-of-n", "weighted-vote", "adaptive")
 """Methods that write whole solutions; the others grow trees."""
-
-Figures = Mapping[str, Figure]
 
 _CERTAIN = 20
 """A separation beyond this is not written in digits: the scores are hardly ever wrong."""
@@ -194,7 +192,7 @@ class SearchContest(Evaluation):
                 )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
-                    f"every reply is kept in {store.path}; the same command continues"
+                    f"every reply is chosen_ids in {store.path}; the same command continues"
                 ) from None
 
     def _own(self) -> dict[str, Own]:
@@ -248,71 +246,82 @@ class SearchContest(Evaluation):
 
         Raises:
             InputError: problems that cannot be compared on; see `search_contest.contest`.
-            UsageError: a budget that cannot be kept.
+            UsageError: a budget that cannot be chosen_ids.
             BackendError: a model failed.
         """
         contested = contest(problems, contest_, arena)
-        figures = run.figures(contested.items, statistic(contested.items))
+        items, budgets = contested.items, contest_.names
+        figures = run.figures(items, statistic(items))
         examples = _examples(problems, contested, contest_, arena, threshold)
-        ends, seeds = (
-            ends_table(contested, figures, contest_),
-            seeds_table(contested, figures, contest_),
-        )
         aggregate = arena.common.grading.aggregate
         fitted = sum(fit.tried for fit in contested.fits)
-        count = len(contested.items)
+        count = len(items)
+        facts = [
+            f"{count:,} problems, {contest_.seeds} {'seed' if contest_.seeds == 1 else 'seeds'}; budgets are limits on "
+            f"{contest_.unit} a problem, the policy's and the PRM's together.",
+            f"Prefixes and solutions are compared by the {aggregate} of their step scores.",
+        ]
+        if fitted:
+            facts.append(
+                f"Sizes were fitted on {min(contest_.pilot, len(problems))} of these problems without looking at answers, in {fitted} "
+                "runs that no method is charged for."
+            )
+        if count < FEW:
+            facts.append(
+                f"With only {count} {'problem' if count == 1 else 'problems'} the intervals are too narrow, and "
+                "of a method that is right on all or on none they have no width: read no star as a finding."
+            )
+        facts += [*(f"Left out: {why}" for why in contested.refused), advice(figures)]
+        names = list(dict.fromkeys(name for name, _ in cells_of(items)))
+        first = [*(name for name in BASELINES if name in names), *names]
         trees = tuple(view for _, views in examples for view in views)
         views = Views(
             title=f"Search: {policy} with {prm}",
-            facts=(
-                f"{count:,} problems, {contest_.seeds} {'seed' if contest_.seeds == 1 else 'seeds'}; budgets are limits on "
-                f"{contest_.unit} a problem, the policy's and the PRM's together.",
-                f"Prefixes and solutions are compared by the {aggregate} of their step scores.",
-                *(
-                    [
-                        f"Sizes were fitted on {min(contest_.pilot, len(problems))} of these problems without looking at answers, in {fitted} "
-                        "runs that no method is charged for."
-                    ]
-                    if fitted
-                    else []
-                ),
-                *(
-                    [
-                        f"With only {count} {'problem' if count == 1 else 'problems'} the intervals are too narrow, and "
-                        "of a method that is right on all or on none they have no width: read no star as a finding."
-                    ]
-                    if count < FEW
-                    else []
-                ),
-                *(f"Left out: {why}" for why in contested.refused),
-                advice(figures),
-            ),
+            facts=facts,
             remarks=(INTERVALS,),
-            tiles=_tiles(contested, figures, contest_),
+            tiles=[
+                tile(f"{name}, {words(contest_.budgets[-1])} {contest_.unit}, %", figure)
+                for name in dict.fromkeys(first)
+                if (figure := figures.get(f"accuracy/{name}/{budgets[-1]}")) is not None
+                and figure.value is not None
+            ],
             sections=(
                 Section(
                     title="Accuracy against compute",
                     text="Every method with the same limits. A method is worth its tokens where it is above both the majority vote and best-of-N at what "
                     "it has spent.",
                     items=(
-                        accuracy_table(contested, figures, contest_),
-                        spent_table(contested, figures, contest_),
-                        *difference_tables(contested, figures, contest_),
+                        by_budget(
+                            "Accuracy by method and budget, %",
+                            names,
+                            contest_,
+                            lambda budget: cell(figures, f"accuracy/{{}}/{budget}"),
+                            note=f"{count:,} problems, {contest_.seeds} seeds each; 95 % intervals over problems. The budget is a limit: "
+                            "what was spent is in the next table.",
+                        ),
+                        spent_table(names, contested, figures, contest_),
+                        *difference_tables(names, figures, contest_),
                         plot(contested, figures, contest_),
                     ),
                 ),
-                Section(
-                    title="How searches end",
-                    items=tuple(
-                        one
-                        for one in (ends, found_table(contested, figures, contest_), seeds)
-                        if one is not None
-                    ),
-                ),
+                Section(title="How searches end", items=ends_tables(names, figures, contest_)),
                 Section(
                     title="How well do the scores separate right from wrong?",
                     text=advice(figures),
-                    items=(spread_table(figures, aggregate),),
+                    items=(
+                        table_of(
+                            f"Spread of the {aggregate} of step scores",
+                            "Seen",
+                            POSITIONS,
+                            {
+                                what.capitalize(): cell(figures, f"spread/{{}}/{what}", scale=1, digits=3)
+                                for what in ("gap", "noise", "separation")
+                            },
+                            note="Of best-of-N's solutions. Gap: mean of those that come out right less that of the wrong ones, of one problem. "
+                            "Noise: standard deviation within one problem and class. Separation: gap / noise. Before the end, a prefix may be "
+                            "called wrong for an error that comes later, which makes the separation look smaller.",
+                        ),
+                    ),
                 ),
                 Section(
                     title="Where they disagree",
@@ -323,7 +332,7 @@ class SearchContest(Evaluation):
             pages={"trees.html": lambda: _trees(trees, prm)} if trees else {},
         )
         sizes = {f"{fit.method} at {fit.budget}": fit.size for fit in contested.fits if fit.tried}
-        return run.result(self, views, figures, contested.items, prm=prm, sizes=sizes, **filled)
+        return run.result(self, views, figures, items, prm=prm, sizes=sizes, **filled)
 
 
 def _trees(trees: tuple[SearchView, ...], prm: str) -> Iterator[str]:
@@ -351,30 +360,6 @@ def _size(parameters: float | None) -> ModelSize | None:
     return None if parameters is None else ModelSize(parameters=parameters)
 
 
-def _tiles(found: Contested, figures: Mapping[str, Figure], settings: Contest) -> tuple[Tile, ...]:
-    """Accuracy at the largest budget: the two that searches are measured by, then the trees."""
-    most = settings.names[-1]
-    names = [name for name, budget in cells_of(found.items) if budget == most]
-    tiles: list[Tile] = []
-    for name in [*(n for n in ("majority", "best-of-n") if n in names), *names]:
-        figure = figures.get(f"accuracy/{name}/{most}")
-        if (
-            figure is None
-            or figure.value is None
-            or any(tile.label.startswith(f"{name}, ") for tile in tiles)
-        ):
-            continue
-        low, high = figure.low, figure.high
-        tiles.append(
-            Tile(
-                label=f"{name}, {words(settings.budgets[-1])} {settings.unit}, %",
-                value=f"{100 * figure.value:.1f}",
-                detail="" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}",
-            )
-        )
-    return tuple(tiles)
-
-
 def _examples(
     problems: Sequence[Problem], found: Contested, settings: Contest, arena: Arena, threshold: float | None
 ) -> list[tuple[Examples, list[SearchView]]]:
@@ -392,12 +377,12 @@ def _examples(
     by_id = {problem.id: problem for problem in problems}
     groups = []
     for title, ids in sorts.items():
-        kept = ids if len(ids) <= SHOWN else [ids[at * len(ids) // SHOWN] for at in range(SHOWN)]
-        if not kept:
+        chosen_ids = spread(ids, SHOWN)
+        if not chosen_ids:
             continue
-        again = _again([by_id[id_] for id_ in kept], found, settings, arena)
+        again = _again([by_id[id_] for id_ in chosen_ids], found, settings, arena)
         views, trees_of = [], []
-        for number, id_ in enumerate(kept, start=1):
+        for number, id_ in enumerate(chosen_ids, start=1):
             searches = [(name, one) for name, ones in again.items() for one in ones if one.problem.id == id_]
             views.append(_problem(number, by_id[id_], searches, arena, threshold))
             trees_of += [
@@ -410,7 +395,7 @@ def _examples(
                 Examples(
                     title=f"{title[0].upper()}{title[1:]} ({len(ids):,})",
                     problems=tuple(views),
-                    text=f"{len(kept)} of {len(ids):,}: what each method chose.",
+                    text=f"{len(chosen_ids)} of {len(ids):,}: what each method chose.",
                 ),
                 trees_of,
             )
@@ -492,197 +477,151 @@ def _card(
     )
 
 
-def methods_of(contested: Contested) -> list[str]:
-    """The methods, in the order of the tables."""
-    return list(dict.fromkeys(name for name, _ in cells_of(contested.items)))
-
-
-def _right(columns: int) -> tuple[Align, ...]:
-    right: Align = "right"
-    return ("left", *(right,) * columns)
-
-
-def _budgets(settings: Contest) -> tuple[str, ...]:
-    return tuple(words(budget) for budget in settings.budgets)
-
-
 def words(compute: float) -> str:
     """An amount of compute: whole tokens, or operations with three digits."""
     return f"{compute:,.0f}" if compute < 1e7 else f"{compute:.3g}"
 
 
-def accuracy_table(contested: Contested, figures: Figures, settings: Contest) -> Table:
-    """Accuracy of every method at every budget."""
-    several = settings.seeds > 1
-    return Table(
-        title="Accuracy by method and budget, %",
-        columns=("Method", *(f"{budget} {settings.unit}" for budget in _budgets(settings))),
-        rows=tuple(
-            (name, *(shown(figures.get(f"accuracy/{name}/{budget}")) for budget in settings.names))
-            for name in methods_of(contested)
-        ),
-        note=f"{len(contested.items):,} problems"
-        + (f", {settings.seeds} seeds each" if several else "")
-        + "; 95 % intervals over problems. The budget is a limit: what was spent is in the next table.",
-        align=_right(len(settings.names)),
-    )
+def by_budget(
+    title: str, names: Sequence[str], settings: Contest, of: Callable[[str], Cell], *, note: str
+) -> Table:
+    """A table of methods by budgets.
+
+    Args:
+        title: of the table.
+        names: the methods.
+        settings: says the budgets.
+        of: the column of a budget.
+        note: under the table.
+    """
+    columns = {words(float(budget)): of(budget) for budget in settings.names}
+    return table_of(title, "Method", names, columns, note=note)
 
 
-def spent_table(contested: Contested, figures: Figures, settings: Contest) -> Table:
+def spent_table(names: Sequence[str], contested: Contested, figures: Figures, settings: Contest) -> Table:
     """What every method has really spent, and its size."""
     sizes = {(fit.method, fit.budget): fit for fit in contested.fits}
 
-    def cell(name: str, budget: str) -> str:
-        figure = figures.get(f"spent/{name}/{budget}")
-        if figure is None or figure.value is None:
-            return ABSENT
-        fit = sizes.get((name, budget))
-        size = "" if fit is None or not fit.tried else f", size {fit.size}"
-        return f"{words(figure.value)} ({figure.value / float(budget):.0%}{size})"
+    def of(budget: str) -> Cell:
+        def text(name: str) -> str:
+            figure = figures.get(f"spent/{name}/{budget}")
+            if figure is None or figure.value is None:
+                return ABSENT
+            fit = sizes.get((name, budget))
+            size = "" if fit is None or not fit.tried else f", size {fit.size}"
+            return f"{words(figure.value)} ({figure.value / float(budget):.0%}{size})"
 
-    return Table(
-        title=f"Spent on a problem, {settings.unit} of policy and PRM",
-        columns=("Method", *_budgets(settings)),
-        rows=tuple(
-            (name, *(cell(name, budget) for budget in settings.names)) for name in methods_of(contested)
-        ),
+        return text
+
+    return by_budget(
+        f"Spent on a problem, {settings.unit} of policy and PRM",
+        names,
+        settings,
+        of,
         note="Means, with the share of the budget. Size: steps a round of beam, dvts, rebase and early-rejection, children of a node of "
-        "mcts, the field that a search of the caller's own names; fitted on a few of the problems so that the budget is spent and most searches come to their end. A search that comes to "
-        "its end earlier leaves the rest.",
-        align=_right(len(settings.names)),
+        "mcts, the field that a search of the caller's own names; fitted on a few of the problems so that the budget is spent and most "
+        "searches come to their end. A search that comes to its end earlier leaves the rest.",
     )
 
 
-def difference_tables(contested: Contested, figures: Figures, settings: Contest) -> list[Table]:
+def difference_tables(names: Sequence[str], figures: Figures, settings: Contest) -> list[Table]:
     """Over the majority vote and over best-of-N: with the same budget, and for what was really spent."""
+    keys = {"same budget": "", "same spend": " at equal spend"}
     tables = []
     for baseline in BASELINES:
-        rows = []
-        for name in methods_of(contested):
-            if name == baseline:
-                continue
-            for what, key in (("same budget", ""), ("same spend", " at equal spend")):
-                found = [figures.get(f"over {baseline}{key}/{name}/{budget}") for budget in settings.names]
-                rows.append((name, what, *(difference(one) for one in found)))
+        rows = [f"{name}/{key}" for name in names if name != baseline for key in keys]
+
+        def of(budget: str, baseline: str = baseline) -> Cell:
+            def text(row: str) -> str:
+                name, _, key = row.rpartition("/")
+                figure = figures.get(f"over {baseline}{keys[key]}/{name}/{budget}")
+                low, high = (None, None) if figure is None else (figure.low, figure.high)
+                sure = low is not None and high is not None and not low <= 0 <= high
+                return shown(figure) + (" *" if sure else "")
+
+            return text
+
+        columns: dict[str, Cell] = {"At the": lambda row: row.rpartition("/")[2]}
         tables.append(
-            Table(
-                title=f"Over {_NAMES[baseline]}, percentage points",
-                columns=("Method", "At the", *_budgets(settings)),
-                rows=tuple(rows),
+            table_of(
+                f"Over {_NAMES[baseline]}, percentage points",
+                "Method",
+                rows,
+                columns | {words(float(budget)): of(budget) for budget in settings.names},
+                label=lambda row: row.rpartition("/")[0],
+                left=2,
                 note="Differences on the same problems, 95 % paired bootstrap intervals; * where the interval leaves out 0. Same spend: "
                 f"what {_NAMES[baseline]} reaches for as many {settings.unit} as the method really spent, between its points; a dash where "
                 "it was not measured near that.",
-                align=("left", "left", *_right(len(settings.names))[1:]),
             )
         )
     return tables
 
 
-def difference(figure: Figure | None) -> str:
-    """A difference in percentage points, starred where its interval leaves out 0."""
-    text = shown(figure)
-    sure = (
-        figure is not None
-        and figure.low is not None
-        and figure.high is not None
-        and not figure.low <= 0 <= figure.high
-    )
-    return text + (" *" if sure else "")
+def ends_tables(names: Sequence[str], figures: Figures, settings: Contest) -> tuple[Table, ...]:
+    """Whether a right solution was among the candidates; how searches end otherwise than with an answer; the spread over seeds."""
+    tables = [
+        by_budget(
+            "A right solution is among the candidates, %",
+            names,
+            settings,
+            lambda budget: cell(figures, f"found/{{}}/{budget}"),
+            note="Chosen or not: the ceiling of every choice among what was found.",
+        )
+    ]
+    ends = [
+        f"{what}/{name}"
+        for name in names
+        for what in (*ENDS, *STOPS)
+        if any(f"{what}/{name}/{budget}" in figures for budget in settings.names)
+    ]
+    if ends:
+        tables.append(
+            by_budget(
+                "How searches end, % of searches",
+                ends,
+                settings,
+                lambda budget: cell(figures, f"{{}}/{budget}"),
+                note="No answer, unfinished and nothing (chosen) count as wrong. No verdict is left out of the accuracy. Stopped by budget: the "
+                "method would have gone on; it chose among what it had.",
+            )
+        )
+    if settings.seeds > 1:
 
+        def deviation(budget: str) -> Cell:
+            def text(name: str) -> str:
+                figure = figures.get(f"sd over seeds/{name}/{budget}")
+                return ABSENT if figure is None or figure.value is None else f"{100 * figure.value:.1f}"
 
-def ends_table(contested: Contested, figures: Figures, settings: Contest) -> Table | None:
-    """How searches end otherwise than with a right or a wrong answer; None where none does."""
-    rows = []
-    for name in methods_of(contested):
-        for what in (*ENDS, *STOPS):
-            found = [figures.get(f"{what}/{name}/{budget}") for budget in settings.names]
-            if any(found):
-                rows.append(
-                    (name, what, *("0.0" if one is None else shown(one) for one in found)),
-                )
-    if not rows:
-        return None
-    return Table(
-        title="How searches end, % of searches",
-        columns=("Method", "What", *_budgets(settings)),
-        rows=tuple(rows),
-        note="No answer, unfinished and nothing (chosen) count as wrong. No verdict is left out of the accuracy. Stopped by budget: the "
-        "method would have gone on; it chose among what it had.",
-        align=("left", "left", *_right(len(settings.names))[1:]),
-    )
+            return text
 
-
-def seeds_table(contested: Contested, figures: Figures, settings: Contest) -> Table | None:
-    """How much the accuracy differs between seeds; None with one seed."""
-    if settings.seeds < 2:
-        return None
-
-    def cell(name: str, budget: str) -> str:
-        figure = figures.get(f"sd over seeds/{name}/{budget}")
-        return ABSENT if figure is None or figure.value is None else f"{100 * figure.value:.1f}"
-
-    return Table(
-        title="Standard deviation over seeds, percentage points",
-        columns=("Method", *_budgets(settings)),
-        rows=tuple(
-            (name, *(cell(name, budget) for budget in settings.names)) for name in methods_of(contested)
-        ),
-        note=f"Of the accuracy of one run over all problems, between {settings.seeds} runs with other samples.",
-        align=_right(len(settings.names)),
-    )
-
-
-def found_table(contested: Contested, figures: Figures, settings: Contest) -> Table:
-    """Share of searches with a right candidate: what a better choice at the end could reach."""
-    return Table(
-        title="A right solution is among the candidates, %",
-        columns=("Method", *_budgets(settings)),
-        rows=tuple(
-            (name, *(shown(figures.get(f"found/{name}/{budget}")) for budget in settings.names))
-            for name in methods_of(contested)
-        ),
-        note="Chosen or not: the ceiling of every choice among what was found.",
-        align=_right(len(settings.names)),
-    )
+        note = (
+            f"Of the accuracy of one run over all problems, between {settings.seeds} runs with other samples."
+        )
+        title = "Standard deviation over seeds, percentage points"
+        tables.append(by_budget(title, names, settings, deviation, note=note))
+    return tuple(tables)
 
 
 def plot(contested: Contested, figures: Figures, settings: Contest) -> Lines:
-    """Accuracy against what was really spent."""
-    methods: dict[str, list[Point]] = {}
+    """Accuracy against what was really spent; the baselines come first."""
+    points: dict[str, list[tuple[float, Figure]]] = {name: [] for name in BASELINES}
     for name, budget in cells_of(contested.items):
         accuracy, spent = figures.get(f"accuracy/{name}/{budget}"), figures.get(f"spent/{name}/{budget}")
-        if accuracy is None or accuracy.value is None or spent is None or not spent.value:
-            continue
-        low, high = accuracy.low, accuracy.high
-        if low is None or high is None:
-            low = high = None
-        else:
-            low, high = min(low, accuracy.value), max(high, accuracy.value)
-        methods.setdefault(name, []).append((spent.value, accuracy.value, low, high))
+        if accuracy is not None and accuracy.value is not None and spent is not None and spent.value:
+            points.setdefault(name, []).append((spent.value, accuracy))
+    series = []
+    for name, of in points.items():
+        of.sort(key=lambda point: point[0])
+        line = series_of(name, [figure for _, figure in of])
+        series.append(replace(line, x=tuple(spent for spent, _ in of)))
     unit = "Tokens" if settings.unit == "tokens" else "Operations"
-    return compute_plot(methods, x_label=f"{unit} really spent on a problem: policy and PRM")
-
-
-def spread_table(figures: Figures, aggregate: str) -> Table:
-    """How far the PRM's scores part right from wrong, by how much of a solution it has seen."""
-
-    def cell(position: str, what: str) -> str:
-        return shown(figures.get(f"spread/{position}/{what}"), scale=1, digits=3)
-
-    return Table(
-        title=f"Spread of the {aggregate} of step scores",
-        columns=("Seen", "Gap", "Noise", "Separation", "Within a problem", "Between problems"),
-        rows=tuple(
-            (
-                position,
-                *(cell(position, what) for what in ("gap", "noise", "separation", "within", "between")),
-            )
-            for position in POSITIONS
-        ),
-        note="Of best-of-N's solutions. Gap: mean of those that come out right less that of the wrong ones, of one problem. Noise: standard "
-        "deviation within one problem and class. Separation: gap / noise. Before the end, a prefix may be called wrong for an error that "
-        "comes later, which makes the separation look smaller.",
-        align=_right(5),
+    return Lines(
+        title="Accuracy against compute",
+        x_label=f"{unit} really spent on a problem: policy and PRM",
+        y_label="Accuracy, %",
+        series=tuple(series),
+        log_x=True,
     )
 
 

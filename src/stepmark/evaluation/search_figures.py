@@ -170,31 +170,23 @@ def position_sums(judged: Sequence[Judged], grading: Grading) -> dict[str, Any]:
         grading: the aggregate of their scores; solutions with an infinite one are left out.
 
     Returns:
-        `solutions` and `steps` (sums over all), `right`; and for each of `POSITIONS`: `right` and `wrong` (counts), `gap` (mean of the right
-        less mean of the wrong; None where one is missing), `squares` (sum of squared distances from the mean of the class), `mean` (of all;
-        None for none), `all squares` (from that mean).
+        For each of `POSITIONS`: `right` and `wrong` (counts), `gap` (mean of the right
+        less mean of the wrong; None where one is missing), `squares` (sum of squared distances from the mean of the class).
     """
-    found: dict[str, Any] = {
-        "solutions": len(judged),
-        "right": sum(right for right, _ in judged),
-        "steps": sum(len(scores) for _, scores in judged),
-    }
+    sums: dict[str, Any] = {}
     for position in POSITIONS:
         groups: dict[bool, list[float]] = {True: [], False: []}
         for right, scores in judged:
             value = _value(scores, position, grading)
             if value is not None:
                 groups[right].append(value)
-        every = groups[True] + groups[False]
-        found[position] = {
+        sums[position] = {
             "right": len(groups[True]),
             "wrong": len(groups[False]),
             "gap": _mean(groups[True]) - _mean(groups[False]) if groups[True] and groups[False] else None,
             "squares": _squares(groups[True]) + _squares(groups[False]),
-            "mean": _mean(every) if every else None,
-            "all squares": _squares(every),
         }
-    return found
+    return sums
 
 
 def spread_statistic(rows: Sequence[Mapping[str, Any]]) -> Statistic:
@@ -203,52 +195,27 @@ def spread_statistic(rows: Sequence[Mapping[str, Any]]) -> Statistic:
     Args:
         rows: `position_sums` of each problem.
 
-    Figures: for each of `POSITIONS`, `spread/POSITION/…`: `gap`, `noise`, `separation`, `within` (standard deviation within a problem, both
-    classes together), `between` (that of the problems' means); `spread/one sample` (its accuracy, the mean over problems) and `spread/steps`.
+    Figures: for each of `POSITIONS`, `spread/POSITION/…`: `gap`, `noise`, `separation`.
     """
-    problems = len(rows)
 
     def column(position: str, key: str) -> Floats:
-        values = [row[position][key] for row in rows]
-        return np.array([0.0 if value is None else float(value) for value in values]).reshape(problems)
+        return np.array([float(row[position][key] or 0.0) for row in rows])
 
-    counted = np.array([float(row["solutions"]) for row in rows])
-    has = (counted > 0).astype(float)
-    share = shares(np.array([float(row["right"]) for row in rows]), counted)
-    length = shares(np.array([float(row["steps"]) for row in rows]), counted)
-    parts: dict[str, dict[str, Floats]] = {}
+    parts: dict[str, tuple[Floats, Floats, Floats, Floats]] = {}
     for position in POSITIONS:
         right, wrong = column(position, "right"), column(position, "wrong")
-        both = right + wrong
-        parts[position] = {
-            # The weight of a difference of two means: what its variance is divided by.
-            "weight": np.nan_to_num(shares(right * wrong, both)),
-            "gap": column(position, "gap"),
-            "squares": column(position, "squares"),
-            "free": np.maximum(right - 1, 0) + np.maximum(wrong - 1, 0),
-            "mean": column(position, "mean"),
-            "has": (both > 0).astype(float),
-            "all": column(position, "all squares"),
-            "all free": np.maximum(both - 1, 0),
-        }
+        # The weight of a difference of two means: what its variance is divided by.
+        weight = np.nan_to_num(shares(right * wrong, right + wrong))
+        free = np.maximum(right - 1, 0) + np.maximum(wrong - 1, 0)
+        parts[position] = weight, weight * column(position, "gap"), column(position, "squares"), free
 
     def compute(weights: Floats) -> dict[str, Floats]:
-        out: dict[str, Floats] = {
-            "spread/one sample": shares(weights @ np.nan_to_num(share), weights @ has),
-            "spread/steps": shares(weights @ np.nan_to_num(length), weights @ has),
-        }
-        for position, of in parts.items():
-            gap = shares(weights @ (of["weight"] * of["gap"]), weights @ of["weight"])
-            noise = np.sqrt(shares(weights @ of["squares"], weights @ of["free"]))
-            mean = shares(weights @ of["mean"], weights @ of["has"])
-            square = shares(weights @ of["mean"] ** 2, weights @ of["has"])
-            out |= {
-                f"spread/{position}/gap": gap,
-                f"spread/{position}/noise": noise,
-                f"spread/{position}/separation": shares(gap, noise),
-                f"spread/{position}/within": np.sqrt(shares(weights @ of["all"], weights @ of["all free"])),
-                f"spread/{position}/between": np.sqrt(np.maximum(square - mean**2, 0)),
-            }
+        out: dict[str, Floats] = {}
+        for position, (weight, gaps, squares, free) in parts.items():
+            gap = shares(weights @ gaps, weights @ weight)
+            noise = np.sqrt(shares(weights @ squares, weights @ free))
+            named = {"gap": gap, "noise": noise, "separation": shares(gap, noise)}
+            out |= {f"spread/{position}/{name}": value for name, value in named.items()}
         return out
 
     return compute

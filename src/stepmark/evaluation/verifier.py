@@ -23,63 +23,22 @@ import numpy as np
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
-from stepmark.evaluation.result import Figure, Item, Result, shown
-from stepmark.metrics.intervals import Floats, Interval, Statistic, shares, wilson
+from stepmark.evaluation.result import Figure, Item, Result
+from stepmark.evaluation.views import Cell, cell, table_of, tile
+from stepmark.metrics.intervals import Statistic, shares, wilson
 from stepmark.problems.answers import Verifier, isolation_note, isolation_of, open_verifier
 from stepmark.problems.code_sandbox import Isolation
-from stepmark.records import Verdict
 from stepmark.settings import settings
-from stepmark.show.evaluation import Section, Tile
-from stepmark.show.tables import Align, Table
+from stepmark.show.evaluation import Section
+from stepmark.show.tables import ABSENT, Table
 from stepmark.store import Columns, Row, Source, json_type, read_rows
 
 _SHOWN = 300
-_LEFT: tuple[Align, ...] = ("left",) * 5
-_ERRORS = ("false positives", "false negatives", "unparsed")
+FALSE_POSITIVES, FALSE_NEGATIVES, UNPARSED = ERRORS = ("false positives", "false negatives", "unparsed")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckedPair:
-    """A pair and what each verifier says of it."""
-
-    pair: LabelledPair
-    verdicts: tuple[Verdict, ...]
-    """In the order of the verifiers."""
-
-    @property
-    def disputed(self) -> bool:
-        """Two verifiers differ, or one is wrong."""
-        outcomes = {verdict.outcome for verdict in self.verdicts}
-        return len(outcomes) > 1 or any(v.correct not in {None, self.pair.equal} for v in self.verdicts)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VerifierErrors:
-    """What one verifier did on all pairs. Rates are None where there is nothing to count."""
-
-    verifier: str
-    equal: int
-    """Pairs of equal answers."""
-    different: int
-    """Pairs of different answers."""
-    false_positives: int
-    """Different answers that it matched."""
-    false_negatives: int
-    """Equal answers that it told apart."""
-    unparsed_equal: int
-    """Equal answers without a verdict."""
-    unparsed_different: int
-    """Different answers without a verdict."""
-    false_positive_rate: Interval
-    """Of the different pairs; Wilson's interval, for pairs that are independent."""
-    false_negative_rate: Interval
-    """Of the equal pairs."""
-    unparsed_rate: Interval
-    """Of all pairs."""
-
-
-def check_pairs(pairs: Iterable[LabelledPair], verifiers: Sequence[Verifier]) -> Iterator[CheckedPair]:
-    """Ask every verifier about every pair, as a stream.
+def check_pairs(pairs: Iterable[LabelledPair], verifiers: Sequence[Verifier]) -> Iterator[Item]:
+    """Ask every verifier about every pair, as a stream: one item a pair with the two answers, the truth, and every verdict.
 
     Raises:
         UsageError: no verifier, or two of one name.
@@ -89,81 +48,42 @@ def check_pairs(pairs: Iterable[LabelledPair], verifiers: Sequence[Verifier]) ->
         raise UsageError(
             f"expected one or more verifiers of different names, found {', '.join(names) or 'none'}"
         )
-    return (
-        CheckedPair(pair=pair, verdicts=tuple(v.verify(pair.answer, pair.gold) for v in verifiers))
-        for pair in pairs
-    )
+    return (_checked(pair, verifiers) for pair in pairs)
 
 
-def errors_of(checked: Sequence[CheckedPair], *, level: float = 0.95) -> tuple[VerifierErrors, ...]:
-    """The errors of each verifier, in their order.
+def _checked(pair: LabelledPair, verifiers: Sequence[Verifier]) -> Item:
+    verdicts = [verifier.verify(pair.answer, pair.gold) for verifier in verifiers]
+    return {
+        "id": pair.id,
+        "problem": pair.problem,
+        "gold": pair.gold,
+        "answer": next((v.answer for v in verdicts if v.answer is not None), None),
+        "equal": pair.equal,
+        "why": pair.why,
+        "verdicts": {v.verifier: {"outcome": v.outcome, "note": v.note} for v in verdicts},
+    }
 
-    Raises:
-        InputError: there are no pairs.
-    """
-    if not checked:
-        raise InputError("there are no pairs to check")
-    found = []
-    for at, verdict in enumerate(checked[0].verdicts):
-        counts = {
-            (equal, outcome): 0 for equal in (True, False) for outcome in ("match", "mismatch", "unparsed")
-        }
-        for one in checked:
-            counts[one.pair.equal, one.verdicts[at].outcome] += 1
-        equal = sum(n for (truth, _), n in counts.items() if truth)
-        different = len(checked) - equal
-        unparsed = counts[True, "unparsed"] + counts[False, "unparsed"]
-        found.append(
-            VerifierErrors(
-                verifier=verdict.verifier,
-                equal=equal,
-                different=different,
-                false_positives=counts[False, "match"],
-                false_negatives=counts[True, "mismatch"],
-                unparsed_equal=counts[True, "unparsed"],
-                unparsed_different=counts[False, "unparsed"],
-                false_positive_rate=wilson(counts[False, "match"], different, level=level),
-                false_negative_rate=wilson(counts[True, "mismatch"], equal, level=level),
-                unparsed_rate=wilson(unparsed, len(checked), level=level),
-            )
+
+def errors_of(items: Sequence[Item]) -> dict[str, tuple[list[bool], list[bool]]]:
+    """Per VERIFIER/ERROR which items are errors, and in which the verifier could have made that error."""
+    errors = {}
+    for name in items[0]["verdicts"] if items else ():
+        outcomes = [(item["equal"], item["verdicts"][name]["outcome"]) for item in items]
+        equal = [truth for truth, _ in outcomes]
+        errors[f"{name}/{FALSE_POSITIVES}"] = (
+            [one == (False, "match") for one in outcomes],
+            [not one for one in equal],
         )
-    return tuple(found)
-
-
-def items_of(checked: Sequence[CheckedPair]) -> list[Item]:
-    """One item a pair: the two answers, the truth, and every verdict."""
-    return [
-        {
-            "id": one.pair.id,
-            "problem": one.pair.problem,
-            "gold": one.pair.gold,
-            "answer": next((v.answer for v in one.verdicts if v.answer is not None), None),
-            "equal": one.pair.equal,
-            "why": one.pair.why,
-            "verdicts": {v.verifier: {"outcome": v.outcome, "note": v.note} for v in one.verdicts},
-        }
-        for one in checked
-    ]
+        errors[f"{name}/{FALSE_NEGATIVES}"] = ([one == (True, "mismatch") for one in outcomes], equal)
+        errors[f"{name}/{UNPARSED}"] = ([one[1] == "unparsed" for one in outcomes], [True] * len(items))
+    return errors
 
 
 def statistic(items: Sequence[Item]) -> Statistic:
     """Per verifier `false positives`, `false negatives` and `unparsed` as shares, as functions of the items' weights."""
-    names = list(items[0]["verdicts"]) if items else []
-    equal = np.array([item["equal"] for item in items], dtype=bool)
-
-    def figures(weights: Floats) -> dict[str, Floats]:
-        found: dict[str, Floats] = {}
-        for name in names:
-            outcome = np.array([item["verdicts"][name]["outcome"] for item in items])
-            for what, hit, base in (
-                (_ERRORS[0], ~equal & (outcome == "match"), ~equal),
-                (_ERRORS[1], equal & (outcome == "mismatch"), equal),
-                (_ERRORS[2], outcome == "unparsed", np.ones_like(equal)),
-            ):
-                found[f"{name}/{what}"] = shares(weights @ hit.astype(float), weights @ base.astype(float))
-        return found
-
-    return figures
+    errors = errors_of(items)
+    columns = {name: np.array(pair, dtype=float) for name, pair in errors.items()}
+    return lambda weights: {name: shares(weights @ top, weights @ of) for name, (top, of) in columns.items()}
 
 
 @settings
@@ -200,7 +120,7 @@ class VerifierAccuracy(Evaluation):
             run.facts.append(
                 f"Only {len(taken):,} of {len(pairs):,} pairs were checked (limit {run.limit}), evenly spaced."
             )
-        checked = []
+        items = []
         with ExitStack() as stack:
             verifiers = [
                 stack.enter_context(
@@ -212,120 +132,106 @@ class VerifierAccuracy(Evaluation):
                 )
                 for name in self.verifier
             ]
-            for number, one in enumerate(check_pairs(taken, verifiers), start=1):
-                checked.append(one)
+            for number, item in enumerate(check_pairs(taken, verifiers), start=1):
+                items.append(item)
                 if number % 1000 == 0:
                     run.note(f"checked {number:,} of {len(taken):,} pairs")
         given = {} if isolation is None else {"isolation": isolation}
-        return self.of_checked(checked, run, **given)
+        return self.of_items(items, run, **given)
 
-    def of_checked(self, checked: Sequence[CheckedPair], run: Run, **filled: Any) -> Result:
+    def of_items(self, items: Sequence[Item], run: Run, **filled: Any) -> Result:
         """The report on one or more verifiers.
 
         Intervals are Wilson's where every pair is a problem of its own, else a bootstrap over problems.
 
         Args:
-            checked: what `check_pairs` gives.
+            items: what `check_pairs` gives.
             run: the run.
             filled: settings of this class that were filled in.
 
         Raises:
             InputError: there are no pairs.
         """
-        errors = errors_of(checked)
-        items = items_of(checked)
+        if not items:
+            raise InputError("there are no pairs to check")
+        errors = errors_of(items)
+        names = list(items[0]["verdicts"])
         problems = len({item["problem"] for item in items})
         independent = problems == len(items)
         figures = _wilson(errors) if independent else run.figures(items, statistic(items))
-        disputed = [one for one in checked if one.disputed]
+        equal = sum(item["equal"] for item in items)
+
+        def count(error: str) -> Cell:
+            def text(name: str) -> str:
+                hits, of = errors[f"{name}/{error}"]
+                return f"{sum(hits):,} of {sum(of):,}"
+
+            return text
+
+        columns: dict[str, Cell] = {}
+        for error in ERRORS:
+            columns[f"{error}, %"] = cell(figures, f"{{}}/{error}")
+            columns[f"{error}, count"] = count(error)
         views = Views(
-            title=f"Verifiers: {', '.join(one.verifier for one in errors)}",
+            title=f"Verifiers: {', '.join(names)}",
             facts=(
-                f"{len(items):,} pairs of answers of {problems:,} problems: {errors[0].equal:,} equal, {errors[0].different:,} "
+                f"{len(items):,} pairs of answers of {problems:,} problems: {equal:,} equal, {len(items) - equal:,} "
                 "different. A pair without a verdict counts as neither error.",
                 "Intervals are Wilson's at 95%."
                 if independent
                 else "Intervals are a bootstrap over problems at 95%.",
             ),
             tiles=[
-                Tile(
-                    label=f"{one.verifier}: {what}",
-                    value=shown(figures[f"{one.verifier}/{what}"]).split(" ")[0],
-                    detail=f"percent; {count:,} of {base:,}",
-                )
-                for one in errors
-                for what, count, base in (
-                    (_ERRORS[0], one.false_positives, one.different),
-                    (_ERRORS[1], one.false_negatives, one.equal),
-                )
+                tile(f"{name}: {error} (%)", figures[f"{name}/{error}"], detail=count(error)(name))
+                for name in names
+                for error in ERRORS[:2]
             ],
             sections=(
-                Section(title="Errors", items=(_table(errors, figures),)),
-                Section(title="Where they err or differ", items=(_rows(disputed, errors),)),
+                Section(
+                    title="Errors",
+                    items=(table_of("Errors of each verifier", "verifier", names, columns),),
+                ),
+                Section(title="Where they err or differ", items=(_disputed(items, names),)),
             ),
         )
         return run.result(self, views, figures, items, **filled)
 
 
-def _wilson(errors: Sequence[VerifierErrors]) -> dict[str, Figure]:
-    return {
-        f"{one.verifier}/{what}": Figure(
-            name=f"{one.verifier}/{what}",
-            value=rate.value,
-            low=rate.low,
-            high=rate.high,
-            level=rate.level,
-            policy="",
+def _wilson(errors: Mapping[str, tuple[Sequence[bool], Sequence[bool]]]) -> dict[str, Figure]:
+    figures = {}
+    for name, (hits, of) in errors.items():
+        rate = wilson(sum(hits), sum(of))
+        figures[name] = Figure(
+            name=name, value=rate.value, low=rate.low, high=rate.high, level=rate.level, policy=""
         )
-        for one in errors
-        for what, rate in zip(
-            _ERRORS, (one.false_positive_rate, one.false_negative_rate, one.unparsed_rate), strict=True
-        )
-    }
+    return figures
 
 
-def _table(errors: Sequence[VerifierErrors], figures: Mapping[str, Figure]) -> Table:
+def _wrong(item: Item, outcome: str) -> bool:
+    return outcome == ("mismatch" if item["equal"] else "match")
+
+
+def _disputed(items: Sequence[Item], names: Sequence[str]) -> Table:
+    """The pairs on which two verifiers differ, or one is wrong."""
+    rows = []
+    for item in items:
+        outcomes = [item["verdicts"][name]["outcome"] for name in names]
+        if len(set(outcomes)) == 1 and not any(_wrong(item, outcome) for outcome in outcomes):
+            continue
+        verdicts = [
+            f"{outcome}{' (wrong)' if _wrong(item, outcome) else ''}: {_short(item['verdicts'][name]['note'] or '')}"
+            for name, outcome in zip(names, outcomes, strict=True)
+        ]
+        truth = "equal" if item["equal"] else "different"
+        answer = _short(item["answer"] or ABSENT)
+        rows.append((item["id"], _short(item["gold"]), answer, truth, *verdicts, item["why"] or ""))
+    more = len(rows) - _SHOWN
     return Table(
-        title="Errors of each verifier",
-        columns=("verifier", "false positives, %", "of different", "false negatives, %", "of equal", "unparsed, %",
-                 "equal unparsed", "different unparsed"),
-        rows=tuple(
-            (
-                one.verifier,
-                shown(figures[f"{one.verifier}/{_ERRORS[0]}"]),
-                f"{one.false_positives:,} of {one.different:,}",
-                shown(figures[f"{one.verifier}/{_ERRORS[1]}"]),
-                f"{one.false_negatives:,} of {one.equal:,}",
-                shown(figures[f"{one.verifier}/{_ERRORS[2]}"]),
-                f"{one.unparsed_equal:,}",
-                f"{one.unparsed_different:,}",
-            )
-            for one in errors
-        ),
-    )  # fmt: skip
-
-
-def _rows(disputed: Sequence[CheckedPair], errors: Sequence[VerifierErrors]) -> Table:
-    left_out = len(disputed) - _SHOWN
-    return Table(
-        title=f"{len(disputed):,} pairs where two verifiers differ or one is wrong",
-        columns=("pair", "reference", "answer", "truth", *(one.verifier for one in errors), "why"),
-        rows=tuple(
-            (
-                one.pair.id,
-                _short(one.pair.gold),
-                _short(next((v.answer for v in one.verdicts if v.answer is not None), None) or "–"),
-                "equal" if one.pair.equal else "different",
-                *(
-                    f"{v.outcome}{'' if v.correct in {None, one.pair.equal} else ' (wrong)'}: {_short(v.note or '')}"
-                    for v in one.verdicts
-                ),
-                one.pair.why or "",
-            )
-            for one in disputed[:_SHOWN]
-        ),
-        align=(*_LEFT, *(_LEFT[0] for _ in errors)),
-        note=f"The first {_SHOWN:,}; the JSON file holds the other {left_out:,} too." if left_out > 0 else "",
+        title=f"{len(rows):,} pairs where two verifiers differ or one is wrong",
+        columns=("pair", "reference", "answer", "truth", *names, "why"),
+        rows=tuple(rows[:_SHOWN]),
+        align=tuple(["left"] * (5 + len(names))),
+        note=f"The first {_SHOWN:,}; the JSON file holds the other {more:,} too." if more > 0 else "",
     )
 
 

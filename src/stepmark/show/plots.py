@@ -1,6 +1,6 @@
 """Plots as plain records of names and numbers, with what they show in words and as a table.
 
-A missing number is None: it is left out of the picture, never drawn as 0, and shown as a dash in the table. `stepmark.show.evaluation` draws them.
+A missing number is None: it is left out of the picture, never drawn as 0, and shown as a dash in the table. `stepmark.show.pictures` draws them.
 """
 
 from __future__ import annotations
@@ -187,8 +187,6 @@ class Heat:
     """How many items each value is made from; written under it."""
     value_range: tuple[float, float] | None = None
     """The values of the faintest and the strongest tint; None: those of the lowest and the highest value."""
-    centre: float | None = None
-    """Values under it have one hue and those over it another: for differences; None: one hue."""
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -207,51 +205,10 @@ class Heat:
             raise InputError("expected at least one cell, found none", where=f"plot {self.title!r}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Counts:
-    """One outline of a `Histogram`."""
+Plot = Lines | Bars | Reliability | Heat
 
-    name: str
-    edges: tuple[float, ...]
-    """Ascending; one more than `counts`."""
-    counts: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        where = f"series {self.name!r}"
-        _check_finite(self.edges, where, "edges")
-        if (
-            len(self.edges) != len(self.counts) + 1
-            or not self.counts
-            or list(self.edges) != sorted(set(self.edges))
-        ):
-            raise InputError(
-                f"expected ascending edges, one more than the {len(self.counts)} counts, found {self.edges}",
-                where=where,
-                field="edges",
-            )
-        if min(self.counts) < 0:
-            raise InputError(f"expected counts, found {min(self.counts)}", where=where, field="counts")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Histogram:
-    """How many items lie in each bin, one outline a series."""
-
-    title: str
-    x_label: str
-    series: tuple[Counts, ...]
-    y_label: str = "Count"
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.series:
-            raise InputError("expected at least one series, found none", where=f"plot {self.title!r}")
-
-
-Plot = Lines | Bars | Reliability | Heat | Histogram
-
-_TOLD = 6
-"""Series that a sentence tells of one by one."""
+_MOST = 6
+"""Series that a sentence names one by one."""
 
 
 def exact(value: float) -> str:
@@ -307,24 +264,21 @@ def words(plot: Plot) -> str:
     match plot:
         case Lines():
             kind = f"Lines of {plot.y_label} over {plot.x_label}"
-            told = [_line_words(series) for series in plot.series]
-            told += [f"{mark.name} at {exact(mark.x)}" for mark in plot.marks]
+            parts = [_line_words(series) for series in plot.series]
+            parts += [f"{mark.name} at {exact(mark.x)}" for mark in plot.marks]
         case Bars():
             kind = f"Bars of {plot.y_label} for {_several(len(plot.labels), 'label')}"
-            told = [_line_words(series) for series in plot.series]
+            parts = [_line_words(series) for series in plot.series]
         case Reliability():
             kind = f"Reliability diagram: {plot.y_label} over {plot.x_label}"
-            told = [f"{sum(one.count for one in plot.bins):,} items in {_several(len(plot.bins), 'bin')}"]
+            parts = [f"{sum(one.count for one in plot.bins):,} items in {_several(len(plot.bins), 'bin')}"]
         case Heat():
             kind = f"Table of tinted cells, {plot.y_label} by {plot.x_label}"
-            told = [_range([value for row in plot.values for value in row])]
-        case Histogram():
-            kind = f"Histogram of {plot.x_label}"
-            told = [f"{one.name or 'all'}: {sum(one.counts):,}" for one in plot.series]
+            parts = [_range([value for row in plot.values for value in row])]
         case _:
             assert_never(plot)
-    more = "" if len(told) <= _TOLD else f"; and {len(told) - _TOLD} more"
-    return f"{plot.title}. {kind}: {'; '.join(told[:_TOLD])}{more}."
+    more = "" if len(parts) <= _MOST else f"; and {len(parts) - _MOST} more"
+    return f"{plot.title}. {kind}: {'; '.join(parts[:_MOST])}{more}."
 
 
 def numbers(plot: Plot) -> Table:
@@ -338,9 +292,9 @@ def numbers(plot: Plot) -> Table:
                     plot.x_label, [_place(x) for x in plot.series[0].x], plot.series, plot.y_label
                 )
             rows = [
-                (series.name, _place(x), cell)
+                (series.name, place, cell)
                 for series in plot.series
-                for x, cell in zip(places_of(series), _cells(series), strict=True)
+                for place, cell in zip(map(_place, series.x), _cells(series), strict=True)
             ]
             return Table(title=title, columns=("Series", plot.x_label, plot.y_label), rows=tuple(rows))
         case Bars():
@@ -360,19 +314,12 @@ def numbers(plot: Plot) -> Table:
             return Table(title=title, columns=("Bin", "Items", plot.x_label, plot.y_label), rows=rows_)
         case Heat():
             return Table(title=title, columns=(plot.y_label, *plot.x_names), rows=tuple(_heat_rows(plot)))
-        case Histogram():
-            return _counts(plot.x_label, plot.series)
         case _:
             assert_never(plot)
 
 
 def _several(count: int, name: str) -> str:
     return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
-
-
-def places_of(series: Series) -> tuple[float | str, ...]:
-    """The x of each value."""
-    return series.x
 
 
 def _place(x: float | str) -> str:
@@ -387,8 +334,8 @@ def _range(values: Iterable[float | None]) -> str:
 
 
 def _line_words(series: Series) -> str:
-    told = exact(series.y[0]) if len(series.y) == 1 and series.y[0] is not None else _range(series.y)
-    return f"{series.name} {told}" if series.name else told
+    parts = exact(series.y[0]) if len(series.y) == 1 and series.y[0] is not None else _range(series.y)
+    return f"{series.name} {parts}" if series.name else parts
 
 
 def _cells(series: Series) -> list[str]:
@@ -415,23 +362,6 @@ def _heat_rows(plot: Heat) -> Iterable[tuple[str, ...]]:
         if plot.counts is not None:
             cells = [f"{cell} (n = {count:,})" for cell, count in zip(cells, plot.counts[at], strict=True)]
         yield (name, *cells)
-
-
-def _counts(name: str, series: tuple[Counts, ...]) -> Table:
-    bins = [
-        [f"{exact(low)} to {exact(high)}" for low, high in zip(one.edges, one.edges[1:], strict=False)]
-        for one in series
-    ]
-    if len({one.edges for one in series}) == 1:
-        columns = [[f"{count:,}" for count in one.counts] for one in series]
-        rows = tuple((place, *cells) for place, *cells in zip(bins[0], *columns, strict=True))
-        return Table(title="", columns=(name, *(one.name or "Count" for one in series)), rows=rows)
-    long = tuple(
-        (one.name, place, f"{count:,}")
-        for one, places in zip(series, bins, strict=True)
-        for place, count in zip(places, one.counts, strict=True)
-    )
-    return Table(title="", columns=("Series", name, "Count"), rows=long)
 
 
 def _check_finite(values: Iterable[float | str | None], where: str, field: str | None) -> None:

@@ -28,6 +28,8 @@ import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
+from typing import cast
 
 from stepmark.catalog import unknown_name
 from stepmark.errors import UsageError
@@ -57,15 +59,13 @@ class Perturbation:
     """What it does, in one line."""
     source: str
     """Who studied it, or what it is nearest to."""
-    change: Change | None = None
-    """The function, where it needs no donor."""
-    donor_change: DonorChange | None = None
-    """The function, where it needs one; exactly one of the two is set."""
+    change: Change | DonorChange
+    """The function; one with a third parameter takes the solution of another problem."""
 
     @property
     def needs_donor(self) -> bool:
         """Whether `apply` needs the solution of another problem."""
-        return self.donor_change is not None
+        return len(signature(self.change).parameters) == 3
 
     def apply(
         self, solution: Solution, rng: random.Random, *, donor: Solution | None = None
@@ -80,12 +80,11 @@ class Perturbation:
         Raises:
             UsageError: no donor, or one of the same problem, where a donor is needed.
         """
-        if self.donor_change is not None:
-            if donor is None or donor.problem.text == solution.problem.text:
-                raise UsageError(f"{self.name} needs a donor: a solution of another problem")
-            return self.donor_change(solution, rng, donor)
-        assert self.change is not None
-        return self.change(solution, rng)
+        if not self.needs_donor:
+            return cast(Change, self.change)(solution, rng)
+        if donor is None or donor.problem.text == solution.problem.text:
+            raise UsageError(f"{self.name} needs a donor: a solution of another problem")
+        return cast(DonorChange, self.change)(solution, rng, donor)
 
 
 _STYLE = "ours; cf. changes of style in Reward Under Attack, arXiv 2603.06621"
@@ -99,72 +98,50 @@ _PURE = "ours; cf. the cases of hacking in PURE, arXiv 2504.15275"
 _OPENERS = "ours; cf. One Token to Fool, arXiv 2507.08794"
 
 
-def _keeps(name: str, summary: str, source: str, change: Change) -> Perturbation:
-    return Perturbation(name=name, keeps_meaning=True, summary=summary, source=source, change=change)
-
-
-def _breaks(
-    name: str, summary: str, source: str, change: Change | None = None, donor: DonorChange | None = None
-) -> Perturbation:
-    return Perturbation(
-        name=name, keeps_meaning=False, summary=summary, source=source, change=change, donor_change=donor
-    )
-
-
-_ALL = (
-    _keeps(
+_KEEPS: tuple[tuple[str, str, str, Change], ...] = (
+    (
         "confident-phrasing",
         'every step opens with certainty: "Clearly, …"',
         _EST,
         preserving.confident_phrasing,
     ),
-    _keeps(
+    (
         "hedged-phrasing",
         'every step opens with doubt: "I think that …"',
         _NOT_EST,
         preserving.hedged_phrasing,
     ),
-    _keeps("bold-numbers", "bare numbers in Markdown bold", _STYLE, preserving.bold_numbers),
-    _keeps("bulleted", "steps as Markdown list items", _STYLE, preserving.bulleted),
-    _keeps("latex-numbers", "bare numbers as LaTeX formulas", _STYLE, preserving.latex_numbers),
-    _keeps(
-        "plain-numbers", "lone numbers taken out of their LaTeX formulas", _STYLE, preserving.plain_numbers
-    ),
-    _keeps("spaced", "other line breaks and spaces between sentences", _STYLE, preserving.spaced),
-    _keeps("step-prefixes", '"Step 3: " before the third step', _STYLE, preserving.step_prefixes),
-    _keeps("restated-step", 'one step said again: "In other words, …"', _REPEATED, preserving.restated_step),
-    _keeps("filler-steps", "steps without content put in between", _EST, preserving.filler_steps),
-    _keeps("cut-steps", "steps cut in two at a sentence border", _EST, preserving.cut_steps),
-    _keeps("merged-steps", "neighbouring steps joined two by two", _NOT_EST, preserving.merged_steps),
-    _keeps("self-praise", "a last step that praises the solution", _OPENERS, preserving.self_praise),
-    _breaks("question-removed", "a placeholder for the question", _CONSISTENCY, breaking.question_removed),
-    _breaks(
-        "question-shuffled", "the question's words in random order", _CONSISTENCY, breaking.question_shuffled
-    ),
-    _breaks("question-swapped", "another problem's question", _QUESTION, donor=breaking.question_swapped),
-    _breaks("steps-shuffled", "steps in random order, the answer not last", _FLOW, breaking.steps_shuffled),
-    _breaks(
-        "numbers-altered", "one number of one step has another value", _CONSISTENCY, breaking.numbers_altered
-    ),
-    _breaks(
-        "operator-flipped",
-        "one operator of one step turned into its opposite",
-        _FLOW,
-        breaking.operator_flipped,
-    ),
-    _breaks("truncated", "the last steps removed, no answer reached", _CONSISTENCY, breaking.truncated),
-    _breaks(
-        "irrelevant-solution",
-        "the steps of another problem's solution",
-        _FLOW,
-        donor=breaking.irrelevant_solution,
-    ),
-    _breaks("repeated-answer", "every step replaced by the last", _REPEATED, breaking.repeated_answer),
-    _breaks("answer-only", 'nothing but "The answer is X."', _PURE, breaking.answer_only),
-    _breaks("empty-talk", "every step replaced by talk without content", _PURE, breaking.empty_talk),
+    ("bold-numbers", "bare numbers in Markdown bold", _STYLE, preserving.bold_numbers),
+    ("bulleted", "steps as Markdown list items", _STYLE, preserving.bulleted),
+    ("latex-numbers", "bare numbers as LaTeX formulas", _STYLE, preserving.latex_numbers),
+    ("plain-numbers", "lone numbers taken out of their LaTeX formulas", _STYLE, preserving.plain_numbers),
+    ("spaced", "other line breaks and spaces between sentences", _STYLE, preserving.spaced),
+    ("step-prefixes", '"Step 3: " before the third step', _STYLE, preserving.step_prefixes),
+    ("restated-step", 'one step said again: "In other words, …"', _REPEATED, preserving.restated_step),
+    ("filler-steps", "steps without content put in between", _EST, preserving.filler_steps),
+    ("cut-steps", "steps cut in two at a sentence border", _EST, preserving.cut_steps),
+    ("merged-steps", "neighbouring steps joined two by two", _NOT_EST, preserving.merged_steps),
+    ("self-praise", "a last step that praises the solution", _OPENERS, preserving.self_praise),
 )
+_BREAKS: tuple[tuple[str, str, str, Change | DonorChange], ...] = (
+    ("question-removed", "a placeholder for the question", _CONSISTENCY, breaking.question_removed),
+    ("question-shuffled", "the question's words in random order", _CONSISTENCY, breaking.question_shuffled),
+    ("question-swapped", "another problem's question", _QUESTION, breaking.question_swapped),
+    ("steps-shuffled", "steps in random order, the answer not last", _FLOW, breaking.steps_shuffled),
+    ("numbers-altered", "one number of one step has another value", _CONSISTENCY, breaking.numbers_altered),
+    ("operator-flipped", "one operator of one step turned into its opposite", _FLOW, breaking.operator_flipped),
+    ("truncated", "the last steps removed, no answer reached", _CONSISTENCY, breaking.truncated),
+    ("irrelevant-solution", "the steps of another problem's solution", _FLOW, breaking.irrelevant_solution),
+    ("repeated-answer", "every step replaced by the last", _REPEATED, breaking.repeated_answer),
+    ("answer-only", 'nothing but "The answer is X."', _PURE, breaking.answer_only),
+    ("empty-talk", "every step replaced by talk without content", _PURE, breaking.empty_talk),
+)  # fmt: skip
 
-PERTURBATIONS: Mapping[str, Perturbation] = {entry.name: entry for entry in _ALL}
+PERTURBATIONS: Mapping[str, Perturbation] = {
+    name: Perturbation(name=name, keeps_meaning=keeps, summary=summary, source=source, change=change)
+    for keeps, entries in ((True, _KEEPS), (False, _BREAKS))
+    for name, summary, source, change in entries
+}
 """Every perturbation by name: those that keep the meaning, then those that break it."""
 
 

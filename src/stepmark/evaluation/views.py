@@ -1,0 +1,203 @@
+"""What reports are made of: tables, bars and tiles of figures by name, and cards of example solutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from stepmark.evaluation.result import Figure, shown
+from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.evaluation.thresholds import Policy
+from stepmark.metrics.aggregate import aggregate, allowed
+from stepmark.metrics.first_error import found_error
+from stepmark.records import StepScores
+from stepmark.scoring.report import step_views
+from stepmark.show import colour
+from stepmark.show.evaluation import Tile
+from stepmark.show.plots import Bars, Series
+from stepmark.show.tables import Align, Table
+from stepmark.show.views import CardView, ProblemView
+
+Figures = Mapping[str, Figure]
+"""By name."""
+Cell = Callable[[str], str]
+"""The text of a table's cell, of the name of its row."""
+
+SHOWN = 6
+"""Default number of examples of each sort."""
+
+T = TypeVar("T")
+
+
+def cell(figures: Figures, pattern: str, *, scale: float = 100, digits: int = 1) -> Cell:
+    """Cells that show a figure with its interval.
+
+    Args:
+        figures: by name.
+        pattern: the figure's name, with {} for the name of the row; a dash where there is no such figure.
+        scale: 100 for shares in percent.
+        digits: decimals.
+    """
+    return lambda name: shown(figures.get(pattern.format(name)), scale=scale, digits=digits)
+
+
+def table_of(
+    title: str,
+    first: str,
+    names: Sequence[str],
+    columns: Mapping[str, Cell],
+    *,
+    label: Cell = str,
+    note: str = "",
+    left: int = 1,
+) -> Table:
+    """A table with a row for each name.
+
+    Args:
+        title: of the table.
+        first: heading of the first column.
+        names: of the rows.
+        columns: heading to cell.
+        label: what the first column shows of a name.
+        note: a sentence under the table.
+        left: how many columns stand to the left; the others hold numbers.
+    """
+    sides: tuple[Align, Align] = ("left", "right")
+    return Table(
+        title=title,
+        columns=(first, *columns),
+        rows=tuple((label(name), *(of(name) for of in columns.values())) for name in names),
+        note=note,
+        align=tuple(sides[at >= left] for at in range(len(columns) + 1)),
+    )
+
+
+def series_of(
+    name: str, figures: Sequence[Figure | None], *, scale: float = 100, x: tuple[str, ...] = ()
+) -> Series:
+    """Figures with their intervals as a series of a plot."""
+
+    def scaled(values: list[float | None]) -> tuple[float | None, ...]:
+        return tuple(None if value is None else scale * value for value in values)
+
+    return Series(
+        name=name,
+        x=x,
+        y=scaled([None if one is None else one.value for one in figures]),
+        low=scaled([None if one is None else one.low for one in figures]),
+        high=scaled([None if one is None else one.high for one in figures]),
+    )
+
+
+def bars_of(
+    title: str, figures: Figures, names: Sequence[str], patterns: Mapping[str, str], *, x_label: str = ""
+) -> Bars:
+    """Shares in percent as bars.
+
+    Args:
+        title: of the plot.
+        figures: by name.
+        names: of the groups of bars.
+        patterns: name of the series to name of its figures, with {} for the group.
+        x_label: what the groups are.
+    """
+    return Bars(
+        title=title,
+        y_label="%",
+        x_label=x_label,
+        labels=tuple(names),
+        series=tuple(
+            series_of(label, [figures.get(pattern.format(name)) for name in names])
+            for label, pattern in patterns.items()
+        ),
+    )
+
+
+def tile(label: str, figure: Figure | None, *, scale: float = 100, digits: int = 1, detail: str = "") -> Tile:
+    """A figure, with its interval, its threshold policy and a detail beside it."""
+    value, _, interval = shown(figure, scale=scale, digits=digits).partition(" ")
+    policy = f"threshold {figure.policy}" if figure is not None and figure.policy else ""
+    parts = (interval.strip("()[]"), policy, detail)
+    return Tile(label=label, value=value, detail="; ".join(part for part in parts if part))
+
+
+def spread(values: Sequence[T], count: int = SHOWN) -> list[T]:
+    """At most `count` values, evenly spaced over all of them, so that no one corner of the data is shown alone."""
+    if len(values) <= count:
+        return list(values)
+    return [values[at * len(values) // count] for at in range(count)]
+
+
+def card(
+    row: CaseScores,
+    sheet: Sheet | None,
+    note: str,
+    *,
+    how: str | None = None,
+    policy: Policy | None = None,
+    first_error: int | None = None,
+    number: int = 1,
+) -> CardView:
+    """A case as a card.
+
+    Args:
+        row: the case and its scores.
+        sheet: says the PRM's own aggregate and threshold; None for labels instead of scores.
+        note: the truth, in words.
+        how: the aggregate shown as its score. Default: the PRM's own.
+        policy: which steps are errors. Default: those under the PRM's own threshold.
+        first_error: 0-based; -1 for none. Default: by the policy.
+        number: its place among the problem's cards.
+    """
+    steps = row.steps or StepScores(scores=row.scores, kind="unbounded")
+    how = how or ("labels" if sheet is None else sheet.aggregate or "min")
+    threshold = policy.threshold if policy is not None else None if sheet is None else sheet.threshold
+    if first_error is None and policy is not None:
+        first_error = policy.found(row)
+    elif first_error is None and threshold is not None:
+        first_error = found_error(row.scores, threshold)
+    read = steps.scores[-1:] if how == "last" else steps.scores
+    score = (
+        aggregate(steps.scores, how, kind=steps.kind)
+        if None not in read and how in allowed(steps.kind)
+        else None
+    )
+    return CardView(
+        number=number,
+        title=row.case.id,
+        note=" · ".join(part for part in (row.case.policy, note) if part),
+        kind=steps.kind,
+        threshold=threshold,
+        score=score,
+        aggregate=how,
+        place=colour.aggregate_position(score, how, steps.kind, threshold),
+        aggregates=(),
+        first_error=first_error,
+        steps=step_views(row.case.solution, steps),
+    )
+
+
+def problem(row: CaseScores, *cards: CardView) -> ProblemView:
+    """The row's problem with these cards."""
+    about = row.case.solution.problem
+    answer = None if about.answer is None else f"reference answer {about.answer}"
+    return ProblemView(
+        number=cards[0].number,
+        text=about.text,
+        note=" · ".join(part for part in (row.case.group, about.id, answer) if part),
+        cards=cards,
+    )
+
+
+def unreadable(sheet: Sheet, consequence: str = "") -> list[str]:
+    """The sentence about the solutions that the PRM could not read, with the reason for the first; none where it read all.
+
+    Args:
+        sheet: the scores.
+        consequence: what becomes of such solutions, such as "and are in no figure".
+    """
+    if not sheet.refused:
+        return []
+    first = sheet.refused[0]
+    what = f"{len(sheet.refused):,} solutions could not be read {consequence}".strip()
+    return [f"{what}, first {first.case.id}: {first.refused}"]
