@@ -42,7 +42,7 @@ from stepmark.models.spec import (
 )
 from stepmark.records import Solution
 from stepmark.training import checkpoint as module
-from stepmark.training.checkpoint import check_base, process_reward_head, write_adapter, write_merged
+from stepmark.training.checkpoint import layout_of, process_reward_head, write_adapter, write_merged
 from stepmark.training.report import snippet
 
 torch.set_num_threads(1)
@@ -405,15 +405,15 @@ def test_nothing_is_written_over_and_nothing_is_left_behind(bases, tmp_path, mon
 )
 def test_what_cannot_be_written_is_known_before_training(tmp_path, kind, head, fits):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    check_base(tmp_path, None)
+    assert layout_of("auto", None, tmp_path) == "causal-lm"
     how = spec(head, "softmax", good=1)
     if fits:
-        check_base(tmp_path, how)
+        layout_of("auto", how, tmp_path)
     else:
         with pytest.raises(
             UsageError, match=f"a {head.kind} head over a {kind} base is in no layout.*`adapter`"
         ):
-            check_base(tmp_path, how)
+            layout_of("auto", how, tmp_path)
 
 
 def test_weights_that_are_no_numbers(bases, tmp_path):

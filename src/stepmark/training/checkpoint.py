@@ -176,44 +176,45 @@ def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -
     return made
 
 
-def layout_of(
-    asked: Literal["auto"] | WholeLayout, spec: ScoringSpec | None, head: Mapping[str, Tensor], kind: Any
-) -> WholeLayout:
-    """The layout to write, known to hold the head."""
-    form = None if spec is None else spec.readout.head
-    if form is None or isinstance(form, VocabHead | LogRatioHead):
-        if asked not in ("auto", "causal-lm"):
-            raise UsageError(
-                f"this PRM is read from a language model's output; its layout is causal-lm, not {asked}"
-            )
-        return "causal-lm"
-    assert spec is not None
-    if isinstance(form, LinearHead):
-        labels = _tensor(head, form.weight).shape[0]
-        # Its class on vLLM gives two logits through a softmax, at every mark.
-        fits = (
-            labels <= 2
-            and spec.readout.activation in ("sigmoid", "softmax", "margin")
-            and not spec.outcome_only
-        )
-        possible: tuple[WholeLayout, ...] = ("token-classification",)
-        if kind == "qwen2" and fits:
-            possible = ("qwen2-prm", "token-classification")
-    elif isinstance(form, MlpHead) and kind == "qwen2":
-        possible = ("qwen2-prm",)
-    else:
+def layout_of(asked: Literal["auto"] | WholeLayout, spec: ScoringSpec | None, base: Path) -> WholeLayout:
+    """The layout to write, known to hold the head and to be of a class that transformers or vLLM have.
+
+    Raises:
+        UsageError: the layout cannot hold this kind of head over this base, or no layout can.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
+
+    form, kind = None if spec is None else spec.readout.head, read_config(base).get("model_type")
+    possible: list[WholeLayout] = []
+    if spec is None or isinstance(form, VocabHead | LogRatioHead):
+        possible = ["causal-lm"]
+    elif kind == "qwen2" and (isinstance(form, MlpHead) or _fits_vllm(spec)):
+        possible = ["qwen2-prm"]
+    if isinstance(form, LinearHead) and kind in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES:
+        possible.append("token-classification")
+    name = "language model's" if form is None else form.kind
+    if not possible:
         raise UsageError(
-            f"a head of the kind {form.kind!r} over a {kind} base has no layout that transformers or vLLM read; train a linear "
-            "head, or write an adapter, which stepmark reads"
+            f"a {name} head over a {kind} base is in no layout that transformers or vLLM read, so no whole checkpoint can be written. Write "
+            "the adapter alone (`adapter`), which stepmark reads; or train target tokens (`objective` target-tokens); or take another base"
         )
     if asked == "auto":
         return possible[0]
     if asked not in possible:
         raise UsageError(
-            f"the layout {asked} cannot hold this head ({form.kind}, {spec.readout.activation}) over a {kind} base; "
-            f"possible: {', '.join(possible)}"
+            f"the layout {asked} cannot hold a {name} head over a {kind} base; possible: {', '.join(possible)}"
         )
     return asked
+
+
+def _fits_vllm(spec: ScoringSpec) -> bool:
+    """Whether vLLM's class, two logits through a softmax at every mark, gives the numbers of a linear head."""
+    return (
+        isinstance(spec.readout.head, LinearHead)
+        and spec.readout.activation in ("sigmoid", "softmax", "margin")
+        and spec.readout.neutral is None
+        and not spec.outcome_only
+    )
 
 
 def in_layout(
@@ -337,23 +338,23 @@ def write_merged(
     head is stored in float32: readers that compute in less cast it, the others keep its digits.
 
     Args:
+        folder: must not exist yet.
+        backbone: the decoder, adapters merged; any device.
         head: tensors by the names that the spec's head gives them; empty where the language-model head is read.
-        output: the language-model head [vocabulary, hidden] where it was trained apart from the embedding; None takes the base's:
-            the embedding if tied, else its own.
-        spec: how it is read; None for a generative PRM, which is read by naming its `--family`.
+        output: the language-model head [vocabulary, hidden] where it was trained apart from the embedding; None takes the base's.
+        spec: how it is read; None for a generative PRM.
         base: the folder of the model that training began with: its config, tokenizer and generation settings.
-        layout: auto takes the one that vLLM and transformers serve: `qwen2-prm` for heads of one or two labels on Qwen2 bases,
-            `token-classification` for others, `causal-lm` where the head is of the language model.
+        dtype: of the backbone on disk.
+        layout: auto: `causal-lm` where the language model is read, else `qwen2-prm` for one or two labels on Qwen2 bases, else
+            `token-classification`.
         notes: goes to `train.json`.
         tokenizer: where training has changed it; None takes the base's files as they are.
 
     Raises:
         UsageError: the folder exists; a head that the layout cannot hold.
-        CheckpointError: transformers has no such class for this base; weights that are not finite or do not fill it; a spec that
-            the tokenizer or the head does not serve.
+        CheckpointError: weights that are not finite; a spec that the tokenizer or the head does not serve.
     """
-    kind = read_config(base).get("model_type")
-    where = layout_of(layout, spec, head, kind)
+    where = layout_of(layout, spec, base)
     readout = None if spec is None else spec.readout
     if readout is not None and where != "causal-lm":
         readout, head = in_layout(readout, head, where)
@@ -378,31 +379,6 @@ def write_merged(
             write_json(work / SPEC_FILE, asdict(spec))
         write_json(work / TRAIN_FILE, dict(notes or {}))
     return Written(folder=folder, layout=where, architecture=architecture, spec=spec, tag=tag)
-
-
-def check_base(base: Path, spec: ScoringSpec | None) -> None:
-    """Find out before training that a whole checkpoint could not be written in the end.
-
-    Args:
-        base: the folder of the model that training begins with.
-
-    Raises:
-        UsageError: no layout holds this kind of head over this base, or transformers has no class for it.
-    """
-    if spec is None or isinstance(spec.readout.head, VocabHead | LogRatioHead):
-        return
-    from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
-
-    kind = read_config(base).get("model_type")
-    head = spec.readout.head
-    if isinstance(head, MlpHead) and kind == "qwen2":
-        return
-    if not isinstance(head, LinearHead) or kind not in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES:
-        raise UsageError(
-            f"a {head.kind} head over a {kind} base is in no layout that transformers or vLLM read, so no whole checkpoint can be "
-            "written. Write the adapter alone (`adapter`), which stepmark reads; or train target tokens (`objective` "
-            "target-tokens); or take another base"
-        )
 
 
 def _output(
@@ -448,21 +424,13 @@ def _save_weights(
     else:
         config.tie_word_embeddings = output is None
         maker = AutoModelForCausalLM
-    try:
-        with torch.device("meta"):
-            model = maker.from_config(config)
-    except ValueError as error:  # what transformers raises where it has no such class
-        raise CheckpointError(
-            f"{base}: transformers has no {where} class for {config.model_type!r} (`check_base` says so before training)"
-        ) from error
+    with torch.device("meta"):
+        model = maker.from_config(config)
     named = {f"{model.base_model_prefix}.{name}": t for name, t in state.items()} | dict(head)
     if where == "causal-lm":
         embedding = next(name for name in named if name.endswith("embed_tokens.weight"))
         named["lm_head.weight"] = named[embedding] if output is None else output
-    try:
-        model.load_state_dict(named, strict=True, assign=True)
-    except RuntimeError as error:
-        raise CheckpointError(f"{type(model).__name__} cannot hold these weights: {error}") from error
+    model.load_state_dict(named, strict=True, assign=True)
     model.tie_weights()
     with quiet_loading():
         # It turns the names and the shapes of some architectures back into those of their files.

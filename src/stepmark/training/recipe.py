@@ -24,7 +24,7 @@ from stepmark.models.spec import NOTE_FILE, SPEC_FILE, LinearHead, MlpHead, Scor
 from stepmark.records import StepScores
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.store import atomic_write
-from stepmark.training.checkpoint import Written, check_base, write_trained
+from stepmark.training.checkpoint import Written, layout_of, write_trained
 from stepmark.training.examples import Dropped, Example, LabelRules, examples, split_problems
 from stepmark.training.measure import (
     Graded,
@@ -212,7 +212,7 @@ def _check_spec(recipe: Recipe, base: Path, spec: ScoringSpec | CriticSpec) -> N
             "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
         )
     if not settings.adapter and isinstance(spec, ScoringSpec):
-        check_base(base, spec)
+        layout_of("auto", spec, base)
     if settings.shard:
         check_processes(processes())
         own_head = isinstance(spec, ScoringSpec) and isinstance(spec.readout.head, LinearHead | MlpHead)
