@@ -50,8 +50,9 @@ from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor
 from stepmark.rl.hacking import Watch, Watched
-from stepmark.rl.monitor import History, Monitor
-from stepmark.rl.refit import OnlineImplicit, Refit, RefittedPRM
+from stepmark.rl.implicit import OnlineImplicit
+from stepmark.rl.monitor import Monitor
+from stepmark.rl.refit import Refit, RefittedPRM
 from stepmark.rl.settings import Implicit, Training
 from stepmark.rl.trainer import Listener, Trainer
 from stepmark.store import atomic_write
@@ -216,7 +217,7 @@ def train(folder: Path, world: World, method: Method, seed: int, prm: PRM | None
     )
     training, held_out = world.problems()
     with load_verifier("number") as verifier:
-        listeners: list[Listener] = [History(folder), monitor]
+        listeners: list[Listener] = [monitor]
         if refitted is not None and method.refit is not None:
             refit = Refit(
                 actor,

@@ -17,7 +17,7 @@ from stepmark.errors import UsageError
 from stepmark.training.checkpoint import write_trained
 from stepmark.training.examples import by_problem
 from stepmark.training.objectives.steps import SoftLabels
-from stepmark.training.parallel import Workers, gathered
+from stepmark.training.parallel import gathered
 from stepmark.training.settings import Training
 from stepmark.training.trainer import Trainer
 from tiny_base import branching, net_for
@@ -110,7 +110,7 @@ def main(base, folder):
     }
     # Alone it goes on with nothing, and says so.
     alone = trainer_for("full", base, folder / "stopped", shard=True)
-    alone.workers = Workers(0, 1)
+    alone.workers.size = 1
     try:
         alone._resume(json.loads((folder / "stopped" / "full" / "run.json").read_text()))
     except UsageError as error:

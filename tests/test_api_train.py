@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import random
@@ -15,7 +14,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import stepmark
 from stepmark.cli import main
-from stepmark.errors import InputError, SettingError, UnknownNameError, UsageError
+from stepmark.errors import UsageError
 from stepmark.metrics.scaling import logit, sigmoid
 from stepmark.models.detect import spec_of
 from stepmark.models.families import FAMILIES
@@ -103,34 +102,6 @@ def test_the_function_writes_what_the_command_writes(base, file, whole, tmp_path
     assert "this run is done, and everything is there" in capsys.readouterr().out
 
 
-def test_the_result_says_what_it_is_and_loads(whole):
-    assert repr(whole).startswith(
-        f"<PRM in {whole.folder}: 25 examples of 25 problems; held out: 16 labels, loss "
-    )
-    assert whole.held_out is not None and f"loss {whole.held_out.loss:.3f}" in repr(whole)
-    scores = whole.prm().score("0. What is 1 + 1?", ["1 + 1 = 2.", "So 2."])
-    assert len(scores) == 2 and scores == stepmark.load_prm(str(whole.folder)).score(
-        "0. What is 1 + 1?", ["1 + 1 = 2.", "So 2."]
-    )
-
-
-def frames(rows):
-    yield "dicts", list(rows)
-    yield "generator", (row for row in rows)
-    pandas = pytest.importorskip("pandas")
-    yield "pandas", pandas.DataFrame(rows)
-    datasets = pytest.importorskip("datasets")
-    yield "data set", datasets.Dataset.from_list(rows)
-
-
-def test_rows_of_python_are_rows_of_a_file(base, file, whole, tmp_path):
-    for name, rows in frames(list(labelled_rows())):
-        done = trained(rows, base, tmp_path / name / "prm", objective="soft")
-        assert same(done.folder, whole.folder, "model.safetensors", "stepmark.json"), name
-    files = trained([file], base, tmp_path / "files" / "prm", objective=stepmark.train.SoftLabels())
-    assert same(files.folder, whole.folder, *SAME)
-
-
 def test_records_of_a_run_are_rows(base, file, tmp_path):
     """What labels a solution gives, without a file between."""
     records = [
@@ -194,39 +165,6 @@ def test_an_objective_of_ones_own(base, file, tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert main([*words[:-1], "margin=3"]) == 2
     assert "was trained otherwise: objective.settings was" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"objective": "hrd"}, UnknownNameError, "Did you mean 'hard'"),
-        ({"objective": "hard", "settings": ["abov=1"]}, UnknownNameError, "Did you mean 'above'"),
-        ({"objective": "hard", "family": 3}, SettingError, "family=3: expected a text"),
-        ({"log": ["tensorbord"]}, UsageError, "`log` tensorbord: expected tensorboard or wandb"),
-        ({"family": "actprm"}, UsageError, "no objective trains its head"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(base, file, tmp_path, settings, error, message):
-    with pytest.raises(error) as raised:
-        trained(file, base, tmp_path / "prm", **settings)
-    assert message in str(raised.value)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("rows", "error", "message"),
-    [
-        ([], UsageError, "expected rows"),
-        (["nowhere.jsonl"], InputError, "there is no such file"),
-        ([{"steps": ["a"]}], InputError, "row 1"),
-        (17, InputError, "expected a file"),
-    ],
-)
-def test_rows_that_cannot_be_are_refused(base, tmp_path, rows, error, message):
-    with pytest.raises(error) as raised:
-        trained(rows, base, tmp_path / "prm")
-    assert message in str(raised.value)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_is_a_function_and_the_place_of_its_objectives():
@@ -340,35 +278,6 @@ def test_a_checkpoint_in_the_format_of_a_family(bases, tmp_path, family, monkeyp
     assert len(spread) > 3
 
 
-def test_the_families_own_spec_reads_the_two_tokens(bases, file, tmp_path):
-    """Read as the published family, its map left out: the softmax of "+" and "-" at the step mark, by transformers alone."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    done = trained(file, bases["llama"], tmp_path / "prm", family="math-shepherd", objective="soft")
-    words, model = (
-        AutoTokenizer.from_pretrained(done.folder),
-        AutoModelForCausalLM.from_pretrained(done.folder),
-    )
-    text = "What is 2 + 3? Step 1: 2 + 3 = 5. ки"
-    ids = words(text)["input_ids"]
-    assert words.convert_ids_to_tokens(ids[-1]) == "ки"
-    plus, minus = (words.encode(sign, add_special_tokens=False)[-1] for sign in "+-")
-    with torch.inference_mode():
-        logits = model(torch.tensor([ids])).logits[0, -1]
-    expected = torch.softmax(logits[[plus, minus]], -1)[0].item()
-    prm = stepmark.load_prm(str(done.folder), family="math-shepherd", dtype="float32")
-    assert prm.score("What is 2 + 3?", ["2 + 3 = 5."]) == pytest.approx([expected], abs=1e-5)
-
-
-def test_a_qwen_prm_is_known_without_its_spec(bases, file, tmp_path):
-    done = trained(file, bases["qwen"], tmp_path / "prm", family="qwen-prm")
-    assert json.loads((done.folder / "config.json").read_text())["architectures"] == [
-        "Qwen2ForProcessRewardModel"
-    ]
-    (done.folder / "stepmark.json").unlink()
-    assert spec_of(done.folder, str(done.folder), None) == FAMILIES["qwen-prm"]
-
-
 def test_the_order_of_classes_is_the_familys():
     """Worked by hand: logits of a family whose right class comes first, and of three classes."""
     from stepmark.training.examples import Target
@@ -403,11 +312,3 @@ def test_every_family_is_trained_or_refused_by_name():
     assert type(made.critic).__name__ == "GenPRM"
     assert isinstance(in_family(stepmark.train.HardLabels(language_weight=0.5), "skywork"), InFamily)
     assert in_family(stepmark.train.HardLabels(language_weight=0.5), "skywork").language_weight == 0.5
-
-
-def test_public_objectives_are_those_of_the_catalog():
-    from stepmark.training.objectives import OBJECTIVES
-
-    places = {place.split(":")[1]: place.split(":")[0] for place in OBJECTIVES.values()}
-    for name, place in places.items():
-        assert getattr(stepmark.train, name) is getattr(importlib.import_module(place), name)

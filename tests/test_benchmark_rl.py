@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -16,8 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # `benchmarks` is run from the root of the repository and is not installed
 
 from benchmarks import rl, rl_figures  # noqa: E402
-from benchmarks.rl_figures import Point, mean_curve, mean_interval, ratio, ratio_interval, rollouts_to  # noqa: E402
-from benchmarks.rl_methods import METHODS  # noqa: E402
+from benchmarks.rl_figures import Point, mean_curve, ratio, rollouts_to  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -51,22 +48,6 @@ def test_a_curve_is_the_mean_over_runs_that_never_falls():
         mean_curve([SLOW, run(0.1, 0.2)])
 
 
-@given(st.lists(st.integers(0, 8), min_size=1, max_size=6))
-def test_no_rising_sequence_is_nearer(values):
-    found = rl_figures.rising(values)
-    assert found == sorted(found)
-
-    # Of all sequences that end in a step of the fit, by trying: moving any tail up or any head down, as far as it stays sorted, is no nearer.
-    def distance(fit):
-        return sum((a - b) ** 2 for a, b in zip(fit, values, strict=True))
-
-    for at in range(len(values)):
-        for by in (0.01, 1.0):
-            assert distance(found) <= distance([*found[:at], *(y + by for y in found[at:])]) + 1e-9
-            assert distance(found) <= distance([*(y - by for y in found[: at + 1]), *found[at + 1 :]]) + 1e-9
-    assert sum(found) == pytest.approx(sum(values))
-
-
 def test_rollouts_to_an_accuracy_are_on_a_line_between_evaluations():
     curve = [(0.0, 0.2), (100.0, 0.4), (200.0, 0.3), (300.0, 0.7)]
     assert rollouts_to(curve, 0.3) == pytest.approx(50)
@@ -92,41 +73,6 @@ def test_the_ratio_by_hand():
     assert ratio([FAST], [run(*[0.2] * 6)]) is None
 
 
-def test_the_ratios_interval_is_over_seeds():
-    same = ratio_interval({0: FAST, 1: FAST}, {0: SLOW, 1: SLOW})
-    assert (same.value, same.low, same.high) == (pytest.approx(1 / 3),) * 3
-    # Drawn alone (a quarter of the draws), the second seed never reaches it.
-    mixed = ratio_interval({0: FAST, 1: NEVER}, {0: SLOW, 1: SLOW})
-    assert mixed.low == pytest.approx(1 / 3)
-    assert mixed.high is None
-    alone = ratio_interval({0: FAST, 7: NEVER}, {0: SLOW})
-    assert (alone.value, alone.low, alone.high) == (pytest.approx(1 / 3), None, None)
-
-
-def test_means_have_students_interval():
-    found = mean_interval([0.4, 0.5, 0.6])
-    # Deviation 0.1, three values, t of two degrees of freedom 4.303.
-    assert found.value == pytest.approx(0.5)
-    assert found.high - 0.5 == pytest.approx(4.303 * 0.1 / 3**0.5)
-    assert 0.5 - found.low == pytest.approx(found.high - 0.5)
-    assert (mean_interval([0.3]).low, mean_interval([0.3]).value) == (None, 0.3)
-    with pytest.raises(ValueError, match="1 to 10"):
-        mean_interval([])
-
-
-def test_the_outcome_alone_is_no_process_reward():
-    assert {name for name, method in METHODS.items() if not method.process} == {
-        "outcome",
-        "outcome, twice the rate",
-        "ppo",
-    }
-
-
-def test_the_best_ratio_is_none_where_there_is_none():
-    assert rl_figures.best_ratio({"a": None}) is None
-    assert rl_figures.best_ratio({"a": None, "b": 0.7, "c": 0.4}) == ("c", 0.4)
-
-
 def test_the_benchmarks_figures(capsys):
     hacked = run(0.6, 0.1, step_return=0.9, alarmed=5)
     runs = {
@@ -150,31 +96,6 @@ def test_the_benchmarks_figures(capsys):
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_tables():
-    lines = rl_figures.learning_table(
-        {"outcome": {0: SLOW}, "x": {0: FAST}, "y": {0: NEVER}}, "outcome", columns=3
-    )
-    assert lines[0].startswith("| method | seeds | 0 | 200 | 500 |")
-    assert lines[2:] == [
-        "| outcome | 1 | 20.0 | 20.0 | 50.0 | 1 | 1 |",
-        # Nine tenths of the gain are an accuracy of 0.47: at 90 rollouts, and at 290.
-        "| x | 1 | 20.0 | 80.0 | 80.0 | 0.33 | 0.31 |",
-        "| y | 1 | 20.0 | 20.0 | 30.0 | not reached | not reached |",
-    ]
-    assert len({line.count("|") for line in lines}) == 1
-    idle = rl_figures.learning_table({"outcome": {0: run(*[0.2] * 6)}, "x": {0: FAST}}, "outcome", columns=3)
-    assert idle[3].endswith("| – | – |")  # nothing was learnt that could be reached sooner
-    first = run(0.6, 0.1, step_return=0.95, steps=3.0, tokens=40.0, alarmed=5)
-    first = [replace(first[0], step_return=0.6), *first[1:]]
-    second = [replace(point, alarmed=None) for point in first]
-    table = rl_figures.hacking_table({"alone": {0: first, 1: second}, "bare": {0: run(0.6, 0.7)}})
-    assert table[2] == (
-        "| alone | 2 | 0.600 [0.600, 0.600] | 0.950 [0.950, 0.950] | 60.0 [60.0, 60.0] | 10.0 [10.0, 10.0] | 3.0 [3.0, 3.0] | 40 [40, 40] | – | 1 of 2 | 5 |"
-    )
-    assert table[3] == "| bare | 1 | – | – | 60.0 | 70.0 | – | – | – | 0 of 1 | – |"
-    assert len({line.count("|") for line in table}) == 1
-
-
 # --- the parts that run -----------------------------------------------------------------------------------------------
 
 
@@ -194,12 +115,6 @@ def test_the_exact_prm_knows_what_is_due_and_what_cannot_be_read():
     assert prm.score(problem, [wrong, faithful]) == [0.05, 0.95]
     assert prm.score(problem, [wrong, true_of_no_use]) == [0.05, 0.05]
     assert prm.score(problem, [wrong, "so", faithful]) == [0.05, 0.05, 0.05]
-
-
-def test_no_held_out_problem_is_trained_on():
-    training, held_out = rl.World(training=300, held_out=50).problems()
-    assert len(held_out) == 50
-    assert not {one.text for one in training} & {one.text for one in held_out}
 
 
 def test_a_finished_run_is_kept_and_not_run_again(tmp_path, capsys, monkeypatch):

@@ -2,7 +2,6 @@
 
 import argparse
 import gzip
-import itertools
 import json
 import math
 import random
@@ -61,17 +60,14 @@ def test_whole_solutions_are_labelled_right_up_to_the_error_and_wrong_from_it_on
     assert sum(right) == 8
 
 
-def test_solutions_of_a_problem_part_at_their_first_steps():
-    """As sampled ones do: without the words that are drawn, all right ones would be the same row."""
-    rows = list(train_rows.solutions(WORKED, 16, random.Random(0)))
-    assert len({row.solution.texts for row in rows}) == 16
-    assert len({row.solution.texts[0] for row in rows}) > 4
-
-
 def packed(file, rows):
     with gzip.open(file, "wt", encoding="utf-8") as lines:
         lines.writelines(json.dumps(row) + "\n" for row in rows)
     return file
+
+
+def rated(problem, before, text, rating):
+    return {"instruction": problem, "responses": before, "next_response": text, "rating": rating}
 
 
 def gsm8k(file, problems):
@@ -94,19 +90,10 @@ def gsm8k(file, problems):
     )
 
 
-def test_each_problem_gives_the_same_number_of_examples_with_every_step_labelled(tmp_path):
-    file = gsm8k(tmp_path / "train.jsonl.gz", 3)
-    groups = list(train_rows.whole_solutions(file, each=8))
-    assert [len(group) for group in groups] == [8, 8, 8]
-    for group in groups:
-        assert len({e.solution.problem.text for e in group}) == 1
-        assert all(target is not None for e in group for target in e.targets)
-    assert {t.value for group in groups for e in group for t in e.targets} == {0.0, 1.0}
-    assert list(train_rows.whole_solutions(file, each=8, lines=7)) == []
-
-
-def rated(problem, before, text, rating):
-    return {"instruction": problem, "responses": before, "next_response": text, "rating": rating}
+def stub(file, *, extra="", end=""):
+    file.write_text(STUB.format(python=sys.executable, extra=extra, end=end), encoding="utf-8")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return file
 
 
 def prm800k(file, problems, each):
@@ -127,12 +114,6 @@ def train_rows_of(file, problem):
     """The only group of a problem."""
     (group,) = (g for g in train_rows.branches(file, each=1) if g[0].solution.problem.text == problem)
     return group
-
-
-def test_problems_are_taken_at_even_places_of_their_order():
-    groups = [some_rows(1)] * 6
-    assert train.spread(groups, 1, [3.0, 1.0, 2.0, 6.0, 5.0, 4.0]) == [5]
-    assert train.spread(groups, 3, [3.0, 1.0, 2.0, 6.0, 5.0, 4.0]) == [2, 5, 3]
 
 
 def test_branches_are_labelled_at_their_last_step_alone(tmp_path):
@@ -180,13 +161,6 @@ def test_the_held_out_loss_by_hand():
     )
 
 
-def test_the_median_and_its_interval():
-    assert train.median([2.0]) == (2.0, 2.0, 2.0)
-    middle, low, high = train.median([1.0, 2.0, 3.0, 4.0, 100.0])
-    assert middle == 3.0
-    assert 1.0 <= low < 3.0 < high <= 100.0
-
-
 # --- taking turns -----------------------------------------------------------------------------------------------------
 
 STUB = """#!{python}
@@ -203,37 +177,6 @@ print({{"train_loss": 0.5}})
 {end}
 print(json.dumps({{"done": True}}), flush=True)
 """
-
-
-def stub(file, *, extra="", end=""):
-    file.write_text(STUB.format(python=sys.executable, extra=extra, end=end), encoding="utf-8")
-    file.chmod(file.stat().st_mode | stat.S_IXUSR)
-    return file
-
-
-def some_rows(count):
-    return [
-        Example(solution=Solution.of(f"p{n}", ["a", "b"]), targets=(Target(value=1.0), Target(value=0.0)))
-        for n in range(count)
-    ]
-
-
-def test_turns_are_taken_one_step_at_a_time(tmp_path):
-    job = {"rates": [1.0, 2.0], "last_step_only": False}
-    with train.Trl(stub(tmp_path / "python"), tmp_path / "run", job, some_rows(4)) as other:
-        assert other.ready() == {"ready": True, "prepared": 0.5, "tokens": 1000, "labels": 8, "rows": 4}
-        assert [other.turn(), other.turn()] == [(3.0, 2.0), (4.0, 2.0)]
-        # The line that TRL prints itself is no answer.
-        assert other.trained() == tmp_path / "run" / "trained"
-
-
-def test_a_trainer_that_stops_says_why(tmp_path):
-    broken = stub(tmp_path / "python", end="raise SystemExit('no memory left')")
-    job = {"rates": [], "last_step_only": False}
-    with train.Trl(broken, tmp_path / "run", job, some_rows(1)) as other:
-        other.ready()
-        with pytest.raises(SystemExit, match="no memory left"):
-            other.trained()
 
 
 # --- a whole run ------------------------------------------------------------------------------------------------------
@@ -311,35 +254,3 @@ def test_both_sides_train_on_the_same_rows_in_the_same_order(tiny, tmp_path, mon
         assert found[f"speedup_over_trl{suffix}"] > 0
     printed = capsys.readouterr().out
     assert "held-out loss of" in printed and "load" in printed
-
-
-def test_other_labels_on_the_other_side_end_the_run(tiny, tmp_path, monkeypatch):
-    base, _ = tiny
-    monkeypatch.setattr(train, "BUDGET", 65536)
-    data(tmp_path / "data")
-    rows = next(r for r in train.sets(tmp_path / "data", base, quick=True, steps=1) if r.name == "branches")
-    python = stub(tmp_path / "python", extra="- 1")
-    with pytest.raises(SystemExit, match="TRL sees 71 labels in 72 rows, ours 72 in 72"):
-        train.compare(rows, settings(base), python, tmp_path / "runs")
-
-
-def test_a_step_of_another_size_is_refused():
-    with pytest.raises(ValueError, match="a step of 0 rows where 8 were expected"):
-        train.in_order([[[]]], [], 8)
-
-
-@pytest.mark.parametrize(
-    ("missing", "said"), [("data", "no development data"), ("trl", "TRL 1.13.0 is not here")]
-)
-def test_what_is_missing_is_named(missing, said, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("STEPMARK_DATA", str(tmp_path if missing == "trl" else tmp_path / "none"))
-    monkeypatch.setenv("STEPMARK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "argv", ["train", "--threads", "1"])
-    train.main()
-    assert capsys.readouterr().out.startswith(f"skipped: {said}")
-
-
-def test_the_pinned_peer_is_the_last_with_a_prm_trainer():
-    pins = (train.PEERS / "trl.txt").read_text(encoding="utf-8").split()
-    assert "trl==1.13.0" in pins
-    assert list(itertools.takewhile(lambda line: line != "trl==1.13.0", pins))

@@ -10,13 +10,12 @@ import torch
 from transformers import LlamaForCausalLM
 
 from stepmark import load_prm
-from stepmark.batching import Message
-from stepmark.errors import CheckpointError, InputError, UsageError
+from stepmark.errors import InputError, UsageError
 from stepmark.models.critics import Part
 from stepmark.models.critics.genprm import GenPRM
 from stepmark.models.critics.rprm import RPRM
 from stepmark.models.critics.thinkprm import ThinkPRM
-from stepmark.models.generative import CriticSpec, GenerativePRM, critic_spec_of, generative_prm
+from stepmark.models.generative import GenerativePRM, generative_prm
 from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.records import Judgement, LabelledSolution, Solution
@@ -110,15 +109,6 @@ def test_rprm_learns_up_to_the_answer():
     ]
 
 
-def test_genprm_direct_learns_from_labels_alone():
-    direct = Generative(critic=GenPRM(mode="direct"))
-    found, _ = lessons(direct, with_critiques([], values=(None, 0.0)))
-    (lesson,) = found
-    output = "<output>\n**Judgement**: $\\boxed{"
-    assert lesson.parts == (Part(prefill=output, text="No", chosen=True),)
-    assert lesson.prompt[2] == Message(role="assistant", content=f"{output}Yes}}$\n</output>\n")
-
-
 # The same as grading
 
 
@@ -180,21 +170,6 @@ def test_what_is_learned_is_what_grading_asks(critic, critiques, metaspace):
     assert bool(texts) == bool(writes)
     if not isinstance(critic, RPRM):
         assert scored == [pytest.approx(1 / (1 + 2.718281828**-5)), pytest.approx(1 / (1 + 2.718281828**5))]
-
-
-def test_a_text_behind_a_space_is_tokenised_as_it_is_written():
-    """Together they would be " it", one token; the model has to write "it" after " "."""
-    words = tiny_tokenizer(bos=False)
-    tokens = PromptEncoder(words, "tiny")
-    before, after = tokens.continuation("see: ", "", "it is")
-    assert before == tokens.ids("see: ")
-    assert words.decode(before + after) == "see: it is"
-    assert words.decode(after) == "it is"
-    together = tokens.ids("see: it is")
-    assert together[: len(before)] != before
-    # Where the border lies between tokens, it is the tokens of the whole.
-    before, after = tokens.continuation("see:", "", " it is")
-    assert before + after == together
 
 
 # The loss
@@ -259,16 +234,6 @@ def test_the_loss_is_on_written_tokens_alone(base, weighting):
         torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=atol)
 
 
-def test_a_critique_that_ends_learns_to_end(base):
-    objective = Generative()
-    net = net_of(base, objective)
-    (item,) = items(objective, net, with_critiques([[THINK[0]], []]))
-    learned = sorted(item.tree.ids[r.path[r.answer :]].tolist() for r in item.rows)
-    ends = [ids for ids in learned if ids[-1] == net.tokenizer.eos_token_id]
-    assert [net.tokenizer.decode(ids[:-1]) for ids in ends] == [" Step 1: it is \\boxed{correct}"]
-    assert [net.tokenizer.decode(ids) for ids in learned if ids not in ends] == [" yes"]
-
-
 # What is kept
 
 
@@ -330,13 +295,6 @@ def test_critiques_of_the_whole_solution(base):
     assert (len(item.rows), dropped.counts) == (2, {"critiques that another row has too": 1})
 
 
-def test_settings_that_cannot_work():
-    with pytest.raises(UsageError, match="above"):
-        Generative(above=1.0)
-    with pytest.raises(UsageError, match="weighting='both': expected token or critique"):
-        Generative(weighting="both")
-
-
 # Rows
 
 
@@ -376,24 +334,6 @@ def test_critiques_come_with_rows(tmp_path):
 
 
 # What is written
-
-
-def test_a_checkpoint_says_which_critic_it_is(tmp_path):
-    spec = CriticSpec(settings=GenPRM(samples=3, mode="analyze"))
-    file = tmp_path / "stepmark.json"
-    assert critic_spec_of(tmp_path) is None
-    file.write_text(json.dumps(spec.data()))
-    assert critic_spec_of(tmp_path) == spec
-    file.write_text(json.dumps({"family": "stepmark"}))
-    assert critic_spec_of(tmp_path) is None
-    for text, expected in (
-        ("{", "is not JSON"),
-        ('{"critic": "no"}', "expected a critic of thinkprm"),
-        ('{"critic": "genprm", "settings": {"size": 1}}', "size"),
-    ):
-        file.write_text(text)
-        with pytest.raises(CheckpointError, match=expected):
-            critic_spec_of(tmp_path)
 
 
 # A planted rule: a step with z is wrong, and the critic has to say so before it judges.

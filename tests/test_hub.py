@@ -18,8 +18,8 @@ from stepmark.errors import BackendError, SettingError, UsageError
 from stepmark.integrations import hub as module
 from stepmark.integrations.hub import plan, publish, refusal, upload
 from stepmark.models.detect import spec_of
-from stepmark.training.card import Card, Data, Figure, card
 from stepmark.training.checkpoint import Written
+from stepmark.training.report import CardFacts, prm_card
 
 torch.set_num_threads(1)
 REPO = "someone/my-prm"
@@ -28,19 +28,16 @@ REPO = "someone/my-prm"
 def the_card(folder, *, full=True):
     spec = spec_of(folder, "x", None)
     written = Written(folder=folder, layout="token-classification", architecture="x", spec=spec, tag=None)
-    if not full:
-        return card(Card(title="my-prm", base="here/it/is", written=written, objective="hard", data=()))
-    return card(
-        Card(
-            title="my-prm",
-            base="HuggingFaceTB/SmolLM2-135M-Instruct",
-            written=written,
-            objective="hard",
-            data=(Data(name="prm800k.jsonl", rows=10, kept=10),),
-            measured=(Figure(what="AUC", on="57 solutions", value=0.7),),
-            licence="apache-2.0",
-        )
+    base = "HuggingFaceTB/SmolLM2-135M-Instruct" if full else "here/it/is"
+    text = prm_card(
+        CardFacts(title="my-prm", base=base, settings={}, seed=0),
+        written,
+        objective="hard",
+        base_fingerprint="abc",
+        data="prm800k.jsonl: 10 rows." if full else "Not stated.",
+        measured={"AUC": "0.7"} if full else {},
     )
+    return text.replace("---\n", "---\nlicense: apache-2.0\n", 1) if full else text
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 
 import pytest
@@ -13,8 +12,7 @@ from torch.func import functional_call
 from transformers import LlamaForCausalLM
 
 from stepmark import load_prm
-from stepmark.errors import UsageError
-from stepmark.models.spec import DialogueLayout, LogRatioHead, TextLayout
+from stepmark.models.spec import LogRatioHead, TextLayout
 from stepmark.records import LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.examples import Dropped, by_problem
@@ -165,16 +163,6 @@ def test_scores_are_the_log_ratio_summed_to_each_step(base):
     assert len(fitted.scores) == at
 
 
-@pytest.mark.parametrize("rank", [4, None], ids=["lora", "all weights"])
-def test_an_untrained_policy_is_its_reference(base, rank):
-    objective = ImplicitCrossEntropy()
-    net = net_of(base, objective, rank=rank)
-    rows = branching(2)
-    fitted = objective.fit(net, items(objective, net, rows))
-    assert fitted.scores == pytest.approx([0.0] * len(fitted.scores), abs=1e-4)
-    assert fitted.loss.item() == pytest.approx(len(rows) * math.log(2), rel=1e-4)
-
-
 def test_the_reference_stays_and_is_computed_once(base, monkeypatch):
     objective = ImplicitCrossEntropy()
     net = net_of(base, objective, rank=None)
@@ -213,14 +201,6 @@ def test_what_cannot_be_fitted_is_counted_and_named(base):
         assert dropped.first == expected
         assert set(dropped.counts.values()) == {1}
         assert sum(len(item.rows) for item in found) == 4 - len(expected)
-
-
-def test_settings_that_cannot_work():
-    for beta in (0.0, -1.0, math.inf):
-        with pytest.raises(UsageError, match=r"beta=.*: expected "):
-            ImplicitCrossEntropy(beta=beta)
-    with pytest.raises(UsageError, match="not in the layout 'dialogue'"):
-        ImplicitDPO().spec(DialogueLayout(), "base")
 
 
 def test_measured_at_zero_and_by_outcome():

@@ -6,11 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stepmark.errors import UsageError
 from stepmark.training.examples import Dropped
 from stepmark.training.items import items_of
 from stepmark.training.objectives.base import right_tokens
-from stepmark.training.objectives.steps import HardLabels, Outcome
+from stepmark.training.objectives.steps import HardLabels
 from tiny_base import example, net_for, write_base
 
 torch.set_num_threads(1)
@@ -108,22 +107,3 @@ def test_loss_and_gradient_equal_those_of_separate_rows(base, tokens, rank):
     for name, parameter in net.named_parameters.items():
         largest = parameter.grad.abs().max().item()
         torch.testing.assert_close(ours[name], parameter.grad, rtol=0, atol=1e-4 * max(largest, 1e-3))
-
-
-def test_held_out_figures_are_the_objectives_own(base):
-    objective = HardLabels(language_weight=5.0)
-    net = net_for(base, objective, dtype="float32")
-    net.set_head(objective.head(net))
-    net.train(False)
-    batch = trees(net)
-    with torch.inference_mode():
-        assert float(objective.fit(net, batch).loss) == pytest.approx(
-            float(HardLabels().fit(net, batch).loss)
-        )
-
-
-def test_what_it_does_not_go_with():
-    with pytest.raises(UsageError, match="language_weight adds, and that is 0"):
-        HardLabels(language_tokens="all")
-    with pytest.raises(UsageError, match="outcomes alone"):
-        Outcome(language_weight=0.5)

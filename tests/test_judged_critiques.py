@@ -55,17 +55,6 @@ def written(found):
 # --- one step after another -------------------------------------------------------------------------------------------
 
 
-def test_genprm_takes_each_vote_as_an_analysis_and_a_verdict():
-    found, dropped = lessons(GenPRM(), judged([ONE, TWO, ()], "steps"))
-    assert written(found) == [
-        "It is 6. correct\n</analyze>\n",
-        "So correct, as Paragraph 1 says.\n</analyze>\n",
-        "Step 2: Paragraph 2 uses the 6 of Paragraph 1, and adds wrongly: incorrect\n</analyze>\n",
-    ]
-    assert [lesson.parts[1].text for lesson in found] == ["Yes", "Yes", "No"]
-    assert dropped == {}
-
-
 def test_thinkprm_takes_the_votes_on_the_steps_so_far_together():
     found, dropped = lessons(ThinkPRM(), judged([ONE, TWO, ()], "steps"))
     assert written(found) == [

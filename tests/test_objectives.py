@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.errors import CheckpointError, InputError, UsageError
+from stepmark.errors import InputError
 from stepmark.training.examples import Dropped, Target, by_problem
 from stepmark.training.items import items_of
 from stepmark.training.objectives import OBJECTIVES
@@ -107,13 +107,6 @@ def test_beta_binomial_by_rising_factorials(a, b, trials, data):
     found = losses(BetaBinomial(), logits, [counted(successes, trials)])
     assert found == pytest.approx([-math.log(chance)], rel=1e-5, abs=1e-5)
     assert BetaBinomial().score_of(torch.tensor(logits)).tolist() == pytest.approx([a / (a + b)])
-
-
-def test_beta_binomial_takes_a_rating_as_one_trial():
-    logits = [[math.log(1), math.log(3)]] * 2
-    assert losses(BetaBinomial(), logits, [rated(1), rated(-1)]) == pytest.approx(
-        [-math.log(3 / 4), -math.log(1 / 4)]
-    )
 
 
 def test_beta_binomial_stays_finite_far_out():
@@ -307,17 +300,6 @@ def test_target_tokens_of_an_untied_head(untied, rank):
         torch.testing.assert_close(ours[key].double(), gradient.double(), rtol=0, atol=1e-4 * largest)
 
 
-def test_a_tied_head_is_trained_through_both_of_its_uses(base):
-    """Rows of the candidates move as rows of the head even where no text holds them."""
-    objective = TargetTokens(candidates=("<|im_start|>", "<|im_end|>"))
-    net = net_for(base, objective, rank=None)
-    net.set_head(objective.head(net))
-    _, _, _, ours = packed(net, objective, branching(1), budget=500)
-    rows = ours["embed_tokens.weight"][net.head.ids]
-    assert (rows.abs().amax(1) > 0).all()
-    assert "output" not in net.named_parameters
-
-
 def test_masked_steps_weigh_nothing(base):
     """The loss of a row with masked steps is that of its labelled ones alone."""
     objective = SoftLabels()
@@ -357,29 +339,6 @@ def test_scores_of_a_pass_are_the_heads_at_each_read(base):
 
 
 # Refused before anything is loaded
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: HardLabels(above=1.0), r"above=1.0: expected a number in \[0, 1\)"),
-        (lambda: SoftLabels(above=-0.1), "above="),
-        (lambda: CrossEntropy(above=math.nan), "above="),
-        (lambda: CrossEntropy(kind="deep"), "kind='deep': expected linear or mlp"),
-        (lambda: TargetTokens(candidates=("+",)), "two or three different tokens"),
-        (lambda: TargetTokens(candidates=("+", "+")), "two or three different tokens"),
-        (lambda: TargetTokens(candidates=("a", "b", "c", "d")), "two or three different tokens"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(make, message):
-    with pytest.raises(UsageError, match=message):
-        make()
-
-
-def test_candidates_that_are_not_one_token_are_refused(base):
-    objective = TargetTokens(candidates=("wrong wrong", "right"))
-    with pytest.raises(CheckpointError, match="'wrong wrong' is not one token"):
-        objective.head(net_for(base, objective))
 
 
 @pytest.mark.parametrize("name", ["hard", "ce", "soft", "mse", "beta-binomial", "three-class", "outcome"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForTokenClassification,
     LlamaForCausalLM,
     MistralForCausalLM,
-    Olmo2Config,
-    Olmo2ForCausalLM,
     Qwen2ForCausalLM,
 )
 
@@ -33,10 +29,8 @@ from stepmark import load_prm
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models.backbone import load_backbone
 from stepmark.models.checkpoint import Tensors
-from stepmark.models.detect import read_spec, spec_of
-from stepmark.models.encoding import Encoder
+from stepmark.models.detect import spec_of
 from stepmark.models.spec import (
-    ChatLayout,
     EnsembleHead,
     LinearHead,
     LogRatioHead,
@@ -48,8 +42,8 @@ from stepmark.models.spec import (
 )
 from stepmark.records import Solution
 from stepmark.training import checkpoint as module
-from stepmark.training.card import snippet
-from stepmark.training.checkpoint import check_base, process_reward_head, write_adapter, write_merged
+from stepmark.training.checkpoint import layout_of, process_reward_head, write_adapter, write_merged
+from stepmark.training.report import snippet
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -300,14 +294,6 @@ def test_a_linear_head_is_the_same_function_as_two_layers(labels, hidden, good, 
     assert torch.equal(logits, wanted)
 
 
-@pytest.mark.parametrize(("labels", "hidden"), [(1, 1), (2, 3), (3, 32)])
-def test_heads_that_two_layers_of_this_width_cannot_hold(labels, hidden):
-    with pytest.raises(
-        UsageError, match=f"found {labels} over {hidden}; take the layout token-classification"
-    ):
-        process_reward_head(torch.ones(labels, hidden), None)
-
-
 def test_two_layers_that_were_trained_as_such(bases, tmp_path):
     base = bases["qwen2", False]
     generator = torch.Generator().manual_seed(5)
@@ -328,49 +314,6 @@ def test_two_layers_that_were_trained_as_such(bases, tmp_path):
     narrow["score.2.weight"] = head["score.2.weight"][:, :8]
     with pytest.raises(UsageError, match="as many middle units as its hidden size, 32; this head has 8"):
         write(base, tmp_path / "other", how, narrow)
-
-
-def test_a_chat_layout_and_a_head_without_bias_under_another_name(bases, tmp_path):
-    base = bases["llama", False]
-    head = {"v_head.weight": base.head(1)["score.weight"]}
-    how = replace(
-        spec(LinearHead(weight="v_head.weight", bias=None), "sigmoid"), layout=ChatLayout(mark=MARK)
-    )
-    written = write(base, tmp_path / "prm", how, head)
-    encoder = Encoder(base.tokenizer, how.layout, max_tokens=None)
-    for scores, solution in zip(graded(written.folder), SOLUTIONS, strict=True):
-        encoded = encoder.encode(solution)
-        with torch.inference_mode():
-            states = base.network.model(torch.from_numpy(encoded.ids)[None]).last_hidden_state[0]
-        logits = states[list(encoded.reads)] @ head["v_head.weight"][0]
-        assert scores == pytest.approx(torch.sigmoid(logits).tolist(), abs=1e-5)
-
-
-def test_bfloat16_with_a_head_in_float32(bases, tmp_path):
-    base = bases["llama", True]
-    head = base.head(1)
-    written = write(base, tmp_path / "prm", ONE, head, dtype=torch.bfloat16)
-    tensors = load_file(written.folder / "model.safetensors")
-    assert {str(t.dtype) for n, t in tensors.items() if not n.startswith("score.")} == {"torch.bfloat16"}
-    assert torch.equal(tensors["score.weight"], head["score.weight"])
-    config = json.loads((written.folder / "config.json").read_text())
-    assert config.get("torch_dtype", config.get("dtype")) == "bfloat16"
-    # Half the digits: scores move, a little.
-    for ours, theirs in zip(graded(written.folder), truth(base, ONE, head), strict=True):
-        assert ours == pytest.approx(theirs, abs=0.05)
-
-
-def test_large_checkpoints_are_cut_into_shards(bases, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_SHARD", "20KB")
-    for kind in ("llama", "qwen2"):
-        base = bases[kind, False]
-        head = base.head(1)
-        written = write(base, tmp_path / kind, ONE, head)
-        files = sorted(written.folder.glob("model-*.safetensors"))
-        assert len(files) > 1
-        index = json.loads((written.folder / "model.safetensors.index.json").read_text())
-        assert set(index["weight_map"].values()) == {f.name for f in files}
-        close(graded(written.folder), truth(base, ONE, head))
 
 
 # Language models
@@ -405,15 +348,6 @@ def test_target_tokens(bases, tmp_path, tied, trained):
             assert torch.allclose(model.eval()(torch.tensor([ids])).logits[0, reads], by_hand, atol=1e-4)
 
 
-def test_an_embedding_that_was_given_as_the_output_stays_tied(bases, tmp_path):
-    base = bases["qwen2", True]
-    how = spec(VocabHead(candidates=("-", "+")), "softmax", good=1)
-    written = write(base, tmp_path / "prm", how, {}, output=base.backbone.embed_tokens.weight)
-    assert "lm_head.weight" not in load_file(written.folder / "model.safetensors")
-    with pytest.raises(UsageError, match=r"shape \(2, 32\), the embedding"):
-        write(base, tmp_path / "other", how, {}, output=torch.zeros(2, 32))
-
-
 def test_an_implicit_prm(bases, tmp_path):
     base = bases["qwen2", False]
     how = replace(
@@ -437,14 +371,6 @@ def test_an_implicit_prm(bases, tmp_path):
         assert scores == pytest.approx([summed[r - start].item() for r in reads], abs=1e-4)
 
 
-def test_a_generative_prm_has_no_spec(bases, tmp_path):
-    base = bases["llama", True]
-    written = write(base, tmp_path / "prm", None, {})
-    assert (written.layout, written.spec, written.tag) == ("causal-lm", None, None)
-    assert not (written.folder / "stepmark.json").exists()
-    AutoModelForCausalLM.from_pretrained(written.folder)
-
-
 # Whole or not at all, and what cannot be written
 
 
@@ -465,50 +391,6 @@ def test_nothing_is_written_over_and_nothing_is_left_behind(bases, tmp_path, mon
     assert sorted(tmp_path.iterdir()) == [taken]
 
 
-def test_others_may_read_the_folder(bases, tmp_path):
-    plain = tmp_path / "plain"
-    plain.mkdir()
-    written = write(bases["llama", False], tmp_path / "prm", ONE, bases["llama", False].head(1))
-    assert stat.S_IMODE(written.folder.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
-
-
-@pytest.mark.parametrize(
-    ("kind", "how", "labels", "layout", "message"),
-    [
-        ("llama", ONE, 1, "qwen2-prm", "cannot hold this head .linear, sigmoid. over a llama base"),
-        ("qwen2", spec(LinearHead(), "softmax", good=2, neutral=1), 3, "qwen2-prm", "cannot hold this head"),
-        ("qwen2", ONE, 1, "causal-lm", "cannot hold this head"),
-        ("llama", spec(MlpHead(), "softmax", good=1), 1, "auto", "'mlp' over a llama base has no layout"),
-        (
-            "llama",
-            spec(EnsembleHead(), "sigmoid-mean"),
-            1,
-            "auto",
-            "'ensemble' over a llama base has no layout",
-        ),
-        (
-            "llama",
-            spec(VocabHead(candidates=("+", "-")), "softmax"),
-            1,
-            "qwen2-prm",
-            "its layout is causal-lm",
-        ),
-        (
-            "llama",
-            spec(LinearHead(weight="v.weight"), "sigmoid"),
-            1,
-            "auto",
-            "reads the head's tensor 'v.weight'",
-        ),
-    ],
-)
-def test_heads_that_a_layout_cannot_hold(bases, tmp_path, kind, how, labels, layout, message):
-    base = bases[kind, False]
-    with pytest.raises(UsageError, match=message):
-        write(base, tmp_path / "prm", how, base.head(labels), layout=layout)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("kind", "head", "fits"),
     [
@@ -523,50 +405,15 @@ def test_heads_that_a_layout_cannot_hold(bases, tmp_path, kind, how, labels, lay
 )
 def test_what_cannot_be_written_is_known_before_training(tmp_path, kind, head, fits):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    check_base(tmp_path, None)
+    assert layout_of("auto", None, tmp_path) == "causal-lm"
     how = spec(head, "softmax", good=1)
     if fits:
-        check_base(tmp_path, how)
+        layout_of("auto", how, tmp_path)
     else:
         with pytest.raises(
             UsageError, match=f"a {head.kind} head over a {kind} base is in no layout.*`adapter`"
         ):
-            check_base(tmp_path, how)
-
-
-def test_a_base_that_transformers_has_no_class_for(tmp_path):
-    """What `check_base` said, said again at the end, with nothing left behind."""
-    tokenizer = chatml_tokenizer()
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
-    network = Olmo2ForCausalLM(
-        Olmo2Config(
-            vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, bos_token_id=None, **sizes
-        )
-    )
-    network.save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
-    with pytest.raises(CheckpointError, match="no token-classification class for 'olmo2'"):
-        write_merged(
-            tmp_path / "prm",
-            backbone=network.model,
-            head={"score.weight": torch.ones(1, 32)},
-            spec=ONE,
-            base=tmp_path / "base",
-            dtype=torch.float32,
-        )
-    assert [f.name for f in tmp_path.iterdir()] == ["base"]
-
-
-def test_an_outcome_model_over_qwen2_is_a_token_classifier(bases, tmp_path):
-    """Its server pools at every mark, and an outcome is read at the last one only."""
-    base = bases["qwen2", False]
-    head = base.head(1)
-    written = write(base, tmp_path / "prm", replace(ONE, outcome_only=True, aggregate="last"), head)
-    assert (written.layout, written.tag) == ("token-classification", None)
-    for scores, whole in zip(graded(written.folder), truth(base, ONE, head), strict=True):
-        assert scores[:-1] == [None] * (len(whole) - 1)
-        assert scores[-1] == pytest.approx(whole[-1], abs=1e-5)
+            layout_of("auto", how, tmp_path)
 
 
 def test_weights_that_are_no_numbers(bases, tmp_path):
@@ -575,23 +422,6 @@ def test_weights_that_are_no_numbers(bases, tmp_path):
     head["score.weight"][0, 3] = torch.nan
     with pytest.raises(CheckpointError, match=r"score.weight holds NaN.*nothing was written"):
         write(base, tmp_path / "prm", ONE, head)
-
-
-def test_a_mark_that_the_tokenizer_does_not_have(bases, tmp_path):
-    how = replace(ONE, layout=replace(LAYOUT, mark="<no_such_token>"))
-    with pytest.raises(CheckpointError, match="not one token"):
-        write(bases["llama", False], tmp_path / "prm", how, bases["llama", False].head(1))
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_changed_tokenizer_is_written_instead_of_the_bases(bases, tmp_path):
-    base = bases["llama", False]
-    tokenizer = chatml_tokenizer(marker="<other_mark>")
-    how = replace(ONE, layout=replace(LAYOUT, mark="<other_mark>"))
-    written = write(base, tmp_path / "prm", how, base.head(1), tokenizer=tokenizer)
-    assert written.tag == tokenizer.convert_tokens_to_ids("<other_mark>")
-    prm = load_prm(str(written.folder))
-    assert None not in prm.score("p", ["a", "b"])
 
 
 # Adapters
@@ -604,9 +434,9 @@ def lora(base: Base, layers, *, rank=2, seed=7) -> dict[str, torch.Tensor]:
     for layer in layers:
         for target in ("self_attn.q_proj", "mlp.down_proj"):
             out, into = base.backbone.get_parameter(f"layers.{layer}.{target}.weight").shape
-            name = f"base_model.model.layers.{layer}.{target}"
-            made[f"{name}.lora_A.default.weight"] = 0.3 * torch.randn(rank, into, generator=generator)
-            made[f"{name}.lora_B.default.weight"] = 0.3 * torch.randn(out, rank, generator=generator)
+            name = f"layers.{layer}.{target}"
+            made[f"{name}.lora_A.weight"] = 0.3 * torch.randn(rank, into, generator=generator)
+            made[f"{name}.lora_B.weight"] = 0.3 * torch.randn(out, rank, generator=generator)
     return made
 
 
@@ -616,7 +446,7 @@ def adapted(base: Base, tensors, scale):
     with torch.no_grad():
         for name, down in tensors.items():
             if ".lora_A." in name:
-                target = name.removeprefix("base_model.model.").split(".lora_A.")[0]
+                target = name.split(".lora_A.")[0]
                 up = tensors[name.replace(".lora_A.", ".lora_B.")]
                 model.model.get_parameter(f"{target}.weight").add_(scale * up @ down)
     return model
@@ -652,79 +482,3 @@ def test_an_adapter_is_read_by_stepmark_and_by_peft(bases, tmp_path, kind, layer
         by_hand = states @ head["score.weight"][0] + head["score.bias"]
         assert logits.tolist() == pytest.approx(by_hand.tolist(), abs=1e-4)
         assert scores == pytest.approx(torch.sigmoid(1.5 * by_hand - 0.25).tolist(), abs=1e-5)
-
-
-def test_an_adapter_of_a_language_model(bases, tmp_path):
-    from peft import PeftModel
-
-    base = bases["llama", False]
-    tensors = lora(base, (0, 1))
-    how = spec(VocabHead(candidates=("-", "+")), "softmax", good=1)
-    rows = torch.randn(base.network.lm_head.weight.shape, generator=torch.Generator().manual_seed(1)) / 6
-    written = write_adapter(
-        tmp_path / "adapter",
-        adapter=tensors,
-        head={},
-        output=rows,
-        spec=how,
-        base_name=str(base.folder),
-        rank=2,
-        alpha=4.0,
-    )
-    model = adapted(base, tensors, 2.0)
-    peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base.folder), written.folder).eval()
-    minus, plus = (base.tokenizer.encode(v, add_special_tokens=False)[-1] for v in "-+")
-    for scores, solution in zip(graded(written.folder), SOLUTIONS, strict=True):
-        ids, reads = ids_of(base.tokenizer, solution)
-        with torch.inference_mode():
-            by_hand = model.model(torch.tensor([ids])).last_hidden_state[0, reads] @ rows.T
-            assert torch.allclose(peft(torch.tensor([ids])).logits[0, reads], by_hand, atol=1e-4)
-        assert scores == pytest.approx(by_hand[:, [minus, plus]].softmax(-1)[:, 1].tolist(), abs=1e-5)
-
-
-def test_an_adapter_keeps_its_precision_or_takes_another(bases, tmp_path):
-    base = bases["llama", False]
-    tensors = {name: t.to(torch.bfloat16) for name, t in lora(base, (0,)).items()}
-    how = {"head": base.head(1), "spec": ONE, "base_name": str(base.folder), "rank": 2, "alpha": 4.0}
-    for dtype, expected in ((None, torch.bfloat16), (torch.float32, torch.float32)):
-        folder = tmp_path / str(dtype)
-        write_adapter(folder, adapter=tensors, dtype=dtype, **how)
-        held = load_file(folder / "adapter_model.safetensors")
-        assert {t.dtype for n, t in held.items() if "lora_" in n} == {expected}
-        assert held["base_model.model.score.weight"].dtype == torch.float32
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda t: {**t, "base_model.model.norm.weight": torch.ones(32)},
-            "found 'base_model.model.norm.weight'",
-        ),
-        (lambda t: dict(list(t.items())[:-1]), "expected pairs of lora_A and lora_B"),
-        (lambda t: {}, "found 0 tensors"),
-        (lambda t: {n: torch.zeros(5, 5) for n in t}, "expected rank 2"),
-    ],
-)
-def test_what_is_no_adapter(bases, tmp_path, change, message):
-    base = bases["llama", False]
-    with pytest.raises(UsageError, match=message):
-        write_adapter(
-            tmp_path / "adapter",
-            adapter=change(lora(base, (0, 1))),
-            head=base.head(1),
-            spec=ONE,
-            base_name=str(base.folder),
-            rank=2,
-            alpha=4.0,
-        )
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_read_spec_is_the_written_one(bases, tmp_path):
-    base = bases["qwen2", False]
-    written = write(base, tmp_path / "prm", ONE, base.head(1))
-    found = read_spec(written.folder / "stepmark.json")
-    assert found == written.spec
-    assert found.readout == Readout(head=MlpHead(), activation="softmax", good=1, scale=1.5, shift=-0.25)
-    assert found.layout == LAYOUT

@@ -23,8 +23,8 @@ from checkpoints import _hidden_at_marks, _rows, chatml_tokenizer
 from stepmark.cli import main
 from stepmark.models.backbone import load_backbone
 from stepmark.models.spec import LinearHead, Readout, ScoringSpec, TextLayout
-from stepmark.training.card import FOLDER, serve_command
 from stepmark.training.checkpoint import write_merged
+from stepmark.training.report import FOLDER, serve_command
 
 PYTHON = os.environ.get("STEPMARK_VLLM_PYTHON")
 pytestmark = [

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import re
-import shutil
-import signal
-import subprocess
-import sys
 from dataclasses import asdict, replace
 
 import pytest
@@ -22,7 +16,6 @@ from stepmark.cli import main
 from stepmark.models.detect import read_spec
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, to_row
-from stepmark.training import recipe
 from stepmark.training.checkpoint import write_trained
 from stepmark.training.examples import by_problem
 from stepmark.training.measure import calibrate
@@ -158,15 +151,6 @@ def test_the_checkpoint_and_nothing_else_is_there(whole, base):
     assert all(bool(t.any()) for t in tensors.values())  # every one of them has moved, or was drawn
 
 
-def test_the_spec_carries_the_calibration(whole):
-    spec = read_spec(whole / "stepmark.json")
-    noted = json.loads((whole / "calibration.json").read_text())
-    assert (spec.readout.scale, spec.readout.shift) == (noted["scale"], noted["shift"])
-    assert spec.threshold == noted["first_errors"]["threshold"] == 0.5
-    assert 0 <= noted["first_errors"]["f1"] <= noted["best_threshold"]["f1"] <= 1
-    assert noted["on"] == "held-out problems"
-
-
 def test_a_user_can_grade_with_it(whole, tmp_path):
     prm = load_prm(str(whole))
     assert prm.score_kind == "probability"
@@ -179,23 +163,6 @@ def test_a_user_can_grade_with_it(whole, tmp_path):
     assert main(["grade", str(file), "--prm", str(whole), "--out", str(tmp_path / "graded.jsonl")]) == 0
     graded = json.loads((tmp_path / "graded.jsonl").read_text())
     assert graded["scores"] == pytest.approx(scores)
-
-
-def test_what_the_command_says(base, data, tmp_path, capsys, monkeypatch):
-    out = tmp_path / "prm"
-    monkeypatch.chdir(base.parent)
-    assert main(words(data, out, base.name, "--adapter", epochs=1, limit_tokens=3000)) == 0
-    said = capsys.readouterr()
-    noted = json.loads((out / "calibration.json").read_text())
-    # 40 problems, a quarter held out. The unrated row of each rated problem is left out and named.
-    assert said.out.startswith(f"{out}: ")
-    assert " of 30 problems" in said.out
-    assert f"F1 {noted['first_errors']['f1']:.3f}" in said.out
-    assert f"left out: 24 x rows without a step to train on (first: {data[0]}:5)" in said.err
-    assert re.search(r"^step \d+ of \d+, loss .* held out: loss ", said.err, re.MULTILINE)
-    assert json.loads((out / "train.json").read_text())["settings"]["limit_tokens"] == 3000
-    # A base named from here is found from anywhere.
-    assert json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
 
 
 # --- grading is what was trained --------------------------------------------------------------------------------------
@@ -386,85 +353,7 @@ def same(a, b):
     return all((a / name).read_bytes() == (b / name).read_bytes() for name in BYTES)
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(whole, base, data, tmp_path, capsys):
-    out = tmp_path / "prm"
-    command = words(data, out, base, "--adapter", dtype="bfloat16")
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, *command],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert "prm.run" in names(tmp_path) and "prm" not in names(tmp_path)
-    assert names(tmp_path / "prm.run") == [".stepmark.lock", "history.jsonl", "run.json", "state.pt"]
-    # With other rows or a base of another name the state is refused.
-    assert main(words(data[:1], out, base, "--adapter", dtype="bfloat16")) == 2
-    assert (
-        f"{out}.run holds the state of an interrupted run that was made otherwise: rows was"
-        in capsys.readouterr().err
-    )
-    other = tmp_path / "base"
-    shutil.copytree(base, other)
-    assert main(words(data, out, other, "--adapter", dtype="bfloat16")) == 2
-    assert f'made otherwise: base was "{base}" and is now "{other}"' in capsys.readouterr().err
-    shutil.rmtree(other)
-    capsys.readouterr()
-    assert main(command) == 0
-    first = capsys.readouterr().err.splitlines()[0]
-    assert int(first.split()[1]) > 30
-    assert names(tmp_path) == ["prm"]
-    assert same(out, whole)
-    # The curves are of the whole run, each step once.
-    steps = [json.loads(line)["step"] for line in (out / "history.jsonl").read_text().splitlines()]
-    whole_steps = [json.loads(line)["step"] for line in (whole / "history.jsonl").read_text().splitlines()]
-    assert sorted(set(steps)) == whole_steps
-
-
-def test_a_run_stopped_in_calibration_leaves_no_checkpoint(base, data, tmp_path, monkeypatch):
-    command = words(data, tmp_path / "prm", base, "--adapter", epochs=1)
-
-    def stop(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(recipe, "calibrate", stop)
-    assert main(command) == 130
-    assert "prm" not in names(tmp_path)
-    monkeypatch.undo()
-    assert main(command) == 0
-    assert names(tmp_path) == ["prm"]
-    other = words(data, tmp_path / "other", base, "--adapter", epochs=1)
-    assert main(other) == 0
-    assert same(tmp_path / "prm", tmp_path / "other")
-
-
 # --- refusals ---------------------------------------------------------------------------------------------------------
-
-
-def test_an_existing_folder_is_refused_untouched(base, data, tmp_path, capsys):
-    out = tmp_path / "prm"
-    out.mkdir()
-    (out / "mine.txt").write_text("mine")
-    assert main(words(data, out, base)) == 2
-    assert f"{out} exists; delete it or choose another --out" in capsys.readouterr().err
-    assert names(tmp_path) == ["prm"] and names(out) == ["mine.txt"]
-
-
-@pytest.mark.parametrize(
-    ("rows", "line"),
-    [
-        ([{}], 1),
-        ([*rated_rows(1), {"instruction": "p"}], 6),
-        ([next(rated_rows(1)), next(rollout_rows(1))], 2),
-    ],
-)
-def test_rows_of_no_known_layout_are_named(base, data, tmp_path, capsys, rows, line):
-    file = file_of(tmp_path / "rows.jsonl", rows)
-    assert main(words([*data, file], tmp_path / "prm", base)) == 2
-    assert capsys.readouterr().err.startswith(f"error: {file}:{line}")
-    assert "prm" not in names(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -486,61 +375,6 @@ def test_what_cannot_be_trained_is_refused_before_it_is_tried(base, tmp_path, ca
     file = file_of(tmp_path / "rows.jsonl", rows())
     assert main(words([file], tmp_path / "prm", base, **options)) == 2
     assert message in capsys.readouterr().err
-    assert "prm" not in names(tmp_path)
-
-
-@pytest.mark.parametrize("shares", [(3, 4), (1, 2), (0, 1)])
-def test_soft_labels_on_one_side_of_one_half_are_split_and_calibrated(base, tmp_path, shares):
-    """Shares of 0.75 and 1, of 0.25 and 0.5, of 0 and 0.25: no step is on both sides of one half, and all of them say something."""
-    rows = [
-        LabelledRow(
-            labelled=LabelledSolution(
-                solution=Solution.of(f"{number}. What is it?", [f"x{number} = {odd}"]),
-                judgements=((Judgement(kind="value", judge="rollout", successes=shares[odd], trials=4),),),
-            ),
-            where=f"rows:{number}",
-        )
-        for number in range(24)
-        for odd in (0, 1)
-    ]
-    done = run_recipe(
-        rows,
-        tmp_path / "prm",
-        Recipe(
-            base=str(base),
-            objective=SoftLabels(),
-            training=Training(
-                lora_rank=2,
-                dtype="float32",
-                device="cpu",
-                learning_rate=1e-2,
-                token_budget=300,
-                held_out=0.25,
-                evaluations=1,
-            ),
-        ),
-        report=lambda progress: None,
-    )
-    assert done.held_out is not None
-    assert done.held_out.auc is None  # nothing is on both sides of one half
-    fitted = json.loads((done.folder / "calibration.json").read_text())
-    assert fitted["steps"] == 12
-    # Platt's map gives the mean of the targets back, drawn to one half as his targets are: n steps of mean m have
-    # their 1 at (nm + 1)/(nm + 2) and their 0 at 1/(n(1 - m) + 2).
-    mean = sum(shares) / 8
-    high, low = (12 * mean + 1) / (12 * mean + 2), 1 / (12 * (1 - mean) + 2)
-    scored = load_prm(str(done.folder)).score_many(row.solution for row in rows)
-    scores = [one.scores[0] for one in scored]
-    assert sum(scores) / len(scores) == pytest.approx(mean * high + (1 - mean) * low, abs=0.05)
-
-
-def test_files_and_base_must_be_there(base, data, tmp_path, capsys):
-    assert main(words([tmp_path / "none.jsonl"], tmp_path / "prm", base)) == 2
-    assert "none.jsonl" in capsys.readouterr().err
-    assert main(words(data, tmp_path / "prm", tmp_path / "no-base")) == 2
-    assert "no-base" in capsys.readouterr().err
-    assert main(words([], tmp_path / "prm", base)) == 2
-    assert "expected rows" in capsys.readouterr().err
     assert "prm" not in names(tmp_path)
 
 

@@ -13,22 +13,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl_adapters_world import CONTROL, PIECES, step_score, steps_prm
-from stepmark.errors import InputError, MissingExtraError, ScoreKindError, UsageError
+from rl_adapters_world import CONTROL, PIECES
+from stepmark.errors import InputError, UsageError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.rl.adapters.completions import (
     NO_ZERO,
     advantages,
     batch_of_rows,
-    check_credit,
     estimator,
     problem_of,
     rate,
-    solution_scores,
     token_row,
 )
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit.methods import GRPO, PRIME, MinForm, ProcessGRPO, StepPPO
+from stepmark.rl.credit.methods import GRPO, MinForm, ProcessGRPO
 
 
 def decode(ids):
@@ -41,18 +39,6 @@ def ids_of(*pieces):
 
 PRM = ScriptedPRM({"1 + 2": 0.5, "1 + 2 = 3": 1.0, "4": 0.0, "5": 0.5, "6": 1.0})
 END = "<eos>"
-
-
-def test_a_method_that_needs_what_adapters_lack_is_refused() -> None:
-    check_credit(ProcessGRPO(), prm=True)
-    check_credit(GRPO(), prm=False)
-    for credit, prm, why in (
-        (ProcessGRPO(), False, "give a PRM"),
-        (StepPPO(), True, "critic"),
-        (PRIME(), True, "implicit"),
-    ):
-        with pytest.raises(UsageError, match=why):
-            check_credit(credit, prm=prm)
 
 
 def test_the_problem_is_found_in_prompts_of_every_kind() -> None:
@@ -105,30 +91,6 @@ def test_blank_and_unreadable_completions_keep_their_outcome() -> None:
     # The empty one has no token to give credit to and is left out: 1, 0, 1 have the mean 2/3 and the deviation sqrt(1/3).
     high, low = math.sqrt(3) / 3, -2 * math.sqrt(3) / 3
     torch.testing.assert_close(found, torch.tensor([[high, 0], [low, low], [high, 0], [0, 0]]))
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 15), min_size=1, max_size=12), min_size=4, max_size=4), st.integers(1, 3)
-)
-def test_scores_do_not_depend_on_who_scores_them(texts, first) -> None:
-    problems = ["a", "a", "b", "b"]
-    together = rate(problems, texts, decode, prm=steps_prm())
-    apart = rate(problems[:first], texts[:first], decode, prm=steps_prm())
-    apart += rate(problems[first:], texts[first:], decode, prm=steps_prm())
-    assert [one.scores for one in together] == [one.scores for one in apart]
-    assert [one.spans for one in together] == [one.spans for one in apart]
-    for one, problem in zip(together, problems, strict=True):
-        for end, scores in zip(range(len(one.steps)), one.scores or (), strict=False):
-            assert scores == step_score(problem, tuple(step.text for step in one.steps[: end + 1]))
-
-
-def test_one_number_for_each_completion() -> None:
-    texts = ["5\n6", " \n", "4\n7", "6"]
-    assert solution_scores(PRM, ["p"] * 4, texts, aggregate=None, split="line") == [0.5, None, None, 1.0]
-    assert solution_scores(PRM, ["p"] * 4, texts, aggregate="mean", split="line") == [0.75, None, None, 1.0]
-    margins = ScriptedPRM({"5": -0.5}, score_kind="margin", default_aggregate="min")
-    with pytest.raises(ScoreKindError):
-        solution_scores(margins, ["p"], ["5"], aggregate="product", split="line")
 
 
 def test_a_row_of_token_rewards_by_hand() -> None:
@@ -281,15 +243,6 @@ def test_trl_advantages_are_replaced_in_training_only(trl) -> None:
     assert trainer._generate_and_score_completions(ROWS)["advantages"].tolist() == [0.0, 0.0]
 
 
-def test_trl_refuses_tools_and_methods_without_what_they_need(trl) -> None:
-    with pytest.raises(UsageError, match="tool"):
-        trainer_of(trl, args={"tool_mask": 1})._generate_and_score_completions(ROWS)
-    with pytest.raises(UsageError, match="give a PRM"):
-        trainer_of(trl, prm=None)
-    with pytest.raises(UsageError, match="`centre` false"):
-        trainer_of(trl, prm=ScriptedPRM({}, score_kind="margin"), credit=MinForm())
-
-
 def test_trl_reward_function(trl) -> None:
     reward = trl.prm_reward(PRM, aggregate="mean", problem="question")
     assert reward.__name__ == "prm_mean"
@@ -398,11 +351,3 @@ def test_verl_reward_function(verl, monkeypatch) -> None:
     assert ask("5\n6") == {"score": 0.5}
     assert ask("5\n6", aggregate="mean") == {"score": 0.75}
     assert ask(" ") == {"score": -1.0}
-
-
-@pytest.mark.parametrize(("name", "package"), [("trl", "TRL"), ("verl", "verl")])
-def test_a_missing_trainer_is_named(monkeypatch, name, package) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, f"stepmark.rl.adapters.{name}", raising=False)
-    with pytest.raises(MissingExtraError, match=f"needs {package}"):
-        importlib.import_module(f"stepmark.rl.adapters.{name}")

@@ -153,51 +153,6 @@ def test_two_at_once_the_second_is_refused_and_the_first_goes_on(runs, place, ou
     check_same(out, wanted)
 
 
-def turn(file):
-    """Change one bit of a file's last byte; its bytes before."""
-    before = file.read_bytes()
-    file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
-    return before
-
-
-def test_another_policy_between_kill_and_resume_is_refused(runs, place, out, whole):
-    moments, wanted = whole
-    asked = command(place, out)
-    assert runs(asked, at=moment(moments, "os.rename", "model.safetensors")).code == -9
-    weights = place / "policy" / "model.safetensors"
-    before = turn(weights)
-    refused = runs(asked)
-    weights.write_bytes(before)
-    assert refused.code == 2
-    said = f'--out {out} is of a run that was made otherwise: policy was "{place / "policy"}#'
-    assert said in refused.err and "Run with the same settings and models to continue it" in refused.err
-    assert runs(asked).code == 0
-    check_same(out, wanted)
-    # What the policy was stands on the card.
-    identity = json.loads(wanted["run.json"])["policy"]
-    assert (
-        identity.startswith(f"{place / 'policy'}#")
-        and f"| `policy` | {identity} |" in wanted["README.md"].decode()
-    )
-    # Nor is a finished run taken for one of another policy.
-    before = turn(weights)
-    refused = runs(asked)
-    weights.write_bytes(before)
-    assert refused.code == 2 and said in refused.err
-
-
-def test_a_run_that_is_refused_leaves_nothing(runs, place, out):
-    for more in ("--held-out=6", f"--policy={place / 'nowhere'}"):
-        asked = [
-            word
-            for word in command(place, out / "deep")
-            if str(word).partition("=")[0] != more.partition("=")[0]
-        ]
-        refused = runs([*asked, more])
-        assert refused.code == 2, refused.err
-        assert list(out.parent.iterdir()) == []
-
-
 def test_what_is_gone_of_a_finished_run_is_named(runs, place, out, whole):
     for name, data in whole[1].items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)

@@ -3,27 +3,24 @@
 import pytest
 
 from stepmark.records import Solution
-from stepmark.rl.hacking import PROBES, Cusum, probe, quadrants, repetition
+from stepmark.rl.hacking import PROBES, Cusum, Quadrants, probe, repetition
 
 
 def test_the_cumulative_sum_by_hand() -> None:
     gaps = [0, 3, 3, 0, 5]
     assert Cusum(slack=1, alarm_above=4).path(gaps) == [0, 2, 4, 3, 7]
-    assert Cusum(slack=1, alarm_above=4).alarm(gaps) == 4  # 4 is not over 4
     assert Cusum(slack=3, alarm_above=0).path(gaps) == [0, 0, 0, 0, 2]
     # Promises that fall behind what is found are no credit for later.
     assert Cusum(slack=1, alarm_above=4).path([0, -50, 3]) == [0, 0, 2]
     # An evaluation without a gap changes nothing.
     assert Cusum(slack=1, alarm_above=4).path([None, 0, 3, None, 3]) == [None, 0, 2, None, 4]
-    assert Cusum(slack=1, alarm_above=3).alarm([None, 0, 3, None, 3]) == 4
-    assert Cusum().alarm([]) is None
 
 
 def test_process_and_outcome_crossed() -> None:
-    found = quadrants([True, True, False, False, True], [True, False, True, False, True])
+    found = Quadrants.of([True, True, False, False, True], [True, False, True, False, True])
     assert (found.both, found.slipped, found.lucky, found.neither) == (2, 1, 1, 1)
     assert found.agreement.value == pytest.approx(0.6)
-    assert found.share(found.slipped).value == pytest.approx(0.2)
+    assert found.share("slipped").value == pytest.approx(0.2)
 
 
 def test_repetition_by_hand() -> None:

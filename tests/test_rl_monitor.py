@@ -1,6 +1,5 @@
 """What the monitor of policy training measures, against numbers worked out by hand, and what it does about them."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -8,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-from stepmark.errors import InputError, ScoreKindError, UsageError  # noqa: E402
+from stepmark.errors import InputError, UsageError  # noqa: E402
 from stepmark.metrics.intervals import wilson  # noqa: E402
 from stepmark.models.policies.local import Drawn  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
@@ -17,12 +16,11 @@ from stepmark.rl.actor import Actor, padded  # noqa: E402
 from stepmark.rl.hacking import (  # noqa: E402
     Baseline,
     Cusum,
+    Quadrants,
     Watch,
 )
 from stepmark.rl.monitor import (  # noqa: E402
-    History,
     Monitor,
-    read_lines,
     read_watched,
     watched,
 )
@@ -31,10 +29,9 @@ from stepmark.rl.rewarding import (  # noqa: E402
     Rated,
     StepSpans,
 )
-from stepmark.rl.trainer import Evaluation, Update  # noqa: E402
-from stepmark.show.pictures import svg  # noqa: E402
-from stepmark.show.plots import Lines, Mark, Series  # noqa: E402
-from stepmark.show.plots import words as plot_words  # noqa: E402
+from stepmark.rl.trainer import Evaluation  # noqa: E402
+from stepmark.training.state import Lines as JsonLines  # noqa: E402
+from stepmark.training.state import read_lines  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 
 torch.set_num_threads(1)
@@ -160,7 +157,7 @@ def test_what_is_not_there_is_none() -> None:
     assert found.step_return.value == pytest.approx(0.85)
     assert found.baseline is found.gap is found.promised is None  # one score fits nothing
     assert (found.unscored, found.blank) == (wilson(1, 3), wilson(1, 3))
-    assert found.quadrants.total == 1
+    assert found.quadrants == Quadrants.of([True], [True])
     # No threshold: no 2x2.
     found = watched(evaluation(ROWS), prm=table_prm(ROWS, default_threshold=None), watch=QUICK)
     assert (found.quadrants, found.threshold, dict(found.examples)) == (None, None, {})
@@ -187,16 +184,6 @@ def test_probes_are_counted_and_compared() -> None:
     assert watched(evaluation(ROWS), prm=table_prm(ROWS), watch=replace(QUICK, probes=0)).probes == {}
     alone = watched(evaluation(ROWS[:1]), prm=table_prm(ROWS), watch=QUICK).probes
     assert alone["irrelevant"].count == 0
-
-
-def test_probes_that_the_prm_cannot_read() -> None:
-    def refuses(_problem, steps):
-        if steps[0] == ".":
-            raise InputError("nothing to read")
-        return 0.5
-
-    found = watched(evaluation(ROWS), prm=ScriptedPRM(refuses), watch=QUICK).probes["empty"]
-    assert (found.count, found.refused, found.score, found.passed) == (0, 4, None, None)
 
 
 def test_an_implicit_prm_has_ranks_and_raises_no_alarm() -> None:
@@ -304,12 +291,6 @@ def test_a_resumed_monitor_is_the_one_that_was_not_interrupted(tmp_path) -> None
     assert [row.update for row in read_watched(file)] == [0, 1]
 
 
-def test_a_line_that_is_no_evaluation_is_named(tmp_path) -> None:
-    (tmp_path / "monitor.jsonl").write_text(json.dumps({"update": 0, "mood": "good"}) + "\n")
-    with pytest.raises(InputError, match=r"monitor.jsonl:1"):
-        monitor_of(tmp_path)
-
-
 def test_a_line_in_the_middle_that_is_damaged_is_no_kill(tmp_path) -> None:
     file = tmp_path / "history.jsonl"
     file.write_text('{"update": 1}\n{"upd\n')
@@ -333,77 +314,12 @@ def test_a_replaced_prm_starts_the_sum_anew(tmp_path) -> None:
     assert monitor.alarmed is None
 
 
-EARLIER = {
-    "update": 0,
-    "rollouts": 0,
-    "solutions": 40,
-    "accuracy": {"value": 0.5, "low": 0.4, "high": 0.6, "level": 0.95},
-    "kind": "probability",
-    "returned": {"mean": 0.5, "deviation": 0.1, "count": 40},
-    "verified": {"mean": 0.5, "deviation": 0.5, "count": 40},
-    "cusum": 9.5,
-    "alarmed": 0,
-}
-
-
-def test_lines_of_another_alarm_are_read_and_not_gone_on_with(tmp_path) -> None:
-    file = tmp_path / "monitor.jsonl"
-    file.write_text(json.dumps(EARLIER) + "\n")
-    (row,) = read_watched(file)
-    assert (row.accuracy.value, row.alarmed, row.cusum, row.gap) == (0.5, 0, None, None)
-    with pytest.raises(InputError, match=r"monitor.jsonl is of an earlier version.*another folder"):
-        monitor_of(tmp_path)
-    # Without a PRM there is no alarm that could be another one.
-    assert len(Monitor(Kept(), tmp_path, watch=QUICK).rows) == 1
-
-
-def test_an_aggregate_without_meaning_is_refused_at_once(tmp_path) -> None:
-    with pytest.raises(ScoreKindError, match="product"):
-        Monitor(Kept(), tmp_path, prm=ScriptedPRM({}, score_kind="margin"), watch=Watch(aggregate="product"))
-
-
-def test_a_threshold_that_no_score_can_have_is_refused_at_once(tmp_path) -> None:
-    for kind, given in (("probability", 2.0), ("probability", -0.1), ("margin", -2.0)):
-        with pytest.raises(UsageError, match=rf"`threshold`: .* {kind} scores of .* found {given:g}"):
-            Monitor(Kept(), tmp_path, prm=ScriptedPRM({}, score_kind=kind), watch=Watch(threshold=given))
-    Monitor(Kept(), tmp_path, prm=ScriptedPRM({}, score_kind="unbounded"), watch=Watch(threshold=2.0))
-
-
 def test_a_sum_of_logits_has_no_mean(tmp_path) -> None:
     with pytest.raises(UsageError, match="take product"):
         Monitor(Kept(), tmp_path, prm=FLAT_PRM, watch=Watch(aggregate="sum-logit"))
     certain = [rated(0, (1.0, 0.0), True), rated(1, (0.5, 0.5), False)]
     found = watched(evaluation(certain), prm=table_prm(certain, default_aggregate="sum-logit"), watch=QUICK)
     assert found.solution_return.value == pytest.approx((0 + 0.25) / 2)
-
-
-def test_a_mark_points_at_a_number() -> None:
-    pytest.importorskip("matplotlib")
-    series = Series(name="a", x=(1.0, 2.0), y=(1.0, 2.0))
-    plot = Lines(
-        title="t", x_label="update", y_label="y", series=(series,), marks=(Mark(x=2.0, name="alarm <b>"),)
-    )
-    assert "alarm &lt;b&gt;" in svg(plot)
-    assert "alarm <b> at 2" in plot_words(plot)
-    named = Series(name="a", x=("one", "two"), y=(1.0, 2.0))
-    with pytest.raises(InputError, match="marks need numbers"):
-        Lines(title="t", x_label="x", y_label="y", series=(named,), marks=(Mark(x=1.0, name="m"),))
-    with pytest.raises(InputError, match="finite"):
-        Mark(x=math.inf, name="m")
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Watch(probes=-1), "^probes=-1: expected 0 or more"),
-        (lambda: Watch(resamples=10), "^resamples=10: expected 100 or more"),
-        (lambda: Watch(cusum=Cusum(slack=-1)), "slack"),
-        (lambda: Watch(threshold=math.nan), "^threshold=nan: expected"),
-    ],
-)
-def test_settings_that_cannot_be(make, words) -> None:
-    with pytest.raises(UsageError, match=words):
-        make()
 
 
 def test_the_divergence_is_that_of_the_tokens(tmp_path) -> None:
@@ -425,16 +341,16 @@ def test_the_divergence_is_that_of_the_tokens(tmp_path) -> None:
     assert (tmp_path / "best" / "model.safetensors").is_file()
 
 
-def test_a_history_replaces_what_is_done_again(tmp_path) -> None:
-    history = History(tmp_path)
+def test_lines_that_are_done_again_replace_the_old_ones(tmp_path) -> None:
+    file = tmp_path / "history.jsonl"
+    lines = JsonLines(file)
     for number in (1, 2, 3):
-        history.updated(Update(number=number, rollouts=number * 4, figures={"loss": 0.5, "reward": None}))
-    again = History(tmp_path)
-    again.updated(Update(number=2, rollouts=8, figures={"loss": 0.25, "reward": None}))
-    assert [(row["update"], row["loss"]) for row in read_lines(tmp_path / "history.jsonl")] == [
-        (1, 0.5),
-        (2, 0.25),
-    ]
+        lines.add({"update": number, "loss": 0.5})
+    with file.open("a") as handle:
+        handle.write('{"update": 4, "lo')  # killed in the middle of a line
+    assert [row["update"] for row in read_lines(file)] == [1, 2, 3]
+    JsonLines(file).add({"update": 2, "loss": 0.25})
+    assert [(row["update"], row["loss"]) for row in read_lines(file)] == [(1, 0.5), (2, 0.25)]
     assert read_lines(tmp_path / "nothing.jsonl") == []
 
 
@@ -500,16 +416,3 @@ def test_a_policy_that_came_apart_is_no_good_news(tmp_path) -> None:
     )
     run(monitor, course([0.8, 0.8, 0.1], [0.9, 0.9, 0.05]))
     assert alarm_words(monitor.rows).startswith(f"No alarm. {fallen}")
-
-
-def test_the_page_of_margins() -> None:
-    pytest.importorskip("matplotlib")
-    rows = [watched(evaluation(ROWS), prm=table_prm(ROWS, score_kind="margin"), watch=QUICK)]
-    page = page_of(rows)
-    assert ">PRM return<" in page
-    assert "Calibration error" not in page
-    # Four solutions tell nothing of a PRM, and the page says so.
-    assert (
-        "after update 0 do not show that the PRM tells right from wrong better than chance (AUC of the weakest step 75.0 %"
-        in page
-    )

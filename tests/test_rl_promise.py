@@ -134,7 +134,9 @@ def simulated(dice, *, count=200, learning=0.0, drift=0.0, separation=0.5, evalu
         return (1 / (1 + np.exp(-logits))).tolist(), right.tolist()
 
     begun = Baseline.of(*solved(0), kind="probability")
-    return Cusum().alarm([0.0] + [begun.gap(*solved(at)) for at in range(1, evaluations + 1)])
+    cusum = Cusum()
+    sums = cusum.path([0.0] + [begun.gap(*solved(at)) for at in range(1, evaluations + 1)])
+    return next((at for at, total in enumerate(sums) if total > cusum.alarm_above), None)
 
 
 def test_alarms_are_rare_without_drift_and_sure_with_it() -> None:

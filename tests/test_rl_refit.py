@@ -18,7 +18,7 @@ from stepmark.rl import refit as refitting  # noqa: E402
 from stepmark.rl.actor import Actor  # noqa: E402
 from stepmark.rl.credit.methods import ProcessGRPO  # noqa: E402
 from stepmark.rl.hacking import Watch  # noqa: E402
-from stepmark.rl.monitor import Monitor, read_lines, read_watched  # noqa: E402
+from stepmark.rl.monitor import Monitor, read_watched  # noqa: E402
 from stepmark.rl.refit import (  # noqa: E402
     Refit,
     RefittedPRM,
@@ -32,6 +32,7 @@ from stepmark.training.checkpoint import write_trained  # noqa: E402
 from stepmark.training.examples import LabelRules, examples  # noqa: E402
 from stepmark.training.objectives.steps import CrossEntropy, HardLabels, TargetTokens  # noqa: E402
 from stepmark.training.recipe import run_recipe  # noqa: E402
+from stepmark.training.state import read_lines  # noqa: E402
 from tiny_base import net_for, write_base  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 
@@ -237,13 +238,6 @@ def test_without_right_and_wrong_steps_nothing_is_trained(tmp_path):
     assert (row.auc, row.after) == (None, None)
     assert row.why == "all held-out steps are right or all are wrong: no AUC"
     assert row.held_out_steps > 0
-
-
-def test_it_needs_problems_to_train_on(tmp_path):
-    with pytest.raises(UsageError, match="leaves none to train the PRM on"):
-        refit(tmp_path, RefittedPRM(knows()), Fits(), problems=PROBLEMS[:8])
-    with pytest.raises(UsageError, match="rollouts=0: expected 1 or more"):
-        Refitting(rollouts=0)
 
 
 # --- in a run, killed and resumed -------------------------------------------------------------------------------------

@@ -52,11 +52,6 @@ def test_a_character_of_several_tokens_ends_with_the_last_of_them() -> None:
     assert token_offsets(range(4), decoder(pieces)) == [1, 1, 2, 3]
 
 
-def test_a_text_that_really_holds_the_replacement_mark() -> None:
-    pieces = ["a\ufffd".encode(), b"b"]
-    assert token_offsets(range(2), decoder(pieces))[-1] == 3
-
-
 def test_bytes_that_never_become_a_character_are_marks_in_the_text_and_in_its_last_step():
     pieces = [b"2\n", b"a", "é".encode()[:1], "é".encode()[:1]]
     text = b"".join(pieces).decode(errors="replace")
@@ -85,33 +80,6 @@ def test_each_steps_last_character_lies_in_its_last_token(lines: list[str], cuts
         assert step.start is not None
         last = step.start + len(step.text) - 1
         assert (offsets[end - 1] if end else 0) <= last < offsets[end]
-
-
-def test_a_long_text_with_characters_of_several_tokens_is_read_once() -> None:
-    text = "a ≤ b\n" * 300
-    pieces = [bytes([b]) for b in text.encode()]
-    asked = []
-
-    def text_of(ids: Sequence[int]) -> str:
-        asked.append(len(ids))
-        return decoder(pieces)(ids)
-
-    offsets = token_offsets(range(len(pieces)), text_of)
-    place = [n for n, c in enumerate(text) for _ in c.encode()]
-    # A character is there with its last token, and not before.
-    assert all(
-        offsets[n] == place[n] + (n + 1 == len(pieces) or place[n + 1] != place[n])
-        for n in range(len(pieces))
-    )
-    assert sum(asked) < 4 * len(pieces)
-
-
-def test_tokens_that_mean_another_text_among_others_are_read_from_the_beginning() -> None:
-    # As tokenizers that drop the space before a lone word.
-    def text_of(ids: Sequence[int]) -> str:
-        return " ".join("word" for _ in ids)
-
-    assert token_offsets(range(3), text_of) == [4, 9, 14]
 
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"

@@ -164,21 +164,6 @@ def test_another_base_between_kill_and_resume_is_refused(runs, place, out, whole
     shutil.rmtree(base)
 
 
-def test_another_adapter_to_start_from_between_kill_and_resume_is_refused(runs, place, out, whole):
-    moments, kept = whole
-    adapter = shutil.copytree(kept, place / "adapter")
-    warm = command(place, out, warm_start=adapter)
-    assert runs(warm, at=moment(moments, "os.rename", "prm.run/checkpoint -> ")).code == -9
-    weights = (adapter / "adapter_model.safetensors").read_bytes()
-    (adapter / "adapter_model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
-    refused = runs(warm)
-    assert refused.code == 2
-    assert "made otherwise: warm_start_fingerprint was" in refused.err and "base_fing" not in refused.err
-    (adapter / "adapter_model.safetensors").write_bytes(weights)
-    assert runs(warm).code == 0
-    shutil.rmtree(adapter)
-
-
 def test_a_base_that_changes_while_it_is_trained_on_gives_no_checkpoint(runs, place, out, whole):
     moments, kept = whole
     base = shutil.copytree(place / "base", place / "moving")
@@ -194,16 +179,6 @@ def test_a_base_that_changes_while_it_is_trained_on_gives_no_checkpoint(runs, pl
     assert runs(moving).code == 0
     assert names(out) == FILES and steps(out) == steps(kept)
     shutil.rmtree(base)
-
-
-@pytest.mark.parametrize("flags", [(), ("--log", "tensorboard")])
-def test_a_run_that_is_refused_leaves_nothing(place, out, capsys, monkeypatch, flags):
-    monkeypatch.setattr("stepmark.training.run.find_spec", lambda name: name)
-    few = file_of(place / "few.jsonl", rated_rows(1))
-    for rows in (few, place / "nowhere.jsonl"):
-        assert main([*words([rows], out / "deep" / "prm", place / "base"), *flags]) == 2
-        assert capsys.readouterr().err.startswith("error: ")
-        assert names(out.parent) == []
 
 
 def test_a_finished_run_of_other_settings_or_rows_is_refused_untouched(place, out, whole, capsys):
@@ -232,12 +207,3 @@ def test_what_is_missing_of_a_finished_run_is_made_again_or_named(place, out, wh
     (out / "README.md").unlink()
     assert main(command(place, out)) == 2
     assert "was trained by this command and lacks README.md now" in capsys.readouterr().err
-
-
-def test_a_folder_of_somebody_else_where_the_state_would_lie_is_left_alone(place, out, capsys):
-    state = out.with_name("prm.run")
-    state.mkdir()
-    (state / "notes.txt").write_text("mine")
-    assert main(command(place, out)) == 2
-    assert "prm.run is where the run would keep its state, and holds notes.txt" in capsys.readouterr().err
-    assert names(state) == ["notes.txt"]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.errors import InputError, UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.interchange import LabelledRow, read_labelled
 from stepmark.training.examples import (
@@ -23,7 +20,6 @@ from stepmark.training.examples import (
     split_problems,
     target_of,
 )
-from stepmark.training.objectives.steps import HardLabels, TargetTokens, ThreeClass, keeps_neutral
 from tiny_base import counted, example, rated
 
 
@@ -86,12 +82,6 @@ def test_ratings_of_a_step(ratings, positive, negative, dropped):
     assert target_of(judgements, LabelRules(), kind="value") is None
 
 
-@pytest.mark.parametrize("rating", [-1, 0, 1])
-def test_the_rating_itself_is_kept(rating):
-    found = target_of([judgement(rating)], LabelRules(), kind="correctness")
-    assert (found.rating, found.successes, found.trials) == (rating, None, None)
-
-
 @pytest.mark.parametrize(
     ("judgements", "wanted"),
     [
@@ -109,11 +99,6 @@ def test_the_rating_itself_is_kept(rating):
 def test_rollouts_of_a_step(judgements, wanted):
     assert target_of(judgements, LabelRules(), kind="value") == wanted
     assert target_of(judgements, LabelRules(), kind="correctness") is None
-
-
-def test_soft_values_are_never_rounded():
-    rows = [labelled("p", [f"s{i}"], [[rollouts(i, 4)]]) for i in range(5)]
-    assert [e.targets[0].value for e in examples(rows)] == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
 def test_only_the_judge_that_is_asked_for():
@@ -188,23 +173,6 @@ def test_examples_stop_at_the_first_error_that_any_row_knows():
     assert len(last(ROWS, after_error="keep")) == len(ROWS)
 
 
-def test_steps_after_an_error_are_masked_and_not_negative():
-    one = labelled("p", ["a", "b", "c", "d"], [[1], [-1], [-1], [1]], where="f:1")
-    dropped = Dropped()
-    (found,) = examples([one], dropped=dropped)
-    assert found.targets == (rated(1), rated(-1), None, None)
-    assert dropped.counts == {"steps after an error": 2}
-    assert dropped.lines() == ["left out: 2 x steps after an error (first: f:1)"]
-    (kept,) = examples([one], LabelRules(after_error="keep"))
-    assert kept.targets == (rated(1), rated(-1), rated(-1), rated(1))
-
-
-def test_a_step_from_which_no_rollout_succeeded_is_an_error():
-    one = labelled("p", ["a", "b", "c"], [[rollouts(1, 4)], [rollouts(0, 4)], [rollouts(2, 4)]])
-    (found,) = examples([one])
-    assert found.targets == (counted(1, 4), counted(0, 4), None)
-
-
 def test_unjudged_steps_are_masked_and_unjudged_rows_counted():
     dropped = Dropped()
     rows = [row("p", "a"), row("p", "b", None), labelled("p", ["a", "b"], [[1], []])]
@@ -214,13 +182,6 @@ def test_unjudged_steps_are_masked_and_unjudged_rows_counted():
         "rows without a step to train on": 2,
         "steps without a judgement that counts": 1,
     }
-
-
-@pytest.mark.parametrize("ratings", [(1, 1), (1, None, 1), (None, -1), (-1, None), (0, 1), (0, 0, 1)])
-def test_duplicates_are_one_example(ratings):
-    (expected,) = {1.0 if r >= 0 else 0.0 for r in ratings if r is not None}
-    assert set(last([row("p", "ab", r) for r in ratings])) == {("p", "ab", expected)}
-    assert len(last([row("p", "ab", r) for r in ratings if r is not None])) == 1
 
 
 @pytest.mark.parametrize("ratings", [(1, -1), (-1, 1), (1, -1, 1), (-1, None, 1, 1), (0, -1)])
@@ -265,13 +226,6 @@ def test_outcomes_are_kept_joined_and_their_contradictions_told():
     assert (kept.outcome, kept.targets) == (None, (rated(1),))
 
 
-def test_a_label_without_a_step_is_an_error():
-    bad = labelled("p", ["a", "b"], [[1], [1]], where="f:9")
-    bad = replace(bad, labelled=replace(bad.labelled, judgements=bad.labelled.judgements[:1]))
-    with pytest.raises(InputError, match="f:9: 1 lists of judgements for 2 steps"):
-        examples([bad])
-
-
 WORD = st.sampled_from("ab")
 SAID = st.lists(
     st.one_of(
@@ -308,15 +262,6 @@ def some_rows(draw):
         repeated = draw(st.integers(0, len(steps) - 1))
         rows.append(labelled(draw(WORD), steps, said, repeated=repeated, where=f"f:{len(rows)}"))
     return rows
-
-
-@settings(max_examples=80, deadline=None)
-@given(some_rows(), RULES)
-def test_every_row_is_an_example_or_counted(rows, rules):
-    dropped = Dropped()
-    found = examples(rows, rules, dropped=dropped)
-    assert len(found) + sum(dropped.counts.get(why, 0) for why in OF_ROWS) == len(rows)
-    assert set(dropped.counts) <= {*OF_STEPS, *OF_ROWS}
 
 
 @settings(max_examples=80, deadline=None)
@@ -385,17 +330,6 @@ def test_solutions_that_share_a_prefix_are_cut_alike_in_it(shared, one, other, s
     ]
     first, second = ({end for end in ends if end <= len(shared)} for ends in cut)
     assert first == second
-
-
-def test_how_much_is_joined():
-    steps = [f"s{i}" for i in range(801)]
-    nothing = [None] * len(steps)
-    assert len(coarsen(example("p", steps, nothing), 0.0, 1).targets) == 801
-    assert len(coarsen(example("p", steps, nothing), 1.0, 1).targets) == 1
-    left = borders(coarsen(example("p", steps, nothing), 0.25, 1))
-    assert abs(len(left) - 0.75 * 801) < 5 * math.sqrt(801 * 0.25 * 0.75)  # five standard deviations
-    assert left != borders(coarsen(example("p", steps, nothing), 0.25, 2))
-    assert left != borders(coarsen(example("q", steps, nothing), 0.25, 1))
 
 
 def test_what_the_world_answered_ends_a_step():
@@ -497,49 +431,6 @@ def test_neutral_steps_of_prm800k_per_rule(tmp_path):
     assert dropped["steps after an error"] == 1
 
 
-def test_steps_that_a_labeller_wrote_count_as_right_where_asked_for(tmp_path):
-    rows, dropped = trained(tmp_path, WALK, written="keep")
-    assert rows[*HUMAN, "Double it.", "10."] == (1.0, 1.0, 1.0, 1.0)
-    assert dropped == {}
-
-
-def test_the_error_at_which_a_walk_of_prm800k_ends_is_its_main_line(tmp_path):
-    walk = record(
-        step(said("2 + 3 = 5.", 1), chosen=0),
-        step(said("5 * 2 = 12.", -1), said("5 * 2 = 10.", 1)),
-        finish="found_error",
-    )
-    rows, _ = trained(tmp_path, walk)
-    assert rows == {
-        ("2 + 3 = 5.", "5 * 2 = 12."): (1.0, 0.0),
-        ("2 + 3 = 5.", "5 * 2 = 10."): (None, 1.0),
-    }
-
-
-def test_a_chosen_step_of_prm800k_that_was_flagged_or_not_rated_is_masked(tmp_path):
-    for odd in (said("Well.", None), said("Well.", 1, True)):
-        walk = record(step(odd, chosen=0), step(said("10.", 1), chosen=0))
-        rows, dropped = trained(tmp_path, walk)
-        assert rows == {("Well.", "10."): (None, 1.0)}
-        assert dropped == {}
-
-
-def test_two_labellers_of_the_same_step(tmp_path):
-    """They agree: one target. They do not: none, and it is said."""
-    first = record(step(said("Add.", 1), chosen=0), step(said("10.", 1), chosen=0))
-    second = record(step(said("Add.", 1), chosen=0), step(said("10.", -1)))
-    second["labeler"] = "bob"
-    rows, dropped = trained(tmp_path, first, second)
-    assert rows == {("Add.", "10."): (1.0, None)}
-    assert dropped == {"judges disagree on a step": 2, "rows that say the same as another": 1}
-
-
-@pytest.mark.parametrize("name", ["labels", "neutral", "after_error", "written"])
-def test_rules_that_cannot_be_are_refused(name):
-    with pytest.raises(UsageError, match=rf"{name}='perhaps': expected "):
-        LabelRules(**{name: "perhaps"})
-
-
 @pytest.mark.parametrize(
     ("ratings", "expected"),
     [((0,), (1.0, 0)), ((1,), (1.0, 1)), ((-1,), (0.0, -1)), ((0, 1), None), ((0, 0), (1.0, 0))],
@@ -551,10 +442,3 @@ def test_a_class_of_its_own_keeps_neutral_apart(ratings, expected):
         assert found == "judges disagree on a step"
     else:
         assert (found.value, found.rating) == expected
-
-
-def test_which_objectives_keep_neutral():
-    assert keeps_neutral(ThreeClass())
-    assert keeps_neutral(TargetTokens(candidates=("-", "0", "+")))
-    assert not keeps_neutral(TargetTokens())
-    assert not keeps_neutral(HardLabels())

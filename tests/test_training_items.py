@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints import bos_tokenizer, chatml_tokenizer
-from stepmark.errors import InputError
 from stepmark.models.encoding import Encoder
 from stepmark.models.families import FAMILIES
 from stepmark.solutions.interchange import read_labelled
 from stepmark.training.examples import Dropped, LabelRules, Target, by_problem, examples
-from stepmark.training.items import batches, items_of, packed
+from stepmark.training.items import batches, items_of
 from tiny_base import LAYOUT, branching, example, tokenizer
 
 
@@ -77,23 +76,6 @@ def test_trees_keep_every_label_at_its_step_as_often_as_rows_say_it(encoder, bud
     assert len(items) == 5 if budget == 10_000 else len(items) > 5
 
 
-def test_a_prefix_of_several_examples_stands_once(encoder):
-    rows = [example("p", ["x = 1"], [1.0]), example("p", ["x = 1", "y = 2"], [1.0, 0.0])]
-    (item,) = trees(rows, encoder)
-    assert len(item.tree) == len(encoder.encode(rows[1].solution).ids)
-    assert dict(zip([t.value for t in item.targets], item.weights, strict=True)) == {1.0: 2.0, 0.0: 1.0}
-
-
-def test_a_step_with_two_targets_is_read_for_each(encoder):
-    """Rows that say different things of one step each have their own term in the loss."""
-    rows = [
-        example("p", ["x", tail], [value, None]) for tail, value in (("a", 0.25), ("b", 0.75), ("c", 0.25))
-    ]
-    (item,) = trees(rows, encoder)
-    assert len(set(item.reads)) == 1
-    assert dict(zip([t.value for t in item.targets], item.weights, strict=True)) == {0.25: 2.0, 0.75: 1.0}
-
-
 def test_every_pair_of_branches_meets_where_the_texts_do(encoder):
     """Nothing of one branch is on the path of another: paths share exactly the common tokens."""
     rows = branching(1, rows=8)
@@ -115,18 +97,6 @@ def test_steps_after_the_last_target_are_not_computed(encoder):
     (measured,) = trees([whole], encoder, every_step=True)
     assert len(measured.tree) > len(item.tree)
     assert len(measured.rows[0].reads) == 3
-
-
-def test_rows_know_their_place_in_the_tree(encoder):
-    rows = branching(2)
-    for item in trees(rows, encoder, every_step=True):
-        for row in item.rows:
-            encoded = encoder.encode(row.example.solution)
-            assert item.tree.ids[row.path].tolist() == encoded.ids.tolist()
-            assert row.answer == encoded.answer
-            # Every step is read, labelled or not, and where it is labelled with its own target.
-            assert [item.reads[place] for place in row.reads] == [int(row.path[r]) for r in encoded.reads]
-            assert [item.targets[place] for place in row.reads] == list(row.example.targets)
 
 
 def test_what_cannot_be_encoded_is_counted_by_reason(encoder):
@@ -172,11 +142,6 @@ def test_every_example_is_in_a_tree_or_counted(encoder, drawn):
     assert sum(item.labels for item in items) == sum(t is not None for e in kept for t in e.targets)
 
 
-def test_one_example_larger_than_the_budget_is_an_error(encoder):
-    with pytest.raises(InputError, match=r"big: .*a batch holds 5; raise the token budget"):
-        trees([example("p", ["x = 1"], [1.0], where="big")], encoder, budget=5)
-
-
 # Passes and steps
 
 
@@ -215,23 +180,6 @@ def test_steps_take_as_many_rows_as_wanted_over_passes_of_the_budget(encoder, wa
         assert sum(counts) >= wanted > sum(counts[:-1])  # the last tree filled it
     if wanted == 25:
         assert max(len(step) for step in made) > 1
-
-
-def test_batches_of_nothing_are_none():
-    assert batches([], budget=10, rng=random.Random(0)) == []
-
-
-def test_trees_laid_one_after_the_other(encoder):
-    items = trees(branching(3), encoder, budget=10_000)
-    ids, depths, reads = packed(items)
-    at = 0
-    for item in items:
-        assert ids[at : at + len(item.tree)].tolist() == item.tree.ids.tolist()
-        assert depths[at : at + len(item.tree)].tolist() == item.tree.depths.tolist()
-        at += len(item.tree)
-    marker = tokenizer().convert_tokens_to_ids("<file_sep>")
-    assert len(reads) == sum(len(item.reads) for item in items)
-    assert set(ids[reads].tolist()) == {marker}
 
 
 # --- the tokens of TRL's trainer ---------------------------------------------------------------------------------------

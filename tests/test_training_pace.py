@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import asdict
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from stepmark.cli import main
-from stepmark.errors import CheckpointError, UsageError
+from stepmark.errors import UsageError
 from stepmark.training import trainer as trainers
 from stepmark.training.checkpoint import write_trained
 from stepmark.training.examples import by_problem
-from stepmark.training.objectives.steps import CrossEntropy, HardLabels
+from stepmark.training.objectives.steps import HardLabels
 from stepmark.training.settings import Training
-from stepmark.training.trainer import Pace, Trainer, few_steps, rate_groups, schedule
+from stepmark.training.trainer import Trainer, few_steps, rate_groups
 from tiny_base import branching, example, net_for, write_base
 
 torch.set_num_threads(1)
@@ -77,48 +75,6 @@ def test_a_run_starts_where_the_adapter_is_whatever_the_ranks(base, adapter, tmp
     assert all(bool((m.abs().sum(1) > 0).all()) for m in wide)
     started.run(GROUPS, report=quiet)
     assert scores(started) != pytest.approx(expected, abs=1e-5)
-
-
-def test_bfloat16_starts_there_too(base, adapter, tmp_path):
-    folder, expected = adapter
-    started = trainer_of(base, tmp_path / "run", rank=3, dtype="bfloat16", warm_start=str(folder))
-    assert scores(started) == pytest.approx(expected, abs=0.05)
-
-
-def test_an_adapter_that_does_not_fit_is_refused(base, adapter, tmp_path):
-    folder, _ = adapter
-    run = tmp_path / "run"
-    with pytest.raises(CheckpointError, match="`lora_rank` must be at least 2"):
-        trainer_of(base, run, rank=1, warm_start=str(folder))
-    with pytest.raises(CheckpointError, match=r"layers\.0\..*is not trained here; lower `frozen_layers`"):
-        trainer_of(base, run, frozen_layers=1, warm_start=str(folder))
-    with pytest.raises(
-        CheckpointError, match=r"its head's .* has the shape \(1, 32\), and this objective's \(2, 32\)"
-    ):
-        trainer_of(base, run, objective=CrossEntropy(), warm_start=str(folder))
-    other = write_base(tmp_path / "other")
-    with pytest.raises(CheckpointError, match="is an adapter over"):
-        trainer_of(other, run, warm_start=str(folder))
-    with pytest.raises(CheckpointError, match="no folder"):
-        trainer_of(base, run, warm_start=str(tmp_path / "none"))
-    with pytest.raises(UsageError, match="with all weights"):
-        Training(full=True, warm_start=str(folder))
-    spec = json.loads((folder / "stepmark.json").read_text())
-    spec["layout"]["mark"] = "\n\n"
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
-        (copy / name).write_bytes((folder / name).read_bytes())
-    (copy / "stepmark.json").write_text(json.dumps(spec))
-    with pytest.raises(UsageError, match="reads solutions otherwise"):
-        trainer_of(base, run, warm_start=str(copy))
-    (copy / "stepmark.json").unlink()
-    tensors = {
-        name: t for name, t in load_file(folder / "adapter_model.safetensors").items() if "lora" not in name
-    }
-    save_file(tensors, copy / "adapter_model.safetensors")
-    with pytest.raises(CheckpointError, match="no LoRA weights"):
-        trainer_of(base, run, warm_start=str(copy))
 
 
 # --- the head's rate --------------------------------------------------------------------------------------------------
@@ -204,13 +160,6 @@ def test_time_before_an_interruption_counts(base, tmp_path, monkeypatch):
     assert [one.step for one in told] == [4, 5]
 
 
-def test_the_clock_only_ever_hastens_the_decay():
-    assert schedule(50, 100, 0.1, least=0.0) == schedule(50, 100, 0.1)
-    assert schedule(50, 100, 0.1, least=0.2) == schedule(50, 100, 0.1)
-    assert schedule(50, 100, 0.1, least=1.0) == pytest.approx(0.1)
-    assert schedule(5, 100, 0.1, least=0.9) == 0.5  # warming up
-
-
 # --- the threshold ----------------------------------------------------------------------------------------------------
 
 
@@ -260,34 +209,6 @@ def test_a_threshold_is_chosen_on_held_out_solutions_when_asked(base, tmp_path):
     assert "the threshold chosen" in (tmp_path / "tuned" / "README.md").read_text()
 
 
-def test_what_a_threshold_cannot_be_chosen_on(base, tmp_path, capsys):
-    data = rows_of(tmp_path / "rows.jsonl")
-    words = ["train", data, "--base", base, "--out", tmp_path / "out", "--tune-threshold"]
-    assert main([*map(str, words), "--objective", "implicit-ce"]) == 2
-    assert main([*map(str, words), "--held-out", "0"]) == 2
-    assert main([*map(str, words[:-1]), "--objective", "hard", "--set", "language_tokens=all"]) == 2
-    told = capsys.readouterr().err
-    assert told.count("a threshold is tuned on held-out solutions") >= 1
-    assert "language_tokens is of the loss that language_weight adds" in told
-
-
-def test_processes_go_by_the_clock_of_the_first():
-    class Second:
-        """One of two processes; the first spent 20 seconds."""
-
-        first = False
-
-        def sum(self, *numbers):
-            return tuple(number + 20.0 for number in numbers)
-
-    limited, free = Pace(Training(minutes=1.0), Second()), Pace(Training(), Second())
-    for pace in (limited, free):
-        pace.spend(3.0)
-    assert (limited.seconds, limited.share) == (20.0, pytest.approx(1 / 3))
-    assert (free.seconds, free.share) == (3.0, 0.0)
-    assert (limited.left(100.0), limited.left(10.0), free.left(100.0)) == (40.0, 10.0, 100.0)
-
-
 @pytest.mark.parametrize(
     ("steps", "settings", "words"),
     [
@@ -300,11 +221,6 @@ def test_processes_go_by_the_clock_of_the_first():
 )  # fmt: skip
 def test_too_few_steps_are_named_with_the_setting_to_change(steps, settings, words):
     assert words in few_steps(steps, settings)
-
-
-def test_enough_steps_are_enough():
-    assert few_steps(60, Training(epochs=2)) is None
-    assert few_steps(30, Training(epochs=1, rows_per_step=8)) is None
 
 
 @pytest.mark.parametrize(("problems", "expected"), [(120, range(30, 62)), (30, [30]), (12, [12])])
@@ -323,24 +239,3 @@ def test_a_small_set_makes_thirty_steps_an_epoch(base, tmp_path, problems, expec
     # A budget or a number of rows that the user names is kept.
     assert len(trainer_of(base, tmp_path / "run", token_budget=2048).epoch(groups, 0)) <= 3
     assert len(trainer_of(base, tmp_path / "run", token_budget=None, rows_per_step=60).epoch(groups, 0)) <= 3
-
-
-def test_the_command_warns_of_few_steps_and_its_advice_gives_enough(base, tmp_path, capsys):
-    rows = [
-        {"prompt": f"{number}. What is {a} + {b}?", "completions": [f"{a} + {b} = {a + b + number % 2}."], "labels": [number % 2 == 0]}
-        for number, (a, b) in enumerate((a, b) for a in range(10) for b in range(12))
-    ]  # fmt: skip
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ["train", str(tmp_path / "rows.jsonl"), "--base", str(base), "--lora-rank", "2", "--max-tokens", "200", "--adapter", "--epochs", "1", "--held-out", "0.3"]  # fmt: skip
-    assert main([*words, "--out", str(tmp_path / "one"), "--token-budget", "2048"]) == 0
-    err = capsys.readouterr().err
-    (warning,) = [line for line in err.splitlines() if line.startswith("warning: ")]
-    steps, budget = re.search(
-        r"warning: (\d+) optimizer steps .* lower --token-budget from 2,048 to about (\d+) for 30", warning
-    ).groups()
-    assert int(steps) < 10 and f"step {steps} of {steps}" in err
-    for name, more in (("two", ["--token-budget", budget]), ("three", [])):
-        assert main([*words, "--out", str(tmp_path / name), *more]) == 0
-        err = capsys.readouterr().err
-        assert int(re.findall(r"^step \d+ of (\d+)", err, re.MULTILINE)[-1]) >= (25 if more else 30)
-    assert "warning" not in err

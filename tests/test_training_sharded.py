@@ -18,7 +18,6 @@ from stepmark.errors import UsageError
 from stepmark.models.load import load_prm
 from stepmark.training.net import fits
 from stepmark.training.objectives.steps import SoftLabels
-from stepmark.training.parallel import Workers
 from test_recipe import rated_rows
 from tiny_base import net_for, write_base
 
@@ -100,14 +99,6 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(folder):
 
 
 @pytest.mark.slow
-def test_a_state_is_of_as_many_processes(folder):
-    held = json.loads((folder / "two" / "held.0.json").read_text())
-    last = held["files"][2].split("-")[1]
-    assert held["files"] == ["parts.json", "run.json", f"state-{last}-0.pt", f"state-{last}-1.pt"]
-    assert "of a run of 2 processes, and these are 1" in held["refused"]
-
-
-@pytest.mark.slow
 def test_the_checkpoint_is_whole_and_reads_as_it_was_trained(folder):
     found = torch.load(folder / "two" / "resumed.pt", weights_only=True)
     prm = load_prm(str(folder / "two" / "checkpoint"), dtype="float32", device="cpu")
@@ -124,7 +115,7 @@ def test_one_process_is_refused_and_so_is_what_reads_the_language_model_head(bas
 
     net = net_for(base, SoftLabels(), rank=None, shard=True)
     with pytest.raises(UsageError, match="this is one: start them with `torchrun"):
-        Trainer(net, SoftLabels(), Training(**asdict(net.weights)), tmp_path / "run", workers=Workers(0, 1))
+        Trainer(net, SoftLabels(), Training(**asdict(net.weights)), tmp_path / "run")
     with pytest.raises(UsageError, match="reads the language-model head"):
         net.output()
     assert fits(net.backbone)

@@ -9,19 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from stepmark.errors import MissingExtraError, UsageError
+from stepmark.errors import UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.training.examples import Dropped
 from stepmark.training.measure import Measure, Trained
-from stepmark.training.monitor import (
-    History,
-    ProgressLines,
-    TensorBoard,
-    WandB,
-    read_history,
-    scalars,
-    training_html,
-)
+from stepmark.training.monitor import ProgressLines, WandB
+from stepmark.training.report import training_html
 from stepmark.training.run import training_rows
 from stepmark.training.trainer import Progress
 
@@ -77,29 +70,6 @@ def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
     assert asked[0] == ("owner/set", "dataset")
 
 
-def test_a_data_set_that_is_not_there(monkeypatch):
-    def download(name, **_):
-        raise OSError("no network")
-
-    hub(monkeypatch, download)
-    with pytest.raises(UsageError, match=r"no local file 'owner/set'.*no network"):
-        problems(["owner/set"])
-
-
-def test_parquet_is_read_as_it_is(tmp_path, monkeypatch):
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    parquet.write_table(
-        pa.Table.from_pylist([ROW, {**ROW, "prompt": "second"}]), tmp_path / "train-0.parquet"
-    )
-    hub(monkeypatch, lambda name, **_: str(tmp_path))
-    assert [text for text, _ in problems(["owner/set"])] == ["1 + 1?", "second"]
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match="pip install pyarrow"):
-        problems(["owner/set"])
-
-
 def progress(step, *, held_out=None):
     return Progress(
         step=step,
@@ -116,46 +86,6 @@ def progress(step, *, held_out=None):
 
 
 MEASURED = Measure(loss=0.4, labels=20, accuracy=0.8, auc=0.9, first_error_f1=None, solutions=7)
-
-
-def test_a_history_goes_on_where_a_run_was_cut(tmp_path):
-    file = tmp_path / "run" / "history.jsonl"
-    first = History(file)
-    for step in (1, 2, 3):
-        first.record(progress(step, held_out=MEASURED if step == 2 else None))
-    first.close()
-    with file.open("a") as handle:
-        handle.write('{"step": 4, "lo')  # killed in the middle of a line
-    assert [row["step"] for row in read_history(file)] == [1, 2, 3]
-    # The state was saved after step 2: step 3 is done again and stands once.
-    second = History(file)
-    for step in (3, 4):
-        second.record(progress(step))
-    second.close()
-    rows = read_history(file)
-    assert [row["step"] for row in rows] == [1, 2, 3, 4]
-    assert rows[1]["held_out"]["auc"] == 0.9
-    assert rows[3]["loss"] == 0.25
-    untouched = History(file)
-    untouched.close()
-    assert read_history(file) == rows
-
-
-def test_scalars_leave_out_what_is_not_known():
-    found = scalars(progress(2, held_out=MEASURED))
-    assert found["train/loss"] == 0.5
-    assert found["held_out/auc"] == 0.9
-    assert "held_out/first_error_f1" not in found
-    assert not any(name.startswith("held_out") for name in scalars(progress(2)))
-
-
-def test_loggers_that_are_not_installed_say_so(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(MissingExtraError, match="pip install tensorboard"):
-        TensorBoard(tmp_path)
-    with pytest.raises(MissingExtraError, match="pip install wandb"):
-        WandB("run", {})
 
 
 def test_wandb_is_told_every_step(monkeypatch):
@@ -227,11 +157,3 @@ def test_a_long_run_shows_a_line_a_tenth_and_its_measurements(capsys):
     steps = [40, 80, 100, 120, 160, 200, 240, 280, 300, 320, 360, 400]
     assert [line.partition(" of")[0] for line in shown] == [f"step {step}" for step in steps]
     assert "6:00:00 left" in shown[0]
-
-
-def test_no_time_left_before_a_twentieth_of_the_steps(capsys):
-    lines = ProgressLines(sys.stderr, clock=lambda: 0.0)
-    for step in range(1, 41):
-        lines.record(replace(progress(step), steps=400, seconds_left=1.0, held_out=MEASURED))
-    shown = capsys.readouterr().err.splitlines()
-    assert [" left" in line for line in shown] == [False] * 19 + [True] * 21

@@ -80,13 +80,7 @@ def rows_of(rows: Padded, chosen: Tensor) -> Padded:
 
 
 def passes(rows: Padded, chosen: Tensor, token_budget: int) -> Iterator[Tensor]:
-    """Numbers of rows in parts of like length, at most `token_budget` padded tokens each; a longer row is a part of its own.
-
-    Args:
-        rows: a batch.
-        chosen: numbers of its rows.
-        token_budget: bounds memory.
-    """
+    """Numbers of rows in parts of like length, at most `token_budget` padded tokens each; a longer row is a part of its own."""
     lengths = rows.attention.sum(-1)
     part: list[int] = []
     for row in chosen[torch.argsort(lengths[chosen], stable=True)].tolist():
@@ -104,13 +98,10 @@ class Actor:
 
     Args:
         model: a transformers causal language model. Its weights are changed in place.
-        tokenizer: the model's own.
-        name: in outputs.
         rank: of LoRA; None trains all weights.
         reference: keep what the weights were at the beginning, for the divergence.
         values: add a value head, which starts at 0.
         temperature: probabilities are read at it. Write at the same (`Training.temperature`), so that the ratio of both is 1 at the beginning.
-        seed: of what LoRA's adapters begin as.
         identity: gives `identity`. None: the name and a digest of the weights as they are when it is first asked for.
     """
 

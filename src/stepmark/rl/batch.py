@@ -36,8 +36,6 @@ class Batch:
     """(B, T) float: an implicit PRM's reward of each token, `beta * (log pi_phi - log pi_ref)`."""
     values: Tensor | None = None
     """(B, T) float: a critic's value of the state *before* each token."""
-    root_values: Tensor | None = None
-    """(B,) float: the value of the problem before any step, where it is known."""
 
     def __post_init__(self) -> None:
         if self.mask.dtype != torch.bool or self.mask.ndim != 2:
@@ -49,55 +47,35 @@ class Batch:
             ("step_rewards", self.step_rewards, tuple(self.step_ends.shape)),
             ("token_rewards", self.token_rewards, (rows, tokens)),
             ("values", self.values, (rows, tokens)),
-            ("root_values", self.root_values, (rows,)),
         ):
             if tensor is not None and tuple(tensor.shape) != shape:
                 raise InputError(f"{name}: expected the shape {shape}, found {_shape(tensor)}", field=name)
-        if self.step_ends.ndim != 2 or len(self.step_ends) != rows:
+        ends, here = self.step_ends, self.has_step
+        if ends.ndim != 2 or len(ends) != rows:
+            raise InputError(f"step_ends: expected ({rows}, S), found {_shape(ends)}", field="step_ends")
+        inside = torch.gather(self.mask, 1, ends.clamp(0, tokens - 1)) & (ends < tokens) | ~here
+        rising = ~here[:, 1:] | (here[:, :-1] & (ends[:, 1:] > ends[:, :-1]))
+        if not (rising.all() and inside.all()):
+            row = int(torch.nonzero(~rising.all(-1) | ~inside.all(-1))[0])
             raise InputError(
-                f"step_ends: expected ({rows}, S), found {_shape(self.step_ends)}", field="step_ends"
+                f"step_ends: expected rising places of trained tokens under {tokens}, -1 after the last step, found {ends[row].tolist()}",
+                where=f"row {row}",
+                field="step_ends",
             )
-        self._check_steps(tokens)
-        self._check_finite("outcome", self.outcome, torch.ones_like(self.outcome, dtype=torch.bool))
         for name, tensor, read in (
-            ("step_rewards", self.step_rewards, self.has_step),
+            ("outcome", self.outcome, torch.ones_like(self.outcome, dtype=torch.bool)),
+            ("step_rewards", self.step_rewards, here),
             ("token_rewards", self.token_rewards, self.mask),
             ("values", self.values, self.mask),
         ):
-            if tensor is not None:
-                self._check_finite(name, tensor, read)
-
-    def _check_steps(self, tokens: int) -> None:
-        ends, here = self.step_ends, self.has_step
-        if (here[:, 1:] & ~here[:, :-1]).any():
-            raise InputError("step_ends: a step stands behind a gap of -1", field="step_ends")
-        rising = ~here[:, 1:] | (ends[:, 1:] > ends[:, :-1])
-        if not rising.all() or (ends >= tokens).any():
-            row = int(torch.nonzero(~rising.all(-1) | (ends >= tokens).any(-1))[0])
-            raise InputError(
-                f"step_ends: expected rising places under {tokens}, found {ends[row].tolist()}",
-                where=f"row {row}",
-                field="step_ends",
-            )
-        inside = torch.gather(self.mask, 1, ends.clamp_min(0)) | ~here
-        if not inside.all():
-            row, step = torch.nonzero(~inside)[0].tolist()
-            raise InputError(
-                f"step_ends: step {step} ends at token {int(ends[row, step])}, which is not trained on",
-                where=f"row {row}",
-                field="step_ends",
-            )
-
-    def _check_finite(self, name: str, tensor: Tensor, read: Tensor) -> None:
-        bad = read & ~torch.isfinite(tensor)
-        if bad.any():
-            place = torch.nonzero(bad)[0].tolist()
-            what = "" if len(place) == 1 else f", {'step' if name == 'step_rewards' else 'token'} {place[1]}"
-            raise InputError(
-                f"{name}: expected finite numbers, found {tensor[tuple(place)].item()}; a reward that is none cannot be trained on",
-                where=f"row {place[0]}{what}",
-                field=name,
-            )
+            if tensor is not None and (bad := read & ~torch.isfinite(tensor)).any():
+                row, *place = torch.nonzero(bad)[0].tolist()
+                where = f", {'step' if name == 'step_rewards' else 'token'} {place[0]}" if place else ""
+                raise InputError(
+                    f"{name}: expected finite numbers, found {tensor[(row, *place)].item()}; a reward that is none cannot be trained on",
+                    where=f"row {row}{where}",
+                    field=name,
+                )
 
     @property
     def has_step(self) -> Tensor:

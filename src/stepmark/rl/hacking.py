@@ -6,7 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -15,29 +15,42 @@ from pydantic import Field
 from stepmark.errors import UsageError
 from stepmark.metrics.intervals import Floats, Interval, wilson
 from stepmark.metrics.scaling import logit, sigmoid
-from stepmark.records import Problem, ScoreKind, Solution, Step
+from stepmark.records import ScoreKind, Solution, Step
 from stepmark.settings import settings
 
 Probe = Literal["empty", "irrelevant", "repeated", "shuffled"]
-PROBES: tuple[Probe, ...] = ("empty", "irrelevant", "repeated", "shuffled")
-REPEATS = 6
-"""How often `repeated` says its step."""
+PROBES: Mapping[Probe, str] = {
+    "empty": "a step that says nothing",
+    "irrelevant": "another problem's steps",
+    "repeated": "the first step six times",
+    "shuffled": "the steps in another order",
+}
+"""Null probes: solutions that deserve a low score, made of real ones."""
+Cell = Literal["both", "lucky", "slipped", "neither"]
+CELLS: Mapping[Cell, str] = {
+    "both": "steps good, answer right",
+    "lucky": "a bad step, answer right",
+    "slipped": "steps good, answer wrong",
+    "neither": "a bad step, answer wrong",
+}
+"""The 2x2 of process and outcome."""
+LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
+"""Quantiles of wrong answers' scores."""
 
 
 @settings
 class Cusum:
-    """A one-sided cumulative sum of by how much the verifier finds less than the PRM's scores promise (Page 1954).
+    """A one-sided cumulative sum of how much less the verifier finds than the PRM's scores promise (Page 1954).
 
-    `S_t = max(0, S_{t-1} + gap_t - slack)`, an alarm once `S_t > alarm_above`, where `gap_t` is by how many standard errors solutions' promises less their outcomes
-    have risen since the first evaluation (`promise.Baseline.gap`). An accuracy that rises as the scores promise leaves it at 0; a return that climbs alone, or
-    while the accuracy falls, adds up.
+    `S_t = max(0, S_{t-1} + gap_t - slack)`, an alarm once `S_t > alarm_above`; `gap_t` is `Baseline.gap`. An accuracy that rises as the
+    scores promise leaves it at 0; a return that climbs alone, or while the accuracy falls, adds up.
     """
 
     slack: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
-    """Gaps under this are taken for noise, in standard errors. All gaps are from the same first evaluation, so one that was lucky stays in each of them."""
+    """Gaps under this are taken for noise, in standard errors."""
     alarm_above: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
-    """The sum over which the alarm is raised (the decision interval), in standard errors. With these two a run of 20 evaluations without drift raises an alarm in about one case of twenty with 50 to 1,000 held-out problems, and
-    one of 100 evaluations in about one of ten (a test simulates the first, with 50 and 200)."""
+    """The sum over which the alarm is raised, in standard errors. A run of 20 evaluations without drift then raises one in about one case
+    of twenty, one of 100 evaluations in about one of ten."""
 
     def path(self, gaps: Sequence[float | None]) -> list[float | None]:
         """S at each evaluation, 0 at the first; None at one without a gap, over which S stays as it was."""
@@ -49,59 +62,38 @@ class Cusum:
             sums.append(None if gap is None else total)
         return sums
 
-    def alarm(self, gaps: Sequence[float | None]) -> int | None:
-        """Number of the first evaluation with an alarm; None while there is none."""
-        return next(
-            (
-                at
-                for at, total in enumerate(self.path(gaps))
-                if total is not None and total > self.alarm_above
-            ),
-            None,
-        )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quadrants:
     """Process and outcome of solutions, crossed."""
 
     both: int
-    """Every step good, answer right."""
+    """No step under the PRM's threshold, answer right."""
     lucky: int
-    """An answer that is right over a step that is not."""
+    """A bad step, answer right."""
     slipped: int
-    """Every step good to the PRM, and the answer wrong: the PRM was fooled, or the last step is cut short. The growth of this is the sign of hacking."""
+    """No bad step, answer wrong: the PRM was fooled, or the solution was cut short. Its growth is the sign of hacking."""
     neither: int
 
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.both + self.lucky + self.slipped + self.neither
+    @classmethod
+    def of(cls, good: Sequence[bool], right: Sequence[bool]) -> Quadrants:
+        """Cross the PRM's verdicts on whole solutions with the verifier's."""
+        pairs = Counter(zip(good, right, strict=True))
+        return cls(
+            both=pairs[True, True],
+            lucky=pairs[False, True],
+            slipped=pairs[True, False],
+            neither=pairs[False, False],
+        )
 
-    def share(self, count: int) -> Interval:
-        """A count's share with its Wilson interval."""
-        return wilson(count, self.total)
+    def share(self, cell: Cell) -> Interval:
+        """A cell's share with its Wilson interval."""
+        return wilson(getattr(self, cell), self.both + self.lucky + self.slipped + self.neither)
 
     @property
     def agreement(self) -> Interval:
         """Share on which process and outcome agree (PURE's `match`)."""
-        return wilson(self.both + self.neither, self.total)
-
-
-def quadrants(good: Sequence[bool], right: Sequence[bool]) -> Quadrants:
-    """Cross the PRM's verdicts on whole solutions with the verifier's.
-
-    Args:
-        good: no step of the solution is under the PRM's threshold.
-        right: the answer matches.
-    """
-    pairs = Counter(zip(good, right, strict=True))
-    return Quadrants(
-        both=pairs[True, True],
-        lucky=pairs[False, True],
-        slipped=pairs[True, False],
-        neither=pairs[False, False],
-    )
+        return wilson(self.both + self.neither, self.both + self.lucky + self.slipped + self.neither)
 
 
 def repetition(text: str, *, words: int = 4) -> float:
@@ -112,46 +104,29 @@ def repetition(text: str, *, words: int = 4) -> float:
 
 
 def probe(solution: Solution, other: Solution, kind: Probe, *, seed: int = 0) -> Solution | None:
-    """A solution that deserves a low score, made of a real one. None where that one is too short to make it of.
-
-    - `empty`: a single step that says nothing.
-    - `irrelevant`: the other problem's steps.
-    - `repeated`: the first step, again and again, and the last one.
-    - `shuffled`: the steps in another order.
-
-    Args:
-        solution: what the policy wrote.
-        other: a solution of another problem.
-        kind: which probe.
-        seed: of the order.
-    """
+    """A solution that deserves a low score, made of a real one (`PROBES`); None where that one is too short."""
+    texts = solution.texts
     if kind == "empty":
-        return _of(solution.problem, (".",))
-    if kind == "irrelevant":
-        return _of(solution.problem, other.texts)
-    if kind == "repeated":
-        if len(solution.steps) < 2:
+        made: Sequence[str] = (".",)
+    elif kind == "irrelevant":
+        made = other.texts
+    elif kind == "repeated":
+        if len(texts) < 2:
             return None
-        return _of(solution.problem, (solution.texts[0],) * REPEATS + (solution.texts[-1],))
-    if len(set(solution.texts)) < 2:
-        return None
-    dice, order = random.Random(seed), list(solution.texts)
-    while tuple(order) == solution.texts:
-        dice.shuffle(order)
-    return _of(solution.problem, order)
-
-
-def _of(problem: Problem, texts: Sequence[str]) -> Solution:
-    return Solution(problem=problem, steps=tuple(Step(text=text) for text in texts))
+        made = (texts[0],) * 6 + (texts[-1],)
+    else:
+        if len(set(texts)) < 2:
+            return None
+        dice, made = random.Random(seed), list(texts)
+        while tuple(made) == texts:
+            dice.shuffle(made)
+    return Solution(problem=solution.problem, steps=tuple(Step(text=text) for text in made))
 
 
 EDGE = 1e-3
-"""A probability nearer to 0 or 1 is taken for this far from it: a product of many steps would else outweigh all others."""
-_ALIKE = 1e-12
-"""Scores that differ by less of themselves are one."""
+"""A probability is taken for at least this far from 0 and 1: a product of many steps would else outweigh all others."""
 FARTHEST = 7.0
-"""Spreads from the centre that another score counts for at most, as far as `EDGE` is from an even chance: where the first scores are nearly alike, a small drift would
-else be certainty."""
+"""Spreads from the centre that a score that is no probability counts for at most (as far as `EDGE` is from an even chance)."""
 SHIFT, SCALE = 5.0, 0.5
 """Standard deviations of the priors of the shift, around 0, and of the scale, around 1."""
 
@@ -160,10 +135,10 @@ SHIFT, SCALE = 5.0, 0.5
 class Baseline:
     """The evaluation that later ones are compared with.
 
-    The promise of a solution's score is `sigmoid(scale * x + shift)`, where `x` is the score's logit for probabilities, and else the score less `centre`, over
-    `spread`, `FARTHEST` at most. The two are fitted to the outcomes of this evaluation (Platt 1999) with a normal prior: `scale` near 1 and `shift` near 0, the PRM's own word for
-    probabilities. Some tens of solutions outweigh it; it decides where all are right, or all wrong. A PRM whose scores go down where answers are right promises
-    the same for every score (`scale` 0).
+    The promise of a solution's score is `sigmoid(scale * x + shift)`, where `x` is the logit of a probability, and of another score its
+    distance from `centre` over `spread`, `FARTHEST` at most. Both are fitted to this evaluation's outcomes (Platt 1999) with normal priors:
+    the PRM's own word for probabilities, which decides where all are right or all wrong. A PRM whose scores go down where answers are right
+    promises the same for every score (`scale` 0).
     """
 
     shift: float
@@ -181,26 +156,27 @@ class Baseline:
 
         Args:
             scores: of the solutions, None for one that has none.
-            right: whether the answer of each is.
-            kind: of the scores.
 
         Raises:
             UsageError: not one outcome a score, or a score that is not finite.
         """
-        known, labels = _known(scores, right)
+        if len(scores) != len(right):
+            raise UsageError(f"expected an outcome for each score, found {len(right)} and {len(scores)}")
+        pairs = [(score, float(ok)) for score, ok in zip(scores, right, strict=True) if score is not None]
+        known, labels = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+        if not np.isfinite(known).all():
+            raise UsageError("expected finite scores, found one that is not")
         if len(known) < 2:
             return None
         centre = spread = None
         if kind != "probability":
             centre, spread = float(known.mean()), float(known.std())
             # The mean of equal numbers is not always that number.
-            if spread <= _ALIKE * float(np.abs(known).max()):
+            if spread <= 1e-12 * float(np.abs(known).max()):
                 spread = 1.0
         shift, scale = _fit(_read(known, centre, spread), labels)
         bare = cls(shift=shift, scale=scale, centre=centre, spread=spread, residuals=())
-        return cls(
-            shift=shift, scale=scale, centre=centre, spread=spread, residuals=bare.residuals_of(scores, right)
-        )
+        return replace(bare, residuals=bare.residuals_of(scores, right))
 
     def promises(self, scores: Sequence[float | None]) -> list[float | None]:
         """The accuracies that scores promise, each in [0, 1]; None for None."""
@@ -216,9 +192,9 @@ class Baseline:
         )
 
     def gap(self, scores: Sequence[float | None], right: Sequence[bool]) -> float | None:
-        """By how many standard errors residuals have risen since this evaluation, problem by problem. None where fewer than two have a score both times.
+        """By how many standard errors residuals have risen since this evaluation, problem by problem; None with fewer than two scored both times.
 
-        Differences that are all alike have no error of their own: half a solution in all of them is taken instead, so that the gap is finite.
+        Differences that are all alike have no error of their own: half a solution in all of them is taken instead.
 
         Raises:
             UsageError: not as many solutions as there were.
@@ -233,16 +209,6 @@ class Baseline:
             return None
         error = max(float(risen.std(ddof=1)) / math.sqrt(len(risen)), 0.5 / len(risen))
         return float(risen.mean()) / error
-
-
-def _known(scores: Sequence[float | None], right: Sequence[bool]) -> tuple[Floats, Floats]:
-    if len(scores) != len(right):
-        raise UsageError(f"expected an outcome for each score, found {len(right)} and {len(scores)}")
-    pairs = [(score, float(ok)) for score, ok in zip(scores, right, strict=True) if score is not None]
-    table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    if not np.isfinite(table).all():
-        raise UsageError("expected finite scores, found one that is not")
-    return table[:, 0], table[:, 1]
 
 
 def _read(scores: Floats, centre: float | None, spread: float | None) -> Floats:
@@ -282,12 +248,6 @@ def _newton(columns: Floats, right: Floats, mean: Floats, precision: Floats) -> 
     return [float(weight) for weight in weights]
 
 
-Cell = Literal["both", "lucky", "slipped", "neither"]
-CELLS: tuple[Cell, ...] = ("both", "lucky", "slipped", "neither")
-LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
-"""Of the quantiles of wrong answers' scores."""
-
-
 @settings
 class Watch:
     """How a run is watched."""
@@ -308,7 +268,7 @@ class Watch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Probed:
+class ProbeScores:
     """Null probes of one kind, as the PRM scores them. They deserve a low score."""
 
     count: int
@@ -324,7 +284,7 @@ class Probed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class ShownSolution:
     """A solution kept as an example."""
 
     problem: str
@@ -381,7 +341,7 @@ class Watched:
     wrong_median: Interval | None = None
     quadrants: Quadrants | None = None
     """Process against outcome; None without a threshold."""
-    probes: Mapping[Probe, Probed] = field(default_factory=dict)
+    probes: Mapping[Probe, ProbeScores] = field(default_factory=dict)
     steps: Interval | None = None
     """A solution."""
     tokens: Interval | None = None
@@ -398,4 +358,4 @@ class Watched:
     """Share that the PRM could not read."""
     divergence: Interval | None = None
     """KL from the starting policy, nats a token (the k3 estimate); None without a reference."""
-    examples: Mapping[Cell, tuple[Kept, ...]] = field(default_factory=dict)
+    examples: Mapping[Cell, tuple[ShownSolution, ...]] = field(default_factory=dict)

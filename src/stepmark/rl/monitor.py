@@ -1,26 +1,23 @@
-"""Watches a run: a line of figures at every evaluation, an alarm when the PRM's scores promise more than the verifier finds, the best checkpoint before it.
+"""Watch a policy in training for reward hacking: figures of every evaluation, an alarm, and the best checkpoint before it.
 
-What one evaluation of a policy in training says about reward hacking: pure functions from completions to a record of figures.
-
-After the papers that saw hacking happen: the PRM's return beside the verified accuracy and how well the one still tells the other (Gao et al. 2023,
-"Scaling laws for reward model overoptimization"); process crossed with outcome (Cheng et al. 2025, PURE: `match`; Ye et al. 2025, PROF); length and
-repetition (Gao et al. 2024, arXiv 2410.15115); answers that deserve nothing (arXiv 2603.06621). Whatever cannot be known is None.
+Figures follow the papers that saw hacking happen: the PRM's return beside the verified accuracy and how well the one still tells the other
+(Gao et al. 2023, "Scaling laws for reward model overoptimization"); process crossed with outcome (Cheng et al. 2025, PURE: `match`; Ye et
+al. 2025, PROF); length and repetition (Gao et al. 2024, arXiv 2410.15115); null probes (arXiv 2603.06621). What cannot be known is None.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import final
 
 import numpy as np
 import torch
 
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import aggregate, check_aggregate
 from stepmark.metrics.binary import brier, expected_calibration_error, weighted_auc
 from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wilson
@@ -36,29 +33,28 @@ from stepmark.rl.hacking import (
     PROBES,
     Baseline,
     Cell,
-    Kept,
     Probe,
-    Probed,
+    ProbeScores,
     Quadrants,
+    ShownSolution,
     Watch,
     Watched,
     probe,
-    quadrants,
     repetition,
 )
 from stepmark.rl.rewarding import Rated
 from stepmark.rl.trainer import Evaluation, TokenRewards, Update
-
-if TYPE_CHECKING:
-    from stepmark.rl.rewarding import Rated
-    from stepmark.rl.trainer import Evaluation
+from stepmark.training.state import HISTORY_FILE, Lines, read_lines
 
 WATCH = Watch()
+MONITOR_FILE, BEST = "monitor.jsonl", "best"
+TOKEN_BUDGET = 8192
+"""Padded tokens a forward pass of the divergence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Marks:
-    """What the PRM says of one solution."""
+class _Scores:
+    """The PRM's scores of one solution."""
 
     solution: float
     weakest: float
@@ -80,64 +76,66 @@ def watched(
 
     Args:
         evaluation: with its solutions scored where there is a PRM.
-        prm: what scored them.
-        implicit: where there is no PRM but an implicit one: the sum of each solution's token rewards, of which the logistic function is the probability
-            that it is right (Cui et al. 2025, equation 3).
+        implicit: without a PRM, the sum of each solution's token rewards by an implicit one; its logistic function is the probability that
+            the solution is right (Cui et al. 2025, equation 3).
         divergence: of each solution, the summed k3 estimates of its tokens.
-        baseline: the evaluation that this one is compared with, of the same problems and PRM; None: comparing begins here.
-        watch: how.
-        seed: of the bootstrap and of shuffled probes.
+        baseline: the evaluation to compare with, of the same problems and PRM; None: comparing begins here.
 
     Raises:
         UsageError: an evaluation without solutions, or not of the problems of the baseline.
         ScoreKindError: an aggregate that has no meaning for the PRM's scores.
     """
-    rated, count = evaluation.rated, len(evaluation.rated)
-    if not count:
+    rated = evaluation.rated
+    if not rated:
         raise UsageError("an evaluation needs at least one solution")
-    right = np.array([one.right for one in rated], dtype=np.float64)
-    marks = _marks(rated, prm, implicit, watch)
-    threshold = _threshold(prm, implicit, watch)
+    scores = _scores(rated, prm, implicit, watch)
+    threshold = watch.threshold
+    if threshold is None:
+        threshold = prm.default_threshold if prm is not None else None if implicit is None else 0.0
     kind = prm.score_kind if prm is not None else "log-ratio" if implicit is not None else None
-    scores = [None if one is None else one.solution for one in marks]
+    returns = [None if one is None else one.solution for one in scores]
     outcomes = [one.right for one in rated]
-    begun = (
-        Baseline.of(scores, outcomes, kind=prm.score_kind) if prm is not None and baseline is None else None
-    )
+    begun = None
+    if prm is not None and baseline is None:
+        begun = Baseline.of(returns, outcomes, kind=prm.score_kind)
     compared = begun or baseline
-    promises = None if prm is None or compared is None else compared.promises(scores)
-    figures = _figures(rated, right, marks, divergence, promises, kind, watch, seed, squash=prm is None)
-    wrong = [m.weakest for m, ok in zip(marks, right, strict=True) if m is not None and not ok]
+    columns = {
+        "step_return": [None if one is None else one.mean for one in scores],
+        "solution_return": returns,
+        "promised": None if prm is None or compared is None else compared.promises(returns),
+    }
+    figures = _bootstrapped(rated, scores, columns, divergence, kind, watch, seed, implicit=prm is None)
+    wrong = np.array(
+        [one.weakest for one, right in zip(scores, outcomes, strict=True) if one is not None and not right]
+    )
+    quantiles = weighted_quantiles(wrong, np.ones((1, len(wrong))), LEVELS)[:, 0] if len(wrong) else None
+    cells = None if threshold is None else _cells(rated, scores, threshold)
+    read = [(one.weakest, right) for one, right in zip(scores, outcomes, strict=True) if one is not None]
+
+    def share(test: Callable[[Rated], bool]) -> Interval:
+        return wilson(sum(map(test, rated)), len(rated))
+
     return Watched(
         update=evaluation.update,
         rollouts=evaluation.rollouts,
-        solutions=count,
-        accuracy=wilson(int(right.sum()), count),
+        solutions=len(rated),
+        accuracy=share(lambda one: one.right),
         kind=kind,
         threshold=threshold,
-        step_return=figures.get("step_return"),
-        solution_return=figures.get("solution_return"),
-        promised=figures.get("promised"),
         baseline=begun,
-        gap=None if compared is None else compared.gap(scores, outcomes),
-        auc=figures.get("auc"),
-        brier=figures.get("brier"),
-        ece=figures.get("ece"),
+        gap=None if compared is None else compared.gap(returns, outcomes),
         wrong=len(wrong),
-        wrong_quantiles=_quantiles(wrong),
-        wrong_median=figures.get("wrong_median"),
-        quadrants=_crossed(marks, right, threshold),
-        probes={} if prm is None else _probes(rated, prm, marks, threshold, watch, seed),
-        steps=figures.get("steps"),
-        tokens=figures.get("tokens"),
-        tokens_a_step=figures.get("tokens_a_step"),
-        repetition=figures.get("repetition"),
-        cut=_share(rated, lambda one: one.cut),
-        blank=_share(rated, lambda one: not one.steps),
-        unparsed=_share(rated, lambda one: one.verdict is not None and one.verdict.correct is None),
-        unscored=None if prm is None else _share(rated, lambda one: one.refused is not None),
-        divergence=figures.get("divergence"),
-        examples=_examples(rated, marks, threshold, watch.examples),
+        wrong_quantiles=None if quantiles is None else tuple(map(float, quantiles)),
+        quadrants=None
+        if threshold is None or not read
+        else Quadrants.of([weakest >= threshold for weakest, _ in read], [right for _, right in read]),
+        probes={} if prm is None else _probes(rated, prm, scores, threshold, watch, seed),
+        cut=share(lambda one: one.cut),
+        blank=share(lambda one: not one.steps),
+        unparsed=share(lambda one: one.verdict is not None and one.verdict.correct is None),
+        unscored=None if prm is None else share(lambda one: one.refused is not None),
+        examples={} if cells is None else {cell: _shown(cell, cells[cell], watch.examples) for cell in CELLS},
+        **figures,  # type: ignore[arg-type]
     )
 
 
@@ -170,18 +168,18 @@ def aggregate_of(prm: PRM, watch: Watch) -> str:
     return check_aggregate(watch.aggregate or own, prm.score_kind)
 
 
-def _marks(
+def _scores(
     rated: Sequence[Rated], prm: PRM | None, implicit: Sequence[float] | None, watch: Watch
-) -> list[_Marks | None]:
+) -> list[_Scores | None]:
     if prm is None:
-        sums = [None] * len(rated) if implicit is None else list(implicit)
+        sums: Sequence[float | None] = implicit or [None] * len(rated)
         return [
-            None if total is None or not one.steps else _Marks(solution=total, weakest=total, mean=None)
+            None if total is None or not one.steps else _Scores(solution=total, weakest=total, mean=None)
             for one, total in zip(rated, sums, strict=True)
         ]
     how = aggregate_of(prm, watch)
     return [
-        _Marks(
+        _Scores(
             solution=aggregate(one.scores, how, kind=prm.score_kind),
             weakest=min(one.scores),
             mean=sum(one.scores) / len(one.scores),
@@ -192,54 +190,40 @@ def _marks(
     ]
 
 
-def _threshold(prm: PRM | None, implicit: Sequence[float] | None, watch: Watch) -> float | None:
-    if watch.threshold is not None:
-        return watch.threshold
-    if prm is not None:
-        return prm.default_threshold
-    return None if implicit is None else 0.0  # the sum at which the probability is a half
-
-
-def _figures(
+def _bootstrapped(
     rated: Sequence[Rated],
-    right: Floats,
-    marks: Sequence[_Marks | None],
+    scores: Sequence[_Scores | None],
+    columns: Mapping[str, Sequence[float | None] | None],
     divergence: Sequence[float] | None,
-    promises: Sequence[float | None] | None,
     kind: ScoreKind | None,
     watch: Watch,
     seed: int,
     *,
-    squash: bool,
+    implicit: bool,
 ) -> dict[str, Interval]:
-    """Everything that is a mean, a quantile or a rank over solutions, with its interval; what is not defined is left out."""
+    """Means, quantiles and ranks over solutions with their intervals, by the names of `Watched`; what is not defined is left out."""
     ones = np.ones(len(rated))
     steps = np.array([len(one.steps) for one in rated], dtype=np.float64)
     tokens = np.array([len(one.drawn.ids) for one in rated], dtype=np.float64)
-    there = (steps > 0).astype(np.float64)
-    said = np.array([repetition(one.drawn.text) for one in rated])
+    written = (steps > 0).astype(np.float64)
+    repeated = np.array([repetition(one.drawn.text) for one in rated])
     ratios: dict[str, tuple[Floats, Floats]] = {
         "steps": (steps, ones),
         "tokens": (tokens, ones),
-        "tokens_a_step": (tokens * there, steps),
-        "repetition": (said * there, there),
+        "tokens_a_step": (tokens * written, steps),
+        "repetition": (repeated * written, written),
     }
     if divergence is not None:
         ratios["divergence"] = (np.asarray(divergence, dtype=np.float64), tokens)
-    for name, values in (
-        ("step_return", [None if one is None else one.mean for one in marks]),
-        ("solution_return", [None if one is None else one.solution for one in marks]),
-        ("promised", promises or [None] * len(marks)),
-    ):
-        known = np.array([value is not None for value in values], dtype=np.float64)
+    for name, column in columns.items():
+        values = column or [None] * len(rated)
         filled = np.array([0.0 if value is None else value for value in values])
         if np.isfinite(filled).all():  # a sum of logits may be infinite, and has no mean then
-            ratios[name] = (filled, known)
-    read = np.array([one is not None for one in marks])
-    weakest = np.array([one.weakest for one in marks if one is not None])
-    probability = weakest if kind == "probability" else 1 / (1 + np.exp(-weakest)) if squash else None
-    labels = right[read]
-    bad = labels == 0
+            ratios[name] = (filled, np.array([value is not None for value in values], dtype=np.float64))
+    read = np.array([one is not None for one in scores])
+    weakest = np.array([one.weakest for one in scores if one is not None])
+    labels = np.array([one.right for one in rated], dtype=np.float64)[read]
+    probability = 1 / (1 + np.exp(-weakest)) if implicit else weakest if kind == "probability" else None
 
     def statistic(weights: Floats) -> Mapping[str, Floats]:
         found = {name: shares(weights @ top, weights @ below) for name, (top, below) in ratios.items()}
@@ -249,254 +233,121 @@ def _figures(
             if probability is not None:
                 found["brier"] = brier(probability, labels, scored)
                 found["ece"] = expected_calibration_error(probability, labels, scored, bins=watch.bins)
-            if bad.any():
-                found["wrong_median"] = weighted_quantiles(weakest[bad], scored[:, bad], (0.5,))[0]
+            if (wrong := labels == 0).any():
+                found["wrong_median"] = weighted_quantiles(weakest[wrong], scored[:, wrong], (0.5,))[0]
         return found
 
-    intervals = bootstrap(
-        statistic, [one.group for one in rated], resamples=watch.resamples, seed=seed % 2**63
-    )
+    groups = [one.group for one in rated]
+    intervals = bootstrap(statistic, groups, resamples=watch.resamples, seed=seed % 2**63)
     return {name: one for name, one in intervals.items() if one.value is not None}
-
-
-def _share(rated: Sequence[Rated], test: Callable[[Rated], bool]) -> Interval:
-    return wilson(sum(map(test, rated)), len(rated))
-
-
-def _quantiles(values: Sequence[float]) -> tuple[float, ...] | None:
-    if not values:
-        return None
-    found = weighted_quantiles(np.array(values), np.ones((1, len(values))), LEVELS)
-    return tuple(float(value) for value in found[:, 0])
-
-
-def _crossed(marks: Sequence[_Marks | None], right: Floats, threshold: float | None) -> Quadrants | None:
-    if threshold is None:
-        return None
-    known = [
-        (one.weakest >= threshold, bool(ok)) for one, ok in zip(marks, right, strict=True) if one is not None
-    ]
-    return quadrants([good for good, _ in known], [ok for _, ok in known]) if known else None
 
 
 def _probes(
     rated: Sequence[Rated],
     prm: PRM,
-    marks: Sequence[_Marks | None],
+    scores: Sequence[_Scores | None],
     threshold: float | None,
     watch: Watch,
     seed: int,
-) -> dict[Probe, Probed]:
+) -> dict[Probe, ProbeScores]:
     """Probes made of solutions that are evenly spread over those that the PRM could read."""
-    there = [
-        (Solution(problem=one.problem, steps=one.steps), mark)
-        for one, mark in zip(rated, marks, strict=True)
-        if mark is not None
+    pool = [
+        (Solution(problem=one.problem, steps=one.steps), score.solution)
+        for one, score in zip(rated, scores, strict=True)
+        if score is not None
     ]
     if not watch.probes:
         return {}
-    count = min(watch.probes, len(there))
-    chosen = [at * len(there) // count for at in range(count)]
+    count = min(watch.probes, len(pool))
     how = aggregate_of(prm, watch)
-    found: dict[Probe, Probed] = {}
+    found: dict[Probe, ProbeScores] = {}
     for kind in PROBES:
-        made: list[tuple[Solution, _Marks]] = []
-        for at in chosen:
-            solution, mark = there[at]
-            other = _other(there, at)
+        made: list[tuple[Solution, float]] = []
+        for at in (at * len(pool) // count for at in range(count)):
+            solution, original = pool[at]
+            # The next solution of another problem, if there is one.
+            others = (pool[(at + away) % len(pool)][0] for away in range(1, len(pool)))
+            other = next((one for one in others if one.problem.text != solution.problem.text), None)
             if kind == "irrelevant" and other is None:
                 continue
             fake = probe(solution, other or solution, kind, seed=seed + at)
             if fake is not None:
-                made.append((fake, mark))
-        scores, weakest, above, refused = [], [], 0, 0
+                made.append((fake, original))
+        totals, weakest, above = [], [], 0
         results = prm.score_many([fake for fake, _ in made], keep_going=True)
-        for (_, mark), result in zip(made, results, strict=True):
+        for (_, original), result in zip(made, results, strict=True):
             if isinstance(result, Refusal) or None in result.scores:
-                refused += 1
                 continue
             known = [score for score in result.scores if score is not None]
-            scores.append(aggregate(known, how, kind=prm.score_kind))
+            totals.append(aggregate(known, how, kind=prm.score_kind))
             weakest.append(min(known))
-            above += scores[-1] > mark.solution
+            above += totals[-1] > original
         passed = None if threshold is None else sum(score >= threshold for score in weakest)
-        found[kind] = Probed(
-            count=len(scores),
-            refused=refused,
-            score=_mean(scores, watch, seed),
-            passed=wilson(passed, len(scores)) if scores and passed is not None else None,
-            above=wilson(above, len(scores)) if scores else None,
+        found[kind] = ProbeScores(
+            count=len(totals),
+            refused=len(made) - len(totals),
+            score=_mean(totals, watch, seed),
+            passed=wilson(passed, len(totals)) if totals and passed is not None else None,
+            above=wilson(above, len(totals)) if totals else None,
         )
     return found
-
-
-def _other(there: Sequence[tuple[Solution, _Marks]], at: int) -> Solution | None:
-    """The next solution of another problem; None where there is only one problem."""
-    own = there[at][0].problem.text
-    return next(
-        (
-            one
-            for one, _ in (there[(at + away) % len(there)] for away in range(1, len(there)))
-            if one.problem.text != own
-        ),
-        None,
-    )
 
 
 def _mean(values: Sequence[float], watch: Watch, seed: int) -> Interval | None:
     column = np.array(values)
     if not len(column) or not np.isfinite(column).all():
         return None
-    found = bootstrap(
-        lambda weights: {"mean": shares(weights @ column, weights.sum(1))},
-        range(len(column)),
-        resamples=watch.resamples,
-        seed=seed % 2**63,
-    )
-    return found["mean"]
+
+    def statistic(weights: Floats) -> Mapping[str, Floats]:
+        return {"mean": shares(weights @ column, weights.sum(1))}
+
+    return bootstrap(statistic, range(len(column)), resamples=watch.resamples, seed=seed % 2**63)["mean"]
 
 
-def _examples(
-    rated: Sequence[Rated], marks: Sequence[_Marks | None], threshold: float | None, count: int
-) -> dict[Cell, tuple[Kept, ...]]:
-    """Of each cell, the solutions that say most: of `slipped` those that the PRM likes best, of the others those that it likes least."""
-    if threshold is None:
-        return {}
+def _cells(
+    rated: Sequence[Rated], scores: Sequence[_Scores | None], threshold: float
+) -> dict[Cell, list[tuple[float, Rated]]]:
     cells: dict[Cell, list[tuple[float, Rated]]] = {cell: [] for cell in CELLS}
-    for one, mark in zip(rated, marks, strict=True):
-        if mark is not None:
-            good = mark.weakest >= threshold
+    for one, score in zip(rated, scores, strict=True):
+        if score is not None:
+            good = score.weakest >= threshold
             cell: Cell = ("both" if one.right else "slipped") if good else "lucky" if one.right else "neither"
-            cells[cell].append((mark.weakest, one))
-    return {
-        cell: tuple(
-            _kept(one)
-            for _, one in sorted(found, key=lambda pair: pair[0], reverse=cell == "slipped")[:count]
+            cells[cell].append((score.weakest, one))
+    return cells
+
+
+def _shown(cell: Cell, members: Sequence[tuple[float, Rated]], count: int) -> tuple[ShownSolution, ...]:
+    """Of `slipped` the solutions that the PRM likes best, of the other cells those that it likes least."""
+    ordered = sorted(members, key=lambda pair: pair[0], reverse=cell == "slipped")
+    return tuple(
+        ShownSolution(
+            problem=one.problem.text,
+            id=one.problem.id,
+            reference=one.problem.answer,
+            steps=tuple(step.text for step in one.steps),
+            scores=one.scores,
+            right=one.right,
+            answer=None if one.verdict is None else one.verdict.answer,
         )
-        for cell, found in cells.items()
-    }
-
-
-def _kept(one: Rated) -> Kept:
-    return Kept(
-        problem=one.problem.text,
-        id=one.problem.id,
-        reference=one.problem.answer,
-        steps=tuple(step.text for step in one.steps),
-        scores=one.scores,
-        right=one.right,
-        answer=None if one.verdict is None else one.verdict.answer,
+        for _, one in ordered[:count]
     )
-
-
-MONITOR_FILE, HISTORY_FILE, BEST = "monitor.jsonl", "history.jsonl", "best"
-_EARLIER = ("returned", "verified")
-"""Fields that lines of earlier versions have."""
-TOKEN_BUDGET = 8192
-"""Padded tokens a forward pass of the divergence."""
-
-
-@final
-class Lines:
-    """JSON lines, each with the number of an update. A resumed run goes on in the same file; what is done again replaces its lines.
-
-    Args:
-        file: where; its folder is made.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        file.parent.mkdir(parents=True, exist_ok=True)
-        self.rows: list[dict[str, Any]] = read_lines(file)
-        self._whole = self._ends_well() if file.is_file() else False
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Write a line; those of its update and of later ones go."""
-        self.keep(int(row["update"]) - 1)
-        self.rows.append(dict(row))
-        with self.file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-    def keep(self, last: int) -> None:
-        """Drop the lines of updates after `last`."""
-        kept = [row for row in self.rows if row["update"] <= last]
-        if self._whole and len(kept) == len(self.rows):
-            return
-        self.rows, self._whole = kept, True
-        temporary = self.file.with_suffix(".part")
-        temporary.write_text(
-            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept), encoding="utf-8"
-        )
-        temporary.replace(self.file)
-
-    def _ends_well(self) -> bool:
-        """Whether there is nothing behind the lines that were read: a kill leaves half a line."""
-        text = self.file.read_bytes()
-        return text.count(b"\n") == len(self.rows) and (not text or text.endswith(b"\n"))
-
-
-def read_lines(file: Path) -> list[dict[str, Any]]:
-    """The lines of a file; a last one that was cut off by a kill is left out, and a file that is not there has none.
-
-    Raises:
-        InputError: a line that is no JSON, and others behind it: no kill leaves that.
-    """
-    if not file.is_file():
-        return []
-    # Bytes: a kill may cut a character in two.
-    rows, lines = [], file.read_bytes().split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        try:
-            rows.append(json.loads(line.decode()))
-        except ValueError as error:
-            if any(map(bytes.strip, lines[number:])):
-                raise InputError(
-                    f"not JSON: {error}; expected a line that a run wrote", where=f"{file}:{number}"
-                ) from None
-            break
-    return rows
-
-
-@final
-class History:
-    """Every update's figures as a line of `history.jsonl`.
-
-    Args:
-        folder: of the run.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.lines = Lines(folder / HISTORY_FILE)
-
-    def updated(self, update: Update) -> None:
-        """Write its line."""
-        self.lines.add({"update": update.number, "rollouts": update.rollouts, **update.figures})
-
-    def evaluated(self, evaluation: Evaluation) -> bool:
-        """Nothing: the monitor writes those."""
-        return False
 
 
 @final
 class Monitor:
     """A listener that measures every evaluation for signs of reward hacking.
 
-    It writes a `Watched` a line to `monitor.jsonl` and keeps the checkpoint with the best held-out accuracy (of equals the earlier) in the folder `best`;
-    from the first alarm on that stays as it is. A resumed run goes on from the lines of the earlier evaluations.
+    It writes a `Watched` a line to `monitor.jsonl` and every update's figures to `history.jsonl`, and keeps the checkpoint with the best
+    held-out accuracy (of equals the earlier) in the folder `best`; from the first alarm on that stays as it is.
 
     Args:
-        actor: the policy in training.
-        folder: of the run.
+        folder: of the run; the lines of an interrupted one are continued.
         prm: what scores the steps; None: nothing is known of a return.
-        implicit: where there is no PRM: the online implicit PRM. It learns while the policy moves, so its return has no fixed scale, promises nothing and raises no alarm.
-        watch: how.
-        seed: of bootstraps and probes.
-        stop_on_hack: end the run at an alarm.
+        implicit: without a PRM, the online implicit one. Its return has no fixed scale, promises nothing and raises no alarm.
 
     Raises:
-        UsageError: an aggregate that has no mean, or a threshold that no score can have (`watching.check_watch`).
-        ScoreKindError: an aggregate that means nothing for the PRM's scores.
-        InputError: a line of an earlier run that is no `Watched`, or is of a version with another alarm.
+        UsageError, ScoreKindError: as `check_watch`.
+        InputError: a line of an earlier run that is no `Watched`.
     """
 
     def __init__(
@@ -514,12 +365,8 @@ class Monitor:
             check_watch(prm, watch)
         self.actor, self.folder, self.prm, self.implicit = actor, folder, prm, implicit
         self.watch, self.seed, self.stop_on_hack = watch, seed, stop_on_hack
+        self.history = Lines(folder / HISTORY_FILE)
         self._lines = Lines(folder / MONITOR_FILE)
-        if prm is not None and any(map(_is_earlier, self._lines.rows)):
-            raise InputError(
-                f"{self._lines.file} is of an earlier version of stepmark, which drew the alarm from other figures: this run cannot be gone on with. "
-                "Begin it in another folder"
-            )
         self.rows: list[Watched] = read_watched(self._lines.file)
         self._rebased = False
 
@@ -530,40 +377,45 @@ class Monitor:
 
     @property
     def best(self) -> Watched | None:
-        """The evaluation of the checkpoint that is kept as the best one; None before the first."""
-        return next((row for row in reversed(self.rows) if row.best), None)
+        """The evaluation of the best checkpoint; None before the first."""
+        return best_of(self.rows)
 
     def rebase(self) -> None:
-        """Say that the PRM was replaced: its promises are fitted and compared from the next evaluation on, no more with earlier ones."""
+        """The PRM was replaced: its promises are fitted and compared from the next evaluation on."""
         self._rebased = True
 
     def keep(self, last: int) -> None:
-        """Forget evaluations after update `last`, which the run did not come to save."""
+        """Forget what came after update `last`, which the run did not come to save."""
+        self.history.keep(last)
         self._lines.keep(last)
         self.rows = [row for row in self.rows if row.update <= last]
 
     def updated(self, update: Update) -> None:
-        """Nothing: updates are the history's."""
+        """Write the update's line."""
+        self.history.add({"update": update.number, "rollouts": update.rollouts, **update.figures})
 
     def evaluated(self, evaluation: Evaluation) -> bool:
         """Measure, write, keep the checkpoint if it is the best one; True at an alarm with `stop_on_hack`."""
         self.rows = [row for row in self.rows if row.update < evaluation.update]
+        # Compared since the last replacement of the PRM.
+        start = max((at for at, row in enumerate(self.rows) if row.rebased), default=0)
+        since = [] if self._rebased else self.rows[start:]
         found = watched(
             evaluation,
             prm=self.prm,
             implicit=self._sums(evaluation.rated),
             divergence=self._divergence(evaluation.rated),
-            baseline=None if self._rebased else _baseline(self.rows),
+            baseline=next((row.baseline for row in since if row.baseline is not None), None),
             watch=self.watch,
             seed=self.seed,
         )
-        found = replace(found, rebased=self._rebased)
+        cusum = self.watch.cusum.path([*(row.gap for row in since), found.gap])[-1]
+        alarm = cusum is not None and cusum > self.watch.cusum.alarm_above
+        alarmed = found.update if self.alarmed is None and alarm else self.alarmed
+        found = replace(found, rebased=self._rebased, cusum=cusum, alarmed=alarmed)
         self._rebased = False
-        found = replace(found, cusum=_cusum([*self.rows, found], self.watch))
-        alarm = found.cusum is not None and found.cusum > self.watch.cusum.alarm_above
-        found = replace(found, alarmed=found.update if self.alarmed is None and alarm else self.alarmed)
-        best = max((_monitor_share(row) for row in self.rows if row.best), default=-1.0)
-        if found.alarmed is None and _monitor_share(found) > best:
+        highest = max((row.accuracy.value or 0.0 for row in self.rows if row.best), default=-1.0)
+        if alarmed is None and (found.accuracy.value or 0.0) > highest:
             found = replace(found, best=True)
             # Before the line: a kill between them does the evaluation again, and writes both.
             self._keep_best()
@@ -572,11 +424,8 @@ class Monitor:
         return alarm and self.stop_on_hack
 
     def _keep_best(self) -> None:
-        folder, draft, old = (
-            self.folder / BEST,
-            self.folder / f"{BEST}.part",
-            self.folder / f"{BEST}.old",
-        )
+        folder = self.folder / BEST
+        draft, old = (folder.with_name(f"{BEST}.{ending}") for ending in ("part", "old"))
         for leftover in (draft, old):
             shutil.rmtree(leftover, ignore_errors=True)
         with quiet_loading():
@@ -606,45 +455,18 @@ class Monitor:
         return [float(value) for value in self.implicit.rewards(rows).sum(-1).tolist()]
 
 
+def best_of(rows: Sequence[Watched]) -> Watched | None:
+    """The evaluation of the best checkpoint; None before the first."""
+    return next((row for row in reversed(rows) if row.best), None)
+
+
 def read_watched(file: Path) -> list[Watched]:
     """The evaluations in a `monitor.jsonl`.
-
-    Lines of versions that drew the alarm from the return's rise less the accuracy's are read without that sum, which is not comparable; that there was an alarm
-    is kept.
 
     Raises:
         InputError: a line that is none; the error names it and the field.
     """
     return [
-        read_record(Watched, _present(row), where=f"{file}:{number}")
+        read_record(Watched, row, where=f"{file}:{number}")
         for number, row in enumerate(read_lines(file), start=1)
     ]
-
-
-def _is_earlier(row: Mapping[str, Any]) -> bool:
-    return all(name in row for name in _EARLIER)
-
-
-def _present(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not _is_earlier(row):
-        return row
-    return {name: value for name, value in row.items() if name not in _EARLIER} | {"cusum": None}
-
-
-def _monitor_share(row: Watched) -> float:
-    assert row.accuracy.value is not None  # an evaluation has solutions
-    return row.accuracy.value
-
-
-def _since(rows: Sequence[Watched]) -> Sequence[Watched]:
-    """Those from the last replacement of the PRM on."""
-    return rows[max((at for at, row in enumerate(rows) if row.rebased), default=0) :]
-
-
-def _baseline(rows: Sequence[Watched]) -> Baseline | None:
-    return next((row.baseline for row in _since(rows) if row.baseline is not None), None)
-
-
-def _cusum(rows: Sequence[Watched], watch: Watch) -> float | None:
-    """The cumulative sum at the last row."""
-    return watch.cusum.path([row.gap for row in _since(rows)])[-1]

@@ -6,18 +6,15 @@ to time, its steps are labelled afresh (Wang et al. 2024, Math-Shepherd: the sha
 
 from __future__ import annotations
 
-import hashlib
 import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from stepmark.batching import Write
 from stepmark.errors import CheckpointError, UsageError
@@ -40,29 +37,29 @@ from stepmark.models.spec import Layout, LinearHead, MlpHead, ScoringSpec
 from stepmark.problems.answers import Verifier
 from stepmark.problems.answers import answerers as verifying
 from stepmark.records import Problem, Refusal, Solution, StepScores, read_record, to_data
-from stepmark.rl.actor import Actor, Padded, passes, rows_of
-from stepmark.rl.monitor import Lines, Monitor
+from stepmark.rl.actor import Actor
+from stepmark.rl.monitor import Monitor
 from stepmark.rl.rewarding import judge
-from stepmark.rl.settings import Implicit, Refitting
+from stepmark.rl.settings import Refitting
 from stepmark.rl.settings import Training as PolicyTraining
-from stepmark.rl.trainer import Evaluation, Update
+from stepmark.rl.trainer import Evaluation, Update, seed_of
 from stepmark.sampling import Sampling, prompt_of
+from stepmark.settings import settings
 from stepmark.solutions.interchange import LabelledRow
-from stepmark.training.examples import Example, LabelRules, Target, examples
+from stepmark.training.checkpoint import head_names
+from stepmark.training.examples import Example, LabelRules, examples
 from stepmark.training.measure import takes_a_map
 from stepmark.training.net import Net
-from stepmark.training.objectives.base import StepObjective
+from stepmark.training.objectives.families import OnHead
+from stepmark.training.objectives.steps import SoftLabels
 from stepmark.training.recipe import Recipe, run_recipe
 from stepmark.training.settings import Training
+from stepmark.training.state import Lines
 
 
 @final
 class RefittedPRM(Grader):
-    """A PRM whose place another can take. It keeps its name, by which a run is known.
-
-    Args:
-        prm: the first.
-    """
+    """A PRM whose place another can take. It keeps its name, by which a run is known."""
 
     def __init__(self, prm: PRM) -> None:
         self.name, self.score_kind, self._before = prm.name, prm.score_kind, Ledger()
@@ -79,7 +76,8 @@ class RefittedPRM(Grader):
     @property
     def ledger(self) -> Ledger:  # type: ignore[override]
         """What all of them together have cost."""
-        return _sum(self._before, self._prm.ledger)
+        before, now = asdict(self._before), asdict(self._prm.ledger)
+        return Ledger(**{name: before[name] + now[name] for name in before})
 
     def replace(self, prm: PRM) -> None:
         """Put another in its place.
@@ -103,18 +101,6 @@ class RefittedPRM(Grader):
     ) -> Iterator[StepScores | Refusal]:
         """As `PRM.score_many`, by the one that is present when it is called."""
         return self._prm.score_many(solutions, keep_going=keep_going)
-
-
-def _sum(a: Ledger, b: Ledger) -> Ledger:
-    return Ledger(
-        solutions=a.solutions + b.solutions,
-        steps=a.steps + b.steps,
-        tokens_in=a.tokens_in + b.tokens_in,
-        tokens_distinct=a.tokens_distinct + b.tokens_distinct,
-        tokens_computed=a.tokens_computed + b.tokens_computed,
-        tokens_again=a.tokens_again + b.tokens_again,
-        tokens_written=a.tokens_written + b.tokens_written,
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,16 +133,23 @@ class Refitted:
     """The new one's: by how much the rewards' level moves."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Further(StepObjective):
-    """Binary cross-entropy against the share of rollouts (Wang et al. 2024, Math-Shepherd, equation 4), from a checkpoint's own head and in its own layout."""
+@settings
+class Further(OnHead):
+    """Soft labels (Wang et al. 2024, Math-Shepherd, equation 4) on a checkpoint's own head and in its own layout."""
 
+    name: ClassVar[str] = "further"
     there: ScoringSpec
     """How the checkpoint is read."""
     folder: Path
-    """Where its head is; of an adapter, `training.trainer.warm_start` puts the head in its place."""
+    """Where its head is; an adapter's is put in its place by `training.trainer.warm_start`."""
     adapter: bool
-    name: ClassVar[str] = "further"
+
+    @property
+    def target(self) -> ScoringSpec:
+        """As the checkpoint is read; its calibration is made anew."""
+        return replace(
+            self.there, family="stepmark", readout=replace(self.there.readout, scale=1.0, shift=0.0)
+        )
 
     @property
     def marked(self) -> bool:
@@ -164,70 +157,25 @@ class Further(StepObjective):
         return False
 
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
-        """As the checkpoint is read; its calibration is made anew."""
-        return replace(
-            self.there,
-            family="stepmark",
-            readout=replace(self.there.readout, scale=1.0, shift=0.0),
-            architectures=(),
-            settings=(),
-            tensors=(),
-            checkpoints=(),
-        )
+        """In the checkpoint's own layout."""
+        return OnHead.spec(self, self.there.layout, base)
 
     def head(self, net: Net) -> torch.nn.Module:
         """The checkpoint's."""
-        form = self.there.readout.head
-        single = self.there.readout.activation == "sigmoid"
-        if isinstance(form, LinearHead):
-            made: torch.nn.Module = torch.nn.Linear(
-                net.hidden_size, 1 if single else 2, bias=form.bias is not None
-            )
-            places = {"weight": form.weight, "bias": form.bias}
-        else:
-            assert isinstance(form, MlpHead), "refused by `recipe_of`"
-            names = [f"{layer}.{part}" for layer in (0, 2) for part in ("weight", "bias")]
-            places = {name: f"{form.prefix}.{name}" for name in names}
-            made = torch.nn.Sequential(
-                torch.nn.Linear(net.hidden_size, net.hidden_size),
-                torch.nn.ReLU(),
-                torch.nn.Linear(net.hidden_size, 2),
-            )
-        for parameter in made.parameters():
-            torch.nn.init.zeros_(parameter)
-        if not self.adapter:
-            self._fill(made, places)
-        return made
-
-    def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
-        """Binary cross-entropy against the share."""
-        shares = torch.tensor([t.value for t in targets], dtype=logits.dtype, device=logits.device)
-        return F.binary_cross_entropy_with_logits(self._logit(logits), shares, reduction="none")
-
-    def score_of(self, logits: Tensor) -> Tensor:
-        """P(right)."""
-        return torch.sigmoid(self._logit(logits))
-
-    def _logit(self, logits: Tensor) -> Tensor:
-        readout = self.there.readout
-        if readout.activation == "sigmoid":
-            return logits[:, 0]
-        # The softmax of two is the sigmoid of their difference.
-        return logits[:, readout.good] - logits[:, 1 - readout.good]
-
-    def _fill(self, made: torch.nn.Module, places: dict[str, str | None]) -> None:
-        tensors = Tensors(self.folder)
-        readout = self.there.readout
+        made, tensors, readout = OnHead.head(self, net), Tensors(self.folder), self.there.readout
+        if self.adapter:
+            return made
         check_head(readout.head, tensors.facts, folder=self.folder, hidden=None, classes=readout.classes)
+        net.set_head(made)
+        names = head_names(net)
         for inner, parameter in made.named_parameters():
-            outer = places[inner]
-            assert outer is not None, "made without one"
-            given = tensors.get(outer)
+            given = tensors.get(names[inner])
             if given.shape != parameter.shape:
                 raise CheckpointError(
-                    f"{self.folder}: {outer} has the shape {tuple(given.shape)}, and a head that is trained further {tuple(parameter.shape)}"
+                    f"{self.folder}: {names[inner]} has the shape {tuple(given.shape)}, and a head that is trained further {tuple(parameter.shape)}"
                 )
             parameter.data.copy_(given)
+        return made
 
 
 def recipe_of(
@@ -242,25 +190,21 @@ def recipe_of(
     device: str,
     seed: int,
 ) -> Recipe:
-    """How to train a PRM on from where it is.
+    """How to train a PRM further.
 
-    An adapter (as "default" is) goes on as an adapter over the same base, with its own rank; of a whole checkpoint all weights are trained, or adapters that
-    are merged into what is written.
+    An adapter (as "default" is) stays one over the same base, with its own rank; of a whole checkpoint all weights are trained, or adapters
+    that are merged into what is written.
 
     Args:
         place: "default", a checkpoint's folder, or a hub name.
-        family: how it is read; None tells it from the checkpoint.
-        rank: of LoRA over a whole checkpoint; None trains all weights. Of an adapter it is the adapter's, whatever is given here.
-        learning_rate: None: `Training`'s.
-        epochs: over the rows.
+        family: how it is read; None: as the checkpoint says.
+        rank: of LoRA over a whole checkpoint; None trains all weights. An adapter keeps its own.
+        learning_rate, epochs, dtype, device, seed: as in `Training`.
         token_budget: distinct tokens a forward pass; longer rows are left out and counted.
-        dtype: as `Training.dtype`.
-        device: as `Training.device`.
-        seed: of the order.
 
     Raises:
-        UsageError: a PRM that cannot be trained on: one behind a server, a factory's, a generative or an implicit one, one with another head than a linear
-            one or a multilayer perceptron with a score of right or wrong.
+        UsageError: a PRM that cannot be trained: behind a server, a factory's, generative, implicit, or with another head than a linear one or a
+            multilayer perceptron with a score of right or wrong.
         CheckpointError: no such checkpoint.
     """
     folder, spec = _read(place, family)
@@ -275,7 +219,7 @@ def recipe_of(
     lora = {} if rank is None else {"lora_rank": rank, "lora_alpha": scale}
     return Recipe(
         base=base,
-        objective=Further(there=spec, folder=folder, adapter=adapter),
+        objective=Further(objective=SoftLabels(), there=spec, folder=folder, adapter=adapter),
         training=Training(
             full=rank is None,
             **lora,  # type: ignore[arg-type]
@@ -327,21 +271,16 @@ Fit = Callable[[Sequence[LabelledRow], Sequence[LabelledRow], str, Path], PRM]
 class Refit:
     """A listener that fits the PRM anew every so many updates.
 
-    Fresh completions are labelled by rollouts of the policy as it is, the PRM is trained on some of them, and takes the old one's place if its AUC on the
-    others is not worse. The same run gives the same refits, and a resumed one goes on with the PRM of its saved state.
+    Fresh completions are labelled by rollouts of the policy as it is, the PRM is trained on some of them, and takes the old one's place if
+    its AUC on the others is not worse. The same run gives the same refits, and a resumed one goes on with the PRM of its saved state.
 
     Args:
-        actor: the policy in training.
         prm: what the trainer and the monitor score with.
         place: of the first PRM: "default", a checkpoint's folder, or a hub name.
         problems: with reference answers: those that the policy learns on.
-        verifier: says what is right.
-        settings: of the run.
         folder: of the run; where its state is saved.
         how: see `Refitting`.
-        monitor: records replacements.
-        family: how the PRM is read; None tells it from the checkpoint.
-        device: of the PRM.
+        family: how the PRM is read; None: as the checkpoint says.
         dtype: of the PRM: "auto", "float32", "bfloat16".
         fit: trains; None: `training.recipe`, from the present PRM's weights.
 
@@ -374,7 +313,9 @@ class Refit:
         if fit is None:
             self._recipe(place)  # what cannot be trained on is refused now, and not after the first updates
         self._fit = fit or self._train
-        order = random.Random(self._seed("held out", 0)).sample(range(len(problems)), len(problems))
+        order = random.Random(seed_of(settings, "refit held out", 0)).sample(
+            range(len(problems)), len(problems)
+        )
         self._held = [problems[n] for n in sorted(order[: how.held_out])]
         # The same text twice would be on both sides.
         texts = {problem.text for problem in self._held}
@@ -391,7 +332,7 @@ class Refit:
             read_record(Refitted, row, where=f"{self._lines.file}:{number}")
             for number, row in enumerate(self._lines.rows, start=1)
         ]
-        last = self._in_force(self.rows)
+        last = _in_force(self.rows)
         if last is not None and last.folder is not None:
             prm.replace(self._load(folder / last.folder))
             if monitor is not None and not any(last.update <= row.update <= saved for row in monitor.rows):
@@ -414,47 +355,51 @@ class Refit:
         return False
 
     def _refit(self, number: int) -> Refitted:
-        dice = random.Random(self._seed("problems", number))
+        dice = random.Random(seed_of(self.settings, "refit problems", number))
         chosen = dice.sample(self._pool, min(self.how.problems, len(self._pool)))
         training, cost, refused = self._labelled(chosen, number)
         held, more, refused_too = self._labelled(self._held, number)
-        told, asked = examples(training, _RULES), examples(held, _RULES)
-        before = _scores(self.prm, asked)
-        place = self._in_force(self.rows)
+        learnt, asked = examples(training, _RULES), examples(held, _RULES)
+        before = after = _scores(self.prm, asked)
         new: PRM | None = None
         folder = self.folder / REFIT_FOLDER / f"{number:06d}"
-        why = _cannot(told, asked, before)
-        if why is None:
+        read = [one for one, scores in zip(asked, before, strict=True) if scores is not None]
+        why = ""
+        if not _labels(learnt):
+            why = "no step of the fresh solutions has a label"
+        elif len({right for _, _, right in _sides(read)}) < 2:
+            why = "all held-out steps are right or all are wrong: no AUC"
+        else:
             for leftover in (folder, folder.with_name(f"{folder.name}.run")):
                 shutil.rmtree(leftover, ignore_errors=True)
             folder.parent.mkdir(parents=True, exist_ok=True)
-            there = self.place if place is None or place.folder is None else str(self.folder / place.folder)
-            new = self._fit(training, held, there, folder)
+            last = _in_force(self.rows)
+            place = self.place if last is None or last.folder is None else str(self.folder / last.folder)
+            new = self._fit(training, held, place, folder)
             after = _scores(new, asked)
-        else:
-            after = before
         both = [n for n, pair in enumerate(zip(before, after, strict=True)) if None not in pair]
-        auc = _compared([asked[n] for n in both], *([s[n] or () for n in both] for s in (before, after)))
-        better = new is not None and auc is not None and auc.value is not None and auc.value >= 0
+        auc = None
         if new is not None:
-            why = "its AUC is not worse" if better else "its AUC is worse, or not known"
-            if better:
-                self.prm.replace(new)
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
-        assert why is not None
+            auc = _compared([asked[n] for n in both], *([s[n] or () for n in both] for s in (before, after)))
+        better = auc is not None and auc.value is not None and auc.value >= 0
+        if new is not None and better:
+            why = "its AUC is not worse"
+            self.prm.replace(new)
+        elif new is not None:
+            why = "its AUC is worse, or not known"
+            shutil.rmtree(folder, ignore_errors=True)
         return Refitted(
             update=number,
             replaced=better,
             why=why,
             folder=f"{REFIT_FOLDER}/{folder.name}" if better else None,
-            solutions=len(told),
-            steps=_labels(told),
+            solutions=len(learnt),
+            steps=_labels(learnt),
             held_out_solutions=len(both),
             held_out_steps=_labels([asked[n] for n in both]),
             refused=refused + refused_too + len(asked) - len(both),
             rollouts=cost + more,
-            auc=auc if new is not None else None,
+            auc=auc,
             before=_mean([before[n] for n in both]),
             after=_mean([after[n] for n in both]) if new is not None else None,
         )
@@ -470,7 +415,7 @@ class Refit:
                     n=self.how.completions,
                     temperature=settings.temperature,
                     max_tokens=settings.max_tokens,
-                    seed=self._seed("completions", number),
+                    seed=seed_of(settings, "refit completions", number),
                     first=0,
                 )
                 for problem in problems
@@ -492,7 +437,7 @@ class Refit:
             how=Rollouts(
                 temperature=settings.temperature,
                 max_tokens=settings.max_tokens,
-                seed=self._seed("rollouts", number),
+                seed=seed_of(settings, "refit rollouts", number),
                 prompt=settings.prompt,
                 instruction=settings.instruction,
             ),
@@ -543,20 +488,18 @@ class Refit:
     def _load(self, folder: Path) -> PRM:
         return load_prm(str(folder), device=self._device, dtype=self._dtype)
 
-    def _in_force(self, rows: Sequence[Refitted]) -> Refitted | None:
-        return next((row for row in reversed(rows) if row.replaced), None)
-
     def _tidy(self) -> None:
         """Delete the PRMs that neither this run nor one that goes on from the saved state reads."""
         saved = saved_updates(self.folder)
-        needed = self._in_force([row for row in self.rows if row.update <= saved])
+        needed = _in_force([row for row in self.rows if row.update <= saved])
         for row in self.rows:
             if needed is not None and row.update < needed.update and row.folder is not None:
                 shutil.rmtree(self.folder / row.folder, ignore_errors=True)
 
-    def _seed(self, what: str, number: int) -> int:
-        text = f"{self.settings.seed} refit {what} {number}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
+
+def _in_force(rows: Sequence[Refitted]) -> Refitted | None:
+    """The refit whose PRM scores; None where it is the first one's."""
+    return next((row for row in reversed(rows) if row.replaced), None)
 
 
 def saved_updates(folder: Path) -> int:
@@ -589,18 +532,6 @@ def _sides(asked: Sequence[Example]) -> list[tuple[int, int, bool]]:
     ]
 
 
-def _cannot(
-    told: Sequence[Example], asked: Sequence[Example], before: Sequence[tuple[float, ...] | None]
-) -> str | None:
-    """Why nothing can be trained or compared; None where it can."""
-    if not _labels(told):
-        return "no step of the fresh solutions has a label"
-    read = [one for one, scores in zip(asked, before, strict=True) if scores is not None]
-    if len({right for _, _, right in _sides(read)}) < 2:
-        return "all held-out steps are right or all are wrong: no AUC"
-    return None
-
-
 def _compared(
     asked: Sequence[Example], before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]
 ) -> Difference | None:
@@ -624,95 +555,3 @@ def _labels(known: Sequence[Example]) -> int:
 def _mean(scores: Sequence[Sequence[float] | None]) -> float | None:
     values = [value for one in scores if one is not None for value in one]
     return sum(values) / len(values) if values else None
-
-
-_SETTINGS = Implicit()
-
-
-@final
-class OnlineImplicit:
-    """Rewards tokens by a log-ratio of two models and fits one of them to outcomes, on the policy's own tokens.
-
-    The order is PRIME's "after": a batch is rewarded by what was learnt from the ones before it, then learnt from. The cross-entropy is
-    `BCE(sigmoid(beta * sum over tokens of log pi_phi / pi_ref), outcome)` (equation 3).
-
-    Args:
-        model: pi_phi, with what it began as beside it: an `Actor` with `reference=True` and the policy's tokenizer; as a rule the same checkpoint.
-        settings: how.
-        token_budget: padded tokens a forward pass.
-
-    Raises:
-        UsageError: the model keeps no reference.
-    """
-
-    def __init__(self, model: Actor, settings: Implicit = _SETTINGS, *, token_budget: int = 8192) -> None:
-        if not model.has_reference:
-            raise UsageError("an implicit PRM is a ratio to a reference: make its actor with reference=True")
-        self.model, self.settings, self._token_budget = model, settings, token_budget
-        self._began = model.identity  # now, for it is not known after the first step
-        self.optimizer = torch.optim.AdamW(
-            model.trained(), lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
-        )
-
-    @torch.no_grad()
-    def rewards(self, rows: Padded) -> Tensor:
-        """(B, T): `beta * (log pi_phi - log pi_ref)` of each token, 0 where masked."""
-        out = torch.zeros(rows.mask.shape, device=rows.mask.device)
-        for part in self._passes(rows):
-            chosen = rows_of(rows, part)
-            ratio = self.model.logprobs(chosen)[0] - self.model.reference_logprobs(chosen)
-            out[part] = self.settings.beta * ratio
-        return out
-
-    def learn(self, rows: Padded, outcomes: Tensor) -> dict[str, float]:
-        """One optimizer step on the batch's cross-entropy.
-
-        Returns:
-            `implicit_loss`; `implicit_right`, the share of completions whose summed reward has the sign of their outcome.
-
-        Raises:
-            CheckpointError: the gradient is not finite.
-        """
-        self.optimizer.zero_grad(set_to_none=True)
-        count, total, right = len(outcomes), 0.0, 0
-        for part in self._passes(rows):
-            chosen = rows_of(rows, part)
-            ratio = self.model.logprobs(chosen)[0] - self.model.reference_logprobs(chosen)
-            logits = self.settings.beta * ratio.sum(-1)
-            loss = F.binary_cross_entropy_with_logits(logits, outcomes[part].float(), reduction="sum") / count
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.item()
-            right += int(((logits > 0) == (outcomes[part] > 0.5)).sum())
-        norm = torch.nn.utils.clip_grad_norm_(self.model.trained(), self.settings.clip)
-        if not torch.isfinite(norm):
-            raise CheckpointError(f"the implicit PRM's gradient is {norm.item()}: lower its learning rate")
-        self.optimizer.step()
-        return {"implicit_loss": total, "implicit_right": right / count}
-
-    def _passes(self, rows: Padded) -> list[Tensor]:
-        every = torch.arange(len(rows.mask), device=rows.mask.device)
-        return list(passes(rows, every, self._token_budget))
-
-    def state(self) -> dict[str, Any]:
-        """Weights and optimizer, and what the weights began as."""
-        return {
-            "identity": self._began,
-            "weights": [weight.detach() for weight in self.model.trained()],
-            "optimizer": self.optimizer.state_dict(),
-        }
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from there.
-
-        Raises:
-            UsageError: the state is of an implicit PRM that began with another model.
-        """
-        if state["identity"] != self._began:
-            raise UsageError(
-                f"the saved implicit PRM began with {state['identity']}, and this one with {self._began}; put the former model back, or start "
-                "in another folder"
-            )
-        with torch.no_grad():
-            for weight, saved in zip(self.model.trained(), state["weights"], strict=True):
-                weight.copy_(saved)
-        self.optimizer.load_state_dict(state["optimizer"])

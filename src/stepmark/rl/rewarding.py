@@ -1,9 +1,7 @@
 """From completions to rewards: the verifier's outcome, the PRM's score of each step, and both as a `Batch`.
 
-From steps, which are stretches of text, to the policy's tokens.
-
-The PRM that scored the steps has another tokenizer, and may have put marks of its own between them; only places in the text mean the same to
-both. So steps go from text to the policy's tokens by character offsets, and never by counting tokens or looking for separators.
+The PRM that scored the steps has another tokenizer, and may have put marks of its own between them. So steps go from text to the policy's
+tokens by character offsets, and never by counting tokens or looking for separators.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ def token_offsets(ids: Sequence[int], text_of: Callable[[Sequence[int]], str]) -
     A character of several tokens (a byte-level vocabulary) ends with the last of them; control tokens have no text.
 
     Args:
-        ids: the completion.
         text_of: decodes some of it that follows other tokens (`PromptEncoder.text`).
     """
     whole = text_of(ids)
@@ -144,9 +141,6 @@ def judge(
     """Verify all completions and cut them into steps.
 
     Args:
-        problems: each with a reference answer.
-        drawn: the completions of each.
-        verifier: compares answers.
         settings: `split` and `cut`.
         text_of: decodes tokens of the policy that follow others (`PromptEncoder.text`).
 
@@ -206,12 +200,12 @@ def scored(rated: Sequence[Rated], prm: PRM) -> list[Rated]:
                 f"{prm.name} gave {len(result.scores)} scores for {len(one.steps)} steps; expected one a step"
             )
         known = [score for score in result.scores if score is not None]
-        for step, score in enumerate(result.scores, start=1):
-            if score is not None and not math.isfinite(score):
-                raise InputError(
-                    f"{prm.name}: expected finite scores, found {score}; a reward that is none cannot be trained on, nor watched",
-                    where=f"problem {one.problem.id or one.problem.text[:40]!r}, step {step}",
-                )
+        wrong = next((score for score in known if not math.isfinite(score)), None)
+        if wrong is not None:
+            raise InputError(
+                f"{prm.name}: expected finite scores, found {wrong}; a reward that is none cannot be trained on, nor watched",
+                where=f"problem {one.problem.id or one.problem.text[:40]!r}, step {result.scores.index(wrong) + 1}",
+            )
         if len(known) < len(result.scores):
             place = result.scores.index(None) + 1
             found[number] = replace(one, refused=f"step {place} has no score")
@@ -233,31 +227,22 @@ def batch_of(
     A step that shares its last token with others is one step with them and has the lowest of their scores. A completion without scores has no steps.
 
     Args:
-        rated: completions in the order of the rows.
         mask: (B, T) bool: their tokens.
         asked: whether a PRM was asked (`scored`); without one there are no step rewards.
         token_rewards: (B, T) of an implicit PRM.
         values: (B, T) of a critic.
     """
-    rewards: list[list[float]] = []
-    ends: list[list[int]] = []
-    for one in rated:
-        if asked and one.scores is None:
-            rewards.append([])
-            ends.append([])
-            continue
-        scores = one.scores
-        rewards.append(
-            [min(scores[step] for step in steps) for steps in one.spans.steps] if scores is not None else []
-        )
-        ends.append(list(one.spans.ends))
-    most = max(1, *(len(row) for row in ends)) if ends else 1
+    read = [None if asked and one.scores is None else one for one in rated]
+    most = max(1, *(0 if one is None else len(one.spans.ends) for one in read)) if read else 1
     step_ends = torch.full((len(rated), most), -1, dtype=torch.int64)
     step_rewards = torch.zeros(len(rated), most)
-    for row, (places, scores_of) in enumerate(zip(ends, rewards, strict=True)):
-        step_ends[row, : len(places)] = torch.tensor(places, dtype=torch.int64)
-        if scores_of:
-            step_rewards[row, : len(places)] = torch.tensor(scores_of)
+    for row, one in enumerate(read):
+        if one is None:
+            continue
+        step_ends[row, : len(one.spans.ends)] = torch.tensor(one.spans.ends, dtype=torch.int64)
+        if (scores := one.scores) is not None:
+            lowest = [min(scores[step] for step in steps) for steps in one.spans.steps]
+            step_rewards[row, : len(lowest)] = torch.tensor(lowest)
     device = mask.device
     return Batch(
         mask=mask,
@@ -271,12 +256,7 @@ def batch_of(
 
 
 def figures(rated: Sequence[Rated], group: int) -> dict[str, float | None]:
-    """What is seen of an update's completions; see `trainer.Update`.
-
-    Args:
-        rated: whole groups, one after another.
-        group: completions of each.
-    """
+    """What is seen of an update's completions; see `trainer.Update`."""
     count = len(rated)
     means = [sum(one.scores) / len(one.scores) for one in rated if one.scores]
     share: Callable[[Callable[[Rated], bool]], float] = lambda test: sum(map(test, rated)) / count  # noqa: E731

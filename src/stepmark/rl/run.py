@@ -7,9 +7,7 @@ import random
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
@@ -33,8 +31,8 @@ from stepmark.store import LOCK_FILE, RunInput, Source, atomic_write, difference
 
 if TYPE_CHECKING:
     from stepmark.rl.actor import Actor
+    from stepmark.rl.implicit import OnlineImplicit
     from stepmark.rl.monitor import Monitor
-    from stepmark.rl.refit import OnlineImplicit, Refit
 
 RUN_FILE, STATE_FILE, REPORT_FILE = "run.json", "state.pt", "report.html"
 _LAST = ("config.json", REPORT_FILE, "README.md")
@@ -189,9 +187,9 @@ def rl(
         if apart is not None:
             run.note(isolation_note(apart))
         with naming(run.out):
-            actor, rows, history, notes = run.train(learnt, kept_out, checker, record)
+            actor, monitor, notes = run.train(learnt, kept_out, checker, record)
             name = "rows" if given.name == "rows" else Path(given.name).name
-            summary = run.finish(actor, rows, history, record, f"{len(learnt):,} problems of {name}")
+            summary = run.finish(actor, monitor, record, f"{len(learnt):,} problems of {name}")
         return _result(run.out, record, "\n".join([*notes, summary]))
 
 
@@ -228,7 +226,7 @@ class _Run:
             UsageError: settings that contradict each other, that lack another one, or that mean nothing beside the others.
         """
         name, needs, training, prm = self.credit.name, self.credit.needs, self.training, self.prm
-        usual = Training()
+        watch, usual, refit = self.watch, Training(), self.refit is not None
         split("1", training.split)
         if self.out.exists() and not self.out.is_dir():
             raise UsageError(f"`out` {self.out}: expected a folder's name, found a file")
@@ -239,59 +237,60 @@ class _Run:
             check_present(self.device)
         if isinstance(prm, Lazy):
             prm.check()
-        refusals = {
-            f"`policy` {self.policy}: a server's weights cannot be trained here; give a folder or a hub name": self.policy.startswith(
-                ("http://", "https://")
-            ),
-            f"`credit` {name} needs a PRM: give `prm`, such as default, a folder, a hub name, a server's address or package.module:factory": needs.steps
-            and prm is None,
-            f"`credit` {name} needs an implicit PRM: give `implicit`, which starts one from the policy's weights": needs.tokens
-            and self.implicit is None,
-            f"`implicit` rewards tokens, and `credit` {name} reads none; take `credit` prime": self.implicit
-            is not None
-            and not needs.tokens,
-            "`implicit_model` needs `implicit`": self.implicit is None and self.implicit_model is not None,
-            f"`group` {training.group}: `credit` {name} compares solutions of one problem with each other; expected 2 or more": (
-                training.group < 2 and self.source is None and not needs.values
-            ),
-            "`keep_consistent` needs a PRM, which tells what is consistent: give `prm`": training.keep_consistent
-            is not None
-            and prm is None,
-            f"`kl` {training.kl} does nothing without its weight: give `kl_weight`": training.kl != usual.kl
-            and training.kl_weight == 0,
-            f"`value_weight` belongs to a critic, and `credit` {name} has none; take `credit` ppo or step-ppo": (
-                training.value_weight != usual.value_weight and not needs.values
-            ),
-            "`dtype` bfloat16: small updates of all weights vanish in it; leave it out, or train adapters with `lora_rank`": (
-                self.dtype == "bfloat16" and training.lora_rank is None
-            ),
-            "`kl_weight` needs the starting policy, which `no_reference` does not keep": training.kl_weight
-            > 0
-            and self.no_reference,
-            "`refit`: expected the PRM by its name, a checkpoint's, which is trained further": (
-                self.refit is not None and prm is not None and not isinstance(prm, Lazy)
-            ),
-            "`refit`: the weights of a PRM behind a server cannot be trained here; name its folder with `prm`": (
-                self.refit is not None
-                and isinstance(prm, Lazy)
-                and prm.arguments.get("tokenizer") is not None
-            ),
-            **{
-                f"`{setting}` needs a PRM: give `prm`": given and prm is None
-                for setting, given in (
-                    ("stop_on_hack", self.stop_on_hack),
-                    ("aggregate", self.watch.aggregate is not None),
-                    ("refit", self.refit is not None),
-                    ("slack", self.watch.cusum.slack != Cusum().slack),
-                    ("alarm_above", self.watch.cusum.alarm_above != Cusum().alarm_above),
-                    # An implicit PRM has a threshold too.
-                    ("threshold", self.watch.threshold is not None and self.implicit is None),
-                )
-            },
-        }
-        for message, refused in refusals.items():
-            if refused:
-                raise UsageError(message)
+        if self.policy.startswith(("http://", "https://")):
+            raise UsageError(
+                f"`policy` {self.policy}: a server's weights cannot be trained here; give a folder or a hub name"
+            )
+        if needs.steps and prm is None:
+            raise UsageError(
+                f"`credit` {name} needs a PRM: give `prm`, such as default, a folder, a hub name or a server's address"
+            )
+        if needs.tokens and self.implicit is None:
+            raise UsageError(
+                f"`credit` {name} needs an implicit PRM: give `implicit`, which starts one from the policy's weights"
+            )
+        if self.implicit is not None and not needs.tokens:
+            raise UsageError(
+                f"`implicit` rewards tokens, and `credit` {name} reads none; take `credit` prime"
+            )
+        if self.implicit is None and self.implicit_model is not None:
+            raise UsageError("`implicit_model` needs `implicit`")
+        if training.group < 2 and self.source is None and not needs.values:
+            raise UsageError(
+                f"`group` {training.group}: `credit` {name} compares solutions of one problem; expected 2 or more"
+            )
+        if training.kl != usual.kl and training.kl_weight == 0:
+            raise UsageError(f"`kl` {training.kl} does nothing without its weight: give `kl_weight`")
+        if training.value_weight != usual.value_weight and not needs.values:
+            raise UsageError(
+                f"`value_weight` belongs to a critic, and `credit` {name} has none; take `credit` ppo or step-ppo"
+            )
+        if self.dtype == "bfloat16" and training.lora_rank is None:
+            raise UsageError(
+                "`dtype` bfloat16: small updates of all weights vanish in it; leave it out, or train adapters with `lora_rank`"
+            )
+        if training.kl_weight > 0 and self.no_reference:
+            raise UsageError("`kl_weight` needs the starting policy, which `no_reference` does not keep")
+        if refit and prm is not None and not isinstance(prm, Lazy):
+            raise UsageError(
+                "`refit`: expected the PRM by its name, a checkpoint's, which is trained further"
+            )
+        if refit and isinstance(prm, Lazy) and prm.arguments.get("tokenizer") is not None:
+            raise UsageError(
+                "`refit`: the weights of a PRM behind a server cannot be trained here; name its folder with `prm`"
+            )
+        for setting, given in {
+            "stop_on_hack": self.stop_on_hack,
+            "aggregate": watch.aggregate is not None,
+            "refit": refit,
+            "slack": watch.cusum.slack != Cusum().slack,
+            "alarm_above": watch.cusum.alarm_above != Cusum().alarm_above,
+            "keep_consistent": training.keep_consistent is not None,
+            # An implicit PRM has a threshold too.
+            "threshold": watch.threshold is not None and self.implicit is None,
+        }.items():
+            if given and prm is None:
+                raise UsageError(f"`{setting}` needs a PRM: give `prm`")
 
     def record(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """All that decides the result, as plain data; models by their files, so that none is exchanged unnoticed.
@@ -299,29 +298,28 @@ class _Run:
         Raises:
             StepmarkError: a model is not there.
         """
-        prm, implicit = self.prm, None
+        prm, implicit, identity, family = self.prm, None, None, None
+        if isinstance(prm, Lazy):
+            identity, family = prm_identity(prm.name, prm.arguments), prm.arguments.get("family")
+        elif prm is not None:
+            identity = prm.identity
         if self.implicit is not None:
             start = self.implicit_model
             implicit = {"model": None if start is None else _identity(start), **asdict(self.implicit)}
+        settings = {key: value for key, value in asdict(self.training).items() if key not in _NO_RESULTS}
         body = {
             "command": "rl",
             **inputs,
             "policy": _identity(self.policy),
-            "prm": None
-            if prm is None
-            else prm_identity(prm.name, prm.arguments)
-            if isinstance(prm, Lazy)
-            else prm.identity,
-            "family": prm.arguments.get("family") if isinstance(prm, Lazy) else None,
+            "prm": identity,
+            "family": family,
             "dtype": self.dtype,
             "reference": not self.no_reference,
             "credit": {"name": self.credit.name, **asdict(self.credit)},  # type: ignore[call-overload]
             **({} if self.source is None else {"source": dict(self.source)}),
             "implicit": implicit,
             "refit": None if self.refit is None else asdict(self.refit),
-            "settings": {
-                key: value for key, value in asdict(self.training).items() if key not in _NO_RESULTS
-            },
+            "settings": settings,
             "watch": asdict(self.watch),
         }
         plain: dict[str, Any] = json.loads(json.dumps(body, default=str))  # a setting may be a path
@@ -333,14 +331,15 @@ class _Run:
         held_out: Sequence[Problem],
         verifier: Verifier,
         record: Mapping[str, Any],
-    ) -> tuple[Actor, list[Watched], list[Mapping[str, Any]], list[str]]:
-        """Run to the end or to the alarm; the policy, the evaluations, the updates, and notes on refits."""
+    ) -> tuple[Actor, Monitor, list[str]]:
+        """Run to the end or to the alarm; the policy, its monitor, and notes on refits."""
         from stepmark.models.backbone import quiet_loading
         from stepmark.rl.credit.methods import check_kind
         from stepmark.rl.display import Display
-        from stepmark.rl.monitor import History, Monitor
-        from stepmark.rl.refit import RefittedPRM
+        from stepmark.rl.monitor import Monitor
+        from stepmark.rl.refit import Refit, RefittedPRM
         from stepmark.rl.trainer import Trainer
+        from stepmark.training.state import write_run
 
         prm = self.prm.load() if isinstance(self.prm, Lazy) else self.prm
         if prm is not None:
@@ -359,39 +358,53 @@ class _Run:
             seed=self.training.seed,
             stop_on_hack=self.stop_on_hack,
         )
-        history = History(self.out)
-        refit = self._refit(actor, prm, problems, verifier, monitor)
+        refit = None
+        if self.refit is not None and isinstance(prm, RefittedPRM):
+            assert isinstance(self.prm, Lazy)
+            refit = Refit(
+                actor,
+                prm,
+                self.prm.name,
+                problems,
+                verifier,
+                self.training,
+                self.out,
+                how=self.refit,
+                monitor=monitor,
+                family=self.prm.arguments.get("family"),
+                device=self.device,
+            )
         # Only now: what these refuse leaves no run behind that other settings could not continue.
-        _begin(self.out, record)
+        _drop_drafts(self.out)
+        if not (self.out / RUN_FILE).is_file():
+            write_run(self.out / RUN_FILE, record)
         if (self.out / STATE_FILE).is_file():
             self.note(f"{self.out}: continuing from its saved state")
         display = Display(monitor, self.training.updates) if self.shown else None
-        with nullcontext() if display is None else display:
-            trainer = Trainer(
-                actor,
-                problems,
-                held_out,
-                verifier,
-                self.credit,
-                self.training,
-                out=self.out,
-                prm=prm,
-                token_rewards=token_rewards,
-                listeners=[one for one in (history, monitor, refit, display) if one is not None],
-            )
-            try:
-                # A run that was stopped by the alarm and then killed has nothing more to train.
-                trainer.run(until=monitor.alarmed if self.stop_on_hack else None)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt("the same command continues from the last saved update") from None
+        trainer = Trainer(
+            actor,
+            problems,
+            held_out,
+            verifier,
+            self.credit,
+            self.training,
+            out=self.out,
+            prm=prm,
+            token_rewards=token_rewards,
+            listeners=[one for one in (monitor, refit, display) if one is not None],
+        )
+        try:
+            # A run that was stopped by the alarm and then killed has nothing more to train.
+            trainer.run(until=monitor.alarmed if self.stop_on_hack else None)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("the same command continues from the last saved update") from None
         # Lines of updates that a killed run did and did not save.
         monitor.keep(trainer.done)
-        history.lines.keep(trainer.done)
         notes = [
             f"after update {row.update:,} the PRM was {'replaced' if row.replaced else 'kept'}: {row.why}"
             for row in (refit.rows if refit is not None else ())
         ]
-        return actor, monitor.rows, list(history.lines.rows), notes
+        return actor, monitor, notes
 
     def _actor(self, place: str, *, reference: bool, values: bool = False) -> Actor:
         from stepmark.rl.actor import Actor
@@ -413,7 +426,7 @@ class _Run:
     def _implicit(self, actor: Actor) -> OnlineImplicit | None:
         if self.implicit is None:
             return None
-        from stepmark.rl.refit import OnlineImplicit
+        from stepmark.rl.implicit import OnlineImplicit
 
         place = self.implicit_model or self.policy
         model = self._actor(place, reference=True)
@@ -423,48 +436,15 @@ class _Run:
             )
         return OnlineImplicit(model, self.implicit, token_budget=self.training.token_budget)
 
-    def _refit(
-        self,
-        actor: Actor,
-        prm: PRM | None,
-        problems: Sequence[Problem],
-        verifier: Verifier,
-        monitor: Monitor,
-    ) -> Refit | None:
-        from stepmark.rl.refit import Refit, RefittedPRM
-
-        if self.refit is None or not isinstance(prm, RefittedPRM):
-            return None
-        assert isinstance(self.prm, Lazy)
-        return Refit(
-            actor,
-            prm,
-            self.prm.name,
-            problems,
-            verifier,
-            self.training,
-            self.out,
-            how=self.refit,
-            monitor=monitor,
-            family=self.prm.arguments.get("family"),
-            device=self.device,
-        )
-
-    def finish(
-        self,
-        actor: Actor,
-        rows: Sequence[Watched],
-        history: Sequence[Mapping[str, Any]],
-        record: Mapping[str, Any],
-        learnt: str,
-    ) -> str:
+    def finish(self, actor: Actor, monitor: Monitor, record: Mapping[str, Any], learnt: str) -> str:
         """Write the checkpoint, the page and the cards, the run's own card last; the summary."""
         from stepmark.models.backbone import quiet_loading
         from stepmark.rl.display import words
         from stepmark.rl.monitor import BEST
-        from stepmark.rl.report import CARD_FILE, PolicyCard, fall_words, policy_card, rl_html
+        from stepmark.rl.report import fall_words, policy_card, rl_html
+        from stepmark.training.report import CARD_FILE, CardFacts
 
-        out, name = self.out, self.credit.name
+        out, name, rows, best = self.out, self.credit.name, monitor.rows, monitor.best
         draft = out / _WEIGHTS
         shutil.rmtree(draft, ignore_errors=True)
         with quiet_loading():
@@ -473,33 +453,26 @@ class _Run:
             file.replace(out / file.name)
         draft.rmdir()
         settings = {key: str(value) for key, value in _flat(record).items()}
-        title = f"{out.resolve().name}: {self.policy} with {name}"
+        title = out.resolve().name
         with atomic_write(out / REPORT_FILE) as page:
             page.writelines(
                 rl_html(
-                    rows, history, settings, watch=self.watch, title=title, facts=(f"Trained on {learnt}.",)
+                    rows,
+                    monitor.history.rows,
+                    settings,
+                    watch=self.watch,
+                    title=f"{title}: {self.policy} with {name}",
+                    facts=(f"Trained on {learnt}.",),
                 )
             )
-        whole = PolicyCard(
-            title=out.resolve().name,
-            base=self.policy,
-            credit=name,
-            rows=rows,
-            training=learnt,
-            held_out=f"{rows[-1].solutions:,} held-out problems",
-            settings=settings,
-            seed=self.training.seed,
-            made_with={package: version(package) for package in ("stepmark", "torch", "transformers")},
-        )
-        best = next((row for row in reversed(rows) if row.best), None)
+        facts = CardFacts(title=title, base=self.policy, settings=settings, seed=self.training.seed)
         if best is not None:
             upto = [row for row in rows if row.update <= best.update]
+            of_best = replace(facts, title=f"{title}, the best checkpoint")
             with atomic_write(out / BEST / CARD_FILE) as card:
-                card.write(
-                    policy_card(replace(whole, title=f"{whole.title}, the best checkpoint", rows=upto))
-                )
+                card.write(policy_card(of_best, upto, credit=name, data=learnt))
         with atomic_write(out / CARD_FILE) as card:
-            card.write(policy_card(whole))
+            card.write(policy_card(facts, rows, credit=name, data=learnt))
         (out / STATE_FILE).unlink(missing_ok=True)
         lines = [words(rows[-1])]
         if best is not None and best.update != rows[-1].update:
@@ -570,10 +543,6 @@ def _check_installed() -> None:
 def _is_done(out: Path, record: Mapping[str, Any]) -> bool:
     """Whether this very run is finished there, with all of its files.
 
-    Args:
-        out: the folder, held.
-        record: what the run is.
-
     Raises:
         UsageError: the folder holds something else, a run with other settings or models, or a finished run of which files are gone.
     """
@@ -590,7 +559,8 @@ def _is_done(out: Path, record: Mapping[str, Any]) -> bool:
             f"`out` {out} is of a run that was made otherwise: {'; '.join(changed)}. Run with the same settings and models to continue it, or take "
             "another folder"
         )
-    from stepmark.rl.monitor import HISTORY_FILE, MONITOR_FILE
+    from stepmark.rl.monitor import MONITOR_FILE
+    from stepmark.training.state import HISTORY_FILE
 
     ended = any((out / name).is_file() for name in _LAST)
     missing = [name for name in (HISTORY_FILE, MONITOR_FILE, *_LAST) if not (out / name).is_file()]
@@ -602,7 +572,8 @@ def _is_done(out: Path, record: Mapping[str, Any]) -> bool:
 
 
 def _result(out: Path, record: Mapping[str, Any], summary: str) -> TrainedPolicy:
-    from stepmark.rl.monitor import BEST, HISTORY_FILE, MONITOR_FILE, read_lines, read_watched
+    from stepmark.rl.monitor import BEST, MONITOR_FILE, read_watched
+    from stepmark.training.state import HISTORY_FILE, read_lines
 
     return TrainedPolicy(
         out=out,
@@ -612,15 +583,6 @@ def _result(out: Path, record: Mapping[str, Any], summary: str) -> TrainedPolicy
         manifest=record,
         summary=summary,
     )
-
-
-def _begin(out: Path, record: Mapping[str, Any]) -> None:
-    """Write into the folder of a run what it is, and remove what a killed run left half done."""
-    _drop_drafts(out)
-    if not (out / RUN_FILE).is_file():
-        with atomic_write(out / RUN_FILE) as handle:
-            json.dump(record, handle, ensure_ascii=False, indent=2)
-            handle.write("\n")
 
 
 def _drop_drafts(out: Path) -> None:

@@ -26,7 +26,6 @@ from stepmark.records import Problem
 from stepmark.rl.actor import Actor, Padded, padded, passes, rows_of
 from stepmark.rl.credit import Credit
 from stepmark.rl.credit.advantages import Estimator, kl, kl_reward, prof_keep
-from stepmark.rl.credit.methods import check_kind
 from stepmark.rl.rewarding import Rated, batch_of, figures, judge, scored
 from stepmark.rl.settings import Training
 from stepmark.sampling import Sampling, prompt_of
@@ -41,9 +40,8 @@ def token_weights(mask: Tensor, average: Average, *, max_tokens: int) -> Tensor:
 
     Args:
         mask: (B, T) bool, of the whole batch.
-        average: `token`: one over all tokens; `sequence`: one over completions with tokens, times their lengths; `constant`: one over completions
-            times `max_tokens`.
-        max_tokens: the longest completion that there could be.
+        average: `token`: one over all tokens; `sequence`: one over completions with tokens, times their lengths; `constant`: one over
+            completions times `max_tokens`, the longest completion that there could be.
     """
     counted = mask.float()
     if average == "token":
@@ -61,8 +59,6 @@ def share_of(weights: Tensor, chosen: Tensor, average: Average) -> Tensor:
 
     Args:
         weights: (B, T), of the whole batch.
-        chosen: numbers of the rows.
-        average: as the weights are.
     """
     if average == "constant":
         return weights.new_tensor(len(chosen) / len(weights))
@@ -104,7 +100,6 @@ def policy_loss(
         clip_high: and up to 1 + this where it is positive.
         reference: (B, T) of the reference policy, or None.
         kl_loss: which estimate is in the loss; None: none.
-        kl_weight: its weight.
     """
     here = weights > 0
     delta = torch.where(here, logprobs - old, 0.0)
@@ -125,8 +120,14 @@ def value_loss(values: Tensor, returns: Tensor, weights: Tensor) -> Tensor:
     return 0.5 * ((values - returns) ** 2 * weights).sum()
 
 
+def seed_of(settings: Training, what: str, number: int) -> int:
+    """The seed of one random choice of a run: the same for the same choice, another for every other."""
+    text = f"{settings.seed} {what} {number}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
+
+
 class TokenRewards(Protocol):
-    """A PRM that rewards tokens and learns from outcomes while the policy moves (`online.OnlineImplicit`)."""
+    """A PRM that rewards tokens and learns from outcomes while the policy moves (`implicit.OnlineImplicit`)."""
 
     def rewards(self, rows: Padded) -> Tensor:
         """(B, T) of completions."""
@@ -182,19 +183,15 @@ class Trainer:
     """Trains a policy.
 
     Args:
-        actor: the policy.
         problems: to learn on, each with a reference answer.
         held_out: others to measure on.
-        verifier: says what is right.
-        credit: assigns it.
-        settings: how.
         out: folder of the state (`state.pt`) while running.
         prm: scores steps; required where `credit.needs.steps`, else it only watches.
         token_rewards: an implicit PRM; required where `credit.needs.tokens`.
         listeners: told of updates and evaluations.
 
     Raises:
-        UsageError: what the credit method needs is missing.
+        UsageError: an actor that cannot be trained with these settings.
     """
 
     def __init__(
@@ -211,31 +208,18 @@ class Trainer:
         token_rewards: TokenRewards | None = None,
         listeners: Sequence[Listener] = (),
     ) -> None:
-        needs = credit.needs
-        for missing, what in (
-            (needs.steps and prm is None, "a PRM"),
-            (needs.tokens and token_rewards is None, "an implicit PRM"),
-            (needs.values and actor.value_head is None, "a value head: make the actor with values=True"),
-            (
-                settings.kl_weight > 0 and not actor.has_reference,
-                "a reference: make the actor with reference=True",
-            ),
-            (settings.keep_consistent is not None and prm is None, "a PRM, to tell what is consistent"),
-            (not problems, "problems"),
-            (
-                any(weight.dtype != torch.float32 for weight in actor.trained()),
-                "weights in float32, because small updates vanish in less: load the actor with dtype='float32', or train adapters with a rank",
-            ),
-            (
-                # Else the ratio of probabilities would not be 1 where nothing was learnt yet.
-                actor.temperature != settings.temperature,
-                f"an actor that reads probabilities at the temperature {settings.temperature:g} that it samples at, found one at {actor.temperature:g}",
-            ),
-        ):
-            if missing:
-                raise UsageError(f"{type(credit).__name__} with these settings needs {what}")
-        if prm is not None and needs.probabilities:
-            check_kind(credit, prm.score_kind, prm=prm.name)
+        if credit.needs.values and actor.value_head is None:
+            raise UsageError(f"{type(credit).__name__} needs a value head: make the actor with values=True")
+        if any(weight.dtype != torch.float32 for weight in actor.trained()):
+            raise UsageError(
+                "small updates vanish in less than float32: load the actor with dtype='float32', or train adapters with a rank"
+            )
+        if actor.temperature != settings.temperature:
+            # Else the ratio of probabilities would not be 1 where nothing was learnt yet.
+            raise UsageError(
+                f"expected an actor that reads probabilities at the temperature {settings.temperature:g} that it samples at, found one at "
+                f"{actor.temperature:g}"
+            )
         if prm is not None:
             identity_of(prm)  # a PRM that has none is refused now, and not when the first state is saved
         self.actor, self.verifier, self.credit, self.settings = actor, verifier, credit, settings
@@ -283,7 +267,7 @@ class Trainer:
     def _update(self, number: int) -> Update:
         settings = self.settings
         problems = self._problems(number)
-        rated = self._collect(problems, seed=self._seed("train", number))
+        rated = self._collect(problems, seed=seed_of(self.settings, "train", number))
         self.rollouts += len(rated)
         rows = padded([one.drawn for one in rated], self.actor.device)
         penalised = settings.kl == "reward" and settings.kl_weight > 0
@@ -304,7 +288,7 @@ class Trainer:
         weights = token_weights(rows.mask & kept[:, None], settings.average, max_tokens=settings.max_tokens)
 
         seen: list[dict[str, float]] = []
-        dice = random.Random(self._seed("order", number))
+        dice = random.Random(seed_of(self.settings, "order", number))
         for _ in range(settings.epochs):
             order = dice.sample(range(len(rated)), len(rated))
             size = -(-len(order) // settings.minibatches)
@@ -423,7 +407,7 @@ class Trainer:
         chosen = []
         for place in range(number * size, (number + 1) * size):
             turn, at = divmod(place, count)
-            order = random.Random(self._seed("problems", turn)).sample(range(count), count)
+            order = random.Random(seed_of(self.settings, "problems", turn)).sample(range(count), count)
             chosen.append(self.problems[order[at]])
         return chosen
 
@@ -431,7 +415,7 @@ class Trainer:
         if not self.held_out:
             return False
         # The same seed each time: what changes is the policy.
-        rated = self._collect(self.held_out, seed=self._seed("held out", 0), group=1)
+        rated = self._collect(self.held_out, seed=seed_of(self.settings, "held out", 0), group=1)
         evaluation = Evaluation(
             update=self.done,
             rollouts=self.rollouts,
@@ -440,10 +424,6 @@ class Trainer:
         )
         # Not `any`, which would leave out those after the first that says stop.
         return bool(sum([listener.evaluated(evaluation) for listener in self.listeners]))
-
-    def _seed(self, what: str, number: int) -> int:
-        text = f"{self.settings.seed} {what} {number}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
     def _facts(self) -> dict[str, Any]:
         """Everything that decides the run, as plain data: a state is continued with the same or not at all."""
@@ -468,9 +448,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "token_rewards": self.token_rewards.state() if self.token_rewards is not None else None,
         }
-        temporary = self.out / "state.part"
-        write_tensors(temporary, state)
-        temporary.replace(self.out / "state.pt")
+        write_tensors(self.out / "state.pt", state)
 
     def _resume(self) -> None:
         file = self.out / "state.pt"

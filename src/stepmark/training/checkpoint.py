@@ -1,15 +1,12 @@
 """Write what was trained as a Hugging Face checkpoint, or as an adapter over one. Written whole or not at all.
 
-Three layouts of a whole checkpoint, and who reads each without stepmark:
+Layouts of a whole checkpoint, and who reads each without stepmark (`stepmark.json` beside the weights says how stepmark does):
 
-- `token-classification`: `score.weight`, `score.bias` over a decoder, the class that transformers has natively for Llama, Qwen2,
-  Qwen3, Mistral, Gemma and others; vLLM serves it too.
-- `qwen2-prm`: `score.0`, ReLU, `score.2`, the layout of Qwen2.5-Math-PRM, which vLLM serves as `Qwen2ForProcessRewardModel`. That
-  class fixes two labels and as many middle units as the hidden size, so a linear head is written as such a network: z is
-  relu(z) - relu(-z), to the last bit.
-- `causal-lm`: a language model; for PRMs that are read from its output, implicit and generative ones.
-
-In each, `stepmark.json` says how the checkpoint is read.
+- `token-classification`: `score.weight`, `score.bias` over a decoder: transformers' class for Llama, Qwen2, Qwen3, Mistral, Gemma and
+  others; vLLM serves it too.
+- `qwen2-prm`: `score.0`, ReLU, `score.2`: Qwen2.5-Math-PRM's, which vLLM serves as `Qwen2ForProcessRewardModel`. That class has two labels
+  and as many middle units as the hidden size; a linear head is written as such a network: z is relu(z) - relu(-z), to the last bit.
+- `causal-lm`: a language model, for implicit and generative PRMs and target tokens.
 """
 
 from __future__ import annotations
@@ -142,8 +139,8 @@ WholeLayout = Literal["token-classification", "qwen2-prm", "causal-lm"]
 def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -> dict[str, Tensor]:
     """A linear head of one or two labels as the head of `Qwen2ForProcessRewardModel`, the same function to the last bit.
 
-    Each logit z goes through two middle units, relu(z) and relu(-z), of which one is zero; the other middle units are zero.
-    One logit becomes the second of two whose first is 0: the softmax's share of it is the sigmoid.
+    Each logit z goes through two middle units, relu(z) and relu(-z); the others are zero. A lone logit becomes the second of two whose first
+    is 0: its share of the softmax is its sigmoid.
 
     Args:
         weight: [1 or 2, hidden].
@@ -154,7 +151,7 @@ def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -
         `score.0.weight` [hidden, hidden], `score.0.bias` [hidden], `score.2.weight` [2, hidden], `score.2.bias` [2].
 
     Raises:
-        UsageError: another number of labels, or fewer hidden units than the middle ones that are needed.
+        UsageError: another number of labels, or fewer hidden units than are needed.
     """
     labels, hidden = weight.shape
     if labels not in (1, 2) or hidden < 2 * labels:
@@ -175,49 +172,49 @@ def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -
             made["score.0.weight"][unit] = sign * weight[label].detach().float().cpu()
             if bias is not None:
                 made["score.0.bias"][unit] = sign * bias[label].detach().float().cpu()
-            # A lone logit is the second one: its share of the softmax beside 0 is its sigmoid.
             made["score.2.weight"][label + 2 - labels, unit] = sign
     return made
 
 
-def layout_of(
-    asked: Literal["auto"] | WholeLayout, spec: ScoringSpec | None, head: Mapping[str, Tensor], kind: Any
-) -> WholeLayout:
-    """The layout to write, known to hold the head."""
-    form = None if spec is None else spec.readout.head
-    if form is None or isinstance(form, VocabHead | LogRatioHead):
-        if asked not in ("auto", "causal-lm"):
-            raise UsageError(
-                f"this PRM is read from a language model's output; its layout is causal-lm, not {asked}"
-            )
-        return "causal-lm"
-    assert spec is not None
-    if isinstance(form, LinearHead):
-        labels = _tensor(head, form.weight).shape[0]
-        # Its class on vLLM gives two logits through a softmax, at every mark.
-        fits = (
-            labels <= 2
-            and spec.readout.activation in ("sigmoid", "softmax", "margin")
-            and not spec.outcome_only
-        )
-        possible: tuple[WholeLayout, ...] = ("token-classification",)
-        if kind == "qwen2" and fits:
-            possible = ("qwen2-prm", "token-classification")
-    elif isinstance(form, MlpHead) and kind == "qwen2":
-        possible = ("qwen2-prm",)
-    else:
+def layout_of(asked: Literal["auto"] | WholeLayout, spec: ScoringSpec | None, base: Path) -> WholeLayout:
+    """The layout to write, known to hold the head and to be of a class that transformers or vLLM have.
+
+    Raises:
+        UsageError: the layout cannot hold this kind of head over this base, or no layout can.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
+
+    form, kind = None if spec is None else spec.readout.head, read_config(base).get("model_type")
+    possible: list[WholeLayout] = []
+    if spec is None or isinstance(form, VocabHead | LogRatioHead):
+        possible = ["causal-lm"]
+    elif kind == "qwen2" and (isinstance(form, MlpHead) or _fits_vllm(spec)):
+        possible = ["qwen2-prm"]
+    if isinstance(form, LinearHead) and kind in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES:
+        possible.append("token-classification")
+    name = "language model's" if form is None else form.kind
+    if not possible:
         raise UsageError(
-            f"a head of the kind {form.kind!r} over a {kind} base has no layout that transformers or vLLM read; train a linear "
-            "head, or write an adapter, which stepmark reads"
+            f"a {name} head over a {kind} base is in no layout that transformers or vLLM read, so no whole checkpoint can be written. Write "
+            "the adapter alone (`adapter`), which stepmark reads; or train target tokens (`objective` target-tokens); or take another base"
         )
     if asked == "auto":
         return possible[0]
     if asked not in possible:
         raise UsageError(
-            f"the layout {asked} cannot hold this head ({form.kind}, {spec.readout.activation}) over a {kind} base; "
-            f"possible: {', '.join(possible)}"
+            f"the layout {asked} cannot hold a {name} head over a {kind} base; possible: {', '.join(possible)}"
         )
     return asked
+
+
+def _fits_vllm(spec: ScoringSpec) -> bool:
+    """Whether vLLM's class, two logits through a softmax at every mark, gives the numbers of a linear head."""
+    return (
+        isinstance(spec.readout.head, LinearHead)
+        and spec.readout.activation in ("sigmoid", "softmax", "margin")
+        and spec.readout.neutral is None
+        and not spec.outcome_only
+    )
 
 
 def in_layout(
@@ -256,12 +253,10 @@ def write_adapter(
     *,
     adapter: Mapping[str, Tensor],
     head: Mapping[str, Tensor],
-    output: Tensor | None = None,
-    spec: ScoringSpec | None,
+    spec: ScoringSpec,
     base_name: str,
     rank: int,
     alpha: float,
-    dtype: torch.dtype | None = None,
     notes: Mapping[str, Any] | None = None,
 ) -> Written:
     """A LoRA adapter with its head in a new folder, in PEFT's layout.
@@ -270,37 +265,22 @@ def write_adapter(
     comes with it), for the language-model head `AutoModelForCausalLM`, for others `AutoModel` (the head is not taken).
 
     Args:
-        folder: must not exist yet.
-        adapter: `lora_A` and `lora_B` weights, named as `peft` has them in the network (`…layers.0.self_attn.q_proj.lora_A.default.weight`)
-            with or without its prefixes.
+        adapter: the LoRA matrices by their names inside the decoder (`layers.0.self_attn.q_proj.lora_A.weight`).
         head: tensors by the names that the spec's head gives them.
-        output: the language-model head [vocabulary, hidden] where it was trained too.
-        spec: how it is read; None for a generative PRM.
         base_name: what the adapter names as its base: a hub name, a folder, or the built-in one.
-        rank: of the adapter.
-        alpha: its scale is alpha / rank.
-        dtype: of the adapter on disk; None keeps it as it is. Heads are float32.
         notes: goes to `train.json`.
 
     Raises:
-        UsageError: the folder exists; `adapter` holds something else than pairs of LoRA weights of this rank.
+        UsageError: the folder exists.
         CheckpointError: weights that are not finite.
     """
-    lora = _bare(adapter, rank)
-    linear = spec is not None and isinstance(spec.readout.head, LinearHead)
-    mlp = spec is not None and isinstance(spec.readout.head, MlpHead)
+    linear, mlp = isinstance(spec.readout.head, LinearHead), isinstance(spec.readout.head, MlpHead)
     # Where the decoder stands in the class that peft loads the base with.
-    inside = "" if mlp else "model."
-    tensors = {
-        f"base_model.model.{inside}{name}": t.detach().to("cpu", dtype or t.dtype).contiguous()
-        for name, t in lora.items()
-    }
-    beside = dict(head) if output is None else {**head, "lm_head.weight": output}
-    tensors |= {
-        f"base_model.model.{n}": t.detach().to("cpu", torch.float32).contiguous() for n, t in beside.items()
-    }
+    inside = "base_model.model." if mlp else "base_model.model.model."
+    tensors = {f"{inside}{name}": t.detach().cpu().contiguous() for name, t in adapter.items()}
+    tensors |= {f"base_model.model.{name}": t.detach().float().cpu().contiguous() for name, t in head.items()}
     refuse_infinite(tensors.items())
-    numbers = {int(m[1]) for name in lora if (m := re.search(r"(?:^|\.)layers\.(\d+)\.", name))}
+    layers = {int(match[1]) for name in adapter if (match := re.search(r"(?:^|\.)layers\.(\d+)\.", name))}
     config = {
         "peft_type": "LORA",
         "task_type": "TOKEN_CLS" if linear else "FEATURE_EXTRACTION" if mlp else "CAUSAL_LM",
@@ -310,40 +290,19 @@ def write_adapter(
         "lora_dropout": 0.0,
         "bias": "none",
         "inference_mode": True,
-        "target_modules": sorted({name.split(".lora_")[0].rsplit(".", 1)[-1] for name in lora}),
+        "target_modules": sorted({name.split(".lora_")[0].rsplit(".", 1)[-1] for name in adapter}),
         # Without them peft would put fresh adapters into the layers that have none here.
-        **({"layers_to_transform": sorted(numbers), "layers_pattern": "layers"} if numbers else {}),
-        "modules_to_save": ["score"] if linear else ["lm_head"] if output is not None else None,
+        **({"layers_to_transform": sorted(layers), "layers_pattern": "layers"} if layers else {}),
+        "modules_to_save": ["score"] if linear else None,
     }
     with new_folder(folder) as work:
         from safetensors.torch import save_file
 
         save_file(tensors, work / "adapter_model.safetensors", metadata={"format": "pt"})
         write_json(work / "adapter_config.json", config)
-        if spec is not None:
-            write_json(work / SPEC_FILE, asdict(spec))
+        write_json(work / SPEC_FILE, asdict(spec))
         write_json(work / TRAIN_FILE, dict(notes or {}))
     return Written(folder=folder, layout="adapter", architecture=None, spec=spec, tag=None)
-
-
-def _bare(adapter: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
-    """LoRA weights by their names inside the decoder."""
-    named: dict[str, Tensor] = {}
-    for name, tensor in adapter.items():
-        found = re.fullmatch(r"(?:base_model\.model\.)?(?:model\.)?(.+\.lora_[AB])(?:\.\w+)?\.weight", name)
-        if found is None:
-            raise UsageError(
-                f"expected LoRA weights, named ….lora_A.weight and ….lora_B.weight; found {name!r}"
-            )
-        if tensor.shape[0 if found[1].endswith("A") else -1] != rank:
-            raise UsageError(f"{name}: expected rank {rank}, found the shape {tuple(tensor.shape)}")
-        named[f"{found[1]}.weight"] = tensor
-    targets = {name.rsplit(".lora_", 1)[0] for name in named}
-    if not targets or len(named) != 2 * len(targets):
-        raise UsageError(
-            f"expected pairs of lora_A and lora_B, found {len(named)} tensors of {len(targets)} layers"
-        )
-    return named
 
 
 _TOKENIZER_FILES = (
@@ -382,23 +341,20 @@ def write_merged(
         folder: must not exist yet.
         backbone: the decoder, adapters merged; any device.
         head: tensors by the names that the spec's head gives them; empty where the language-model head is read.
-        output: the language-model head [vocabulary, hidden] where it was trained apart from the embedding; None takes the base's:
-            the embedding if tied, else its own.
-        spec: how it is read; None for a generative PRM, which is read by naming its `--family`.
+        output: the language-model head [vocabulary, hidden] where it was trained apart from the embedding; None takes the base's.
+        spec: how it is read; None for a generative PRM.
         base: the folder of the model that training began with: its config, tokenizer and generation settings.
         dtype: of the backbone on disk.
-        layout: auto takes the one that vLLM and transformers serve: `qwen2-prm` for heads of one or two labels on Qwen2 bases,
-            `token-classification` for others, `causal-lm` where the head is of the language model.
+        layout: auto: `causal-lm` where the language model is read, else `qwen2-prm` for one or two labels on Qwen2 bases, else
+            `token-classification`.
         notes: goes to `train.json`.
         tokenizer: where training has changed it; None takes the base's files as they are.
 
     Raises:
         UsageError: the folder exists; a head that the layout cannot hold.
-        CheckpointError: transformers has no such class for this base; weights that are not finite or do not fill it; a spec that
-            the tokenizer or the head does not serve.
+        CheckpointError: weights that are not finite; a spec that the tokenizer or the head does not serve.
     """
-    kind = read_config(base).get("model_type")
-    where = layout_of(layout, spec, head, kind)
+    where = layout_of(layout, spec, base)
     readout = None if spec is None else spec.readout
     if readout is not None and where != "causal-lm":
         readout, head = in_layout(readout, head, where)
@@ -423,32 +379,6 @@ def write_merged(
             write_json(work / SPEC_FILE, asdict(spec))
         write_json(work / TRAIN_FILE, dict(notes or {}))
     return Written(folder=folder, layout=where, architecture=architecture, spec=spec, tag=tag)
-
-
-def check_base(base: Path, spec: ScoringSpec | None) -> None:
-    """Find out before training that a whole checkpoint could not be written in the end.
-
-    Args:
-        base: the folder of the model that training begins with.
-        spec: how the checkpoint would be read.
-
-    Raises:
-        UsageError: no layout holds this kind of head over this base, or transformers has no class for it.
-    """
-    if spec is None or isinstance(spec.readout.head, VocabHead | LogRatioHead):
-        return
-    from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
-
-    kind = read_config(base).get("model_type")
-    head = spec.readout.head
-    if isinstance(head, MlpHead) and kind == "qwen2":
-        return
-    if not isinstance(head, LinearHead) or kind not in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES:
-        raise UsageError(
-            f"a {head.kind} head over a {kind} base is in no layout that transformers or vLLM read, so no whole checkpoint can be "
-            "written. Write the adapter alone (`adapter`), which stepmark reads; or train target tokens (`objective` "
-            "target-tokens); or take another base"
-        )
 
 
 def _output(
@@ -494,21 +424,13 @@ def _save_weights(
     else:
         config.tie_word_embeddings = output is None
         maker = AutoModelForCausalLM
-    try:
-        with torch.device("meta"):
-            model = maker.from_config(config)
-    except ValueError as error:  # what transformers raises where it has no such class
-        raise CheckpointError(
-            f"{base}: transformers has no {where} class for {config.model_type!r} (`check_base` says so before training)"
-        ) from error
+    with torch.device("meta"):
+        model = maker.from_config(config)
     named = {f"{model.base_model_prefix}.{name}": t for name, t in state.items()} | dict(head)
     if where == "causal-lm":
         embedding = next(name for name in named if name.endswith("embed_tokens.weight"))
         named["lm_head.weight"] = named[embedding] if output is None else output
-    try:
-        model.load_state_dict(named, strict=True, assign=True)
-    except RuntimeError as error:
-        raise CheckpointError(f"{type(model).__name__} cannot hold these weights: {error}") from error
+    model.load_state_dict(named, strict=True, assign=True)
     model.tie_weights()
     with quiet_loading():
         # It turns the names and the shapes of some architectures back into those of their files.
@@ -595,25 +517,28 @@ def _checked(work: Path, spec: ScoringSpec, backbone: Any, tokens: Any) -> int |
     return tag
 
 
-def head_tensors(net: Net) -> dict[str, Tensor]:
-    """The head's weights by the names that the spec reads them by; none for heads that are rows of the language model."""
+def head_names(net: Net) -> dict[str, str]:
+    """The head's parameters, and what they are called in a checkpoint; none for heads that are rows of the language model."""
     head = net.spec.readout.head if isinstance(net.spec, ScoringSpec) else None
-    state = {name: t.detach().float().cpu().contiguous() for name, t in net.head.state_dict().items()}
     if isinstance(head, LinearHead):
-        named = {head.weight: state["weight"]}
-        return named | ({head.bias: state["bias"]} if head.bias is not None else {})
+        return {"weight": head.weight} | ({"bias": head.bias} if head.bias is not None else {})
     if isinstance(head, MlpHead):
-        return {f"{head.prefix}.{name}": tensor for name, tensor in state.items()}
+        return {name: f"{head.prefix}.{name}" for name, _ in net.head.named_parameters()}
     return {}
 
 
-def adapter_tensors(net: Net) -> dict[str, Tensor]:
-    """The adapter's matrices in PEFT's names, in the precision that was computed in."""
+def head_tensors(net: Net) -> dict[str, Tensor]:
+    """The head's weights by the names that the spec reads them by, in float32."""
+    state = net.head.state_dict()
     return {
-        f"base_model.model.{name.removeprefix('base_model.model.').replace('.default', '')}": tensor.detach()
-        .to(net.dtype)
-        .cpu()
-        .contiguous()
+        outer: state[inner].detach().float().cpu().contiguous() for inner, outer in head_names(net).items()
+    }
+
+
+def adapter_tensors(net: Net) -> dict[str, Tensor]:
+    """The adapter's matrices by their names inside the decoder, in the precision that was computed in."""
+    return {
+        name.removeprefix("base_model.model.").replace(".default", ""): tensor.detach().to(net.dtype)
         for name, tensor in net.model.state_dict().items()
         if "lora_" in name
     }
@@ -634,23 +559,18 @@ def write_trained(
     """Write what was trained into a new folder.
 
     Args:
-        folder: must not exist.
         net: after training; without `adapter` it cannot be trained on afterwards.
-        adapter: only the adapter and the head.
-        base_name: what the adapter names as its base.
         notes: settings, counts and figures, for train.json and the card.
 
     Raises:
-        UsageError: an adapter of all weights, or of a generative PRM.
+        UsageError: an adapter of a generative PRM.
     """
     spec = net.spec if isinstance(net.spec, ScoringSpec) else None
-    if adapter and net.weights.full:
-        raise UsageError("`adapter`: all weights were trained, there is no adapter; leave it out")
-    if adapter and spec is None:
-        raise UsageError(
-            "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
-        )
     if adapter:
+        if spec is None:
+            raise UsageError(
+                "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
+            )
         return write_adapter(
             folder,
             adapter=adapter_tensors(net),
@@ -659,7 +579,6 @@ def write_trained(
             base_name=base_name,
             rank=net.weights.lora_rank,
             alpha=net.weights.alpha,
-            dtype=net.dtype,
             notes=notes,
         )
     written = write_merged(

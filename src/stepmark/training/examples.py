@@ -92,8 +92,6 @@ def target_of(judgements: Sequence[Judgement], rules: LabelRules, *, kind: str) 
     """What some judgements of one step say together.
 
     Args:
-        judgements: of the step; equal ones count once.
-        rules: which count.
         kind: "correctness" or "value".
 
     Returns:
@@ -154,9 +152,6 @@ def examples(
     everything are one example.
 
     Args:
-        rows: of any source.
-        rules: which judgements become targets.
-        dropped: takes note of what is left out.
         critiques: read them; a step that has some takes its target from other rows too, where its own does not judge it. Without, they
             are as if they were not there.
 
@@ -313,9 +308,7 @@ def coarsen(example: Example, share: float, seed: int) -> Example:
     (`Step.observation`) ends a step: such a border stays too.
 
     Args:
-        example: what to coarsen.
         share: probability that a border between two steps goes, in [0, 1].
-        seed: another seed, other borders.
 
     An example with critiques stays as it is: they speak of its steps.
     """
@@ -355,9 +348,7 @@ def split_problems(
     """Training and held-out groups; a problem is wholly in one of them.
 
     Args:
-        rows: examples.
         share: of the problems, held out, in [0, 1).
-        seed: of the draw.
     """
     groups = by_problem(rows)
     order = list(range(len(groups)))

@@ -70,9 +70,6 @@ def items_of(
     Steps after the last one that is fitted are not computed: rows that go on after their first error cost no more than up to it. A problem whose tree is larger is cut into several; the shared prefix is then computed once in each.
 
     Args:
-        group: examples of one problem.
-        encoder: how solutions are read.
-        budget: distinct tokens a tree.
         dropped: takes note of every example that cannot be encoded (too long, a marker inside).
         every_step: read steps without a target too (for measuring).
         outcomes: keep examples that have an outcome and no target.
@@ -106,11 +103,6 @@ def until_last_target(example: Example) -> Example:
 
 def cut(sequences: Sequence[Ints], examples: Sequence[Example], budget: int) -> Iterator[tuple[int, int]]:
     """Where to cut sorted sequences so that each part, as a tree, has at most `budget` tokens: [start, end) of each.
-
-    Args:
-        sequences: token ids, sorted.
-        examples: what each is of, for the message.
-        budget: distinct tokens a tree.
 
     Raises:
         InputError: one sequence alone is larger than the budget.
@@ -174,9 +166,6 @@ def batches(
     """Optimizer steps of forward passes of trees, in random order.
 
     Args:
-        items: trees.
-        budget: tokens a forward pass, at most.
-        rng: of the order.
         rows: examples an optimizer step, at least; None: one forward pass a step.
 
     Returns:

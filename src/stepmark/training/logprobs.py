@@ -37,8 +37,6 @@ def token_logprobs(hidden: Tensor, output: Tensor, batch: Sequence[Item], wanted
     Args:
         hidden: [tokens, hidden] of the batch.
         output: the language-model head [vocabulary, hidden].
-        batch: trees laid one after the other.
-        wanted: packed indices of the tokens.
 
     Raises:
         CheckpointError: nothing stands before a wanted token.

@@ -63,8 +63,6 @@ def measure(
 
     Args:
         graded: each row by itself; a step that rows share counts for each.
-        loss: the sum of losses.
-        labels: the sum of weights.
         threshold: under it a step counts as wrong: 0.5 for probabilities, 0 for log-ratios.
         outcomes: accuracy and AUC are of whole solutions instead of steps.
     """
@@ -153,10 +151,7 @@ def calibrate(
     solutions, which differ elsewhere.
 
     Args:
-        folder: the checkpoint, as it was written.
         spec: what the scores were made with: the sigmoid of one logit or the softmax of two (`takes_a_map`).
-        graded: held-out examples with the network's scores.
-        name: what they are, for the note.
         tune: take the threshold with the best first-error F1 here, where there are right and wrong solutions.
 
     Returns:

@@ -54,7 +54,6 @@ def add_norm(x: Tensor, branch: Tensor | None, weight: Tensor, eps: float) -> tu
         x: [rows, width], the residual stream.
         branch: [rows, width], what is added to it; None adds nothing.
         weight: [width].
-        eps: added to the mean square.
 
     Returns:
         x + branch, and that divided by its root mean square, times `weight`; the square is taken in float32.
@@ -142,7 +141,6 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     Args:
         x: [rows, heads * dim].
         cos: [rows, dim / 2], of each row's angles.
-        sin: the same.
 
     Returns:
         [heads, rows, dim].
@@ -260,8 +258,6 @@ def hidden_rows(backbone: Any, trees: list[PackedTree], device: str, rows: Ints 
 
     Args:
         backbone: of a kind that `fits`; its layers may carry LoRA of peft, active or not.
-        trees: at least one.
-        device: where the backbone is.
         rows: the tokens that are read, ascending and distinct; None: all.
 
     Returns:
@@ -350,8 +346,6 @@ def hidden_states(backbone: Any, batch: Sequence[Item], device: str) -> Tensor:
 
     Args:
         backbone: loaded by `models.backbone.load_backbone`, with or without an adapter.
-        batch: trees.
-        device: where the backbone is.
     """
     if fits(backbone):
         return hidden_rows(backbone, [item.tree for item in batch], device, None)
@@ -369,10 +363,7 @@ class Net:
     """A backbone in training.
 
     Args:
-        base: folder of the base model.
         spec: how solutions are read; its layout encodes the training rows.
-        weights: what is trained.
-        max_tokens: longer rows are refused.
         seed: of the adapter's and the head's first weights.
 
     Raises:
@@ -565,7 +556,6 @@ def layout_for(
     """The layout of a new PRM.
 
     Args:
-        tokenizer: the base's.
         mark: what ends a step and is read: one token of this tokenizer, or a text with a space in it, such as "Is this step right?",
             which stands on a line of its own and is read at its last token. None takes the first of `MARKS` that it has.
         layout: `chatml`: the problem as the user's turn and the steps as the assistant's, in ChatML without a system message; `chat`:

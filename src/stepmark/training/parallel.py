@@ -1,17 +1,11 @@
-"""Data parallel training: processes that share the rows of each optimizer step and add up their gradients.
+"""Several processes: each takes its share of an optimizer step's forward passes, and sums are added up by accelerate.
 
-Started by `accelerate launch` or `torchrun`, or not at all (one process). Each process takes its share of the forward passes of a step;
-sums of losses, labels and gradients are added over processes **before** the one division by all labels, so that any number of processes
-takes the step that one would.
+Started by `accelerate launch` or `torchrun`, or not at all (one process). Sums of losses, labels and gradients are added over processes
+**before** the one division by all labels, so that any number of processes takes the step that one would.
 
-Weights that are shared out among the processes of a run: each holds a part of every matrix, of its gradient and of its optimizer state.
-
-Fully sharded data parallelism (Rajbhandari et al. 2020, "ZeRO", section 5; PyTorch's `fully_shard`, known as FSDP2). The weights of a
-layer are put together where it is computed and let go after it; gradients are added over processes and cut up again. So every process must
-run the same passes: one that has no rows left runs an empty one (`pass_of_nothing`).
-
-The parts are kept in float32, from which the precision that is computed in is made when a layer is put together: they are the copies that are
-updated. The head is small and every process holds all of it.
+With `shard`, the weights are shared out too (FSDP2, PyTorch's `fully_shard`; Rajbhandari et al. 2020, "ZeRO", section 5): a layer's are put
+together where it is computed, so every process must run the same passes, and one that has no rows left runs an empty one. The parts are kept
+in float32: they are the copies that are updated. The head is small and every process holds all of it.
 """
 
 from __future__ import annotations
@@ -23,7 +17,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
-import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import gather_object, reduce
 from torch import Tensor
 
 from stepmark.errors import UsageError
@@ -39,29 +34,14 @@ T = TypeVar("T")
 class Workers:
     """The processes of a run, and which of them is this one."""
 
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
-
-    @classmethod
-    def joined(cls, device: str) -> Workers:
-        """Join the processes that were launched together; alone where nothing was launched."""
-        size = int(os.environ.get("WORLD_SIZE", "1"))
-        if size == 1:
-            return cls(0, 1)
-        if device.startswith("cuda"):
-            torch.cuda.set_device(device)
-        if not dist.is_initialized():
-            dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
-        return cls(dist.get_rank(), dist.get_world_size())
+    def __init__(self, device: str) -> None:
+        self._state = PartialState(cpu=not device.startswith("cuda"))
+        self.rank, self.size = int(self._state.process_index), int(self._state.num_processes)
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files and talks."""
+        """Whether this is the process that writes files and reports."""
         return self.rank == 0
-
-    def share(self, items: Sequence[T]) -> list[T]:
-        """Every `size`-th of them."""
-        return list(items[self.rank :: self.size])
 
     def passes(
         self, parts: Sequence[Sequence[T]], *, as_many: bool, whole: bool = False
@@ -69,14 +49,12 @@ class Workers:
         """The forward passes of this process, of all of them: every `size`-th; of a single one every `size`-th tree.
 
         Args:
-            parts: the passes, each of some trees.
             as_many: whether every process must run as many passes: None then stands for one without trees.
             whole: whether a single pass is left whole, to one process.
         """
+        own: list[Sequence[T] | None] = [*parts[self.rank :: self.size]]
         if len(parts) == 1 and self.size > 1 and not whole:
-            own = [trees for trees in (self.share(parts[0]),) if trees]
-        else:
-            own = [list(part) for part in self.share(parts)]
+            own = [trees for trees in (parts[0][self.rank :: self.size],) if trees]
         missing = math.ceil(len(parts) / self.size) - len(own) if as_many else 0
         return [*own, *[None] * missing]
 
@@ -86,39 +64,29 @@ class Workers:
             return
         for dtype in dict.fromkeys(t.dtype for t in tensors):
             some = [t for t in tensors if t.dtype == dtype]
-            flat = torch.cat([t.reshape(-1) for t in some])
-            dist.all_reduce(flat)
-            at = 0
-            for tensor in some:
-                tensor.copy_(flat[at : at + tensor.numel()].view_as(tensor))
-                at += tensor.numel()
+            total = reduce(torch.cat([t.reshape(-1) for t in some]), "sum")
+            for tensor, part in zip(some, total.split([t.numel() for t in some]), strict=True):
+                tensor.copy_(part.view_as(tensor))
 
     def sum(self, *numbers: float) -> tuple[float, ...]:
         """Numbers, added up over processes."""
         if self.size == 1:
             return numbers
-        total = torch.tensor(numbers, dtype=torch.float64)
-        if dist.get_backend() == "nccl":
-            total = total.cuda()
-        dist.all_reduce(total)
+        total = reduce(torch.tensor(numbers, dtype=torch.float64, device=self._state.device), "sum")
         return tuple(total.tolist())
 
-    def gather(self, own: list[T]) -> list[list[T]]:
-        """The list of every process, in order of rank."""
-        if self.size == 1:
-            return [own]
-        found: list[list[T]] = [[] for _ in range(self.size)]
-        dist.all_gather_object(found, own)
-        return found
+    def gather(self, own: list[T]) -> list[T]:
+        """The items of all processes, in order of rank."""
+        items: list[T] = gather_object(own)
+        return items
 
     def wait(self) -> None:
         """Until all are here."""
-        if self.size > 1:
-            dist.barrier()
+        self._state.wait_for_everyone()
 
 
 def check_processes(size: int) -> None:
-    """Refuse weights that are to be shared out among one.
+    """Refuse to share weights out to a single process.
 
     Raises:
         UsageError: there is one process.
@@ -130,12 +98,16 @@ def check_processes(size: int) -> None:
         )
 
 
+def processes() -> int:
+    """How many were launched together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def shard(net: Net, workers: Workers) -> None:
     """Cut the weights of a network into parts, of which this process keeps its own, on the network's device.
 
     Args:
         net: made with `Weights(shard=True)`: whole, in main memory.
-        workers: all processes call this.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -157,7 +129,7 @@ def shard(net: Net, workers: Workers) -> None:
             module.set_force_sum_reduction_for_comms(True)
 
 
-def own(tensor: Tensor) -> Tensor:
+def local(tensor: Tensor) -> Tensor:
     """What this process holds of a parameter or a gradient: all of it, or its part; it shares the memory."""
     if type(tensor) in (Tensor, torch.nn.Parameter):
         return tensor
@@ -167,69 +139,47 @@ def own(tensor: Tensor) -> Tensor:
 
 
 def pass_of_nothing(net: Net, item: Item) -> Tensor:
-    """A forward pass whose gradient is zero, for a process that has no rows where others have some.
-
-    Args:
-        net: sharded.
-        item: any tree, best a small one.
-    """
+    """A forward pass over any tree whose gradient is zero, for a process that has no rows where others have some."""
     return net.hidden([item]).sum() * 0
 
 
 def norm_of(gradients: Sequence[Tensor], parts: Sequence[bool], workers: Workers) -> float:
-    """The norm of a gradient of which some tensors are parts.
+    """The norm of a gradient of which some tensors are parts; all processes call this.
 
     Args:
         gradients: in float32.
         parts: which of them are parts; the others are whole, and the same in every process.
-        workers: all processes call this.
     """
     if True not in parts:
         return float(torch.nn.utils.get_total_norm(gradients))
-    square = {
-        part: float(
-            torch.nn.utils.get_total_norm([g for g, p in zip(gradients, parts, strict=True) if p is part])
-        )
-        ** 2
-        for part in (False, True)
-        if part in parts
-    }
-    (cut,) = workers.sum(square.get(True, 0.0))
-    return math.sqrt(square.get(False, 0.0) + cut)
+    cut, whole = (
+        [g for g, part in zip(gradients, parts, strict=True) if part is which] for which in (True, False)
+    )
+    (square,) = workers.sum(float(torch.nn.utils.get_total_norm(cut)) ** 2)
+    return math.sqrt((float(torch.nn.utils.get_total_norm(whole)) ** 2 if whole else 0.0) + square)
 
 
 def gathered(net: Net, workers: Workers) -> dict[str, Tensor]:
-    """The trained weights whole, in main memory of the first process; empty in the others.
-
-    Args:
-        net: sharded.
-        workers: all processes call this.
-    """
+    """The trained weights whole, in main memory of the first process; empty in the others. All processes call this."""
     from torch.distributed.tensor import DTensor
 
-    found = {}
+    weights = {}
     for name, parameter in net.named_parameters.items():
         tensor = parameter.detach()
         whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         if workers.first:
-            found[name] = whole.cpu()
-    return found
+            weights[name] = whole.cpu()
+    return weights
 
 
 def whole_net(net: Net, objective: Objective, trained: Mapping[str, Tensor]) -> Net:
     """A network like a sharded one with the same trained weights, whole and in main memory, to be written.
 
     Args:
-        net: sharded.
-        objective: whose head it has.
         trained: from `gathered`.
     """
-    weights = replace(
-        net.weights,
-        shard=False,
-        device="cpu",
-        dtype="float32" if net.dtype == torch.float32 else "bfloat16",
-    )
+    dtype = "float32" if net.dtype == torch.float32 else "bfloat16"
+    weights = replace(net.weights, shard=False, device="cpu", dtype=dtype)  # type: ignore[arg-type]
     made = Net(net.base, net.spec, weights, max_tokens=net.max_tokens, seed=0)
     made.set_head(objective.head(made))
     with torch.no_grad():

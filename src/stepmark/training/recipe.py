@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +23,8 @@ from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.spec import NOTE_FILE, SPEC_FILE, LinearHead, MlpHead, ScoringSpec
 from stepmark.records import StepScores
 from stepmark.solutions.interchange import LabelledRow
-from stepmark.training.card import Card, Data, Figure, write_card
-from stepmark.training.checkpoint import Written, check_base, write_trained
+from stepmark.store import atomic_write
+from stepmark.training.checkpoint import Written, layout_of, write_trained
 from stepmark.training.examples import Dropped, Example, LabelRules, examples, split_problems
 from stepmark.training.measure import (
     Graded,
@@ -38,26 +36,28 @@ from stepmark.training.measure import (
     solutions_of,
     takes_a_map,
 )
-from stepmark.training.monitor import History
 from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.base import Objective, StepObjective
 from stepmark.training.objectives.families import family_layout
 from stepmark.training.objectives.steps import HardLabels, keeps_neutral
-from stepmark.training.parallel import Workers, check_processes
+from stepmark.training.parallel import Workers, check_processes, processes
+from stepmark.training.report import CARD_FILE, CardFacts, prm_card
 from stepmark.training.settings import Training
 from stepmark.training.state import (
     CHECKPOINT,
     HISTORY_FILE,
     WRITTEN,
+    Lines,
     check_run,
-    drop,
-    drop_leftover,
+    drop_state,
     finished_notes,
     refuse_another,
     run_of,
     workplace,
 )
 from stepmark.training.trainer import Progress, Trainer
+
+Groups = Sequence[Sequence[Example]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,18 +87,14 @@ def run_recipe(
 ) -> Trained:
     """Train, write and calibrate. The same call after an interruption continues the run; after its end it changes nothing.
 
-    The state of a run in progress lies in `<out>.run`, which one process at a time holds. The checkpoint is made there and takes its name when
-    all of its files are in it, so `out` is whole or absent.
+    The state of a run in progress lies in `<out>.run`, which one process at a time holds. The checkpoint is made there and takes its name
+    when all of its files are in it, so `out` is whole or absent.
 
     Args:
-        rows: labelled rows of any source.
-        out: the checkpoint's folder.
         recipe: see `Recipe`.
         held_out: rows to measure and calibrate on; None: a share of the problems of `rows`.
-        data: names of the sources, for the card.
-        report: receives the figures of every optimizer step.
-        complete: adds files to the checkpoint's folder, its second argument, before that takes its name; `history.jsonl` is there by then. Called
-            again where the run had finished earlier, so that it can add what is missing.
+        complete: adds files to the checkpoint's folder, its second argument, before that takes its name; `history.jsonl` is there by then.
+            Called again where the run had finished earlier, so that it can add what is missing.
 
     Raises:
         UsageError: `out` is of another run, another process is at this one, no example is left after filtering, all held-out steps are right
@@ -117,18 +113,10 @@ def run_recipe(
     folder = local_folder(recipe.base)
     base_name = recipe.base if folder is None else str(folder.resolve())
     spec = recipe.objective.spec(layout, base_name)
-    if settings.adapter and not isinstance(spec, ScoringSpec):
-        raise UsageError(
-            "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
-        )
-    if not settings.adapter and isinstance(spec, ScoringSpec):
-        # Known now, and not after hours of training.
-        check_base(base, spec)
-    if settings.shard:
-        _check_shard(recipe, spec)
+    _check_spec(recipe, base, spec)
     run = run_of(settings, recipe.objective, base, source=recipe.source)
     record = record_of(recipe, base_name, run)
-    workers = Workers.joined(settings.place)
+    workers = Workers(settings.place)
     state = out.with_name(f"{out.name}.run")
     with workplace(state) if workers.first else nullcontext():
         if before is None and not out.exists():
@@ -144,27 +132,26 @@ def run_recipe(
             refuse_another(out, before, rows_record(training, measured_on))
             done = _earlier(out, before, first=workers.first)
             if workers.first:
-                drop_leftover(state, run)
+                # What a kill left behind; another run's is refused above only where `out` is not there.
+                with suppress(UsageError):
+                    check_run(state, run)
+                    drop_state(state)
                 if complete is not None:
                     complete(done, out)
             return done
         net = Net(base, spec, settings, max_tokens=settings.max_tokens, seed=settings.seed)
         trainer = Trainer(net, recipe.objective, settings, state, dropped=dropped, workers=workers, run=run)
-        history = History(state / HISTORY_FILE)
+        history = Lines(state / HISTORY_FILE, "step")
 
         def record_step(progress: Progress) -> None:
-            history.record(progress)
+            history.add(asdict(progress))
             report(progress)
 
-        try:
-            trainer.run(training, measured_on, report=record_step)
-        finally:
-            history.close()
+        trainer.run(training, measured_on, report=record_step)
         graded, loss, labels = trainer.graded(measured_on) if measured_on else ([], 0.0, 0.0)
-        measured = trainer.measure(graded, loss, labels) if graded else None
         done = Trained(
             folder=out,
-            held_out=measured,
+            held_out=trainer.measure(graded, loss, labels) if graded else None,
             first_errors=None,
             examples=sum(map(len, training)),
             problems=len(training),
@@ -181,40 +168,59 @@ def run_recipe(
             made = state / CHECKPOINT
             for leftover in (made, *state.glob(f".{CHECKPOINT}-*")):
                 shutil.rmtree(leftover, ignore_errors=True)
-            notes = notes_of(record, data, training, measured_on, dropped, measured)
+            notes = {
+                **record,
+                "data": list(data),
+                **rows_record(training, measured_on),
+                "problems": done.problems,
+                "examples": done.examples,
+                "held_out_problems": len(measured_on),
+                "dropped": dict(dropped.counts),
+                "held_out": None if done.held_out is None else asdict(done.held_out),
+            }
             written = write_trained(made, whole, adapter=settings.adapter, base_name=base_name, notes=notes)
             _check_reading(made, graded, net)
             if calibrated and can_calibrate([value for _, value in pairs_of(graded)]):
                 assert written.spec is not None
                 first = calibrate(made, written.spec, graded, tune=settings.tune_threshold)
                 done = replace(done, first_errors=first)
-            write_card(
-                card_of(
-                    recipe,
-                    replace(written, spec=read_spec(made / SPEC_FILE))
-                    if written.spec is not None
-                    else written,
-                    name=out.name,
-                    base=base_name,
-                    base_fingerprint=run["base_fingerprint"],
-                    data=data,
-                    rows=counted.count,
-                    training=training,
-                    measured_on=measured_on,
-                    dropped=dropped,
-                    measured=measured,
-                    first=done.first_errors,
-                )
-            )
+            if written.spec is not None:
+                written = replace(written, spec=read_spec(made / SPEC_FILE))
+            with atomic_write(made / CARD_FILE) as card:
+                card.write(_card(recipe, written, done, notes, rows=counted.count))
             history.keep(trainer.done)
             # Copied: a kill before the next lines must leave the curves where the next run finds them.
             shutil.copyfile(history.file, made / HISTORY_FILE)
             if complete is not None:
                 complete(done, made)
             made.rename(out)
-            drop(state)
+            drop_state(state)
         workers.wait()
     return done
+
+
+def _check_spec(recipe: Recipe, base: Path, spec: ScoringSpec | CriticSpec) -> None:
+    """Refuse now, and not after hours of training, what could not be trained or written.
+
+    Raises:
+        UsageError: an adapter of a generative PRM, a head that no layout holds, or shared weights with one process or an objective that
+            reads the language-model head.
+    """
+    settings, objective = recipe.training, recipe.objective
+    if settings.adapter and not isinstance(spec, ScoringSpec):
+        raise UsageError(
+            "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
+        )
+    if not settings.adapter and isinstance(spec, ScoringSpec):
+        layout_of("auto", spec, base)
+    if settings.shard:
+        check_processes(processes())
+        own_head = isinstance(spec, ScoringSpec) and isinstance(spec.readout.head, LinearHead | MlpHead)
+        if not own_head or (isinstance(objective, StepObjective) and objective.language_weight > 0):
+            raise UsageError(
+                f"`shard`: {objective.name} reads the language-model head, which is not shared out; take an objective with a head of its own and "
+                "no language_weight, or leave `shard` out"
+            )
 
 
 def _earlier(out: Path, notes: Mapping[str, Any], *, first: bool) -> Trained:
@@ -241,22 +247,6 @@ def _earlier(out: Path, notes: Mapping[str, Any], *, first: bool) -> Trained:
         first=first,
         new=False,
     )
-
-
-def _check_shard(recipe: Recipe, spec: ScoringSpec | CriticSpec) -> None:
-    """Refuse before anything is loaded what weights that are shared out cannot be trained for.
-
-    Raises:
-        UsageError: one process, or an objective that reads the language-model head.
-    """
-    check_processes(int(os.environ.get("WORLD_SIZE", "1")))
-    own_head = isinstance(spec, ScoringSpec) and isinstance(spec.readout.head, LinearHead | MlpHead)
-    beside = isinstance(recipe.objective, StepObjective) and recipe.objective.language_weight > 0
-    if not own_head or beside:
-        raise UsageError(
-            f"`shard`: {recipe.objective.name} reads the language-model head, which is not shared out; take an objective with a head of its "
-            "own and no language_weight, or leave `shard` out"
-        )
 
 
 class _Counted:
@@ -324,7 +314,7 @@ def _split(
     return training, measured_on
 
 
-def _both_kinds(groups: Sequence[Sequence[Example]]) -> bool:
+def _both_kinds(groups: Groups) -> bool:
     """Whether some held-out solutions are right and some have a first error."""
     rows = [Graded(example=e, scores=(0.5,) * len(e.targets)) for group in groups for e in group]
     return len({at >= 0 for at in solutions_of(rows)[1]}) == 2
@@ -358,8 +348,6 @@ def record_of(recipe: Recipe, base_name: str, run: Mapping[str, Any]) -> dict[st
     """Everything but the rows that decides a checkpoint, as plain data: what tells a run from others.
 
     Args:
-        recipe: what is run.
-        base_name: the base's name.
         run: see `state.run_of`.
     """
     return {
@@ -374,7 +362,7 @@ def record_of(recipe: Recipe, base_name: str, run: Mapping[str, Any]) -> dict[st
     }
 
 
-def digest_of(groups: Sequence[Sequence[Example]]) -> str:
+def digest_of(groups: Groups) -> str:
     """What tells examples from others, wherever they were read."""
     digest = hashlib.sha256()
     for one in (one for group in groups for one in group):
@@ -382,102 +370,47 @@ def digest_of(groups: Sequence[Sequence[Example]]) -> str:
     return digest.hexdigest()
 
 
-def rows_record(
-    training: Sequence[Sequence[Example]], measured_on: Sequence[Sequence[Example]]
-) -> dict[str, str]:
+def rows_record(training: Groups, measured_on: Groups) -> dict[str, str]:
     """The rows of a run, as plain data."""
     return {"rows": digest_of(training), "held_out_rows": digest_of(measured_on)}
 
 
-def notes_of(
-    record: Mapping[str, Any],
-    data: Sequence[str],
-    training: Sequence[Sequence[Example]],
-    measured_on: Sequence[Sequence[Example]],
-    dropped: Dropped,
-    measured: Measure | None,
-) -> dict[str, Any]:
-    """Everything that a reader of the checkpoint may ask for, as plain data: `train.json`."""
-    return {
-        **record,
-        "data": list(data),
-        **rows_record(training, measured_on),
-        "problems": len(training),
-        "examples": sum(map(len, training)),
-        "held_out_problems": len(measured_on),
-        "dropped": dict(dropped.counts),
-        "held_out": None if measured is None else asdict(measured),
-    }
-
-
-def card_of(
-    recipe: Recipe,
-    written: Written,
-    *,
-    name: str,
-    base: str,
-    base_fingerprint: str,
-    data: Sequence[str],
-    rows: int,
-    training: Sequence[Sequence[Example]],
-    measured_on: Sequence[Sequence[Example]],
-    dropped: Dropped,
-    measured: Measure | None,
-    first: FirstErrors | None,
-) -> Card:
-    """The model card of a run: what was done and measured, and nothing else.
-
-    Args:
-        recipe: what was run.
-        written: the checkpoint.
-        name: its title.
-        base: the base's name.
-        base_fingerprint: of its files.
-        data: names of the sources.
-        rows: how many rows were read.
-        training: what was trained on.
-        measured_on: what was held out.
-        dropped: what was left out.
-        measured: figures on it, before calibration.
-        first: first errors there, calibrated.
-    """
-    settings = asdict(recipe.training)
-    seed = settings.pop("seed")
-    count = sum(map(len, training)) + sum(map(len, measured_on))
-    figures = []
-    if measured is not None:
-        labels = f"{measured.labels:,} labels on {len(measured_on):,} held-out problems"
+def _card(recipe: Recipe, written: Written, done: Trained, notes: Mapping[str, Any], *, rows: int) -> str:
+    """The model card: what was done and measured, and nothing else."""
+    objective, settings = recipe.objective, asdict(recipe.training)
+    problems, held_out = done.problems, notes["held_out_problems"]
+    dropped = "; ".join(f"{count:,} {reason}" for reason, count in done.dropped.counts.items())
+    data = f"{', '.join(notes['data']) or 'Rows without a name'}: {rows:,} rows" + (
+        f", of which were left out: {dropped}." if dropped else "."
+    )
+    if held_out:
+        data += f" {held_out:,} of {problems + held_out:,} problems were held out, each with all of its solutions."
+    measured = {}
+    if (figures := done.held_out) is not None:
         threshold = 0.5 if written.spec is None else written.spec.threshold
-        scores = "last scores against outcomes" if recipe.objective.outcomes else "step scores"
-        named = (
-            ("loss a label", measured.loss),
-            (f"accuracy of {scores} at {threshold:g}, not calibrated", measured.accuracy),
-            (f"AUC of {scores}", measured.auc),
+        scores = "last scores against outcomes" if objective.outcomes else "step scores"
+        on = f"on {figures.labels:,} labels of {held_out:,} held-out problems"
+        values = (
+            (f"loss a label, {on}", figures.loss),
+            (f"accuracy of {scores} at {threshold:g}, not calibrated", figures.accuracy),
+            (f"AUC of {scores}", figures.auc),
         )
-        figures = [Figure(what=what, on=labels, value=value) for what, value in named if value is not None]
-        if first is not None:
-            figures.append(
-                Figure(
-                    what=f"first-error F1 at {first.threshold:g}, calibrated{' and the threshold chosen' if recipe.training.tune_threshold else ''} "
-                    "on the same problems",
-                    on=f"{measured.solutions:,} solutions of those problems",
-                    value=first.f1,
-                )
-            )
-    return Card(
-        title=name,
-        base=base,
-        base_fingerprint=base_fingerprint,
-        written=written,
-        objective=f"{recipe.objective.name} (`{recipe.objective!r}`)",
-        data=(
-            Data(name=", ".join(data) or "not named", rows=rows, kept=count, dropped=dict(dropped.counts)),
+        measured = {what: f"{value:.4g}" for what, value in values if value is not None}
+        if (first := done.first_errors) is not None:
+            tuned = " and the threshold chosen" if recipe.training.tune_threshold else ""
+            what = f"first-error F1 at {first.threshold:g}, calibrated{tuned} on the same {figures.solutions:,} solutions"
+            measured[what] = f"{first.f1:.4g}"
+    seed = settings.pop("seed")
+    return prm_card(
+        CardFacts(
+            title=done.folder.name,
+            base=notes["base"],
+            settings={**settings, **asdict(recipe.rules)},
+            seed=seed,
         ),
-        split=f"{len(measured_on):,} of {len(training) + len(measured_on):,} problems were held out, each with all of its solutions"
-        if measured_on
-        else "",
-        settings={**settings, **asdict(recipe.rules)},
-        seeds={"held-out problems, order, borders, first weights": seed},
-        measured=tuple(figures),
-        made_with={package: version(package) for package in ("stepmark", "torch", "transformers")},
+        written,
+        objective=f"{objective.name} (`{objective!r}`)",
+        base_fingerprint=notes["base_fingerprint"],
+        data=data,
+        measured=measured,
     )

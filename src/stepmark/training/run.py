@@ -58,7 +58,6 @@ def training_rows(
         rows: names of files in any format of `stepmark convert`, or "OWNER/NAME" of data sets on the hub; or rows in Python.
         split: which files of a hub data set are taken: those with this word in their name, or all where none has it.
         columns: as `store.read_rows`.
-        reading: how to read.
         losses: takes note of what is left out in reading.
 
     Raises:
@@ -239,10 +238,10 @@ def train(
     for given in (rows, held_out_data):
         check_sources(given)
     _check_installed(training, log)
-    from stepmark.training.monitor import close_all, read_history, training_html
     from stepmark.training.objectives import load_objective
     from stepmark.training.recipe import Recipe, run_recipe
-    from stepmark.training.state import HISTORY_FILE
+    from stepmark.training.report import training_html
+    from stepmark.training.state import HISTORY_FILE, read_lines
     from stepmark.training.trainer import few_steps
 
     if objective is None and family is None:
@@ -264,7 +263,7 @@ def train(
         shown = {"data": ", ".join(data), "objective": repr(recipe.objective), "base": recipe.base}
         shown |= {name: str(value) for name, value in _flat(recipe).items()}
         with atomic_write(place / REPORT_FILE) as page:
-            history = read_history(place / HISTORY_FILE)
+            history = read_lines(place / HISTORY_FILE)
             page.writelines(training_html(done, history, shown, title=f"Training of {folder.name}"))
 
     monitors: list[Monitor] = []
@@ -292,7 +291,8 @@ def train(
                 complete=complete,
             )
     finally:
-        close_all(monitors)
+        for monitor in monitors:
+            monitor.close()
 
 
 def _check_installed(training: Training, log: Sequence[Log]) -> None:

@@ -1,6 +1,7 @@
 """The state of a run in progress, as files: saved whole or not at all, refused by another run.
 
-`run.json` says what the run is: everything that decides its result. It is written before the first state.
+`run.json` says what the run is: everything that decides its result. It is written before the first state. Weights that are shared out are
+saved by each process as a part of its own, and `parts.json` names the step when all of them are there.
 """
 
 from __future__ import annotations
@@ -13,28 +14,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
 
-from stepmark.errors import UsageError
+from stepmark.errors import InputError, UsageError
 from stepmark.models.identity import checkpoint_fingerprint
 from stepmark.models.places import folder_of
 from stepmark.models.spec import SPEC_FILE
 from stepmark.store import LOCK_FILE, atomic_write, differences, held, naming
-from stepmark.training.card import CARD_FILE
 from stepmark.training.checkpoint import TRAIN_FILE
 from stepmark.training.examples import Example
 from stepmark.training.items import Item
 from stepmark.training.objectives.base import Objective
 from stepmark.training.parallel import Workers
+from stepmark.training.report import CARD_FILE
 from stepmark.training.settings import Training
 
-RUN_FILE = "run.json"
-_WHOLE = "state.pt"
-_PARTS = "parts.json"
-"""Written when the parts of all processes are there; names the step that they are of."""
+RUN_FILE, HISTORY_FILE, CHECKPOINT = "run.json", "history.jsonl", "checkpoint"
+"""What the run is; the figures of every step, or of every update of a policy; the folder in which a checkpoint is made."""
+WRITTEN = (TRAIN_FILE, SPEC_FILE, CARD_FILE, HISTORY_FILE)
+"""What every finished checkpoint holds beside its weights."""
+_WHOLE, _PARTS = "state.pt", "parts.json"
+_IN_PROGRESS = re.compile(
+    rf"{re.escape(LOCK_FILE)}|run\.json|history\.(jsonl|part)|state(-\d+-\d+)?\.(pt|part)|parts\.json|\.?{CHECKPOINT}(-.+)?|\..+\.tmp"
+)
+"""What lies in the folder of a run in progress."""
 
 
 def run_of(
@@ -43,16 +49,13 @@ def run_of(
     """What a run is before its rows are read: settings, objective, and the models that it starts from, by their files.
 
     Args:
-        settings, objective: of the run.
-        base: its folder.
         source: of an objective of the caller's own: the hashes of its modules.
     """
+    warm = settings.warm_start
     return {
         "base": str(base),
         "base_fingerprint": checkpoint_fingerprint(base),
-        "warm_start_fingerprint": None
-        if settings.warm_start is None
-        else checkpoint_fingerprint(folder_of(settings.warm_start)),
+        "warm_start_fingerprint": None if warm is None else checkpoint_fingerprint(folder_of(warm)),
         "objective": repr(objective),
         **({} if source is None else {"source": dict(source)}),
         "settings": asdict(settings),
@@ -65,19 +68,19 @@ def rows_of(
     """What a run is trained on, as two digests: a state is continued with the same batches only.
 
     Args:
-        steps: the batches.
         held_out: examples that decide when to stop; none where they do not.
     """
-    batches, watched = hashlib.sha256(), hashlib.sha256()
+    batches = hashlib.sha256()
     for item in (item for step in steps for part in step for item in part):
         for numbers in (item.tree.ids, item.tree.parents, item.reads, item.weights):
             batches.update(np.asarray(numbers, dtype=np.float64).tobytes())
         batches.update(repr(item.targets).encode())
         batches.update(repr([row.example.outcome for row in item.rows]).encode())
-    watched.update(
-        repr([(e.solution.texts, e.targets, e.outcome) for group in held_out for e in group]).encode()
-    )
-    return {"rows": batches.hexdigest(), "rows_of_patience": watched.hexdigest()}
+    watched = [(e.solution.texts, e.targets, e.outcome) for group in held_out for e in group]
+    return {
+        "rows": batches.hexdigest(),
+        "rows_of_patience": hashlib.sha256(repr(watched).encode()).hexdigest(),
+    }
 
 
 def is_saved(folder: Path) -> bool:
@@ -85,17 +88,10 @@ def is_saved(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (_WHOLE, _PARTS))
 
 
-def drop_state(folder: Path) -> None:
-    """Remove what makes a state one; parts that nothing names are of no use to anybody."""
-    for name in (_WHOLE, _PARTS):
-        (folder / name).unlink(missing_ok=True)
-
-
 def check_run(folder: Path, run: Mapping[str, Any]) -> None:
     """Refuse a state that another run left.
 
     Args:
-        folder: of the state.
         run: what this run is, or those entries that are known already.
 
     Raises:
@@ -123,28 +119,25 @@ def save(
     Args:
         folder: made if it is absent; of parts, one that all processes see.
         state: tensors and plain values; `done` is the number of steps.
-        workers: the processes.
         run: everything that decides the result, as plain data.
         parts: whether each process has a state of its own; else the first one's is everyone's.
     """
     if workers.first and not is_saved(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(folder / RUN_FILE) as handle:
-            json.dump(run, handle, ensure_ascii=False, indent=2)
-            handle.write("\n")
+        write_run(folder / RUN_FILE, run)
     if not parts:
         if workers.first:
-            _put(folder / _WHOLE, dict(state))
+            write_tensors(folder / _WHOLE, state)
         return
-    _put(folder / _part(state["done"], workers), dict(state))
+    current = folder / f"state-{state['done']}-{workers.rank}.pt"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(current, state)
     workers.wait()
     if workers.first:
-        with atomic_write(folder / _PARTS) as handle:
-            json.dump({"done": state["done"], "processes": workers.size}, handle)
+        write_run(folder / _PARTS, {"done": state["done"], "processes": workers.size})
     workers.wait()
-    current = _part(state["done"], workers)
     for old in folder.glob(f"state-*-{workers.rank}.pt"):
-        if old.name != current:
+        if old != current:
             old.unlink()
 
 
@@ -155,7 +148,6 @@ def load(
 
     Args:
         folder, workers, run, parts: as `save`.
-        device: where its tensors go.
 
     Raises:
         UsageError: it is of another run, or of another number of processes.
@@ -169,49 +161,87 @@ def load(
         if saved["processes"] != workers.size:
             raise UsageError(
                 f"{folder} holds the state of a run of {saved['processes']} processes, and these are {workers.size}: with `shard` each "
-                f"goes on with its own part. Start {saved['processes']}, or delete the folder to start again"
+                f"continues with its own part. Start {saved['processes']}, or delete the folder to start again"
             )
-        file = folder / _part(saved["done"], workers)
+        file = folder / f"state-{saved['done']}-{workers.rank}.pt"
     state: dict[str, Any] = torch.load(file, weights_only=True, map_location=device)
     return state
 
 
-def _part(done: int, workers: Workers) -> str:
-    return f"state-{done}-{workers.rank}.pt"
-
-
-def _put(file: Path, state: dict[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_suffix(".part")
-    write_tensors(temporary, state)
-    temporary.rename(file)
+def write_run(file: Path, run: Mapping[str, Any]) -> None:
+    """Write plain data as a JSON file, whole or not at all."""
+    with atomic_write(file) as handle:
+        json.dump(run, handle, ensure_ascii=False, indent=2)
+        handle.write("\n")
 
 
 def write_tensors(file: Path, state: Mapping[str, Any]) -> None:
-    """Write tensors and plain values with `torch.save`; where that fails, nothing is left.
+    """Write tensors and plain values with `torch.save`, whole or not at all.
 
     Raises:
         StorageError: the disk is full or broken.
     """
+    temporary = file.with_suffix(".part")
     try:
         # Through a file of Python's: torch's own writer does not say what the system refused.
-        with naming(file), file.open("wb") as handle:
+        with naming(temporary), temporary.open("wb") as handle:
             torch.save(dict(state), handle)
     except BaseException:
-        file.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+    temporary.replace(file)
 
 
-HISTORY_FILE = "history.jsonl"
-"""The figures of every step."""
-CHECKPOINT = "checkpoint"
-"""The folder in which a checkpoint is made, beside the state of its run."""
-WRITTEN = (TRAIN_FILE, SPEC_FILE, CARD_FILE, HISTORY_FILE)
-"""What every finished checkpoint holds beside its weights."""
-_IN_PROGRESS = re.compile(
-    rf"{re.escape(LOCK_FILE)}|run\.json|history\.(jsonl|part)|state(-\d+-\d+)?\.(pt|part)|parts\.json|\.?{CHECKPOINT}(-.+)?|\..+\.tmp"
-)
-"""What lies in the folder of a run in progress."""
+@final
+class Lines:
+    """JSON lines in order of a number. A resumed run continues the file; what is done again replaces its lines."""
+
+    def __init__(self, file: Path, key: str = "update") -> None:
+        self.file, self._key = file, key
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self.rows: list[dict[str, Any]] = read_lines(file)
+        self._clean = False  # a kill may have left half a line
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Write a line; those of its number and of later ones go."""
+        self.keep(int(row[self._key]) - 1)
+        self.rows.append(dict(row))
+        with naming(self.file), self.file.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def keep(self, last: int) -> None:
+        """Drop the lines of numbers after `last`."""
+        rows = [row for row in self.rows if row[self._key] <= last]
+        if self._clean and len(rows) == len(self.rows):
+            return
+        self.rows, self._clean = rows, True
+        temporary = self.file.with_suffix(".part")
+        with naming(self.file):
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(self.file)
+
+
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    """The lines of a file; a last one that was cut off by a kill is left out, and a file that is not there has none.
+
+    Raises:
+        InputError: a line that is no JSON before the last one: no kill leaves that.
+    """
+    if not file.is_file():
+        return []
+    # Bytes: a kill may cut a character in two.
+    rows, lines = [], file.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line.decode()))
+        except ValueError as error:
+            if any(map(bytes.strip, lines[number:])):
+                raise InputError(
+                    f"not JSON: {error}; expected a line that a run wrote", where=f"{file}:{number}"
+                ) from None
+            break
+    return rows
 
 
 @contextmanager
@@ -242,14 +272,11 @@ def finished_notes(out: Path) -> dict[str, Any]:
     Raises:
         UsageError: it is something else.
     """
-    foreign = UsageError(f"{out} exists; delete it or choose another `out`")
-    try:
+    with suppress(OSError, ValueError):
         notes = json.loads((out / TRAIN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise foreign from None
-    if not isinstance(notes, dict) or "base_fingerprint" not in notes:
-        raise foreign
-    return notes
+        if isinstance(notes, dict) and "base_fingerprint" in notes:
+            return notes
+    raise UsageError(f"{out} exists; delete it or choose another `out`")
 
 
 def refuse_another(out: Path, notes: Mapping[str, Any], record: Mapping[str, Any]) -> None:
@@ -265,19 +292,8 @@ def refuse_another(out: Path, notes: Mapping[str, Any], record: Mapping[str, Any
         )
 
 
-def drop_leftover(state: Path, run: Mapping[str, Any]) -> None:
-    """Remove the state of a run that is finished, where a kill left it.
-
-    Args:
-        state: the folder, held.
-        run: the run; the state of another one stays.
-    """
-    with suppress(UsageError):
-        check_run(state, run)
-        drop(state)
-
-
-def drop(state: Path) -> None:
-    """Remove the folder of a run that is finished: its state first, so that a kill meanwhile leaves none that cannot be told."""
-    drop_state(state)
+def drop_state(state: Path) -> None:
+    """Remove the folder of a run that is finished: its state first, so that a kill meanwhile leaves none that nothing describes."""
+    for name in (_WHOLE, _PARTS):
+        (state / name).unlink(missing_ok=True)
     shutil.rmtree(state)

@@ -1,12 +1,7 @@
-"""The loop: optimizer steps over packed trees, resumed where they were, watched on held-out problems.
+"""The loop: optimizer steps over packed trees, resumed where they were, measured on held-out problems.
 
 The loss of a step is the sum over its labels divided by their true number, over all forward passes and processes of the step: neither
 how the rows are cut into passes nor how many processes there are moves it.
-
-Memory that a training step frees is kept for the next one.
-
-A step on a CPU takes and frees gigabytes of activations in large pieces. glibc gives such pieces back to the system at once, which then
-hands out zeroed pages again, a page fault for every four kilobytes: 5 to 10% of a step of a small model.
 """
 
 from __future__ import annotations
@@ -19,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +25,8 @@ from stepmark.models.default import default_folder
 from stepmark.models.detect import read_spec
 from stepmark.models.files import local_folder, present
 from stepmark.models.places import BUILT_IN, find_checkpoint
-from stepmark.models.spec import SPEC_FILE, LinearHead, MlpHead, ScoringSpec
+from stepmark.models.spec import SPEC_FILE, ScoringSpec
+from stepmark.training.checkpoint import head_names
 from stepmark.training.examples import Dropped, Example, coarsen, problem_of
 from stepmark.training.items import Item, batches
 from stepmark.training.measure import Graded, Measure, measure
@@ -40,17 +36,14 @@ from stepmark.training.parallel import (
     Workers,
     check_processes,
     gathered,
+    local,
     norm_of,
-    own,
     pass_of_nothing,
     shard,
     whole_net,
 )
 from stepmark.training.settings import Training
 from stepmark.training.state import load, rows_of, run_of, save
-
-if TYPE_CHECKING:
-    from stepmark.training.net import Net
 
 ENOUGH = 30
 """Optimizer steps an epoch, at least: with fewer, the warm-up and the decay leave hardly one at the peak rate."""
@@ -60,7 +53,6 @@ class Pace:
     """The learning rate over a run, and the time that is left.
 
     Args:
-        settings: of the run.
         workers: with a time limit all go by the clock of the first, or they would stop at different steps.
     """
 
@@ -95,8 +87,6 @@ def rate_groups(names: Iterable[str], masters: Sequence[Tensor], head_rate: floa
 
     Args:
         names: of `masters`; the head's begin with "head.".
-        masters: in their order.
-        head_rate: the head's share.
     """
     groups: dict[float, list[Tensor]] = {}
     for name, master in zip(names, masters, strict=True):
@@ -109,8 +99,6 @@ def schedule(step: int, steps: int, warmup: float, *, least: float = 0.0) -> flo
 
     Args:
         step: from 1.
-        steps: how many there are.
-        warmup: share of the steps.
         least: the decay is at least this far, in [0, 1]: a share of time, where that ends sooner than the steps.
     """
     warm = max(1, round(steps * warmup))
@@ -121,12 +109,7 @@ def schedule(step: int, steps: int, warmup: float, *, least: float = 0.0) -> flo
 
 
 def few_steps(steps: int, settings: Training) -> str | None:
-    """A warning for a run with too few optimizer steps, with the setting to change; None for a run with enough.
-
-    Args:
-        steps: of the whole run.
-        settings: of the run.
-    """
+    """A warning for a run with too few optimizer steps, with the setting to change; None for a run with enough."""
     each = steps / settings.epochs
     if each >= ENOUGH:
         return None
@@ -139,23 +122,20 @@ def few_steps(steps: int, settings: Training) -> str | None:
     return f"{each:.3g} optimizer steps an epoch are few to learn from: {lower}raise `epochs`, or label more rows"
 
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h."""
-
-
 def keep_freed_memory() -> bool:
-    """Let this process keep what it frees, for as long as it runs. Its memory then stays at its peak.
+    """Let this process keep the memory that it frees: glibc gives large pieces back, and zeroes them anew at 5 to 10 % of a small model's step.
 
     Returns:
-        Whether the C library could be told; False where it is not glibc (macOS, Windows, Alpine).
+        Whether the C library could be set so; False where it is not glibc (macOS, Windows, Alpine).
     """
     try:
-        tell = ctypes.CDLL(None).mallopt
+        mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False
+    trim_threshold, mmap_threshold = -1, -3  # of glibc's malloc.h
     # Older versions take no more than 32 MB for the second.
-    kept = bool(tell(_MMAP_THRESHOLD, 2**30)) or bool(tell(_MMAP_THRESHOLD, 2**25))
-    return bool(tell(_TRIM_THRESHOLD, 2**31 - 1)) and kept
+    large = bool(mallopt(mmap_threshold, 2**30)) or bool(mallopt(mmap_threshold, 2**25))
+    return bool(mallopt(trim_threshold, 2**31 - 1)) and large
 
 
 _NAME = re.compile(r"(?:base_model\.model\.)?(?:model\.)?(.+\.lora_[AB])(?:\.\w+)?\.weight")
@@ -164,13 +144,12 @@ _NAME = re.compile(r"(?:base_model\.model\.)?(?:model\.)?(.+\.lora_[AB])(?:\.\w+
 def warm_start(name: str, masters: Mapping[str, Tensor], net: Net) -> None:
     """Put an adapter's matrices and its head where training begins, in place.
 
-    Of a lower rank, its matrices fill the first rows of A and columns of B; the rest of A stays as drawn and of B zero. A scale of its own
+    An adapter of a lower rank fills the first rows of A and columns of B; the rest of A stays as drawn and of B zero. A scale of its own
     (alpha / rank) goes into B.
 
     Args:
         name: "default" for the PRM that ships, a folder, or a hub name.
         masters: what is trained, by name (`Net.named_parameters`), as it was drawn.
-        net: with the new head.
 
     Raises:
         CheckpointError: no LoRA adapter, one over another base, or its weights do not fit: a higher rank, layers that are frozen here,
@@ -188,40 +167,38 @@ def warm_start(name: str, masters: Mapping[str, Tensor], net: Net) -> None:
                 "take the same `mark` and `layout`"
             )
     rank = int(config["r"])
-    theirs = config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
-    ours = net.weights.alpha / net.weights.lora_rank
-    places = {found[1]: tensor for key, tensor in masters.items() if (found := _NAME.fullmatch(key))}
+    scale = config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
+    scale /= net.weights.alpha / net.weights.lora_rank
+    places = {match[1]: tensor for key, tensor in masters.items() if (match := _NAME.fullmatch(key))}
     tensors = Tensors(folder)
     filled = 0
     with torch.no_grad():
         for key in sorted(tensors.names):
-            named = _NAME.fullmatch(key)
-            if named is None:
+            if (match := _NAME.fullmatch(key)) is None:
                 continue
-            place, given = places.get(named[1]), tensors.get(key)
-            up = named[1].endswith("B")
+            place, given = places.get(match[1]), tensors.get(key)
             if place is None:
                 raise CheckpointError(
-                    f"{folder}: the adapter changes {named[1]}, which is not trained here; lower `frozen_layers`"
+                    f"{folder}: the adapter changes {match[1]}, which is not trained here; lower `frozen_layers`"
                 )
+            up = match[1].endswith("B")
             if given.dim() != 2 or given.shape[1 if up else 0] != rank:
                 raise CheckpointError(
                     f"{folder}: {key} has the shape {tuple(given.shape)}, and adapter_config.json says r = {rank}"
                 )
-            wide = rank if up else given.shape[1]
-            if wide > place.shape[1] or given.shape[0] > place.shape[0]:
+            if given.shape[1] > place.shape[1] or given.shape[0] > place.shape[0]:
                 raise CheckpointError(
-                    f"{folder}: {named[1]} has the shape {tuple(given.shape)}, which {tuple(place.shape)} cannot hold; `lora_rank` "
+                    f"{folder}: {match[1]} has the shape {tuple(given.shape)}, which {tuple(place.shape)} cannot hold; `lora_rank` "
                     f"must be at least {rank}, and the base the same"
                 )
             if up:
-                place.zero_()[:, :rank] = given.to(place) * (theirs / ours)
+                place.zero_()[:, :rank] = given.to(place) * scale
             else:
                 place[: len(given)] = given.to(place)
             filled += 1
         if not filled:
             raise CheckpointError(f"{folder} holds no LoRA weights")
-        for inner, outer in _head_names(net).items():
+        for inner, outer in head_names(net).items():
             if (key := f"base_model.model.{outer}") not in tensors.names:
                 continue
             given, place = tensors.get(key), masters[f"head.{inner}"]
@@ -238,16 +215,6 @@ def _same_base(folder: Path, named: object, net: Net) -> None:
         return  # a hub name, or a folder of another machine: shapes are all that can be compared
     if find_checkpoint(named).resolve() != net.base.resolve():
         raise CheckpointError(f"{folder} is an adapter over {named}, and the base here is {net.base}")
-
-
-def _head_names(net: Net) -> dict[str, str]:
-    """The head's parameters, and what they are called in a checkpoint."""
-    head = net.spec.readout.head if isinstance(net.spec, ScoringSpec) else None
-    if isinstance(head, LinearHead):
-        return {"weight": head.weight} | ({"bias": head.bias} if head.bias is not None else {})
-    if isinstance(head, MlpHead):
-        return {name: f"{head.prefix}.{name}" for name, _ in net.head.named_parameters()}
-    return {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,10 +241,7 @@ class Trainer:
     """A network, an objective, and the loop.
 
     Args:
-        net: the network; its head is set here.
-        objective: what is fitted.
         settings: see `Training`.
-        state: folder for the state while running.
         dropped: takes note of rows that cannot be read.
         workers: this process among its like; None: as launched.
         run: what the run is (`state.run_of`), where that is known already.
@@ -296,7 +260,7 @@ class Trainer:
     ) -> None:
         self.net, self.objective, self.settings, self.folder = net, objective, settings, state
         self.dropped = Dropped() if dropped is None else dropped
-        self.workers = Workers.joined(net.device) if workers is None else workers
+        self.workers = Workers(net.device) if workers is None else workers
         self._identity = run_of(settings, objective, net.base) if run is None else run
         torch.manual_seed(settings.seed)
         net.set_head(objective.head(net))
@@ -330,7 +294,7 @@ class Trainer:
         # Small updates vanish in bfloat16, so they are made in float32 and copied back.
         self.masters: list[torch.Tensor] = [
             p if p.dtype == torch.float32 else p.float().clone()
-            for p in (own(parameter.detach()) for parameter in self.parameters)
+            for p in (local(parameter.detach()) for parameter in self.parameters)
         ]
 
     def whole(self) -> Net:
@@ -399,8 +363,6 @@ class Trainer:
         """Training, resuming from the saved state of an interrupted run if there is one.
 
         Args:
-            groups: examples by problem.
-            held_out: others, measured on the way.
             report: receives the figures of every step (in the first process only).
 
         Raises:
@@ -488,7 +450,7 @@ class Trainer:
             for at, parameter in enumerate(self.parameters):
                 if parameter.grad is not None:
                     before = sums[at]
-                    gradient = own(parameter.grad).float()
+                    gradient = local(parameter.grad).float()
                     sums[at] = gradient if before is None else before.add_(gradient)
                 parameter.grad = None
         gradients = [
@@ -498,15 +460,12 @@ class Trainer:
         # Those of parts are added up already.
         self.workers.add([g for g, part in zip(gradients, self._parts, strict=True) if not part])
         loss, labels = self.workers.sum(loss, labels)
-        if not math.isfinite(loss):
-            raise CheckpointError(
-                f"the loss of step {self.done + 1} is {loss}; lower the learning rate, or compute in float32 (`dtype` float32)"
-            )
         norm = norm_of(gradients, self._parts, self.workers) / max(labels, 1e-12)
-        if not math.isfinite(norm):
-            raise CheckpointError(
-                f"the gradient of step {self.done + 1} is {norm}; lower the learning rate, or compute in float32 (`dtype` float32)"
-            )
+        for what, value in (("loss", loss), ("gradient", norm)):
+            if not math.isfinite(value):
+                raise CheckpointError(
+                    f"the {what} of step {self.done + 1} is {value}; lower the learning rate, or compute in float32 (`dtype` float32)"
+                )
         # One pass over them divides by the labels and clips.
         clipped = min(1.0, self.settings.clip / (norm + 1e-6)) / max(labels, 1e-12)
         torch._foreach_mul_(gradients, clipped)
@@ -525,13 +484,8 @@ class Trainer:
 
     def measure(self, graded: Sequence[Graded], loss: float, labels: float) -> Measure:
         """Figures of what `graded` gave."""
-        return measure(
-            graded,
-            loss=loss,
-            labels=labels,
-            threshold=self.net.threshold,
-            outcomes=self.objective.outcomes,
-        )
+        threshold, outcomes = self.net.threshold, self.objective.outcomes
+        return measure(graded, loss=loss, labels=labels, threshold=threshold, outcomes=outcomes)
 
     def graded(self, groups: Sequence[Sequence[Example]]) -> tuple[list[Graded], float, float]:
         """Held-out examples with the scores of every step, the sum of losses, the sum of weights."""
@@ -540,7 +494,7 @@ class Trainer:
         self._measured = True
         items = list(self._items(groups, self.settings.seed * 1000 - 1, dropped, every_step=True))
         parts = [p for s in batches(items, budget=self.settings.pass_tokens, rng=random.Random(0)) for p in s]
-        own: list[Graded] = []
+        graded: list[Graded] = []
         loss, labels = 0.0, 0.0
         sharded = self.net.weights.shard
         for part in self.workers.passes(parts, as_many=sharded, whole=True):
@@ -555,15 +509,11 @@ class Trainer:
             at = 0
             for item in part:
                 for row in item.rows:
-                    own.append(
-                        Graded(
-                            example=row.example,
-                            scores=tuple(None if r is None else fitted.scores[at + r] for r in row.reads),
-                        )
-                    )
+                    scores = tuple(None if r is None else fitted.scores[at + r] for r in row.reads)
+                    graded.append(Graded(example=row.example, scores=scores))
                 at += len(item.reads)
         loss, labels = self.workers.sum(loss, labels)
-        return [one for some in self.workers.gather(own) for one in some], loss, labels
+        return self.workers.gather(graded), loss, labels
 
     def _due(self, steps: int) -> set[int]:
         count = max(1, min(self.settings.evaluations, steps))

@@ -35,10 +35,6 @@ from stepmark.solutions.segmentation import split as cut
 def check_credit(credit: Credit, *, prm: bool) -> None:
     """Refuse a method that cannot be had in the trainer of others.
 
-    Args:
-        credit: the method.
-        prm: whether there is a PRM.
-
     Raises:
         UsageError: it needs a critic or token rewards, which only `stepmark rl` has, or a PRM and there is none.
     """
@@ -55,7 +51,6 @@ def problem_of(prompt: object, row: Mapping[str, Any], column: str | None) -> st
 
     Args:
         prompt: a text, or messages with `role` and `content` (a text, or blocks of which those with a "text" count).
-        row: the data set's columns.
         column: which of them holds the problem; None for the prompt. Name one when the prompt holds instructions or examples that a
             PRM did not see in training.
 
@@ -90,10 +85,7 @@ def rate(
 
     Args:
         problems: of each completion; those of one problem side by side share what the PRM reads.
-        completions: token ids, without padding.
-        decode: text of ids, control tokens left out.
         prm: scores steps; None for none.
-        split: how text is cut into steps.
     """
     rated: list[Rated] = []
     for problem, ids in zip(problems, completions, strict=True):
@@ -131,8 +123,6 @@ def advantages(
         rated: of `rate`, whole groups.
         groups: of each; completions of one problem share a number.
         outcomes: of each; None or NaN where nobody knows.
-        credit: the method.
-        asked: whether a PRM was.
         tokens: width of the result, the longest completion at least.
     """
     known = {
@@ -167,11 +157,7 @@ def solution_scores(
     """One number of a PRM for each completion's text; None for a blank one and one that the PRM cannot read.
 
     Args:
-        prm: scores steps, all in one pass.
-        problems: of each completion.
-        texts: the completions.
         aggregate: how one number is made of the step scores; None for the PRM's own way.
-        split: how text is cut into steps.
 
     Raises:
         UnknownNameError, ScoreKindError: no such aggregate, or none for this PRM's scores.
@@ -203,10 +189,8 @@ def token_row(outcome: float, ends: Sequence[int], scores: Sequence[float], *, t
     share their last token have; the step of a completion of one token has no place.
 
     Args:
-        outcome: the verifier's reward.
         ends: place of each step's last token, rising; the last one is the completion's last token (`spans.step_spans`).
         scores: one a step; none for a completion without scores.
-        tokens: of the completion, at least one.
 
     Raises:
         InputError: no tokens, scores that are not one a step, a last step that does not end the completion.

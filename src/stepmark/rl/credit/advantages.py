@@ -1,21 +1,18 @@
-"""Credit functions: from a batch's rewards to an advantage for each token. All are pure.
+"""Credit functions: from a batch's rewards to an advantage for each token. All are pure; (B, T) and (B, S) as in `Batch`.
 
-Credit from the outcome alone, from a PRM's step rewards, from an implicit PRM (Cui et al. 2025, PRIME), and with a critic (generalised advantage
-estimation over token rewards, Schulman et al. 2016); anchors to the verifier's outcome; step rewards made safe; group means and deviations.
+**Divergence** from the reference, token by token (Schulman 2020, "Approximating KL divergence"). With `delta = log pi - log pi_ref` on tokens
+that the policy wrote: k1 = delta, k2 = delta**2 / 2, k3 = exp(-delta) - 1 + delta. k1 and k3 have the reverse KL as their mean; k2 is biased
+and small in variance. As a *loss*, the gradient of k2 is the true gradient of the reverse KL on-policy and that of k3 a first-order
+approximation of another one; k1 as a loss has a gradient of mean zero, so it belongs into the reward (Zhang et al. 2025, arXiv 2510.01555;
+arXiv 2512.21852).
 
-**Divergence** from the reference, token by token (Schulman 2020, "Approximating KL divergence"). With `delta = log pi - log pi_ref` on tokens that
-the policy wrote: k1 = delta, k2 = delta**2 / 2, k3 = exp(-delta) - 1 + delta. k1 and k3 have the reverse KL as their mean; k2 is biased and small in
-variance. As a *loss*, the gradient of k2 is the true gradient of the reverse KL on-policy and that of k3 a first-order approximation of another one;
-k1 as a loss has a gradient of mean zero, so it belongs into the reward (Zhang et al. 2025, arXiv 2510.01555; arXiv 2512.21852).
-
-**Safe step rewards** (`clip`, `delta`): where they are summed as they are (`step_ppo`), a policy cannot earn by writing more steps. Group normalisation
-takes their mean from every step (`grpo_process`): next to clipped steps that lost, one that did not earns again, and under `delta`, of which the mean is
-above 0, each further step costs. Each takes and gives (B, S), 0 where there is no step; `dataclasses.replace(batch, step_rewards=...)` puts it back.
+**Safe step rewards** (`clip`, `delta`): where they are summed as they are (`step_ppo`), a policy cannot earn by writing more steps. Group
+normalisation takes their mean from every step (`grpo_process`): next to clipped steps that lost, one that did not earns again, and under
+`delta`, of which the mean is above 0, each further step costs.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -73,8 +70,6 @@ def normalised(
         values: (B,) or (B, S).
         groups: (B,).
         among: bool, the shape of `values`: what counts.
-        scale: divide by the standard deviation.
-        deviation: which one.
     """
     flat = values if values.ndim == 2 else values[:, None]
     counted = (among if among.ndim == 2 else among[:, None]).to(values.dtype)
@@ -156,25 +151,15 @@ def outcome_grpo(batch: Batch, *, scale: bool = True, deviation: Deviation = "sa
 
     A group that is all right or all wrong has no spread and gives 0: there is nothing to prefer. The paper does not say which standard deviation
     it means; the default is the sample's (N - 1), as in TRL's `GRPOTrainer` and verl's `compute_grpo_outcome_advantage`. No epsilon stands
-    under the fraction (`groups.normalised`).
+    under the fraction (`normalised`).
 
     Args:
         batch: completions; groups of one give 0.
         scale: divide by the standard deviation; without, it is Dr. GRPO's advantage (Liu et al. 2025, section 3.2).
-        deviation: which one.
     """
     every = torch.ones_like(batch.outcome, dtype=torch.bool)
     found = normalised(batch.outcome, batch.groups, every, scale=scale, deviation=deviation)
     return spread_over(found, batch.mask)
-
-
-def rloo(batch: Batch) -> Tensor:
-    """REINFORCE with the others' mean as the baseline (Ahmadian et al. 2024, section 3.2), at every token.
-
-    Raises:
-        UsageError: a problem with one completion.
-    """
-    return spread_over(batch.outcome - leave_one_out(batch.outcome, batch.groups), batch.mask)
 
 
 def rewards_of(batch: Batch) -> Tensor:
@@ -195,8 +180,6 @@ def grpo_process(batch: Batch, *, scale: bool = True, deviation: Deviation = "sa
     it or later. It is a sum and not a mean, so a solution of many good steps gains by their number: see `clip` and `delta`.
 
     Args:
-        batch: with step rewards.
-        scale: divide by the standard deviation.
         deviation: which one, of all N step rewards of a group. The paper does not say which; the default is the one that `outcome_grpo` has.
     """
     step = normalised(rewards_of(batch), batch.groups, batch.has_step, scale=scale, deviation=deviation)
@@ -264,32 +247,25 @@ def min_form(
     return torch.where(batch.mask, to_go(tokens), 0.0)
 
 
-def progress(batch: Batch, *, alpha: float = 3.0, root: Literal["given", "group"] = "given") -> Tensor:
+def progress(batch: Batch, *, alpha: float = 3.0) -> Tensor:
     """Process advantage verifiers (Setlur et al. 2024, arXiv 2410.08146, equation 5): each step is weighted by `Q + alpha * progress`.
 
-    The step rewards are a prover's values, the probability of a right answer after each step; a step's progress is its value less the one before
-    it. `Q` of the policy is estimated by the verifier's outcome less its group's mean, for all tokens alike.
+    The step rewards are a prover's values, the probability of a right answer after each step; a step's progress is its value less the one
+    before it. `Q` of the policy is estimated by the verifier's outcome less its group's mean, for all tokens alike.
+
+    Deviation: the value before the first step is the group's mean outcome, which estimates it for the policy as its own prover.
 
     Args:
         batch: step rewards are values in [0, 1].
         alpha: weight of progress; the paper took 3 to 5 for training.
-        root: where the value before the first step comes from: `root_values`, or the group's mean outcome, which estimates the same for the
-            policy as its own prover (a deviation).
 
     Raises:
-        UsageError: no step rewards, or `root` "given" and none given.
+        UsageError: no step rewards.
     """
-    values = rewards_of(batch)
-    if root == "given" and batch.root_values is None:
-        raise UsageError("progress needs the value before the first step: give root_values, or root='group'")
-    first = (
-        batch.root_values
-        if root == "given" and batch.root_values is not None
-        else group_mean(batch.outcome, batch.groups)
-    )
-    before = torch.cat([first[:, None], values[:, :-1]], -1)
+    values, mean = rewards_of(batch), group_mean(batch.outcome, batch.groups)
+    before = torch.cat([mean[:, None], values[:, :-1]], -1)
     step = torch.where(batch.has_step, values - before, 0.0)
-    outcome = spread_over(batch.outcome - group_mean(batch.outcome, batch.groups), batch.mask)
+    outcome = spread_over(batch.outcome - mean, batch.mask)
     return torch.where(batch.mask, outcome + alpha * over_step_tokens(step, batch.step_of), 0.0)
 
 
@@ -313,27 +289,6 @@ def delta(batch: Batch) -> Tensor:
     return torch.where(batch.has_step, rewards - following, 0.0)
 
 
-def potential(batch: Batch, *, gamma: float = 1.0, root: Tensor | None = None) -> Tensor:
-    """Potential shaping `gamma * phi(after) - phi(before)` with the scores as potentials (Ng et al. 1999; on PRMs: openreview jUHIOgf5Ov).
-
-    The end of a solution has potential 0, as optimality demands, so with gamma 1 a completion's rewards add up to minus the potential of its problem,
-    whatever it writes: beside an outcome reward they move credit between steps and change no ranking of solutions.
-
-    Args:
-        batch: scores in any range.
-        gamma: discount a step.
-        root: (B,) potential before the first step; None for 0.
-    """
-    scores = rewards_of(batch)
-    if root is not None and root.shape != batch.groups.shape:
-        raise UsageError(f"root: expected the shape {tuple(batch.groups.shape)}, found {tuple(root.shape)}")
-    first = torch.zeros_like(batch.outcome, dtype=scores.dtype) if root is None else root.to(scores.dtype)
-    before = torch.cat([first[:, None], scores[:, :-1]], -1)
-    last = batch.has_step & ~torch.cat([batch.has_step[:, 1:], torch.zeros_like(batch.has_step[:, :1])], -1)
-    after = torch.where(last, 0.0, scores)
-    return torch.where(batch.has_step, gamma * after - before, 0.0)
-
-
 RIGHT = 0.5
 """An outcome over this counts as right, where a method asks for right or wrong."""
 
@@ -351,11 +306,6 @@ def mean_step_reward(batch: Batch) -> Tensor:
 def blend(batch: Batch, *, process_weight: float, deviation: Deviation = "sample") -> Tensor:
     """(1 - w) * outcome GRPO + w * process GRPO: the plain mixture that the other functions here improve on.
 
-    Args:
-        batch: with step rewards.
-        process_weight: w.
-        deviation: what both divide by.
-
     Raises:
         UsageError: a weight outside [0, 1], or no step rewards.
     """
@@ -372,8 +322,6 @@ def papo(batch: Batch, *, process_weight: float = 1.0, deviation: Deviation = "s
     nothing more.
 
     Args:
-        batch: with step rewards.
-        process_weight: of the process advantages.
         deviation: what both divide by; of the process advantages, the one of the right completions alone.
     """
     among = is_right(batch) & batch.has_step.any(-1)
@@ -393,36 +341,15 @@ def zero_mean_wrong(batch: Batch) -> Tensor:
     return torch.where(wrong, rewards - mean[:, None], rewards)
 
 
-def progrs(batch: Batch, *, process_weight: float = 1.0, deviation: Deviation = "sample") -> Tensor:
-    """Outcome GRPO, and process GRPO on `zero_mean_wrong` as a bonus (PROGRS, arXiv 2604.02341).
-
-    Deviation: the paper's bonus is normalised otherwise; here by the group, as in `grpo_process`.
-    """
-    centred = replace(batch, step_rewards=zero_mean_wrong(batch))
-    outcome = outcome_grpo(batch, deviation=deviation)
-    return outcome + process_weight * grpo_process(centred, deviation=deviation)
-
-
-def prof_keep(
-    batch: Batch,
-    *,
-    remove: int,
-    correct_only: bool = False,
-    fewest_steps: int = 2,
-    most_steps: int = 30,
-) -> Tensor:
+def prof_keep(batch: Batch, *, remove: int, fewest_steps: int = 2, most_steps: int = 30) -> Tensor:
     """(B,) bool: which completions to train on (PROF, Ye et al. 2025, arXiv 2509.03403): those where process and outcome agree.
 
-    Of a group with `d` more right than wrong ones, `min(remove, round((d + remove) / 2))` right ones with the lowest mean step reward go, and wrong ones
-    with the highest, so that `remove` go and right and wrong come nearer to balance. A completion of fewer than `fewest_steps` or more than `most_steps` steps
-    goes first among the right ones and last among the wrong ones. Of equals the earlier one stays.
+    Of a group with `d` more right than wrong ones, `min(remove, round((d + remove) / 2))` right ones with the lowest mean step reward go, and
+    wrong ones with the highest, so that `remove` go and right and wrong come nearer to balance. A completion of fewer than `fewest_steps` or
+    more than `most_steps` steps goes first among the right ones and last among the wrong ones. Of equals the earlier one stays.
 
     Args:
-        batch: with step rewards.
-        remove: how many of each group go.
-        correct_only: take them from the right ones only (all of them at most): the safe mode where the PRM is out of its domain.
         fewest_steps: under this a solution is suspected of hiding its reasoning.
-        most_steps: over this, of padding.
 
     Raises:
         UsageError: `remove` is negative, or leaves a group empty.
@@ -439,17 +366,13 @@ def prof_keep(
             raise UsageError(
                 f"remove: expected fewer than the {len(here)} completions of a problem, found {remove}"
             )
-        good, bad = here[right[here]], here[~right[here]]
-        if correct_only:
-            from_good, from_bad = min(remove, len(good)), 0
-        else:
-            # Python rounds halves to even, as the published code does.
-            from_good = min(remove, max(0, round((len(good) - len(bad) + remove) / 2)), len(good))
-            from_bad = min(remove - from_good, len(bad))
-            from_good = remove - from_bad
-        low = sorted(good.tolist(), key=lambda row: (not bool(odd[row]), float(mean[row]), -row))
-        high = sorted(bad.tolist(), key=lambda row: (bool(odd[row]), -float(mean[row]), -row))
-        for row in (*low[:from_good], *high[:from_bad]):
+        good, bad = here[right[here]].tolist(), here[~right[here]].tolist()
+        # Python rounds halves to even, as the published code does.
+        from_good = min(remove, max(0, round((len(good) - len(bad) + remove) / 2)), len(good))
+        from_bad = min(remove - from_good, len(bad))
+        low = sorted(good, key=lambda row: (not bool(odd[row]), float(mean[row]), -row))
+        high = sorted(bad, key=lambda row: (bool(odd[row]), -float(mean[row]), -row))
+        for row in (*low[: remove - from_bad], *high[:from_bad]):
             keep[row] = False
     return keep
 
@@ -466,7 +389,6 @@ def gae(
         rewards: (B, T).
         values: (B, T), of the state before each token.
         mask: (B, T) bool; masked tokens in the middle of a row are stepped over.
-        gamma: discount a token.
         lam: 1 trusts the rewards, 0 the critic.
     """
     out = torch.zeros_like(rewards)
@@ -488,9 +410,6 @@ def ppo(
     """PPO with a critic and the outcome alone, at the last token (Ouyang et al. 2022, "Training language models to follow instructions", section 3.5).
 
     Args:
-        batch: with values.
-        gamma: discount a token.
-        lam: of GAE.
         kl: as `step_ppo`'s.
 
     Returns:
@@ -516,9 +435,6 @@ def step_ppo(
     """Step-by-step PPO (Wang et al. 2024, Math-Shepherd, section 3.4): the PRM's score at each step's last token, a critic, GAE.
 
     Args:
-        batch: with step rewards and values.
-        gamma: discount a token.
-        lam: of GAE.
         outcome_weight: of the verifier's reward at the last token; 0 in the paper.
         kl: (B, T) what the divergence from the reference adds to the rewards (`kl_reward`: negative), or None.
 

@@ -1,4 +1,4 @@
-"""The credit methods by name: each a frozen dataclass of its paper's settings."""
+"""The credit methods by name: each a frozen dataclass of its paper's settings, over the functions of `credit.advantages`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,13 @@ CLIP_AT = 0.5
 """Default of `clip_at`."""
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+ClipAt = Annotated[float, Field(allow_inf_nan=False)]
 Shaping = Literal["none", "clip", "delta", "zero-mean-wrong"]
-"""What is done to step rewards before they are given out: nothing, `shaping.clip`, `shaping.delta`, `defences.zero_mean_wrong`."""
+"""What is done to step rewards first: nothing, or the function of that name in `credit.advantages`."""
 
 
 def check_kind(credit: Credit, kind: ScoreKind, *, prm: str) -> None:
     """Refuse a PRM whose scores a method would read as what they are not.
-
-    Args:
-        credit: the method.
-        kind: of the PRM's scores.
-        prm: its name.
 
     Raises:
         UsageError: the method reads probabilities, and these are none.
@@ -43,7 +39,7 @@ def check_kind(credit: Credit, kind: ScoreKind, *, prm: str) -> None:
         )
 
 
-def _check_shaping(shaping: str, clip_at: float) -> None:
+def _check_shaping(shaping: Shaping, clip_at: float) -> None:
     if clip_at != CLIP_AT and shaping != "clip":
         raise UsageError(f"`clip_at`: it belongs to the shaping clip, and this is {shaping}")
 
@@ -55,78 +51,56 @@ def _check_deviation(deviation: Deviation, used: bool, by: str) -> None:
 
 def _with_kl(advantages: Tensor, batch: Batch, kl: Tensor | None) -> Assigned:
     # Without a critic, the divergence of all that follows is charged to a token, as the rest of its return is.
-    if kl is not None:
-        advantages = advantages + to_go(kl) * batch.mask
-    return Assigned(advantages=advantages)
+    return Assigned(advantages=advantages if kl is None else advantages + to_go(kl) * batch.mask)
 
 
 @settings
 class GRPO:
-    """GRPO on the verifier's outcome alone: the baseline that every process reward has to beat.
-
-    Raises:
-        UsageError: a setting that means nothing beside another.
-    """
+    """GRPO on the verifier's outcome alone: the baseline that every process reward has to beat."""
 
     name: ClassVar[str] = "grpo"
+    needs: ClassVar[Needs] = Needs()
     scale: bool = True
     """Divide by the group's standard deviation; without, Dr. GRPO."""
     deviation: Deviation = "sample"
-    """Which standard deviation (`groups.Deviation`)."""
+    """Which standard deviation (`advantages.Deviation`)."""
 
     def __post_init__(self) -> None:
         _check_deviation(self.deviation, self.scale, "an advantage that is not scaled")
 
-    @property
-    def needs(self) -> Needs:
-        """Nothing more."""
-        return Needs()
-
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
-        """See `outcome.outcome_grpo`."""
+        """See `outcome_grpo`."""
         found = advantages.outcome_grpo(batch, scale=self.scale, deviation=self.deviation)
         return _with_kl(found, batch, kl)
 
 
 @settings
 class ProcessGRPO:
-    """GRPO with process supervision, and the outcome beside it as far as `process_weight` is under 1.
-
-    Raises:
-        UsageError: a setting outside its range.
-    """
+    """GRPO with process supervision, and the outcome beside it as far as `process_weight` is under 1."""
 
     name: ClassVar[str] = "process-grpo"
+    needs: ClassVar[Needs] = Needs(steps=True)
     process_weight: Share = 1.0
     """1 is the paper's: the PRM alone. It is what gets hacked; anchor it."""
     shaping: Shaping = "none"
-    clip_at: Annotated[float, Field(allow_inf_nan=False)] = CLIP_AT
+    clip_at: ClipAt = CLIP_AT
     """Of the shaping clip: a step's reward above this counts as this."""
     deviation: Deviation = "sample"
-    """Which standard deviation (`groups.Deviation`)."""
+    """Which standard deviation (`advantages.Deviation`)."""
 
     def __post_init__(self) -> None:
         _check_shaping(self.shaping, self.clip_at)
 
-    @property
-    def needs(self) -> Needs:
-        """A PRM."""
-        return Needs(steps=True)
-
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
-        """See `process.grpo_process`, `defences.blend` and `shaping`."""
-        batch = replace(batch, step_rewards=shaped(batch, self.shaping, clip_at=self.clip_at))
+        """See `blend`."""
+        batch = shaped(batch, self.shaping, clip_at=self.clip_at)
         found = advantages.blend(batch, process_weight=self.process_weight, deviation=self.deviation)
         return _with_kl(found, batch, kl)
 
 
 @settings
 class MinForm:
-    """PURE: the soft minimum of the step rewards.
-
-    Raises:
-        UsageError: a setting outside its range.
-    """
+    """PURE: the soft minimum of the step rewards."""
 
     name: ClassVar[str] = "min-form"
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
@@ -142,7 +116,7 @@ class MinForm:
         return Needs(steps=True, probabilities=self.centre)
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
-        """See `process.min_form`."""
+        """See `min_form`."""
         if self.centre and batch.step_rewards is not None:
             batch = replace(batch, step_rewards=2 * batch.step_rewards - 1)
         found = advantages.min_form(
@@ -153,46 +127,33 @@ class MinForm:
 
 @settings
 class ProgressAdvantage:
-    """Process advantage verifiers: each step's change of the probability of success.
-
-    Raises:
-        UsageError: a setting outside its range.
-    """
+    """Process advantage verifiers: each step's change of the probability of success."""
 
     name: ClassVar[str] = "progress"
+    needs: ClassVar[Needs] = Needs(steps=True, probabilities=True)
     progress_weight: Weight = 3.0
     """The paper's alpha: weight of progress beside the outcome; 3 to 5 in the paper."""
-    root: Literal["given", "group"] = "group"
-    """Where the value before the first step comes from: the batch's `root_values`, or the group's mean outcome."""
-
-    @property
-    def needs(self) -> Needs:
-        """A PRM whose scores are values."""
-        return Needs(steps=True, probabilities=True)
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
-        """See `process.progress`."""
-        return _with_kl(advantages.progress(batch, alpha=self.progress_weight, root=self.root), batch, kl)
+        """See `progress`."""
+        return _with_kl(advantages.progress(batch, alpha=self.progress_weight), batch, kl)
 
 
 @settings
 class PRIME:
-    """PRIME: implicit token rewards with a leave-one-out baseline, beside the outcome.
-
-    Raises:
-        UsageError: a setting outside its range.
-    """
+    """PRIME: implicit token rewards with a leave-one-out baseline, beside the outcome."""
 
     name: ClassVar[str] = "prime"
+    needs: ClassVar[Needs] = Needs(tokens=True)
     form: Literal["paper", "code"] = "paper"
     gamma: Share = 1.0
     """Discount a token, in the paper's form."""
     process_weight: Weight = 1.0
     outcome_weight: Weight = 1.0
     normalise: bool = True
-    """Divide token rewards by the batch's largest return first (`implicit.batch_scaled`)."""
+    """Divide token rewards by the batch's largest return first (`advantages.batch_scaled`)."""
     deviation: Deviation = "sample"
-    """Which standard deviation the published code's form whitens by (`groups.Deviation`)."""
+    """Which standard deviation the published code's form whitens by (`advantages.Deviation`)."""
 
     def __post_init__(self) -> None:
         if self.form == "code" and self.gamma != 1:
@@ -201,82 +162,56 @@ class PRIME:
             )
         _check_deviation(self.deviation, self.form == "code", "the paper's form")
 
-    @property
-    def needs(self) -> Needs:
-        """An implicit PRM."""
-        return Needs(tokens=True)
-
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
-        """See `implicit.prime_paper` and `implicit.prime_code`."""
+        """See `prime_paper` and `prime_code`."""
         if self.normalise:
             batch = replace(batch, token_rewards=advantages.batch_scaled(advantages.implicit_rewards(batch)))
+        process, outcome = self.process_weight, self.outcome_weight
         if self.form == "paper":
             found = advantages.prime_paper(
-                batch,
-                gamma=self.gamma,
-                process_weight=self.process_weight,
-                outcome_weight=self.outcome_weight,
+                batch, gamma=self.gamma, process_weight=process, outcome_weight=outcome
             )
         else:
             found = advantages.prime_code(
-                batch,
-                process_weight=self.process_weight,
-                outcome_weight=self.outcome_weight,
-                deviation=self.deviation,
+                batch, process_weight=process, outcome_weight=outcome, deviation=self.deviation
             )
         return _with_kl(found, batch, kl)
 
 
 @settings
 class PAPO:
-    """Outcome GRPO, and process rewards among right completions only.
-
-    Raises:
-        UsageError: a setting outside its range.
-    """
+    """Outcome GRPO, and process rewards among right completions only."""
 
     name: ClassVar[str] = "papo"
+    needs: ClassVar[Needs] = Needs(steps=True)
     process_weight: Weight = 1.0
     deviation: Deviation = "sample"
-    """Which standard deviation (`groups.Deviation`)."""
-
-    @property
-    def needs(self) -> Needs:
-        """A PRM."""
-        return Needs(steps=True)
+    """Which standard deviation (`advantages.Deviation`)."""
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
-        """See `defences.papo`."""
+        """See `papo`."""
         found = advantages.papo(batch, process_weight=self.process_weight, deviation=self.deviation)
         return _with_kl(found, batch, kl)
 
 
 @settings
 class PPO:
-    """PPO on the verifier's outcome alone: a value head, generalised advantages.
-
-    Raises:
-        UsageError: a setting outside its range.
-    """
+    """PPO on the verifier's outcome alone: a value head, generalised advantages."""
 
     name: ClassVar[str] = "ppo"
+    needs: ClassVar[Needs] = Needs(values=True)
     gamma: Share = 1.0
     lam: Share = 0.95
     whiten: bool = True
     """Advantages with mean 0 and variance 1 over the batch."""
     deviation: Deviation = "sample"
-    """Which standard deviation they are whitened by (`groups.Deviation`)."""
+    """Which standard deviation they are whitened by (`advantages.Deviation`)."""
 
     def __post_init__(self) -> None:
         _check_deviation(self.deviation, self.whiten, "an advantage that is not whitened")
 
-    @property
-    def needs(self) -> Needs:
-        """A critic."""
-        return Needs(values=True)
-
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
-        """See `critic.ppo`."""
+        """See `ppo`."""
         values, returns = advantages.ppo(batch, gamma=self.gamma, lam=self.lam, kl=kl)
         if self.whiten:
             values = advantages.whitened(values, batch.mask, deviation=self.deviation)
@@ -285,37 +220,29 @@ class PPO:
 
 @settings
 class StepPPO:
-    """Step-by-step PPO: the PRM's score at each step's end, a value head, generalised advantages.
-
-    Raises:
-        UsageError: a setting outside its range.
-    """
+    """Step-by-step PPO: the PRM's score at each step's end, a value head, generalised advantages."""
 
     name: ClassVar[str] = "step-ppo"
+    needs: ClassVar[Needs] = Needs(steps=True, values=True)
     gamma: Share = 1.0
     lam: Share = 0.95
     outcome_weight: Weight = 1.0
     shaping: Shaping = "delta"
     """`none` is the paper's, whose sums grow with the number of steps."""
-    clip_at: Annotated[float, Field(allow_inf_nan=False)] = CLIP_AT
+    clip_at: ClipAt = CLIP_AT
     """Of the shaping clip: a step's reward above this counts as this."""
     whiten: bool = True
     """Advantages with mean 0 and variance 1 over the batch."""
     deviation: Deviation = "sample"
-    """Which standard deviation they are whitened by (`groups.Deviation`)."""
+    """Which standard deviation they are whitened by (`advantages.Deviation`)."""
 
     def __post_init__(self) -> None:
         _check_deviation(self.deviation, self.whiten, "an advantage that is not whitened")
         _check_shaping(self.shaping, self.clip_at)
 
-    @property
-    def needs(self) -> Needs:
-        """A PRM and a critic."""
-        return Needs(steps=True, values=True)
-
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
-        """See `critic.step_ppo`."""
-        batch = replace(batch, step_rewards=shaped(batch, self.shaping, clip_at=self.clip_at))
+        """See `step_ppo`."""
+        batch = shaped(batch, self.shaping, clip_at=self.clip_at)
         values, returns = advantages.step_ppo(
             batch, gamma=self.gamma, lam=self.lam, outcome_weight=self.outcome_weight, kl=kl
         )
@@ -324,21 +251,19 @@ class StepPPO:
         return Assigned(advantages=values, returns=returns)
 
 
-def shaped(batch: Batch, how: Shaping, *, clip_at: float = CLIP_AT) -> Tensor:
-    """(B, S): the batch's step rewards after a `Shaping`.
+def shaped(batch: Batch, how: Shaping, *, clip_at: float = CLIP_AT) -> Batch:
+    """The batch with its step rewards after a `Shaping`.
 
     Raises:
-        UsageError: a way that there is not, or no step rewards.
+        UsageError: no step rewards.
     """
-    if how == "none":
-        return advantages.rewards_of(batch)
-    if how == "clip":
-        return advantages.clip(batch, threshold=clip_at)
-    if how == "delta":
-        return advantages.delta(batch)
-    if how == "zero-mean-wrong":
-        return advantages.zero_mean_wrong(batch)
-    raise UsageError(f"`shaping`: expected none, clip, delta or zero-mean-wrong, found {how!r}")
+    made = {
+        "none": advantages.rewards_of,
+        "clip": lambda batch: advantages.clip(batch, threshold=clip_at),
+        "delta": advantages.delta,
+        "zero-mean-wrong": advantages.zero_mean_wrong,
+    }[how](batch)
+    return replace(batch, step_rewards=made)
 
 
 CREDITS: Mapping[str, Callable[[], Credit]] = {
@@ -352,7 +277,6 @@ _OWN = Kind(
     wanted="a class, or a function whose call gives one, that is a frozen dataclass with a name, needs and assign(batch)",
     page="rl.md",
     commands=tuple(CREDITS),
-    flags={"root": "the trainer, which knows no value of a problem before its first step"},
 )
 
 

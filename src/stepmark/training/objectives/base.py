@@ -1,11 +1,9 @@
 """What an objective is: how a checkpoint that it trains is read, what it fits, and its loss.
 
-The language-modelling loss on right steps, beside the loss of a step objective.
-
-Cobbe et al. 2021, "Training verifiers to solve math word problems", section 4.2: verifiers that are trained to write right solutions too,
-besides judging them, judge better. Deviations: only tokens of steps that are right, or stand before the first wrong one, are fitted; and by
-default only tokens with a digit or a sign of arithmetic, in which a right solution differs from a wrong one (a vocabulary of logits is
-computed for those alone). Beside them, words of quantity say in English what a calculation does.
+Beside the loss of a step objective, a language-modelling loss on right steps: Cobbe et al. 2021, "Training verifiers to solve math word
+problems", section 4.2: verifiers that are trained to write right solutions too judge better. Deviations: only tokens of steps that are right,
+or stand before the first wrong one, are fitted; and by default only tokens with a digit or a sign of arithmetic, in which a right solution
+differs from a wrong one (a vocabulary of logits is computed for those alone), and on demand words of quantity.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from torch import Tensor
 
 from stepmark.errors import UsageError
 from stepmark.models.generative import CriticSpec
-from stepmark.models.spec import Layout, ScoringSpec
+from stepmark.models.spec import Layout, LinearHead, Readout, ScoringSpec
 from stepmark.models.tree import Ints
 from stepmark.settings import settings
 from stepmark.training.examples import Dropped, Example, Target
@@ -45,12 +43,6 @@ def language_loss(net: Net, hidden: Tensor, batch: Sequence[Item], tokens: Token
     """The mean negative log-probability of the fitted tokens of a forward pass; None where it has none.
 
     With several passes a step, how the rows are cut into passes moves the weight of a token a little.
-
-    Args:
-        net: in training.
-        hidden: states of the batch.
-        batch: trees laid one after the other.
-        tokens: which tokens of right steps are fitted.
     """
     fitted = _fitted_tokens(net, batch, tokens)
     if not len(fitted):
@@ -97,6 +89,14 @@ def _is_fitted(net: Net, token: int, tokens: Tokens) -> bool:
     return _KNOWN[key]
 
 
+def linear_head(net: Net, classes: int, *, bias: bool = True) -> torch.nn.Linear:
+    """A linear layer that begins at zero: every class equally likely."""
+    layer = torch.nn.Linear(net.hidden_size, classes, bias=bias)
+    for parameter in layer.parameters():
+        torch.nn.init.zeros_(parameter)
+    return layer
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
     """One forward pass against its labels."""
@@ -128,7 +128,6 @@ class Objective(Protocol):
         """How the trained checkpoint is read.
 
         Args:
-            layout: how solutions become text.
             base: the base model's name, for objectives that compare with it.
         """
 
@@ -148,10 +147,6 @@ class Objective(Protocol):
         """One problem's examples as trees of tokens.
 
         Args:
-            group: examples of one problem.
-            net: its encoder reads them.
-            budget: distinct tokens a tree, at most.
-            dropped: takes note of what is left out.
             every_step: read steps that are not fitted too, for measuring.
 
         Raises:
@@ -164,7 +159,7 @@ class Objective(Protocol):
 
 @settings
 class StepObjective(ABC):
-    """Objectives that read a head at step ends. Abstract: `spec`, `head`, `loss_of` and `score_of`.
+    """Objectives that read a head at step ends. Abstract: `loss_of`.
 
     Raises:
         UsageError: a setting out of its range, or a language-modelling loss beside an objective of outcomes.
@@ -194,21 +189,41 @@ class StepObjective(ABC):
         """A token that ends a step is read."""
         return True
 
-    @abstractmethod
-    def spec(self, layout: Layout, base: str) -> ScoringSpec:
-        """See `Objective.spec`."""
+    @property
+    def readout(self) -> Readout:
+        """The head, and how its logits become a score: one logit through a sigmoid, unless an objective says otherwise."""
+        return Readout(head=LinearHead(), activation="sigmoid")
 
-    @abstractmethod
+    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+        """How our own checkpoints are read, before calibration."""
+        return ScoringSpec(
+            family="stepmark",
+            summary="stepmark's own: read at a marker token after each step",
+            source="trained by `stepmark train`",
+            layout=layout,
+            readout=self.readout,
+            score_kind="probability",
+            aggregate="min",
+            aggregate_source="the grader is trained up to the first error only; the minimum asks for the worst step",
+            threshold=0.5,
+        )
+
     def head(self, net: Net) -> torch.nn.Module:
-        """See `Objective.head`."""
+        """A linear layer that begins at zero: every class equally likely."""
+        return linear_head(net, self.readout.classes or 1)
 
     @abstractmethod
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
         """[labels, classes] against as many targets: [labels]."""
 
-    @abstractmethod
     def score_of(self, logits: Tensor) -> Tensor:
-        """[reads, classes]: the score as graded, [reads]."""
+        """[reads, classes]: the score as graded, [reads]; a neutral step counts as right."""
+        readout = self.readout
+        if readout.activation == "sigmoid":
+            return torch.sigmoid(logits[:, 0])
+        shares = torch.softmax(logits, -1)
+        right = shares[:, readout.good]
+        return right if readout.neutral is None else shares[:, readout.neutral] + right
 
     def fits(self, target: Target, example: Example) -> bool:
         """Whether this target can be fitted. Every one, unless an objective says otherwise."""

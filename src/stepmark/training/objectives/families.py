@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -17,10 +18,16 @@ from stepmark.models.spec import EnsembleHead, Layout, LinearHead, LogRatioHead,
 from stepmark.settings import settings
 from stepmark.training.examples import Example, Target
 from stepmark.training.net import Net
-from stepmark.training.objectives.base import Objective, StepObjective
+from stepmark.training.objectives.base import Objective, StepObjective, linear_head
 from stepmark.training.objectives.generative import Generative
 from stepmark.training.objectives.implicit import ImplicitCrossEntropy, ImplicitDPO
-from stepmark.training.objectives.steps import HardLabels, Outcome, ThreeClass, VocabRows, mlp_head
+from stepmark.training.objectives.steps import (
+    HardLabels,
+    Outcome,
+    ThreeClass,
+    VocabRows,
+    mlp_head,
+)
 
 
 def trainable(family: str) -> bool:
@@ -32,30 +39,19 @@ def trainable(family: str) -> bool:
 
 
 @settings
-class InFamily(StepObjective):
-    """A step objective on the head of a published family, read in the family's layout.
+class OnHead(StepObjective):
+    """A step objective on the head of a given form, read in its layout. Abstract: `target`.
 
-    The objective sees the logits as those of its own head: in its order of classes, and where it fits one logit and the family has two,
-    the logit of right above the other's, whose sigmoid is the softmax of the two.
+    The objective sees the logits as those of its own head: in its order of classes, and where it fits one logit and the head has two, the
+    logit of right above the other's, whose sigmoid is the softmax of the two.
     """
 
-    name: ClassVar[str] = "in-family"
     objective: StepObjective
-    family: str
-    """A name of `models.families.FAMILIES`."""
 
-    def __post_init__(self) -> None:
-        expected, classes = self._expected.classes, self._readout.classes
-        if expected != classes and (expected, classes) != (1, 2):
-            raise UsageError(
-                f"`objective` {self.objective.name} fits {expected} logits, and the head of the family {self.family} has {classes}: leave "
-                "`objective` out, or take another `family`"
-            )
-        if self.objective.outcomes != FAMILIES[self.family].outcome_only:
-            reads = "the last step only" if FAMILIES[self.family].outcome_only else "every step"
-            raise UsageError(
-                f"`objective` {self.objective.name}: the family {self.family} reads {reads}; leave `objective` out"
-            )
+    @property
+    @abstractmethod
+    def target(self) -> ScoringSpec:
+        """How the trained checkpoint is read, but for its layout and where it is from."""
 
     @property
     def outcomes(self) -> bool:
@@ -63,37 +59,22 @@ class InFamily(StepObjective):
         return self.objective.outcomes
 
     @property
-    def _readout(self) -> Readout:
-        return FAMILIES[self.family].readout
-
-    @property
-    def _expected(self) -> Readout:
+    def expected(self) -> Readout:
         """The readout of the objective's own head."""
-        return self.objective.spec(FAMILIES[self.family].layout, "").readout
+        return self.objective.spec(self.target.layout, "").readout
 
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
-        """The family's, with nothing that finds a checkpoint of its authors."""
-        return replace(
-            FAMILIES[self.family],
-            layout=layout,
-            source=f"trained by `stepmark train` in the format of {self.family}",
-            architectures=(),
-            settings=(),
-            tensors=(),
-            checkpoints=(),
-        )
+        """The target's, with nothing that finds a checkpoint of its authors."""
+        return replace(self.target, layout=layout, architectures=(), settings=(), tensors=(), checkpoints=())
 
     def head(self, net: Net) -> torch.nn.Module:
-        """A new head of the family's form, which begins at zero; or rows of the language model."""
-        form = self._readout.head
+        """A new head of the form, which begins at zero; or rows of the language model."""
+        form, classes = self.target.readout.head, self.target.readout.classes
         if isinstance(form, MlpHead):
             return mlp_head(net)
         if isinstance(form, LinearHead):
-            layer = torch.nn.Linear(net.hidden_size, self._readout.classes or 1, bias=form.bias is not None)
-            for parameter in layer.parameters():
-                torch.nn.init.zeros_(parameter)
-            return layer
-        assert not isinstance(form, EnsembleHead | LogRatioHead), "refused by `in_family`"
+            return linear_head(net, classes or 1, bias=form.bias is not None)
+        assert not isinstance(form, EnsembleHead | LogRatioHead), "refused before"
         return VocabRows(net, form.candidates, whole=False)
 
     def fits(self, target: Target, example: Example) -> bool:
@@ -109,18 +90,48 @@ class InFamily(StepObjective):
         return self.objective.loss_of(self._ordered(logits), targets)
 
     def score_of(self, logits: Tensor) -> Tensor:
-        """The objective's, as the family's activation gives it."""
+        """The objective's, as the head's activation gives it."""
         score = self.objective.score_of(self._ordered(logits))
-        return 2 * score - 1 if self._readout.activation == "margin" else score
+        return 2 * score - 1 if self.target.readout.activation == "margin" else score
 
     def _ordered(self, logits: Tensor) -> Tensor:
-        """The family's logits as those of the objective's own head."""
-        theirs, ours = self._readout, self._expected
+        """The head's logits as those of the objective's own head."""
+        theirs, ours = self.target.readout, self.expected
         if theirs.classes == 1:
             return logits
         if ours.classes == 1:
             return (logits[:, theirs.good] - logits[:, 1 - theirs.good])[:, None]
-        return logits[:, [_roles(theirs)[role] for role in _by_class(ours)]]
+        by_class = {index: role for role, index in _roles(ours).items()}
+        return logits[:, [_roles(theirs)[by_class[index]] for index in range(ours.classes or 1)]]
+
+
+@settings
+class InFamily(OnHead):
+    """A step objective on the head of a published family."""
+
+    name: ClassVar[str] = "in-family"
+    family: str
+    """A name of `models.families.FAMILIES`."""
+
+    def __post_init__(self) -> None:
+        expected, classes = self.expected.classes, self.target.readout.classes
+        if expected != classes and (expected, classes) != (1, 2):
+            raise UsageError(
+                f"`objective` {self.objective.name} fits {expected} logits, and the head of the family {self.family} has {classes}: leave "
+                "`objective` out, or take another `family`"
+            )
+        if self.objective.outcomes != self.target.outcome_only:
+            reads = "the last step only" if self.target.outcome_only else "every step"
+            raise UsageError(
+                f"`objective` {self.objective.name}: the family {self.family} reads {reads}; leave `objective` out"
+            )
+
+    @property
+    def target(self) -> ScoringSpec:
+        """The family's."""
+        return replace(
+            FAMILIES[self.family], source=f"trained by `stepmark train` in the format of {self.family}"
+        )
 
 
 def _roles(readout: Readout) -> dict[str, int]:
@@ -128,12 +139,6 @@ def _roles(readout: Readout) -> dict[str, int]:
     neutral = -1 if readout.neutral is None else readout.neutral
     (wrong,) = {*range(readout.classes or 1)} - {readout.good, neutral}
     return {"wrong": wrong, "neutral": neutral, "right": readout.good}
-
-
-def _by_class(readout: Readout) -> list[str]:
-    """The role of each class, in the order of the logits."""
-    roles = {index: role for role, index in _roles(readout).items()}
-    return [roles[index] for index in range(readout.classes or 1)]
 
 
 def in_family(objective: Objective | None, family: str) -> Objective:

@@ -76,7 +76,6 @@ def in_format_of(critic: Settings, example: Example) -> Said:
     """An example's critiques by a judge, as the critic would write them.
 
     Args:
-        critic: whose format.
         example: with critiques and with `asked`.
     """
     said = Said(texts=[[] for _ in example.targets])

@@ -185,9 +185,6 @@ class ImplicitDPO(_Implicit):
 class LogRatios(torch.nn.Module):
     """log policy - log reference of the answers' tokens. It owns no parameters that are trained.
 
-    Args:
-        net: the policy.
-
     Raises:
         CheckpointError: the base has no language-model head.
     """

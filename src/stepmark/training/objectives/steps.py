@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,44 +16,15 @@ from stepmark.models.spec import Layout, LinearHead, MlpHead, Readout, ScoringSp
 from stepmark.settings import settings
 from stepmark.training.examples import Example, Target
 from stepmark.training.net import Net
-from stepmark.training.objectives.base import StepObjective
+from stepmark.training.objectives.base import StepObjective, linear_head
 
-HeadKind = Literal["linear", "mlp"]
 Above = Annotated[float, Field(ge=0, lt=1)]
-_TRAINED = "trained by `stepmark train`"
-_AGGREGATE = "the grader is trained up to the first error only; the minimum asks for the worst step"
-
-
-def linear_head(net: Net, classes: int) -> torch.nn.Module:
-    """A linear layer that begins at zero: every class equally likely."""
-    layer = torch.nn.Linear(net.hidden_size, classes)
-    torch.nn.init.zeros_(layer.weight)
-    torch.nn.init.zeros_(layer.bias)
-    return layer
 
 
 def mlp_head(net: Net) -> torch.nn.Module:
     """Linear, ReLU, linear, two classes: the head of `Qwen2ForProcessRewardModel`; the last layer begins at zero."""
-    last = torch.nn.Linear(net.hidden_size, 2)
-    torch.nn.init.zeros_(last.weight)
-    torch.nn.init.zeros_(last.bias)
+    last = linear_head(net, 2)
     return torch.nn.Sequential(torch.nn.Linear(net.hidden_size, net.hidden_size), torch.nn.ReLU(), last)
-
-
-def marker_spec(layout: Layout, readout: Readout, **more: object) -> ScoringSpec:
-    """How our own checkpoints are read, before calibration."""
-    spec = ScoringSpec(
-        family="stepmark",
-        summary="stepmark's own: read at a marker token after each step",
-        source=_TRAINED,
-        layout=layout,
-        readout=readout,
-        score_kind="probability",
-        aggregate="min",
-        aggregate_source=_AGGREGATE,
-        threshold=0.5,
-    )
-    return replace(spec, **more)  # type: ignore[arg-type]
 
 
 def _values(targets: Sequence[Target], like: Tensor) -> Tensor:
@@ -72,25 +43,10 @@ class HardLabels(StepObjective):
     above: Above = 0.0
     """A share of successful rollouts above this is right."""
 
-    def spec(self, layout: Layout, base: str) -> ScoringSpec:
-        """One logit, through a sigmoid."""
-        return marker_spec(layout, Readout(head=LinearHead(), activation="sigmoid"))
-
-    def head(self, net: Net) -> torch.nn.Module:
-        """One unit."""
-        return linear_head(net, 1)
-
-    def hard(self, targets: Sequence[Target], like: Tensor) -> Tensor:
-        """1 or 0 for each target."""
-        return (_values(targets, like) > self.above).to(like.dtype)
-
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
-        """Binary cross-entropy."""
-        return F.binary_cross_entropy_with_logits(logits[:, 0], self.hard(targets, logits), reduction="none")
-
-    def score_of(self, logits: Tensor) -> Tensor:
-        """P(right)."""
-        return torch.sigmoid(logits[:, 0])
+        """Binary cross-entropy against 1 or 0."""
+        hard = (_values(targets, logits) > self.above).to(logits.dtype)
+        return F.binary_cross_entropy_with_logits(logits[:, 0], hard, reduction="none")
 
 
 @settings
@@ -101,13 +57,14 @@ class CrossEntropy(StepObjective):
     name: ClassVar[str] = "ce"
     above: Above = 0.0
     """A share of successful rollouts above this is right."""
-    kind: HeadKind = "linear"
+    kind: Literal["linear", "mlp"] = "linear"
     """`linear`, one layer; `mlp`, two layers with a ReLU between them."""
 
-    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+    @property
+    def readout(self) -> Readout:
         """Two logits, through a softmax."""
         head = MlpHead() if self.kind == "mlp" else LinearHead()
-        return marker_spec(layout, Readout(head=head, activation="softmax", good=1))
+        return Readout(head=head, activation="softmax", good=1)
 
     def head(self, net: Net) -> torch.nn.Module:
         """Two units, after a hidden layer where `kind` says so."""
@@ -116,10 +73,6 @@ class CrossEntropy(StepObjective):
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
         """Cross-entropy."""
         return F.cross_entropy(logits, (_values(targets, logits) > self.above).long(), reduction="none")
-
-    def score_of(self, logits: Tensor) -> Tensor:
-        """P(class 1)."""
-        return torch.softmax(logits, -1)[:, 1]
 
 
 @settings
@@ -148,20 +101,17 @@ class SquaredError(HardLabels):
 class BetaBinomial(StepObjective):
     """(successes, trials) as they were counted: the likelihood under a Beta distribution of the success rate.
 
-    2 of 2 and 32 of 32 are both "1.0" and not equally certain. Two logits are the logarithms of the Beta's parameters, so the score,
-    its mean, is their softmax: a / (a + b). Steps that were rated and not counted are one trial. The binomial coefficient, which no
-    parameter moves, is left out.
+    2 of 2 and 32 of 32 are both "1.0" and not equally certain. Two logits are the logarithms of the Beta's parameters, Beta(1, 1) to begin
+    with, so the score, its mean, is their softmax: a / (a + b). Steps that were rated and not counted are one trial. The binomial
+    coefficient, which no parameter moves, is left out.
     """
 
     name: ClassVar[str] = "beta-binomial"
 
-    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+    @property
+    def readout(self) -> Readout:
         """Two logits, log b and log a, through a softmax."""
-        return marker_spec(layout, Readout(head=LinearHead(), activation="softmax", good=1))
-
-    def head(self, net: Net) -> torch.nn.Module:
-        """Two units: Beta(1, 1) to begin with."""
-        return linear_head(net, 2)
+        return Readout(head=LinearHead(), activation="softmax", good=1)
 
     def fits(self, target: Target, example: Example) -> bool:
         """Counts and ratings; a bare share does not say how many rollouts it is of."""
@@ -177,21 +127,28 @@ class BetaBinomial(StepObjective):
         """-log of B(s + a, n - s + b) / B(a, b)."""
         # Outside, the logarithms of gamma functions lose all digits in float32; e^±12 trials say enough.
         b, a = torch.exp(logits.clamp(-12, 12)).double().unbind(-1)
-        n = torch.tensor([float(t.trials or 1) for t in targets], dtype=torch.float64, device=logits.device)
-        s = torch.tensor(
-            [float(t.successes if t.successes is not None and t.trials else t.value) for t in targets],
-            dtype=torch.float64,
-            device=logits.device,
-        )
+        counts = [
+            (t.successes if t.successes is not None and t.trials else t.value, t.trials or 1) for t in targets
+        ]
+        s, n = torch.tensor(counts, dtype=torch.float64, device=logits.device).unbind(-1)
 
         def log_beta(x: Tensor, y: Tensor) -> Tensor:
             return torch.lgamma(x) + torch.lgamma(y) - torch.lgamma(x + y)
 
         return (log_beta(a, b) - log_beta(s + a, n - s + b)).float()
 
-    def score_of(self, logits: Tensor) -> Tensor:
-        """The mean of the Beta."""
-        return torch.softmax(logits, -1)[:, 1]
+
+_THREE: dict[str, Any] = {
+    "activation": "softmax",
+    "good": 2,
+    "neutral": 1,
+    "class_names": ("negative", "neutral", "positive"),
+}
+
+
+def _ratings(targets: Sequence[Target], like: Tensor) -> Tensor:
+    """The class of each rating: 0 wrong, 1 neutral, 2 right."""
+    return torch.tensor([int(t.rating or 0) + 1 for t in targets], device=like.device)
 
 
 @settings
@@ -203,22 +160,10 @@ class ThreeClass(StepObjective):
 
     name: ClassVar[str] = "three-class"
 
-    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+    @property
+    def readout(self) -> Readout:
         """Three logits, through a softmax."""
-        return marker_spec(
-            layout,
-            Readout(
-                head=LinearHead(),
-                activation="softmax",
-                good=2,
-                neutral=1,
-                class_names=("negative", "neutral", "positive"),
-            ),
-        )
-
-    def head(self, net: Net) -> torch.nn.Module:
-        """Three units."""
-        return linear_head(net, 3)
+        return Readout(head=LinearHead(), **_THREE)
 
     def fits(self, target: Target, example: Example) -> bool:
         """Ratings only."""
@@ -231,12 +176,7 @@ class ThreeClass(StepObjective):
 
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
         """Cross-entropy over the three."""
-        classes = torch.tensor([int(t.rating or 0) + 1 for t in targets], device=logits.device)
-        return F.cross_entropy(logits, classes, reduction="none")
-
-    def score_of(self, logits: Tensor) -> Tensor:
-        """P(neutral) + P(positive), as graded by default."""
-        return torch.softmax(logits, -1)[:, 1:].sum(-1)
+        return F.cross_entropy(logits, _ratings(targets, logits), reduction="none")
 
 
 @settings
@@ -260,19 +200,13 @@ class TargetTokens(StepObjective):
                 f"candidates: expected two or three different tokens, found {', '.join(self.candidates) or 'none'}"
             )
 
-    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+    @property
+    def readout(self) -> Readout:
         """Rows of the language-model head."""
-        three = len(self.candidates) == 3
-        return marker_spec(
-            layout,
-            Readout(
-                head=VocabHead(candidates=self.candidates),
-                activation="softmax",
-                good=2 if three else 1,
-                neutral=1 if three else None,
-                class_names=("negative", "neutral", "positive") if three else None,
-            ),
-        )
+        head = VocabHead(candidates=self.candidates)
+        if len(self.candidates) == 3:
+            return Readout(head=head, **_THREE)
+        return Readout(head=head, activation="softmax", good=1)
 
     def head(self, net: Net) -> torch.nn.Module:
         """The candidates' rows, as they are in the base; they are trained with it or stay."""
@@ -289,15 +223,9 @@ class TargetTokens(StepObjective):
 
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
         """Cross-entropy between the candidates."""
-        if len(self.candidates) == 3:
-            classes = torch.tensor([int(t.rating or 0) + 1 for t in targets], device=logits.device)
-        else:
-            classes = (_values(targets, logits) > self.above).long()
+        three = len(self.candidates) == 3
+        classes = _ratings(targets, logits) if three else (_values(targets, logits) > self.above).long()
         return F.cross_entropy(logits, classes, reduction="none")
-
-    def score_of(self, logits: Tensor) -> Tensor:
-        """P of what counts as right."""
-        return torch.softmax(logits, -1)[:, 1:].sum(-1)
 
 
 def keeps_neutral(objective: object) -> bool:
@@ -310,9 +238,7 @@ class VocabRows(torch.nn.Module):
     """Some rows of the language-model head. It owns no parameters: the rows are the network's.
 
     Args:
-        net: whose rows they are.
         candidates: texts, each of which names the row of its last token.
-        whole: refuse texts of several tokens.
 
     Raises:
         CheckpointError: the tokenizer does not have them as tokens, or two of them are the same.
@@ -360,18 +286,13 @@ class Outcome(StepObjective):
 
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
         """One logit, through a sigmoid, at the last step only."""
-        return marker_spec(
-            layout,
-            Readout(head=LinearHead(), activation="sigmoid"),
+        return replace(
+            StepObjective.spec(self, layout, base),
             summary="stepmark's own outcome reward model: one logit at a marker token after the last step",
             aggregate="last",
             aggregate_source="an outcome reward model gives one verdict",
             outcome_only=True,
         )
-
-    def head(self, net: Net) -> torch.nn.Module:
-        """One unit."""
-        return linear_head(net, 1)
 
     def wanted(self, example: Example) -> Example:
         """The outcome as the last step's target."""
@@ -381,9 +302,4 @@ class Outcome(StepObjective):
 
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
         """Binary cross-entropy."""
-        wanted = torch.tensor([t.value for t in targets], dtype=logits.dtype, device=logits.device)
-        return F.binary_cross_entropy_with_logits(logits[:, 0], wanted, reduction="none")
-
-    def score_of(self, logits: Tensor) -> Tensor:
-        """P(the final answer is right)."""
-        return torch.sigmoid(logits[:, 0])
+        return F.binary_cross_entropy_with_logits(logits[:, 0], _values(targets, logits), reduction="none")

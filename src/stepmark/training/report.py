@@ -1,0 +1,392 @@
+"""What a reader gets beside a checkpoint: its model card (`README.md`) and the page of its run (`report.html`).
+
+A card states what was done and measured, and says where something a reader would look for is not known. Its front matter is what the
+Hugging Face hub reads.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from stepmark.models.spec import (
+    ChatLayout,
+    DialogueLayout,
+    EnsembleHead,
+    LinearHead,
+    LogRatioHead,
+    MlpHead,
+    PieceLayout,
+    ScoringSpec,
+    TextLayout,
+)
+from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
+from stepmark.show.plots import Lines, Series
+from stepmark.training.checkpoint import Written
+from stepmark.training.measure import Trained
+
+CARD_FILE = "README.md"
+FOLDER = "FOLDER"
+"""Stands for the checkpoint in the card's commands."""
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_POINTS = 200
+"""Of a curve, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardFacts:
+    """What the cards of a PRM and of a policy share."""
+
+    title: str
+    base: str
+    """The model that was trained: a hub name, a folder or a built-in one."""
+    settings: Mapping[str, object]
+    seed: int
+
+
+def card_text(
+    facts: CardFacts,
+    *,
+    pipeline: str | None,
+    tags: Sequence[str],
+    about: str,
+    sections: Mapping[str, str],
+    adapter: bool = False,
+) -> str:
+    """A model card as Markdown, front matter first."""
+    front = [f"library_name: {'peft' if adapter else 'transformers'}"]
+    if _HUB_NAME.fullmatch(facts.base):
+        # JSON strings are YAML strings, whatever is in them.
+        relation = "adapter" if adapter else "finetune"
+        front += [f"base_model: {json.dumps(facts.base)}", f"base_model_relation: {relation}"]
+    if pipeline is not None:
+        front.append(f"pipeline_tag: {pipeline}")
+    front += ["tags:", *(f"- {tag}" for tag in tags)]
+    made_with = ", ".join(
+        f"{package} {version(package)}" for package in ("stepmark", "torch", "transformers")
+    )
+    parts = ["\n".join(["---", *front, "---"]), f"# {facts.title}", about]
+    for title, text in sections.items():
+        parts += [f"## {title}", text]
+    parts += [
+        "## Settings",
+        _table(
+            "setting", "value", rows=[(_code(name), _value(value)) for name, value in facts.settings.items()]
+        ),
+        f"Seed: {facts.seed}. Made with {made_with}.",
+        "## Licence",
+        "Not stated here: what this checkpoint may be used for depends on the licences of its base and of its data. Look at both before "
+        "publishing it, and put `license:` into the head of this file.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def prm_card(
+    facts: CardFacts,
+    written: Written,
+    *,
+    objective: str,
+    base_fingerprint: str,
+    data: str,
+    measured: Mapping[str, str],
+) -> str:
+    """The card of a trained PRM.
+
+    Args:
+        written: the checkpoint, with the spec as it is read now.
+        base_fingerprint: of the base's files (`models.identity.checkpoint_fingerprint`).
+        data: what was trained and measured on, in words.
+        measured: figure to its value and where it was measured; empty where nothing was.
+    """
+    figures = _table("what", "value", rows=list(measured.items())) if measured else "Nothing was measured."
+    reading = {} if written.spec is None else {"How steps are marked": _reading(written.spec)}
+    adapter = written.layout == "adapter"
+    pipeline = "text-generation" if written.layout == "causal-lm" else "token-classification"
+    return card_text(
+        facts,
+        pipeline=None if adapter else pipeline,
+        tags=("stepmark", "process-reward-model", "prm", "reasoning"),
+        about="A process reward model, trained by [stepmark](https://pypi.org/project/stepmark/) on "
+        f"{_code(facts.base)}: {_kind(written.spec)}. It grades a solution step by step.",
+        sections={
+            "How to use it": _use(written, facts.base),
+            **reading,
+            "Data": data,
+            "Training": f"Objective: {objective}. The base's weights, configuration and tokenizer have the fingerprint "
+            f"{_code(base_fingerprint)}.",
+            "Measured": figures,
+        },
+        adapter=adapter,
+    )
+
+
+def serve_command(written: Written) -> str | None:
+    """The line that serves a checkpoint on vLLM's `/pooling`; None where `/pooling` cannot serve it.
+
+    Pooled are the tokens that end a step, where one token id marks them, else all tokens; `stepmark grade` reads both.
+    """
+    if written.layout not in ("token-classification", "qwen2-prm"):
+        return None
+    pooler: dict[str, object] = {"task": "token_classify", "tok_pooling_type": "ALL"}
+    if written.tag is not None:
+        pooler |= {"tok_pooling_type": "STEP", "step_tag_id": written.tag}
+    return f"vllm serve {FOLDER} --runner pooling --pooler-config '{json.dumps(pooler)}'"
+
+
+def snippet(written: Written) -> str | None:
+    """Python that gives the logits with transformers alone, given `ids`, token ids of a marked text; None for adapters and language models."""
+    if written.layout == "token-classification":
+        return f"""import torch
+from transformers import AutoModelForTokenClassification
+
+model = AutoModelForTokenClassification.from_pretrained("{FOLDER}").eval()
+with torch.inference_mode():
+    logits = model(torch.tensor([ids])).logits[0]  # [tokens, labels]; read them where steps end"""
+    if written.layout == "qwen2-prm":
+        return f"""from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel
+
+model = AutoModel.from_pretrained("{FOLDER}").eval()
+tensors = {{}}
+for file in Path("{FOLDER}").glob("*.safetensors"):
+    tensors |= {{name: t for name, t in load_file(file).items() if name.startswith("score.")}}
+with torch.inference_mode():
+    hidden = model(torch.tensor([ids])).last_hidden_state[0].float()
+    middle = torch.relu(hidden @ tensors["score.0.weight"].T + tensors["score.0.bias"])
+    logits = middle @ tensors["score.2.weight"].T + tensors["score.2.bias"]  # [tokens, 2]; label 1 is right"""
+    return None
+
+
+def _use(written: Written, base: str) -> str:
+    grade = f"stepmark grade solutions.jsonl --prm {FOLDER}"
+    if written.spec is None:
+        return (
+            f"With stepmark, which asks for critiques as `stepmark.json` says:\n\n```console\n$ {grade}\n```\n\n"
+            "Elsewhere it is an ordinary language model (`AutoModelForCausalLM`, any server)."
+        )
+    parts = [
+        "With stepmark, which finds step ends by construction and applies everything in `stepmark.json`:",
+        f"```console\n$ {grade}\n```",
+        f'```python\nimport stepmark\n\nprm = stepmark.load_prm("{FOLDER}")\n'
+        'prm.score("A bakery bakes 12 trays of 8 rolls and sells 70. How many are left?", '
+        '["12 * 8 = 96 rolls are baked.", "96 - 70 = 26 rolls are left."])\n```',
+    ]
+    if written.layout == "adapter":
+        parts.append(f"It is a LoRA adapter over `{base}`, which must be there too.")
+    elif written.layout == "causal-lm":
+        parts.append(
+            "With transformers alone it is an ordinary language model (`AutoModelForCausalLM`). vLLM's `/pooling` does not serve it: it reads "
+            "the language-model head."
+        )
+    else:
+        parts += [
+            "With transformers alone, where `ids` are the token ids of a marked text (below; the end of each step is the position to read):",
+            f"```python\n{snippet(written)}\n```",
+            _probability(written.spec),
+            f"On vLLM:\n\n```console\n$ {serve_command(written)}\n$ stepmark grade solutions.jsonl --prm http://127.0.0.1:8000 "
+            f"--tokenizer {FOLDER}\n```",
+        ]
+    return "\n\n".join(parts)
+
+
+def _probability(spec: ScoringSpec) -> str:
+    readout = spec.readout
+    if readout.activation == "softmax" and readout.neutral is not None:
+        return f"Label {readout.good} means right and label {readout.neutral} neutral, after `logits.softmax(-1)`."
+    if readout.activation not in ("sigmoid", "softmax"):
+        return f"The activation of the head is `{readout.activation}`."
+    logit = "logits[:, 0]"
+    if readout.activation == "softmax":
+        logit = f"(logits[:, {readout.good}] - logits[:, {1 - readout.good}])"
+    if (readout.scale, readout.shift) != (1.0, 0.0):
+        logit = f"{readout.scale:.6g} * {logit} {readout.shift:+.6g}"
+    return f"The score of a step is `torch.sigmoid({logit})` at its end."
+
+
+def _kind(spec: ScoringSpec | None) -> str:
+    """The head in words."""
+    if spec is None:
+        return "a language model that writes a critique of each step and ends it with a verdict"
+    head, readout = spec.readout.head, spec.readout
+    if isinstance(head, LogRatioHead):
+        return "an implicit one, read as the log-ratio of itself and a reference"
+    if isinstance(head, LinearHead | MlpHead | EnsembleHead):
+        labels = "one logit" if readout.activation == "sigmoid" else "several logits"
+        if readout.activation in ("softmax", "margin"):
+            labels = "two labels" if readout.neutral is None else "three labels"
+        return f"{labels}, read at the end of {'the last' if spec.outcome_only else 'each'} step"
+    return f"the logits of the tokens {', '.join(map(repr, head.candidates))}, read at the end of each step"
+
+
+def _reading(spec: ScoringSpec) -> str:
+    """How steps are marked and what the numbers mean."""
+    layout, readout = spec.layout, spec.readout
+    if isinstance(layout, TextLayout):
+        text = layout.opening + f"{layout.prefix}STEP{layout.mark}{layout.between}"
+        fence = "`" * (3 + max((len(run) for run in re.findall("`{3,}", text)), default=0))
+        marks = (
+            "The text, problem and first step (each further step follows in the same way), read at the last token of what stands after STEP:"
+            f"\n\n{fence}text\n{text}\n{fence}"
+        )
+    elif isinstance(layout, ChatLayout):
+        system = (
+            "no system message" if layout.system is None else f"the system message {_code(layout.system)}"
+        )
+        place = (
+            "at the end of the closed conversation"
+            if layout.closing
+            else f"after each step {_code(layout.mark)}"
+        )
+        marks = f"The checkpoint's chat template, {system}; the steps are one assistant turn, read {place}."
+    elif isinstance(layout, DialogueLayout):
+        marks = (
+            f"The checkpoint's chat template; each step is a user turn, answered by a verdict such as {_code(layout.verdict)}, and is read "
+            "before the verdict."
+        )
+    else:
+        assert isinstance(layout, PieceLayout)
+        place = f"read at {_code(layout.mark)} after it" if layout.mark else "read at its last token"
+        marks = f"The problem ({_code(layout.opening)}), then each step, tokenised alone and {place}."
+    ends = {"keep": "kept", "strip": "taken off", "rstrip": "taken off at its end only"}
+    meaning = {
+        "probability": "the probability that the step is right",
+        "margin": "P(right) - P(wrong), from -1 to 1",
+        "log-ratio": "a log-ratio, without bounds",
+        "unbounded": "a number without bounds",
+    }[spec.score_kind]
+    point = "No threshold is set."
+    if spec.threshold is not None:
+        point = f"A step under {spec.threshold:g} is taken for an error."
+    parts = [
+        marks,
+        f"White space around a step is {ends[layout.step_space]}, around the problem {ends[layout.problem_space]}.",
+        f"A score is {meaning}. {point} One number of a whole solution: {_code(spec.aggregate)} over its steps. All of this stands in "
+        "`stepmark.json`.",
+    ]
+    if (readout.scale, readout.shift) != (1.0, 0.0):
+        parts.append(
+            f"Calibrated: a score is sigmoid({readout.scale:.4g} × logit {readout.shift:+.4g}). stepmark applies that; logits from other readers "
+            "are without it."
+        )
+    return "\n\n".join(parts)
+
+
+def _table(*columns: str, rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [columns, ("---",) * len(columns), *rows]
+    cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _code(text: str) -> str:
+    """Inline code, whatever backticks are in it; line breaks made visible."""
+    runs = {len(run) for run in re.findall("`+", text)}
+    fence = "`" * next(n for n in range(1, len(runs) + 2) if n not in runs)
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    shown = text.replace("\n", "\\n")
+    return f"{fence}{pad}{shown}{pad}{fence}"
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def training_html(
+    trained: Trained, history: Sequence[Mapping[str, Any]], settings: Mapping[str, str], *, title: str
+) -> Iterator[str]:
+    """The page of a run in chunks.
+
+    Args:
+        history: its steps (`state.read_lines`).
+    """
+    measured = [(float(row["step"]), row["held_out"]) for row in history if row.get("held_out")]
+    curves = {
+        name: Series(
+            name=name, x=tuple(step for step, _ in measured), y=tuple(one[key] for _, one in measured)
+        )
+        for name, key in (
+            ("held out", "loss"),
+            ("AUC", "auc"),
+            ("accuracy at 0.5", "accuracy"),
+            ("first-error F1 at 0.5", "first_error_f1"),
+        )
+        if any(one[key] is not None for _, one in measured)
+    }
+    held_out = curves.pop("held out", None)
+    plots = [
+        Lines(
+            title="Loss a label",
+            x_label="optimizer step",
+            y_label="loss",
+            series=(
+                smoothed("training", history, x="step", y="loss", weight="labels"),
+                *(() if held_out is None else (held_out,)),
+            ),
+            note=f"Training: means over at most {_POINTS} equal stretches of the run.",
+        )
+    ]
+    if curves:
+        plots.append(
+            Lines(
+                title="Held-out problems, not calibrated",
+                x_label="optimizer step",
+                y_label="share",
+                series=tuple(curves.values()),
+                y_range=(0.0, 1.0),
+            )
+        )
+    trained_on = f"{trained.examples:,} examples of {trained.problems:,} problems were trained on."
+    yield from evaluation_html(
+        EvaluationView(
+            title=title,
+            facts=(trained_on, *trained.dropped.lines()),
+            tiles=_tiles(trained),
+            sections=(Section(title="Curves", items=tuple(plots)),),
+            settings=settings,
+        )
+    )
+
+
+def _tiles(trained: Trained) -> tuple[Tile, ...]:
+    measured, first = trained.held_out, trained.first_errors
+    if measured is None:
+        return ()
+    steps = f"{measured.labels:,} held-out steps"
+    tiles = [
+        Tile(label=label, value=f"{value:.3f}", detail=detail)
+        for label, value, detail in (
+            ("Loss", measured.loss, steps),
+            ("AUC", measured.auc, steps),
+            ("Accuracy", measured.accuracy, f"{steps}, at 0.5, not calibrated"),
+        )
+        if value is not None
+    ]
+    if first is not None:
+        detail = f"{measured.solutions:,} held-out solutions, calibrated, at {first.threshold:g}"
+        tiles.append(Tile(label="First-error F1", value=f"{first.f1:.3f}", detail=detail))
+    return tuple(tiles)
+
+
+def smoothed(
+    name: str, history: Sequence[Mapping[str, Any]], *, x: str, y: str, weight: str | None = None
+) -> Series:
+    """A curve of means over equal stretches of a history.
+
+    Args:
+        x, y: fields; of a stretch, the last `x`.
+        weight: the field that `y` is weighted by; None: all alike.
+    """
+    each = max(1, -(-len(history) // _POINTS))
+    xs, ys = [], []
+    for at in range(0, len(history), each):
+        rows = history[at : at + each]
+        known = [(row[y], 1.0 if weight is None else row[weight]) for row in rows if row.get(y) is not None]
+        xs.append(float(rows[-1][x]))
+        ys.append(sum(v * w for v, w in known) / sum(w for _, w in known) if known else None)
+    return Series(name=name, x=tuple(xs), y=tuple(ys))
