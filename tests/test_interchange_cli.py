@@ -42,7 +42,7 @@ def test_a_file_is_converted_and_the_losses_are_listed(tmp_path, capsys):
     assert said[:3] == [
         "trl -> math-shepherd",
         "kept: 2 rows written of 3 labelled solutions read",
-        "dropped: 1 x nobody judged the first step, and Math-Shepherd has no word for that (first: "
+        "dropped: 1 x the first step was not judged, and Math-Shepherd has no word for that (first: "
         f"{file}:2)",
     ]
     manifest = json.loads((tmp_path / "out.jsonl.gz.manifest.json").read_text("utf-8"))
@@ -82,7 +82,7 @@ def test_rows_that_are_not_of_the_format(tmp_path, capsys):
 def test_nothing_written_is_an_error(tmp_path, capsys):
     file = write(tmp_path / "in.jsonl", ROW)
     assert main(["convert", file, "--to", "processbench", "--out", str(tmp_path / "out.jsonl")]) == 2
-    assert "no row could be written: dropped: 1 x nobody says" in capsys.readouterr().err
+    assert "no row could be written: dropped: 1 x whether" in capsys.readouterr().err
     assert not (tmp_path / "out.jsonl").exists()
 
 

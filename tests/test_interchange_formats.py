@@ -77,8 +77,8 @@ def test_neutral_becomes_what_was_asked():
     assert written(RIGHT_NEUTRAL_WRONG, "trl", losses, neutral="drop")["labels"] == [True]
     assert losses.facts()["lost"] == {
         "a neutral rating left its step unjudged (`neutral` drop)": 1,
-        "the row was cut before its first step that nobody judged, which TRL has no word for": 1,
-        "judged steps after one that nobody judged": 1,
+        "the row was cut before its first step that was not judged, which TRL has no word for": 1,
+        "judged steps after one that was not judged": 1,
     }
 
 
@@ -118,7 +118,7 @@ def test_rollouts_of_one_judge_are_pooled_and_no_trials_are_no_label():
     losses = Losses()
     assert written(row, "trl", losses)["labels"] == [0.125]
     assert (
-        "the row was cut before its first step that nobody judged, which TRL has no word for"
+        "the row was cut before its first step that was not judged, which TRL has no word for"
         in losses.facts()["lost"]
     )
 
@@ -236,7 +236,7 @@ def test_rlhflow(tmp_path):
 @pytest.mark.parametrize(
     ("content", "sign", "said"),
     [
-        ("How many? 3 a day.", "+", "nobody can say"),
+        ("How many? 3 a day.", "+", "not clear"),
         ("One.\n\nTwo.\n\nThree.", "+", "3 paragraphs"),
         ("Step 1: a Step 1: b", "+", '2 x "Step 1:"'),
         ("Step 1: a", "+", "a question"),

@@ -77,7 +77,9 @@ def test_what_follows_the_first_error_was_judged_by_nobody(tmp_path):
     assert row.solution.texts == ("a", "b", "c", "d")
     assert (row.solution.problem.text, row.solution.problem.answer) == ("How many?", "6")
     assert said(row) == [[(ANN, 1)], [(ANN, -1)], [], []]
-    assert losses.facts()["lost"] == {"a mark after the first error, which Potato wrote and nobody judged": 2}
+    assert losses.facts()["lost"] == {
+        "a mark after the first error, which Potato wrote and was not judged": 2
+    }
 
 
 def test_the_three_files_say_the_same(tmp_path):

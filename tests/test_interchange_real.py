@@ -18,7 +18,7 @@ from stepmark.solutions.interchange import (
     read_labelled,
     write_labelled,
 )
-from stepmark.solutions.interchange.formats import items_of
+from stepmark.solutions.interchange.formats import first_row, items_of_rows
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -98,7 +98,8 @@ def test_an_agents_trace_is_steps(tmp_path):
 
 def test_prmbench_keeps_every_error_and_leaves_out_what_cannot_be_read():
     losses = Losses()
-    items = items_of(data("prmbench/prmbench.dev"), losses=losses, keep_going=True)
+    _, rows = first_row(data("prmbench/prmbench.dev"))
+    items = items_of_rows(rows, "prmbench", Reading(), losses, keep_going=True)
     wrong = {
         item.where: [at for at, step in enumerate(item.labelled.judgements, 1) if step[0].rating == -1]
         for item in items

@@ -321,7 +321,7 @@ def test_a_false_calculation_that_may_not_be_the_first_error_is_counted(tmp_path
     file = tmp_path / "rows.jsonl"
     steps = [
         ["1 + 1 = 3", "so 3"],  # false, and nothing stands before it
-        ["Add them.", "2 + 2 = 5"],  # false, after a step that nobody judged
+        ["Add them.", "2 + 2 = 5"],  # false, after a step that was not judged
         ["2 + 2 = 4", "4 + 4 = 9"],
         ["2 + 2 = 4"],  # true, which does not make the step right
         ["Words only."],

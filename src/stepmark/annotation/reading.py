@@ -38,7 +38,7 @@ from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading, detect
 from stepmark.solutions.interchange.formats import format_named
 from stepmark.solutions.interchange.potato import STEPS_KEYS, Keys, Shown, shown
-from stepmark.solutions.interchange.rows import origin, outcome_told
+from stepmark.solutions.interchange.rows import origin, outcome_of
 from stepmark.store import Row, read_rows
 
 Role = Literal["work", "gold", "screening"]
@@ -161,7 +161,7 @@ def _of_trace(row: Row, project: Project, role: Role, losses: Losses) -> Item:
         id=found.solution.id or row.place,
         solution=found.solution,
         trace=_turns(found),
-        outcome=outcome_told(row.data) if "outcome" in row.data else outcome_told(meta),
+        outcome=outcome_of(row.data) if "outcome" in row.data else outcome_of(meta),
         gold=gold,
         role=role,
         potato_index=None if index == tuple(range(len(index))) else index,

@@ -36,7 +36,7 @@ from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.solutions.formats import SolutionRow, read_solutions
 from stepmark.solutions.interchange.labels import from_row, to_row
-from stepmark.solutions.interchange.rows import outcome_told
+from stepmark.solutions.interchange.rows import outcome_of
 from stepmark.solutions.segmentation import check_way
 from stepmark.store import Results, Source, read_rows, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order
@@ -241,7 +241,7 @@ def _line(unit: _Unit, results: Sequence[Labelling | Refusal], *, keep_going: bo
         shared = {} if payer is None else {"cost_at": payer}
         rest = {key: value for key, value in row.meta.items() if key != "outcome"}
         meta = {**rest, **_facts(result), **shared}
-        given.append(to_row(result.labelled, outcome=outcome_told(row.meta), meta=meta))
+        given.append(to_row(result.labelled, outcome=outcome_of(row.meta), meta=meta))
         payer = payer or result.labelled.solution.id or Path(row.where).name
         others += [to_row(other, meta={"method": result.method}) for other in result.others]
     return {"rows": [*given, *others], "given": len(given), "refused": refused}

@@ -79,6 +79,10 @@ class Row:
         """`NAME:LINE`, without the folder: provenance, and an id, that is the same wherever the file lies."""
         return f"{Path(self.file).name or 'row'}:{self.line}"
 
+    def error(self, message: str, field: str | None = None) -> InputError:
+        """An error about this row, with its place."""
+        return InputError(message, where=self.where, field=field)
+
     @property
     def as_read(self) -> dict[str, Any]:
         """The row under the names that it came with."""

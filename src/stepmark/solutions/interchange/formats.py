@@ -28,7 +28,6 @@ from stepmark.solutions.interchange import (
     prm800k_raw,
     rlhflow,
     texts,
-    trl,
 )
 from stepmark.solutions.interchange.rows import (
     Item,
@@ -36,6 +35,7 @@ from stepmark.solutions.interchange.rows import (
     Losses,
     Reader,
     Reading,
+    RowWriter,
     Writer,
     Writing,
     each,
@@ -57,7 +57,7 @@ from stepmark.store.columns import columns_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """A format of files."""
+    """A format of files: how a row of it is recognised, read and written."""
 
     about: str
     """What it is, in one line."""
@@ -68,18 +68,20 @@ class Format:
     """None for a format that is only read."""
 
 
+def _format(about: str, *keys: tuple[str, ...], read: Reader, write: RowWriter | None = None) -> Format:
+    return Format(about=about, keys=keys, read=read, write=None if write is None else each(write))
+
+
 FORMATS: Mapping[str, Format] = {
-    "stepmark-labels": Format(
-        about="every judgement of every step; loses nothing",
-        keys=(labels.KEYS,),
-        read=labels.read,
-        write=each(labels.write),
+    "stepmark-labels": _format(
+        "every judgement of every step; loses nothing", labels.KEYS, read=labels.read, write=labels.write
     ),
-    "solutions": Format(
-        about="problems and steps without labels, as grade and label read them",
-        keys=(("problem", "steps"), ("problem", "solution")),
+    "solutions": _format(
+        "problems and steps without labels, as grade and label read them",
+        ("problem", "steps"),
+        ("problem", "solution"),
         read=texts.read_solutions,
-        write=each(texts.write_solutions),
+        write=texts.write_solutions,
     ),
     "prm800k": Format(
         about="PRM800K's released records, with branches",
@@ -87,60 +89,53 @@ FORMATS: Mapping[str, Format] = {
         read=prm800k_raw.read,
         write=prm800k_raw.write,
     ),
-    "prm800k-flat": Format(
-        about="PRM800K, one row a rated completion",
-        keys=(prm800k_flat.KEYS,),
+    "prm800k-flat": _format(
+        "PRM800K, one row a rated completion",
+        prm800k_flat.KEYS,
         read=prm800k_flat.read,
-        write=each(prm800k_flat.write),
+        write=prm800k_flat.write,
     ),
-    "math-shepherd": Format(
-        about="Math-Shepherd: input and label with ки, + and -",
-        keys=(math_shepherd.KEYS,),
+    "math-shepherd": _format(
+        "Math-Shepherd: input and label with ки, + and -",
+        math_shepherd.KEYS,
         read=math_shepherd.read,
-        write=each(math_shepherd.write),
+        write=math_shepherd.write,
     ),
-    "trl": Format(
-        about="TRL: prompt, completions, labels",
-        keys=(trl.KEYS, ("problem", "steps", "labels")),
-        read=trl.read,
-        write=each(trl.write),
+    "trl": _format(
+        "TRL: prompt, completions, labels",
+        texts.TRL_KEYS,
+        ("problem", "steps", "labels"),
+        read=texts.read_trl,
+        write=texts.write_trl,
     ),
-    "rlhflow": Format(
-        about="RLHFlow: conversations of steps and + or -",
-        keys=(rlhflow.KEYS,),
-        read=rlhflow.read,
-        write=each(rlhflow.write),
+    "rlhflow": _format(
+        "RLHFlow: conversations of steps and + or -", rlhflow.KEYS, read=rlhflow.read, write=rlhflow.write
     ),
-    "processbench": Format(
-        about="ProcessBench: the first wrong step",
-        keys=(benchmarks.PROCESSBENCH_KEYS,),
+    "processbench": _format(
+        "ProcessBench: the first wrong step",
+        benchmarks.PROCESSBENCH_KEYS,
         read=benchmarks.read_processbench,
-        write=each(benchmarks.write_processbench),
+        write=benchmarks.write_processbench,
     ),
-    "prmbench": Format(
-        about="PRMBench: every wrong step",
-        keys=(benchmarks.PRMBENCH_KEYS,),
-        read=benchmarks.read_prmbench,
+    "prmbench": _format(
+        "PRMBench: every wrong step", benchmarks.PRMBENCH_KEYS, read=benchmarks.read_prmbench
     ),
-    "openr": Format(
-        about="OmegaPRM trees of openr, nested or flat",
-        keys=(openr.KEYS,),
-        read=openr.read,
-    ),
-    "potato": Format(
-        about="Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)",
-        keys=(potato.STATE_KEYS, potato.ANNOTATION_KEYS, potato.EXPORT_KEYS),
+    "openr": _format("OmegaPRM trees of openr, nested or flat", openr.KEYS, read=openr.read),
+    "potato": _format(
+        "Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)",
+        potato.STATE_KEYS,
+        potato.ANNOTATION_KEYS,
+        potato.EXPORT_KEYS,
         read=potato.read,
-        write=each(potato.write),
+        write=potato.write,
     ),
-    "chat": Format(
-        about="OpenAI chat messages; an assistant's turn is a step",
-        keys=(("messages",),),
-        read=texts.read_chat,
+    "chat": _format(
+        "OpenAI chat messages; an assistant's turn is a step", ("messages",), read=texts.read_chat
     ),
-    "inspect": Format(
-        about="logs of inspect_ai: .json, or .eval",
-        keys=(inspect_logs.LOG_KEYS, inspect_logs.SAMPLE_KEYS),
+    "inspect": _format(
+        "logs of inspect_ai: .json, or .eval",
+        inspect_logs.LOG_KEYS,
+        inspect_logs.SAMPLE_KEYS,
         read=inspect_logs.read,
     ),
 }
@@ -359,41 +354,24 @@ def read_labelled(
     Args:
         file: as `store.read_rows`.
         columns: as there.
-        format: a key of `FORMATS`; None: told by the first row.
+        format: a key of `FORMATS`; None: recognised by the first row.
         settings: how to read.
-        losses: takes note of what is left out.
+        losses: counts what is left out.
 
     Raises:
-        InputError: with `FILE:LINE`: a row that is not of the format, a format that cannot be told.
+        InputError: with `FILE:LINE`: a row that is not of the format, a format that is not recognised.
         UnknownNameError: no such format.
     """
-    for item in items_of(file, columns=columns, format=format, settings=settings, losses=losses):
-        if isinstance(item, Refusal):
-            raise item.error
-        yield item
-
-
-def items_of(
-    file: Source,
-    *,
-    columns: Columns | None = None,
-    format: str | None = None,
-    settings: Reading = _READING,
-    losses: Losses | None = None,
-    keep_going: bool = False,
-) -> Iterator[Item]:
-    """As `read_labelled`; with `keep_going`, a refusal in the place of a row that is not of the format.
-
-    A line that is no JSON object ends the reading all the same.
-    """
     first, rows = first_row(file, columns)
-    return items_of_rows(rows, format or detect(first), settings, losses or Losses(), keep_going=keep_going)
+    for item in items_of_rows(rows, format or detect(first), settings, losses or Losses()):
+        assert isinstance(item, LabelledRow)  # without keep_going an error is raised
+        yield item
 
 
 def items_of_rows(
     rows: Iterable[Row], format: str, settings: Reading, losses: Losses, *, keep_going: bool = False
 ) -> Iterator[Item]:
-    """The labelled solutions of rows of one format."""
+    """The labelled solutions of rows of one format; with `keep_going`, a refusal in the place of a row that is not of it."""
     read = format_named(format).read
     for row in rows:
         try:

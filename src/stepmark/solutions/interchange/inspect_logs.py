@@ -38,20 +38,14 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
     if isinstance(task, dict):
         model = task.get("model") if isinstance(task.get("model"), str) else None
     if not isinstance(listed, list):
-        raise InputError(
-            f"expected a list of samples, found {json_type(listed)}", where=row.where, field="samples"
-        )
+        raise row.error(f"expected a list of samples, found {json_type(listed)}", "samples")
     if "samples" in row.data:
         for key, value in row.data.items():
             if key not in ("samples", "eval", "version") and value not in (None, {}, []):
                 losses.lose(f"{key} of the log is left out", row.where)
     for number, sample in enumerate(listed):
         if not isinstance(sample, dict):
-            raise InputError(
-                f"expected a sample (an object), found {json_type(sample)}",
-                where=row.where,
-                field=f"samples.{number}",
-            )
+            raise row.error(f"expected a sample (an object), found {json_type(sample)}", f"samples.{number}")
         yield _sample(sample, row, model, settings, losses)
 
 

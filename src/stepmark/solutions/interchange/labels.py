@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, compact, read_record
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
@@ -34,7 +33,6 @@ from stepmark.solutions.interchange.rows import (
 )
 from stepmark.store import Row, json_type
 
-NAME = "stepmark-labels"
 KEYS = ("solution", "judgements")
 _MAY = ("root", "outcome", "repeated", "meta")
 
@@ -47,19 +45,17 @@ def to_row(
     meta: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """A labelled solution as a row of this format, ready for `store.encode_row`."""
-    row: dict[str, Any] = {
+    row = {
         "solution": compact(labelled.solution),
         "judgements": [[compact(judgement) for judgement in step] for step in labelled.judgements],
     }
-    if labelled.root:
-        row["root"] = [compact(judgement) for judgement in labelled.root]
-    if outcome is not None:
-        row["outcome"] = outcome
-    if repeated:
-        row["repeated"] = repeated
-    if meta:
-        row["meta"] = dict(meta)
-    return row
+    optional = {
+        "root": [compact(judgement) for judgement in labelled.root] or None,
+        "outcome": outcome,
+        "repeated": repeated or None,
+        "meta": dict(meta or {}) or None,
+    }
+    return row | {key: value for key, value in optional.items() if value is not None}
 
 
 def from_row(row: Row) -> LabelledRow:
@@ -69,25 +65,19 @@ def from_row(row: Row) -> LabelledRow:
         InputError: with `FILE:LINE` and the field: an unknown or missing key, a wrong type, not one list of judgements a step,
             a blank problem or step, more successes than trials, a share or a confidence outside [0, 1].
     """
-    need(row, KEYS, NAME)
-    kept = {key: row.data[key] for key in (*KEYS, "root") if key in row.data}
-    labelled = read_record(LabelledSolution, kept, where=row.where)
-    _check(labelled, row.where)
+    need(row, KEYS, "stepmark-labels")
+    known = {key: row.data[key] for key in (*KEYS, "root") if key in row.data}
+    labelled = read_record(LabelledSolution, known, where=row.where)
+    _check(labelled, row)
     outcome, repeated, meta = (row.data.get(key) for key in _MAY[1:])
     if not isinstance(outcome, bool | None):
-        raise InputError(
-            f"expected true, false or null, found {json_type(outcome)}", where=row.where, field="outcome"
-        )
+        raise row.error(f"expected true, false or null, found {json_type(outcome)}", "outcome")
     repeated = 0 if repeated is None else repeated
     steps = len(labelled.judgements)
     if isinstance(repeated, bool) or not isinstance(repeated, int) or not 0 <= repeated < steps:
-        raise InputError(
-            f"expected a number of steps from 0 to {steps - 1}, found {repeated!r}",
-            where=row.where,
-            field="repeated",
-        )
+        raise row.error(f"expected a number of steps from 0 to {steps - 1}, found {repeated!r}", "repeated")
     if not isinstance(meta, dict | None):
-        raise InputError(f"expected an object, found {json_type(meta)}", where=row.where, field="meta")
+        raise row.error(f"expected an object, found {json_type(meta)}", "meta")
     return LabelledRow(
         labelled=labelled,
         where=row.where,
@@ -97,50 +87,44 @@ def from_row(row: Row) -> LabelledRow:
     )
 
 
-def _check(labelled: LabelledSolution, where: str) -> None:
-    steps = labelled.solution.steps
-    if not labelled.solution.problem.text.strip():
-        raise InputError("expected a text, found a blank one", where=where, field="solution.problem.text")
+def _check(labelled: LabelledSolution, row: Row) -> None:
+    steps, judgements = labelled.solution.steps, labelled.judgements
     if not steps:
-        raise InputError("expected at least one step, found none", where=where, field="solution.steps")
-    if len(labelled.judgements) != len(steps):
-        raise InputError(
-            f"expected one list of judgements a step ({len(steps)}), found {len(labelled.judgements)}",
-            where=where,
-            field="judgements",
+        raise row.error("expected at least one step, found none", "solution.steps")
+    if len(judgements) != len(steps):
+        raise row.error(
+            f"expected one list of judgements a step ({len(steps)}), found {len(judgements)}", "judgements"
         )
-    for number, (step, judgements) in enumerate(zip(steps, labelled.judgements, strict=True)):
-        if not step.text.strip():
-            raise InputError(
-                "expected a text, found a blank one", where=where, field=f"solution.steps.{number}.text"
-            )
-        for at, judgement in enumerate(judgements):
-            _check_numbers(judgement, where, f"judgements.{number}.{at}")
-    for at, judgement in enumerate(labelled.root):
-        if judgement.kind != "value":
-            raise InputError(
-                f"expected a value, for there is no step to be right or wrong; found {judgement.kind!r}",
-                where=where,
-                field=f"root.{at}.kind",
-            )
-        _check_numbers(judgement, where, f"root.{at}")
-
-
-def _check_numbers(judgement: Judgement, where: str, field: str) -> None:
-    done, tried = judgement.successes, judgement.trials
-    if (done is None) != (tried is None) or (
-        done is not None and tried is not None and not 0 <= done <= tried
+    texts = {"solution.problem.text": labelled.solution.problem.text}
+    texts |= {f"solution.steps.{number}.text": step.text for number, step in enumerate(steps)}
+    for field, text in texts.items():
+        if not text.strip():
+            raise row.error("expected a text, found a blank one", field)
+    for field, listed in (
+        *((f"judgements.{n}", step) for n, step in enumerate(judgements)),
+        ("root", labelled.root),
     ):
-        raise InputError(
-            f"expected 0 <= successes <= trials, or neither, found {done} of {tried}",
-            where=where,
-            field=field,
+        for at, judgement in enumerate(listed):
+            _check_numbers(judgement, row, f"{field}.{at}")
+            if field == "root" and judgement.kind != "value":
+                raise row.error(
+                    f"expected a value, for there is no step to be right or wrong; found {judgement.kind!r}",
+                    f"root.{at}.kind",
+                )
+
+
+def _check_numbers(judgement: Judgement, row: Row, field: str) -> None:
+    successes, trials = judgement.successes, judgement.trials
+    if (successes is None) != (trials is None) or (
+        successes is not None and trials is not None and not 0 <= successes <= trials
+    ):
+        raise row.error(
+            f"expected 0 <= successes <= trials, or neither, found {successes} of {trials}", field
         )
-    for name, value in (("share", judgement.share), ("confidence", judgement.confidence)):
+    for name in ("share", "confidence"):
+        value = getattr(judgement, name)
         if value is not None and not 0 <= value <= 1:
-            raise InputError(
-                f"expected a number from 0 to 1, found {value!r}", where=where, field=f"{field}.{name}"
-            )
+            raise row.error(f"expected a number from 0 to 1, found {value!r}", f"{field}.{name}")
 
 
 def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
@@ -74,11 +73,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
     elif isinstance(steps, list):
         root = _from_prefixes(row, question, steps, losses)
     else:
-        raise InputError(
-            f"expected a tree or a list of prefixes, found {json_type(steps)}",
-            where=row.where,
-            field="reasoning_steps",
-        )
+        raise row.error(f"expected a tree or a list of prefixes, found {json_type(steps)}", "reasoning_steps")
     losses.lose(
         "an estimate of the question itself (the root) belongs to no step", row.where, len(root.shares)
     )
@@ -124,9 +119,7 @@ def _from_tree(row: Row, tree: dict[str, Any], losses: Losses) -> _Node:
         node.shares.append(share)
         children = raw.get("children")
         if not isinstance(children, list):
-            raise InputError(
-                f"expected a list of children, found {json_type(children)}", where=row.where, field=place
-            )
+            raise row.error(f"expected a list of children, found {json_type(children)}", place)
         waiting += [
             (node, child, f"{place}.children.{at}") for at, child in reversed(list(enumerate(children)))
         ]
@@ -142,7 +135,7 @@ def _lose_others(raw: dict[str, Any], known: tuple[str, ...], row: Row, losses: 
 def _from_prefixes(row: Row, question: str, listed: list[Any], losses: Losses) -> _Node:
     """The tree of a list of prefixes: the parent of one is the longest other that it continues after a white space."""
     if not listed:
-        raise InputError("expected prefixes, found none", where=row.where, field="reasoning_steps")
+        raise row.error("expected prefixes, found none", "reasoning_steps")
     start = question.rstrip()
     shares: dict[str, list[float]] = {}
     for at, raw in enumerate(listed):
@@ -150,7 +143,7 @@ def _from_prefixes(row: Row, question: str, listed: list[Any], losses: Losses) -
         prefix, share = _piece(row, raw, "solution_prefix", place)
         _lose_others(raw, ("solution_prefix", "mc_value"), row, losses)
         if not prefix.startswith(start):
-            raise InputError("expected a prefix that begins with the question", where=row.where, field=place)
+            raise row.error("expected a prefix that begins with the question", place)
         shares.setdefault(prefix.rstrip(), []).append(share)
     root = _Node(text="", shares=shares.pop(start, []))
     nodes = {start: root}
@@ -192,24 +185,18 @@ def _judged(node: _Node, row: Row, trials: int | None) -> tuple[Judgement, ...]:
 def _successes(share: float, row: Row, trials: int) -> int:
     successes = round(share * trials)
     if abs(successes / trials - share) > _ROUNDING:
-        raise InputError(
-            f"expected a multiple of 1/{trials} (`trials` {trials}), found {share!r}",
-            where=row.where,
-            field="mc_value",
-        )
+        raise row.error(f"expected a multiple of 1/{trials} (`trials` {trials}), found {share!r}", "mc_value")
     return successes
 
 
 def _piece(row: Row, raw: Any, key: str, place: str) -> tuple[str, float]:
     if not isinstance(raw, dict):
-        raise InputError(f"expected an object, found {json_type(raw)}", where=row.where, field=place)
+        raise row.error(f"expected an object, found {json_type(raw)}", place)
     text, share = raw.get(key), raw.get("mc_value")
     if not isinstance(text, str):
-        raise InputError(f"expected a text, found {json_type(text)}", where=row.where, field=f"{place}.{key}")
+        raise row.error(f"expected a text, found {json_type(text)}", f"{place}.{key}")
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise InputError(
-            f"expected a share from 0 to 1, found {share!r}", where=row.where, field=f"{place}.mc_value"
-        )
+        raise row.error(f"expected a share from 0 to 1, found {share!r}", f"{place}.mc_value")
     return text, float(share)
 
 

@@ -15,11 +15,11 @@ lines with `id`, the problem under `task_description`, `problem`, `question`, `p
 
 What a reward means:
 
-- mode `first_error`: a click on the first wrong step writes -1 on it *and on all that follow*, which nobody judged. Only
+- mode `first_error`: a click on the first wrong step writes -1 on it *and on all that follow*, which were not judged. Only
   the first -1 counts here; what follows stays unjudged. 0 is unmarked.
 - mode `per_step`: -1 and 1; null is unmarked, and 0 then is neutral. In a file where no reward is null, 0 may mean either;
   the setting `zero` (neutral or unjudged) says which.
-- A label whose `source` is the AI and which nobody verified is the AI's (judge "ai"), never a person's. Where a person
+- A label whose `source` is the AI and which was not verified is the AI's (judge "ai"), never a person's. Where a person
   verified or changed one, both stand side by side.
 
 Potato's data files: rows of any keys with a list of steps, as `process_reward` shows them.
@@ -43,7 +43,7 @@ Writing Potato's step-reward records: one for each annotator and item (`potato` 
 
 - `mode` and the steps' indices are those of the row's `meta.potato` {`mode`, `index`, `allow_neutral`}, or of its `meta` where Potato's own files
   were read; without: `per_step`, 0 to steps - 1. `index` counts turns of users and tools too, for which nothing is written.
-- Mode `first_error`: 1 before the first wrong step; -1 on it **and on all that follow**, as Potato writes; nobody judged those, and they are
+- Mode `first_error`: 1 before the first wrong step; -1 on it **and on all that follow**, as Potato writes; they were not judged, and are
   counted. 0 is unmarked.
 - Mode `per_step`: -1 and 1; unmarked is null, and 0 neutral. With `allow_neutral` false, unmarked is 0.
 - Where an AI's labels stand beside a person's (judge "ai"), steps have `source`, `verified`, `ai_reward` and `confidence` too, and the record
@@ -62,7 +62,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.interchange.one_label import Labels, three_way
 from stepmark.solutions.interchange.rows import (
@@ -115,7 +115,7 @@ class Shown:
 
     solution: Solution
     step_of: Mapping[int, int]
-    """Potato's number of a turn: the step that it is. Turns that nobody rates are not there."""
+    """Potato's number of a turn: the step that it is. Turns that are not rated are not there."""
     listed: int
     """How many entries its list of steps has."""
     turns: tuple[Turn, ...] = ()
@@ -153,10 +153,9 @@ def shown(row: Row, keys: Keys) -> Shown:
         elif turn.text.strip() != problem.strip():
             before.append(f"{heading}:\n{turn.text}")
     if not before or not steps:
-        raise InputError(
+        raise row.error(
             f"expected a problem (under {keys.problem or ', '.join(PROBLEM_KEYS)}, or a user's turn) and at least one step, "
-            f"found {'no problem' if not before else 'no step'}",
-            where=row.where,
+            f"found {'no problem' if not before else 'no step'}"
         )
     answer, source = (row.data.get(name) for name in ("answer", "source"))
     return Shown(
@@ -179,7 +178,7 @@ def word(value: object, row: Row, field: str) -> str:
         InputError: it is neither.
     """
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise InputError(f"expected a name, found {json_type(value)}", where=row.where, field=field)
+        raise row.error(f"expected a name, found {json_type(value)}", field)
     return str(value)
 
 
@@ -187,9 +186,7 @@ def _problem(row: Row, keys: Keys) -> str:
     if keys.problem is not None:
         value = row.data.get(keys.problem)
         if value is not None and not isinstance(value, str):
-            raise InputError(
-                f"expected a text, found {json_type(value)}", where=row.where, field=keys.problem
-            )
+            raise row.error(f"expected a text, found {json_type(value)}", keys.problem)
         return value or ""
     return next((row.data[key] for key in PROBLEM_KEYS if isinstance(row.data.get(key), str)), "")
 
@@ -198,9 +195,8 @@ def _steps_key(row: Row, keys: Keys) -> str:
     wanted = STEPS_KEYS if keys.steps is None else (keys.steps,)
     key = next((key for key in wanted if isinstance(row.data.get(key), list)), None)
     if key is None:
-        raise InputError(
-            f"expected the steps under {', '.join(wanted)}, found {', '.join(map(repr, row.data))}",
-            where=row.where,
+        raise row.error(
+            f"expected the steps under {', '.join(wanted)}, found {', '.join(map(repr, row.data))}"
         )
     return key
 
@@ -217,10 +213,8 @@ def _turn(raw: Any, row: Row, field: str, keys: Keys) -> Turn:
     elif found is None and isinstance(raw, dict) and raw:
         text = json.dumps(raw, ensure_ascii=False)  # as Potato shows it
     if not isinstance(text, str):
-        raise InputError(
-            f"expected a text, or an object with one under {', '.join(dict.fromkeys(names))}",
-            where=row.where,
-            field=field,
+        raise row.error(
+            f"expected a text, or an object with one under {', '.join(dict.fromkeys(names))}", field
         )
     thought = fields.get("thought")
     observation = fields.get("observation")
@@ -244,11 +238,7 @@ def _calls(fields: Mapping[str, Any]) -> list[Any]:
 def _call(raw: Any, row: Row, field: str) -> tuple[tuple[str, str], str | None]:
     name = raw.get("tool", raw.get("name")) if isinstance(raw, dict) else None
     if not isinstance(name, str) or not name.strip():
-        raise InputError(
-            "expected a call with the tool's name under 'tool', its 'input' and 'output'",
-            where=row.where,
-            field=field,
-        )
+        raise row.error("expected a call with the tool's name under 'tool', its 'input' and 'output'", field)
     given, output = raw.get("input"), raw.get("output")
     return (name, _text(given)), None if output is None else _text(output)
 
@@ -300,15 +290,14 @@ def read_with(
     for id_, person, schema, label in _labels(row):
         item = items.get(id_)
         if item is None:
-            raise InputError(
+            raise row.error(
                 f"there is no item {id_!r} in {name}; expected the data file that was annotated",
-                where=row.where,
-                field="instance_id",
+                "instance_id",
             )
         judgements = _judgements(label, item, person, row, settings, losses)
         if not any(judgements):
             losses.drop(
-                "nothing was marked (in Potato, a flawless solution that nobody clicked looks the same)",
+                "nothing was marked (in Potato, a flawless solution that was not clicked looks the same)",
                 row.where,
             )
             continue
@@ -352,10 +341,9 @@ def _labels(row: Row) -> Iterator[tuple[str, str, str | None, dict[str, Any]]]:
                     yield id_, person, schema, label
         return
     if not all(key in data for key in STATE_KEYS):
-        raise InputError(
+        raise row.error(
             "expected Potato's user_state.json, annotations.jsonl or JSON lines export, found "
-            f"{', '.join(map(repr, data))}",
-            where=row.where,
+            f"{', '.join(map(repr, data))}"
         )
     person = word(data.get("user_id"), row, "user_id")
     for id_, pairs in _object(data[STATE_KEYS[0]], row, STATE_KEYS[0]).items():
@@ -366,14 +354,12 @@ def _labels(row: Row) -> Iterator[tuple[str, str, str | None, dict[str, Any]]]:
                     if (label := _label(value, row, field)) is not None:
                         yield id_, person, schema, label
                 case _:
-                    raise InputError(
-                        "expected pairs of a label's name and its value", where=row.where, field=field
-                    )
+                    raise row.error("expected pairs of a label's name and its value", field)
 
 
 def _object(value: object, row: Row, field: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InputError(f"expected an object, found {json_type(value)}", where=row.where, field=field)
+        raise row.error(f"expected an object, found {json_type(value)}", field)
     return value
 
 
@@ -384,9 +370,7 @@ def _label(value: object, row: Row, field: str) -> dict[str, Any] | None:
     try:
         label = json.loads(value)
     except ValueError as error:
-        raise InputError(
-            f"expected JSON in the label's text: {error}", where=row.where, field=field
-        ) from None
+        raise row.error(f"expected JSON in the label's text: {error}", field) from None
     return label if isinstance(label, dict) and "steps" in label else None
 
 
@@ -396,10 +380,8 @@ def _judgements(
     listed = label.get("steps")
     mode = label.get("mode")
     if not isinstance(listed, list) or mode not in ("first_error", "per_step"):
-        raise InputError(
-            "expected 'steps' (a list) and 'mode' (first_error or per_step) in the label",
-            where=row.where,
-            field="steps",
+        raise row.error(
+            "expected 'steps' (a list) and 'mode' (first_error or per_step) in the label", "steps"
         )
     marks = sorted((_mark(raw, at, item, row) for at, raw in enumerate(listed)), key=lambda mark: mark.turn)
     zero = _meaning_of_zero(mode, marks, settings, row)
@@ -412,9 +394,9 @@ def _judgements(
                 "a mark on a turn of the user or a tool is left out", row.where, mark.reward in (-1, 1)
             )
         elif over:
-            losses.lose("a mark after the first error, which Potato wrote and nobody judged", row.where)
+            losses.lose("a mark after the first error, which Potato wrote and was not judged", row.where)
         else:
-            judged[step] += _said(mark, person, zero)
+            judged[step] += _judgements_of(mark, person, zero)
         # In this mode every later mark is the click's shadow, whatever turn it was on.
         over = over or (mode == "first_error" and mark.reward == -1)
     return tuple(map(tuple, judged))
@@ -439,17 +421,11 @@ def _mark(raw: Any, at: int, item: Shown, row: Row) -> _Mark:
     step = _object(raw, row, field)
     turn = step.get("index")
     if isinstance(turn, bool) or not isinstance(turn, int) or not 0 <= turn < item.listed:
-        raise InputError(
-            f"expected the index of one of {item.listed} steps, found {turn!r}",
-            where=row.where,
-            field=f"{field}.index",
-        )
+        raise row.error(f"expected the index of one of {item.listed} steps, found {turn!r}", f"{field}.index")
     for key in ("reward", "ai_reward"):
         value = step.get(key)
         if isinstance(value, bool | str | list | dict) or value not in _REWARDS:
-            raise InputError(
-                f"expected -1, 0, 1 or null, found {value!r}", where=row.where, field=f"{field}.{key}"
-            )
+            raise row.error(f"expected -1, 0, 1 or null, found {value!r}", f"{field}.{key}")
     confidence, reason = step.get("confidence"), step.get("ai_reasoning")
     sure = isinstance(confidence, int | float) and not isinstance(confidence, bool) and 0 <= confidence <= 1
     return _Mark(
@@ -473,16 +449,15 @@ def _meaning_of_zero(
     if any(mark.reward is None for mark in marks):
         return "neutral"
     if any(mark.reward == 0 for mark in marks):
-        raise InputError(
+        raise row.error(
             "a reward of 0 is neutral or unmarked in Potato, by a setting that its file does not hold: set "
             "`zero` neutral (allow_neutral was on) or `zero` unjudged",
-            where=row.where,
-            field="steps",
+            "steps",
         )
     return "unjudged"
 
 
-def _said(mark: _Mark, person: str, zero: str) -> Iterator[Judgement]:
+def _judgements_of(mark: _Mark, person: str, zero: str) -> Iterator[Judgement]:
     def meant(reward: Literal[-1, 0, 1] | None) -> bool:
         return reward is not None and (reward != 0 or zero == "neutral")
 
@@ -504,9 +479,7 @@ def _items(file: str, _changed: int, _size: int) -> Mapping[str, Shown]:
         item = shown(row, Keys())
         id_ = str(item.solution.id)
         if id_ in items:
-            raise InputError(
-                f"the id {id_!r} stands twice; expected every item once", where=row.where, field="id"
-            )
+            raise row.error(f"the id {id_!r} stands twice; expected every item once", "id")
         items[id_] = item
     return items
 
@@ -519,7 +492,7 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
 
     Raises:
         InputError: as `one_label.three_way`.
-        NotRepresentableError: nobody but an AI judged a step.
+        NotRepresentableError: no person judged a step.
     """
     steps = row.labelled.judgements
     if settings.judge is None and settings.consensus is None:
@@ -530,7 +503,7 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
         judge = next((label.judge for label in labels if label is not None), None)
         records = [] if judge is None else [_made(row, judge, labels, losses)]
     if not records:
-        raise NotRepresentableError("nobody judged a step, and a record of Potato's holds a person's rewards")
+        raise NotRepresentableError("no step was judged, and a record of Potato's holds a person's rewards")
     losses.lose(
         "the problem and the texts of the steps are left out: Potato joins them by instance_id", row.where
     )
@@ -576,11 +549,8 @@ def _made(row: LabelledRow, judge: str, labels: Labels, losses: Losses) -> dict[
         "steps": steps,
     }
     if any(j.judge == AI for step in row.labelled.judgements for j in step):
-        told = [
-            _beside(said, judge, rating)
-            for said, rating in zip(row.labelled.judgements, ratings, strict=True)
-        ]
-        record["steps"] = steps = [step | more for step, more in zip(steps, told, strict=True)]
+        for step, judgements, rating in zip(steps, row.labelled.judgements, ratings, strict=True):
+            step.update(_ai_fields(judgements, judge, rating))
         record["ai_prelabeled"] = True
         record["all_verified"] = all(step["verified"] for step in steps)
     return record
@@ -597,10 +567,10 @@ def _cascade(row: LabelledRow, ratings: Sequence[_Rating | None], losses: Losses
     return [-1 if at >= first else rating or 0 for at, rating in enumerate(ratings)]
 
 
-def _beside(said: Sequence[Judgement], judge: str, rating: _Rating | None) -> dict[str, Any]:
+def _ai_fields(judgements: Sequence[Judgement], judge: str, rating: _Rating | None) -> dict[str, Any]:
     """A step's fields about the AI's label."""
-    ai = next((j for j in said if j.judge == AI), None)
-    confirmed = any(j.judge == judge and j.note == CONFIRMED for j in said)
+    ai = next((j for j in judgements if j.judge == AI), None)
+    confirmed = any(j.judge == judge and j.note == CONFIRMED for j in judgements)
     waiting = rating is None and ai is not None and ai.rating is not None
     fields: dict[str, Any] = {
         "source": AI if confirmed or waiting else "human",

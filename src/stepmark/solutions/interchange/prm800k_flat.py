@@ -1,28 +1,20 @@
-"""PRM800K in the flat layout: one row a rated completion, as third parties publish it.
+"""PRM800K in the flat layout: one row a rated completion, as third parties publish it (Lightman et al. 2023).
 
 Keys: `instruction`, `responses` (the chosen steps before), `next_response`, `answer` (the completion's own final answer, which
 the raw text holds after "# Answer"), `is_human_response`, `is_solution`, `is_preferred_response`, `rating` (-1, 0, 1; null for
-a step that the labeller wrote, and for one that nobody rated).
+a step that the labeller wrote, and for one that was not rated).
 
 Read, a row is a solution of which only the last step is judged. Written, each judgement of a solution is a row, those that
 another row repeats left out; the layout has no place for who judged or where a row comes from, and no null rating is
 written but for steps that people wrote.
-
-PRM800K phase 1 as labelled solutions: one rated completion a row.
-
-Source: Lightman et al. 2023, "Let's verify step by step"; the rows are the flat layout with `instruction`,
-`responses` (the chosen steps before), `next_response` and `rating` (-1, 0, 1, or null where the step was
-written by a person and not rated).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Literal
 
-from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, read_record
 from stepmark.solutions.interchange.one_label import WRITTEN, StepLabel, three_way
 from stepmark.solutions.interchange.rows import (
@@ -31,13 +23,17 @@ from stepmark.solutions.interchange.rows import (
     NotRepresentableError,
     Reading,
     Writing,
-    lose_rest,
+    lose_fields,
     need,
     origin,
     other_columns,
     plain_texts,
 )
-from stepmark.store import Row, read_rows
+from stepmark.store import Row
+
+KEYS = ("instruction", "responses", "next_response", "rating")
+HEADING = "\n\n# Answer\n\n"
+"""What stands between the last step and its final answer in PRM800K."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,86 +50,60 @@ class RatedCompletion:
     is_preferred_response: bool = False
 
 
-def read_prm800k(path: str | Path) -> Iterator[LabelledSolution]:
-    """Each row as a solution whose last step carries the human rating; the steps before carry none.
+_NAMES = [field.name for field in fields(RatedCompletion)]
 
-    The steps before were chosen, not rated, in this row; their own rows rate them. Unrated is never wrong:
-    a row without a rating gives a last step without a judgement.
 
-    Raises:
-        InputError: a row that is not of this layout, with file, line and field.
-    """
-    return map(rated_completion, read_rows(path))
+def _rated(row: Row) -> RatedCompletion:
+    known = {name: row.data[name] for name in _NAMES if name in row.data}
+    rated = read_record(RatedCompletion, known, where=row.where)
+    if not all(text.strip() for text in (rated.instruction, *rated.responses, rated.next_response)):
+        raise row.error("an empty problem or step")
+    return rated
+
+
+def _labelled(rated: RatedCompletion, last: str, id_: str, judged: Judgement | None) -> LabelledSolution:
+    # Without `answer`: that is this completion's own final answer, wrong as often as not.
+    problem = Problem(text=rated.instruction, source="PRM800K")
+    steps = tuple(Step(text=text) for text in (*rated.responses, last))
+    return LabelledSolution(
+        solution=Solution(problem=problem, steps=steps, id=id_),
+        judgements=((),) * len(rated.responses) + (() if judged is None else (judged,),),
+    )
 
 
 def rated_completion(row: Row) -> LabelledSolution:
-    """One row; see `read_prm800k`.
+    """A row as a solution whose last step carries the human rating, without the completion's final answer.
+
+    The steps before were chosen, not rated, in this row. Unrated is never wrong: a row without a rating has no judgement.
 
     Raises:
-        InputError: as there.
+        InputError: a row that is not of this layout.
     """
-    known = {field.name: row.data[field.name] for field in fields(RatedCompletion) if field.name in row.data}
-    rated = read_record(RatedCompletion, known, where=row.where)
-    texts = (*rated.responses, rated.next_response)
-    if not rated.instruction.strip() or not all(text.strip() for text in texts):
-        raise InputError("an empty problem or step", where=row.where)
-    judged = (
-        ()
-        if rated.rating is None
-        else (Judgement(kind="correctness", judge="human", rating=rated.rating, note="PRM800K phase 1"),)
-    )
-    return LabelledSolution(
-        solution=Solution(
-            # Without `answer`: that is this completion's own final answer, wrong as often as not.
-            problem=Problem(text=rated.instruction, source="PRM800K"),
-            steps=tuple(Step(text=text) for text in texts),
-            id=row.where,
-        ),
-        judgements=(*((),) * len(rated.responses), judged),
-    )
-
-
-KEYS = ("instruction", "responses", "next_response", "rating")
-JUDGE = "human"
-HEADING = "\n\n# Answer\n\n"
-"""What stands between the last step and its final answer in PRM800K."""
+    rated, judged = _rated(row), None
+    if rated.rating is not None:
+        judged = Judgement(kind="correctness", judge="human", rating=rated.rating, note="PRM800K phase 1")
+    return _labelled(rated, rated.next_response, row.where, judged)
 
 
 def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
     """One row.
 
     Raises:
-        InputError: with `FILE:LINE`: another layout, a blank problem or step.
+        InputError: another layout, a blank problem or step.
     """
     need(row, KEYS, "PRM800K in the flat layout")
-    names = [field.name for field in fields(RatedCompletion)]
-    known = {name: row.data[name] for name in names if name in row.data}
-    rated = read_record(RatedCompletion, known, where=row.where)
+    rated, judged = _rated(row), None
     last = rated.next_response if rated.answer is None else rated.next_response + HEADING + rated.answer
-    texts = (*rated.responses, last)
-    if not rated.instruction.strip() or not all(text.strip() for text in texts):
-        raise InputError("an empty problem or step", where=row.where)
-    judged: tuple[Judgement, ...] = ()
     if rated.is_human_response:
-        judged = (Judgement(kind="correctness", judge=JUDGE, rating=rated.rating or 1, note=WRITTEN),)
+        judged = Judgement(kind="correctness", judge="human", rating=rated.rating or 1, note=WRITTEN)
     elif rated.rating is not None:
-        judged = (Judgement(kind="correctness", judge=JUDGE, rating=rated.rating),)
-    flags = {
-        name: True
-        for name, said in (("solution", rated.is_solution), ("preferred", rated.is_preferred_response))
-        if said
-    }
+        judged = Judgement(kind="correctness", judge="human", rating=rated.rating)
+    flags = {"solution": rated.is_solution, "preferred": rated.is_preferred_response}
+    flags = {name: flag for name, flag in flags.items() if flag}
     yield LabelledRow(
-        labelled=LabelledSolution(
-            solution=Solution(
-                problem=Problem(text=rated.instruction, source="PRM800K"),
-                steps=tuple(Step(text=text) for text in texts),
-                id=row.place,
-            ),
-            judgements=(*((),) * len(rated.responses), judged),
-        ),
+        labelled=_labelled(rated, last, row.place, judged),
         where=row.where,
-        meta=origin(row, "prm800k-flat", other_columns(row, names), None, prm800k=flags),
+        meta=origin(row, "prm800k-flat", other_columns(row, _NAMES), None, prm800k=flags),
     )
 
 
@@ -148,36 +118,28 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
     texts = plain_texts(row, losses)
     known = row.meta.get("prm800k")
     facts: dict[str, Any] | None = known if isinstance(known, dict) else None
-    judged = [step for step in range(row.repeated, len(labels)) if labels[step] is not None]
+    judged = [
+        (step, label) for step, label in enumerate(labels) if label is not None and step >= row.repeated
+    ]
     if not judged:
         raise NotRepresentableError("no step is judged, and a row of PRM800K's flat layout is a judgement")
     losses.lose("the layout has no place for who judged", row.where, len(judged))
-    lose_rest(row, losses, "PRM800K's flat layout", held=(), facts=("prm800k",))
-    for step in judged:
-        label = labels[step]
-        assert label is not None
+    lose_fields(row, losses, "PRM800K's flat layout", held=(), facts=("prm800k",))
+    for step, label in judged:
         last = step == len(texts) - 1
-        written = label.note == WRITTEN
         text, heading, answer = texts[step].partition(HEADING)
-        if not heading or not text.strip() or HEADING in answer:
-            text, answer_or_none = texts[step], None
-        else:
-            answer_or_none = answer
+        parted = bool(heading and text.strip() and HEADING not in answer)
         preferred = _preferred(step, last, label, facts)
-        solution = (
-            last
-            and facts is not None
-            and (bool(facts.get("solution")) or (preferred and facts.get("finish_reason") == "solution"))
-        )
+        finished = preferred and facts is not None and facts.get("finish_reason") == "solution"
         yield {
             "instruction": row.solution.problem.text,
             "responses": texts[:step],
-            "next_response": text,
-            "answer": answer_or_none,
-            "is_human_response": written,
-            "is_solution": solution,
+            "next_response": text if parted else texts[step],
+            "answer": answer if parted else None,
+            "is_human_response": label.note == WRITTEN,
+            "is_solution": last and facts is not None and (bool(facts.get("solution")) or finished),
             "is_preferred_response": preferred,
-            "rating": None if written else label.rating,
+            "rating": None if label.note == WRITTEN else label.rating,
         }
 
 
@@ -188,6 +150,4 @@ def _preferred(step: int, last: bool, label: StepLabel, facts: dict[str, Any] | 
         return step < len(chosen) and (chosen[step] is not None or label.note == WRITTEN)
     if not last:
         return True
-    if facts is not None:
-        return bool(facts.get("preferred"))
-    return label.rating != -1
+    return label.rating != -1 if facts is None else bool(facts.get("preferred"))

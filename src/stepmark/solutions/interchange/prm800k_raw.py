@@ -8,24 +8,24 @@ labeller wrote the next step, or the walk ended. Read, a record becomes
 - a *branch* row for every other rated completion: the chosen steps before it, then it. The judgements of the steps before
   stand in the main row too; `repeated` says how many, so that nothing is counted twice.
 
-Completions that were flagged or not rated are no branches; chosen ones stay as steps that nobody judged. Screening and
+Completions that were flagged or not rated are no branches; chosen ones stay as unjudged steps. Screening and
 quality-control questions, which every labeller was served, and problems marked as bad are left out and counted. Neutral
-stays neutral. What nobody rated after the error has no row; `meta` keeps the pre-generated steps.
+stays neutral. What was not rated after the error has no row; `meta` keeps the pre-generated steps.
 
 Written, the rows that came from one record, as long as they stand together, become that record again. Any other row becomes
-a record of its own: steps before the last that nobody judged have the rating null; what follows the first error unjudged is
+a record of its own: unjudged steps before the last have the rating null; what follows the first error unjudged is
 cut from `label` and kept in `question.pre_generated_steps`, as phase 2 has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Refusal, Solution, Step, read_record
-from stepmark.solutions.interchange.one_label import WRITTEN, StepLabel, three_way
+from stepmark.solutions.interchange.one_label import WRITTEN, Labels, StepLabel, three_way
 from stepmark.solutions.interchange.rows import (
     Item,
     LabelledRow,
@@ -33,7 +33,7 @@ from stepmark.solutions.interchange.rows import (
     NotRepresentableError,
     Reading,
     Writing,
-    lose_rest,
+    lose_fields,
     need,
     origin,
     other_columns,
@@ -108,20 +108,11 @@ IN_META = (
 )
 
 
-@dataclass(kw_only=True, slots=True)
-class _Line:
-    """The main line so far."""
-
-    texts: list[str]
-    judged: list[tuple[Judgement, ...]]
-    chosen: list[int | None]
-
-
 def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
     """One record: its branches in order, then its main row. Ids are NAME:LINE, and NAME:LINE/STEP.COMPLETION of a branch.
 
     Raises:
-        InputError: with `FILE:LINE`: another shape, a choice that was not offered, a blank problem or chosen step.
+        InputError: another shape, a choice that was not offered, a blank problem or chosen step.
     """
     need(row, KEYS, "PRM800K")
     names = [field.name for field in fields(RawRecord)]
@@ -132,55 +123,53 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
         losses.drop(reason, row.where)
         return
     if not record.question.problem.strip():
-        raise InputError("expected a text, found a blank one", where=row.where, field="question.problem")
+        raise row.error("expected a text, found a blank one", "question.problem")
     judge = f"human:{record.labeler}"
     problem = Problem(
         text=record.question.problem, answer=record.question.ground_truth_answer, source="PRM800K"
     )
+    texts: list[str] = []
+    judgements: list[tuple[Judgement, ...]] = []
+    choices: list[int | None] = []
 
     def made(
-        texts: list[str], judged: list[tuple[Judgement, ...]], id_: str, repeated: int, facts: dict[str, Any]
+        texts: list[str],
+        judgements: list[tuple[Judgement, ...]],
+        id_: str,
+        repeated: int,
+        facts: dict[str, Any],
     ) -> LabelledRow:
+        solution = Solution(problem=problem, steps=tuple(Step(text=text) for text in texts), id=id_)
         return LabelledRow(
-            labelled=LabelledSolution(
-                solution=Solution(problem=problem, steps=tuple(Step(text=text) for text in texts), id=id_),
-                judgements=tuple(judged),
-            ),
+            labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
             where=row.where,
             repeated=repeated,
             meta=origin(row, "prm800k", rest, None, prm800k=facts),
         )
 
-    line = _Line(texts=[], judged=[], chosen=[])
     steps = record.label.steps
     for number, step in enumerate(steps):
-        offered = step.completions or ()
+        offered, chosen = step.completions or (), step.chosen_completion
         if not offered and step.human_completion is None:
             break
-        chosen = step.chosen_completion
         if chosen is not None and not 0 <= chosen < len(offered):
-            raise InputError(
+            raise row.error(
                 f"expected the index of one of {len(offered)} completions, found {chosen}",
-                where=row.where,
-                field=f"label.steps.{number}.chosen_completion",
+                f"label.steps.{number}.chosen_completion",
             )
         ends = chosen is None and step.human_completion is None
         main = 0 if ends and offered else chosen
         for at, completion in enumerate(offered):
             if at == main:
                 continue
+            judged = _judged(completion, judge)
             if not completion.text.strip():
                 losses.lose("a blank completion is left out", row.where)
-            elif completion.flagged or completion.rating is None:
+            elif not judged:
                 losses.lose("a completion that was flagged or not rated is left out", row.where)
             else:
-                yield made(
-                    [*line.texts, completion.text],
-                    [*line.judged, _judged(completion, judge)],
-                    f"{row.place}/{number}.{at}",
-                    len(line.texts),
-                    {"branch": [number, at]},
-                )
+                id_, facts = f"{row.place}/{number}.{at}", {"branch": [number, at]}
+                yield made([*texts, completion.text], [*judgements, judged], id_, len(texts), facts)
         taken = step.human_completion if main is None else offered[main]
         assert taken is not None
         judged = _judged(taken, judge)
@@ -190,21 +179,19 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             losses.lose("a step that the labeller wrote and did not take is left out", row.where)
         if ends and not judged:
             losses.lose("a completion that was flagged or not rated is left out", row.where)
+        elif not taken.text.strip():
+            raise row.error(
+                "expected a text in the step that was taken, found a blank one", f"label.steps.{number}"
+            )
         else:
-            if not taken.text.strip():
-                raise InputError(
-                    "expected a text in the step that was taken, found a blank one",
-                    where=row.where,
-                    field=f"label.steps.{number}",
-                )
-            line.texts.append(taken.text)
-            line.judged.append(judged)
-            line.chosen.append(chosen)
+            texts.append(taken.text)
+            judgements.append(judged)
+            choices.append(chosen)
         if ends:
             losses.lose("steps after the end of the walk are left out", row.where, len(steps) - number - 1)
             break
-    if line.texts:
-        yield made(line.texts, line.judged, row.place, 0, _facts(record, line.chosen))
+    if texts:
+        yield made(texts, judgements, row.place, 0, _facts(record, choices))
 
 
 def _left_out(record: RawRecord, settings: Reading) -> str | None:
@@ -226,6 +213,7 @@ def _judged(completion: Completion, judge: str) -> tuple[Judgement, ...]:
 
 
 def _facts(record: RawRecord, chosen: list[int | None]) -> dict[str, Any]:
+    steps = record.question.pre_generated_steps
     facts: dict[str, Any] = {
         "chosen": chosen,
         "timestamp": record.timestamp,
@@ -234,14 +222,9 @@ def _facts(record: RawRecord, chosen: list[int | None]) -> dict[str, Any]:
         "finish_reason": record.label.finish_reason,
         **{name: getattr(record, name) or None for name in FLAGS},
         **{name: getattr(record.question, name) for name in IN_META},
+        "pre_generated_steps": None if steps is None else list(steps),
     }
-    kept = {name: value for name, value in facts.items() if value is not None}
-    if "pre_generated_steps" in kept:
-        kept["pre_generated_steps"] = list(kept["pre_generated_steps"])
-    return kept
-
-
-_Labels = Sequence[StepLabel | None]
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def write(items: Iterable[Item], settings: Writing, losses: Losses) -> Iterator[dict[str, Any] | InputError]:
@@ -263,18 +246,18 @@ def write(items: Iterable[Item], settings: Writing, losses: Losses) -> Iterator[
     yield from _records(group, settings, losses)
 
 
-def _prm800k_records_facts(row: LabelledRow) -> dict[str, Any]:
+def _record_facts(row: LabelledRow) -> dict[str, Any]:
     facts = row.meta.get("prm800k")
     return facts if row.meta.get("format") == "prm800k" and isinstance(facts, dict) else {}
 
 
 def _key(row: LabelledRow) -> str | None:
-    return row.origin if _prm800k_records_facts(row) else None
+    return row.origin if _record_facts(row) else None
 
 
 def _branch(row: LabelledRow) -> tuple[int, int] | None:
     """Which step and which completion of its record a row is."""
-    said = _prm800k_records_facts(row).get("branch")
+    said = _record_facts(row).get("branch")
     match said:
         case [int() as step, int() as at] if step == len(row.solution.steps) - 1:
             return step, at
@@ -294,10 +277,12 @@ def _records(
             branches.append((*at, row))
         elif row is not main:
             own.append(row)
-    for row in own:
-        yield from _tried(row, [], settings, losses)
-    if main is not None:
-        yield from _tried(main, branches, settings, losses)
+    for first, beside in (*((row, []) for row in own), *([(main, branches)] if main is not None else [])):
+        try:
+            yield _record(first, beside, settings, losses)
+        except NotRepresentableError as error:
+            losses.drop(error.message, first.where)
+            yield error.at(first.where)
 
 
 def _leaves(row: LabelledRow, main: LabelledRow, step: int) -> bool:
@@ -305,25 +290,16 @@ def _leaves(row: LabelledRow, main: LabelledRow, step: int) -> bool:
     return step < len(texts) and row.solution.texts[:step] == texts[:step]
 
 
-def _tried(
-    main: LabelledRow, branches: list[tuple[int, int, LabelledRow]], settings: Writing, losses: Losses
-) -> Iterator[dict[str, Any] | InputError]:
-    try:
-        yield _record(main, branches, settings, losses)
-    except NotRepresentableError as error:
-        losses.drop(error.message, main.where)
-        yield error.at(main.where)
-
-
 def _record(
     main: LabelledRow, branches: list[tuple[int, int, LabelledRow]], settings: Writing, losses: Losses
 ) -> dict[str, Any]:
     labels = three_way(main, settings, losses)
     texts = plain_texts(main, losses)
-    facts = _prm800k_records_facts(main)
+    facts = _record_facts(main)
     if all(label is None for label in labels):
         raise NotRepresentableError("no step is judged, and a record of PRM800K holds ratings")
-    last = _last(labels)
+    # Unjudged steps before the last judged one stay, rated null.
+    last = max(step for step, label in enumerate(labels) if label is not None)
     flagged = facts.get("flagged") or ()
     steps = []
     for step in range(last + 1):
@@ -342,12 +318,12 @@ def _record(
         )
         facts = {"pre_generated_steps": texts, **facts}
     for row in (main, *(row for _, _, row in branches)):
-        lose_rest(
+        lose_fields(
             row,
             losses,
             "PRM800K",
             held=("answer",),
-            facts=("prm800k",) if _prm800k_records_facts(row) else (),
+            facts=("prm800k",) if _record_facts(row) else (),
         )
     judge = next(label.judge for label in labels if label is not None)
     finish = facts.get("finish_reason")
@@ -367,12 +343,7 @@ def _record(
     }
 
 
-def _last(labels: _Labels) -> int:
-    """The last step of the walk: the last that was judged; what nobody judged before it stays, rated null."""
-    return max(step for step, label in enumerate(labels) if label is not None)
-
-
-def _finish(labels: _Labels, last: int, steps: int) -> str | None:
+def _finish(labels: Labels, last: int, steps: int) -> str | None:
     """Why the walk ended, where the labels tell: at an error, or at the end of a solution all of which is judged."""
     label = labels[last]
     if label is not None and label.rating == -1:
@@ -396,22 +367,13 @@ def _step(
     choice: int | None,
 ) -> dict[str, Any]:
     if label is not None and label.note == WRITTEN:
-        return {
-            "completions": [completion for _, completion in others] or None,
-            "human_completion": {
-                "text": completion["text"],
-                "rating": None,
-                "source": "human",
-                "flagged": False,
-            },
-            "chosen_completion": None,
-        }
-    own = 0 if choice is None else choice
-    listed = sorted([*others, (own, completion)], key=lambda pair: pair[0])
-    completions = [completion for _, completion in listed]
-    position = next(at for at, (number, _) in enumerate(listed) if number == own)
+        written = {"text": completion["text"], "rating": None, "source": "human", "flagged": False}
+        completions = [completion for _, completion in others] or None
+        return {"completions": completions, "human_completion": written, "chosen_completion": None}
+    listed = sorted([*others, (choice or 0, completion)], key=lambda pair: pair[0])
+    position = [number for number, _ in listed].index(choice or 0)
     return {
-        "completions": completions,
+        "completions": [completion for _, completion in listed],
         "human_completion": None,
         "chosen_completion": None if choice is None else position,
     }

@@ -1,4 +1,4 @@
-"""What every reader gives and every writer takes: a labelled solution, where it came from, and what was lost."""
+"""The record that every reader gives and every writer takes: a labelled solution, its place, and what was lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from stepmark.errors import InputError
-from stepmark.records import LabelledSolution, Refusal, Solution
+from stepmark.records import Judgement, LabelKind, LabelledSolution, Problem, Refusal, Solution, Step
 from stepmark.settings import settings
 from stepmark.store import Row, json_type
 from stepmark.store.columns import riding
@@ -25,10 +25,10 @@ class LabelledRow:
     where: str
     """FILE:LINE of the row that it was read from."""
     outcome: bool | None = None
-    """Whether the final answer is right; None when nobody says."""
+    """Whether the final answer is right; None where it is not known."""
     repeated: int = 0
     """The judgements of this many first steps stand in another row of the same file too: a branch repeats those of the
-    line it leaves. Who counts or trains on judgements takes `own`."""
+    line it leaves. Use `own` to count or to train on judgements."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """What else is known, as JSON; `from` is the row's first source as NAME:LINE, `format` that source's format."""
 
@@ -40,14 +40,14 @@ class LabelledRow:
     @property
     def own(self) -> LabelledSolution:
         """Without the judgements that another row has already."""
-        kept = ((),) * self.repeated + self.labelled.judgements[self.repeated :]
-        return replace(self.labelled, judgements=kept)
+        judgements = ((),) * self.repeated + self.labelled.judgements[self.repeated :]
+        return replace(self.labelled, judgements=judgements)
 
     @property
     def origin(self) -> str:
         """Where it was first read, as NAME:LINE."""
         known = self.meta.get("from")
-        return known if isinstance(known, str) else _short(self.where)
+        return known if isinstance(known, str) else Path(self.where).name
 
 
 class Losses:
@@ -62,13 +62,13 @@ class Losses:
         self._lost: dict[str, tuple[int, str]] = {}
 
     def lose(self, what: str, where: str, count: int = 1) -> None:
-        """Note that part of a row is not in the output, or is there as something else."""
+        """Count a part of a row that is not in the output, or is there as something else."""
         if count:
             before, first = self._lost.get(what, (0, where))
             self._lost[what] = (before + count, first)
 
     def drop(self, why: str, where: str) -> None:
-        """Note that a whole row is not in the output."""
+        """Count a row that is not in the output."""
         before, first = self._dropped.get(why, (0, where))
         self._dropped[why] = (before + 1, first)
 
@@ -78,7 +78,7 @@ class Losses:
         return sum(count for count, _ in self._dropped.values())
 
     def facts(self) -> dict[str, Any]:
-        """For a manifest: counts and reasons."""
+        """Counts and reasons, for a manifest."""
         return {
             "read": self.read,
             "dropped": {why: count for why, (count, _) in self._dropped.items()},
@@ -86,7 +86,7 @@ class Losses:
         }
 
     def lines(self) -> list[str]:
-        """For people: what was kept, what was dropped and why, what was lost of the rest."""
+        """The same for people, a line a reason."""
         lines = [f"kept: {self.written:,} rows written of {self.read:,} labelled solutions read"]
         for title, noted in (("dropped", self._dropped), ("changed", self._lost)):
             lines += [f"{title}: {count:,} x {why} (first: {at})" for why, (count, at) in noted.items()]
@@ -120,7 +120,7 @@ class Writing:
     kind: Literal["correctness", "value"] | None = None
     """Which judgements count. None: conclusions about correctness where a row has any, else values."""
     consensus: Literal["agree", "majority"] | None = None
-    """What several judges say together: `agree`: all the same; `majority`: more than half the same. Else nothing."""
+    """How several judges decide: `agree`: all the same; `majority`: more than half the same. Else the step is unjudged."""
     neutral: Literal["positive", "negative", "drop"] | None = None
     """What a neutral rating becomes where a format has only right and wrong; `drop` leaves its step unjudged."""
     hard: Annotated[float, Field(ge=0, lt=1)] | Literal["any"] | None = None
@@ -141,10 +141,10 @@ Reader = Callable[[Row, Reading, Losses], Iterator[LabelledRow]]
 """Reads one row of a file; raises InputError for one that is not of its format."""
 Writer = Callable[[Iterable[Item], Writing, Losses], Iterator[dict[str, Any] | InputError]]
 """Gives the rows of a file, and an error in the place of each row that it leaves out."""
-OneWriter = Callable[[LabelledRow, Writing, Losses], Iterator[dict[str, Any]]]
+RowWriter = Callable[[LabelledRow, Writing, Losses], Iterator[dict[str, Any]]]
 
 
-def each(write: OneWriter) -> Writer:
+def each(write: RowWriter) -> Writer:
     """A writer from a function that writes one solution; it raises NotRepresentableError for one that it cannot."""
 
     def writer(
@@ -163,26 +163,25 @@ def each(write: OneWriter) -> Writer:
     return writer
 
 
-def _short(where: str) -> str:
-    return Path(where).name
-
+# --- meta and fields ------------------------------------------------------------------------------------------
 
 _OURS = {"from": (), "format": (), "kind": (), "record": (), "judge": (str,), "outcome": (bool,)}
 """The names in `meta` that are ours, and the types that a column of that name may have to be taken as it."""
+
+RECORD_FIELDS = ("id", "answer", "source", "problem_id", "problem_source")
+"""What a solution may say beside its texts; rows of `solutions` and `trl` have places for all of it."""
 
 
 def origin(
     row: Row, format: str, columns: Mapping[str, Any], own: Mapping[str, Any] | None = None, **known: Any
 ) -> dict[str, Any]:
-    """The `meta` of a row: the source's own, where it came from, what the reader adds, and the columns that mean nothing here.
-
-    The first source stays. A column whose name is taken is put under "column.NAME".
+    """The `meta` of a row that was read: the source's own, where it came from, and the columns that mean nothing here.
 
     Args:
         row: as it was read.
         format: of the file.
-        columns: those that ride along.
-        own: the source's own `meta`; None for that of the row.
+        columns: that mean nothing here; one whose name is taken is put under "column.NAME".
+        own: the source's own `meta`; None for that of the row. Its `from` stays: the first source is kept.
         known: what the reader adds.
     """
     given = row.data.get("meta") if own is None else own
@@ -191,7 +190,7 @@ def origin(
 
 
 def with_columns(meta: dict[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, with columns that mean nothing here; one whose name is taken is put under "column.NAME"."""
+    """`meta` with columns added; one whose name is taken is put under "column.NAME"."""
     for name, value in columns.items():
         taken = name in meta and meta[name] != value
         free = not taken and (name not in _OURS or isinstance(value, _OURS[name]))
@@ -208,7 +207,7 @@ def other_columns(row: Row, keys: Iterable[str], may: Iterable[str] = ()) -> dic
         may: further ones that it may have, beside `meta`.
 
     Raises:
-        InputError: with the place: a column whose name is nearly that of a key that the row lacks.
+        InputError: a column whose name is nearly that of a key that the row lacks.
     """
     known = {*keys, *may, "meta"}
     try:
@@ -218,29 +217,21 @@ def other_columns(row: Row, keys: Iterable[str], may: Iterable[str] = ()) -> dic
 
 
 def _fields(solution: Solution) -> dict[str, str]:
-    """What a record says beside the texts, where it says it."""
     problem = solution.problem
-    known = {
-        "id": solution.id,
-        "answer": problem.answer,
-        "source": solution.source,
-        "problem_id": problem.id,
-        "problem_source": problem.source,
-    }
-    return {name: value for name, value in known.items() if value is not None}
+    values = (solution.id, problem.answer, solution.source, problem.id, problem.source)
+    return {name: value for name, value in zip(RECORD_FIELDS, values, strict=True) if value is not None}
 
 
-def told(
+def written_meta(
     row: LabelledRow, judge: str | None = None, kind: str | None = None, *, held: Collection[str]
 ) -> dict[str, Any]:
-    """The `meta` of a written row: `from`, `judge`, `kind` and `outcome` (null where nobody says), then the rest.
+    """The `meta` of a written row: `from`, `judge`, `kind` and `outcome` (null where it is not known), then the rest.
 
     Args:
         row: what is written.
         judge: who judged.
         kind: what was judged.
-        held: the fields of the record (`id`, `answer`, `source`, `problem_id`, `problem_source`) that the format has a place for; the others
-            stand under `record`, and `restored` takes them back.
+        held: the `RECORD_FIELDS` that the format has a place for; the others stand under `record` (see `restored`).
     """
     record = {name: value for name, value in _fields(row.solution).items() if name not in held}
     return {
@@ -253,62 +244,70 @@ def told(
     }
 
 
-HELD = ("id", "answer", "source", "problem_id", "problem_source")
-"""The fields of a record that rows of `solutions` and `trl` have places for."""
-
-
 def problem_fields(solution: Solution) -> dict[str, str]:
     """`problem_id` and `problem_source`, where they are known."""
     return {name: value for name, value in _fields(solution).items() if name.startswith("problem_")}
 
 
 def restored(solution: Solution, meta: dict[str, Any]) -> Solution:
-    """A solution with the fields that `told` put under `record`, which is taken out of `meta`."""
+    """A solution with the fields that `written_meta` put under `record`, which is taken out of `meta`."""
     record = meta.get("record")
     if not isinstance(record, dict) or not all(
-        name in HELD and isinstance(value, str) for name, value in record.items()
+        name in RECORD_FIELDS and isinstance(value, str) for name, value in record.items()
     ):
         return solution
     del meta["record"]
-    problem = replace(
-        solution.problem,
-        id=record.get("problem_id", solution.problem.id),
-        answer=record.get("answer", solution.problem.answer),
-        source=record.get("problem_source", solution.problem.source),
+    known = {**_fields(solution), **record}
+    problem = Problem(
+        text=solution.problem.text,
+        id=known.get("problem_id"),
+        answer=known.get("answer"),
+        source=known.get("problem_source"),
     )
-    return replace(
-        solution,
-        problem=problem,
-        id=record.get("id", solution.id),
-        source=record.get("source", solution.source),
-    )
+    return replace(solution, problem=problem, id=known.get("id"), source=known.get("source"))
 
 
-def lose_rest(
+def lose_fields(
     row: LabelledRow, losses: Losses, format: str, *, held: Collection[str], facts: Collection[str] = ()
 ) -> None:
-    """Note the fields and the `meta` of a row that a format without `meta` has no place for.
+    """Count the fields and the `meta` of a row that a format without `meta` has no place for.
 
     Args:
         row: what is written.
-        losses: takes the note.
+        losses: counts.
         format: its name, for people.
-        held: the fields of the record that it has a place for; "outcome" too.
+        held: the `RECORD_FIELDS` that it has a place for; "outcome" too.
         facts: what it takes from `meta`.
     """
-    names = [name for name, value in _fields(row.solution).items() if name not in held]
-    if row.solution.id == row.origin:  # no name of its own
-        names = [name for name in names if name != "id"]
+    fields = _fields(row.solution)
+    if fields.get("id") == row.origin:  # no name of its own
+        del fields["id"]
+    names = [name for name in fields if name not in held]
     names += ["outcome"] if row.outcome is not None and "outcome" not in held else []
     names += [f"meta.{name}" for name in row.meta if name not in (*_OURS, *facts)]
     for name in names:
         losses.lose(f"{name} is left out, since {format} has no place for it", row.where)
 
 
-def outcome_told(meta: Mapping[str, Any]) -> bool | None:
-    """The outcome that `told` wrote."""
-    said = meta.get("outcome")
-    return said if isinstance(said, bool) else None
+def outcome_of(meta: Mapping[str, Any]) -> bool | None:
+    """The outcome that `written_meta` wrote."""
+    outcome = meta.get("outcome")
+    return outcome if isinstance(outcome, bool) else None
+
+
+def judge_and_kind(meta: Mapping[str, Any], judge: str, kind: LabelKind) -> tuple[str, LabelKind]:
+    """Who judged what, as a row's `meta` says, else as its format does."""
+    known = meta.get("judge")
+    kinds: dict[object, LabelKind] = {"correctness": "correctness", "value": "value"}
+    return (known if isinstance(known, str) and known else judge), kinds.get(meta.get("kind"), kind)
+
+
+def signed(signs: Iterable[bool], judge: str, kind: LabelKind) -> tuple[tuple[Judgement, ...], ...]:
+    """One judgement a step: right or wrong."""
+    return tuple((Judgement(kind=kind, judge=judge, rating=1 if sign else -1),) for sign in signs)
+
+
+# --- texts ----------------------------------------------------------------------------------------------------
 
 
 def need(row: Row, keys: Sequence[str], shape: str) -> None:
@@ -319,11 +318,10 @@ def need(row: Row, keys: Sequence[str], shape: str) -> None:
     """
     missing = [key for key in keys if key not in row.data]
     if missing:
-        raise InputError(
+        raise row.error(
             f"expected a row of {shape} with {', '.join(keys)}, found no {', '.join(map(repr, missing))}; "
             f"it has {', '.join(map(repr, row.data))}",
-            where=row.where,
-            field=missing[0],
+            missing[0],
         )
 
 
@@ -334,13 +332,10 @@ def text_of(row: Row, key: str) -> str:
         InputError: it is no string, or blank.
     """
     value = row.data.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(
-            f"expected a text, found {json_type(value) if not isinstance(value, str) else 'only white space'}",
-            where=row.where,
-            field=key,
-        )
-    return value
+    if isinstance(value, str) and value.strip():
+        return value
+    found = "only white space" if isinstance(value, str) else json_type(value)
+    raise row.error(f"expected a text, found {found}", key)
 
 
 def texts_of(row: Row, key: str) -> list[str]:
@@ -351,29 +346,33 @@ def texts_of(row: Row, key: str) -> list[str]:
     """
     value = row.data.get(key)
     if not isinstance(value, list) or not value:
-        raise InputError(
-            f"expected a list of steps, found {json_type(value) if not isinstance(value, list) else 'an empty list'}",
-            where=row.where,
-            field=key,
-        )
+        raise row.error(f"expected a list of steps, found {'no' if value == [] else json_type(value)}", key)
     for number, text in enumerate(value):
         if not isinstance(text, str) or not text.strip():
             found = "a blank text" if isinstance(text, str) else json_type(text)
-            raise InputError(
-                f"step {number} (0-based): expected a text, found {found}", where=row.where, field=key
-            )
+            raise row.error(f"step {number} (0-based): expected a text, found {found}", key)
     return value
 
 
-def plain_texts(row: LabelledRow, losses: Losses, *, own_layout: re.Pattern[str] | None = None) -> list[str]:
-    """The texts of the steps for a format that holds no more; observations, and signs around steps, are noted as lost.
-
-    The headings that a conversation's rendering writes (`solutions.inputs`) are no loss.
+def step_of(piece: str, number: re.Pattern[str] | None = None, end: str = "") -> Step:
+    """A piece of a text as a step: white space, its number and the marker after it are layout.
 
     Args:
-        row: what is written.
-        losses: takes the notes.
-        own_layout: what the format itself writes around steps.
+        piece: without the marker.
+        number: matches what numbers a step, at the start of the piece.
+        end: the marker.
+    """
+    match = None if number is None else number.match(piece)
+    start = len(piece) - len(piece.lstrip()) if match is None else match.end()
+    text = piece[start:].rstrip()
+    return Step(text=text, lead=piece[:start], tail=piece[start + len(text) :] + end)
+
+
+def plain_texts(row: LabelledRow, losses: Losses, *, own_layout: re.Pattern[str] | None = None) -> list[str]:
+    """The texts of the steps, for a format that holds no more; observations and signs around steps are counted as lost.
+
+    The headings of a conversation's rendering (`solutions.inputs`) are no loss, nor is `own_layout`, which the format
+    itself writes around steps.
     """
     around = [step.lead + step.tail for step in row.solution.steps]
     if own_layout is not None:

@@ -1,7 +1,12 @@
-"""Solutions without labels: `problem` and `steps`, `problem` and `solution`, or chat `messages`; steps are written.
+"""Rows of plain texts: solutions without labels, chat messages, and TRL's stepwise rows.
 
-These are the shapes that `stepmark grade` and `stepmark label` read (`solutions.formats`). Written rows have `id`, `answer`,
-`source`, `problem_id`, `problem_source` and `meta` {`from`, `outcome`, ...} beside `problem` and `steps`; judgements are left out, and counted.
+These are the shapes of `solutions.formats`. Written rows have `id`, `answer`, `source`, `problem_id`, `problem_source` and `meta`
+{`from`, `judge`, `kind`, `outcome`, ...} too; the readers take them back.
+
+TRL's labels are true or false (or 1 and 0), or floats, which are shares of rollouts. TRL's own collator makes an integer of
+each label, so 0.9 trains as 0 there: write hard labels (`hard`) for it. A row whose labels were shares has floats
+throughout, and one whose labels were ratings true and false. The format has no word for a step that was not judged, so a row is cut before
+its first.
 """
 
 from __future__ import annotations
@@ -10,65 +15,110 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from stepmark.records import LabelledSolution
-from stepmark.solutions.formats import solutions_of
+from stepmark.records import Judgement, LabelledSolution, Solution
+from stepmark.solutions.formats import read_solution, solutions_of, step_labels
+from stepmark.solutions.interchange.one_label import soft, until_unjudged
 from stepmark.solutions.interchange.rows import (
-    HELD,
+    RECORD_FIELDS,
     LabelledRow,
     Losses,
     Reading,
     Writing,
+    judge_and_kind,
     origin,
-    outcome_told,
+    outcome_of,
     plain_texts,
     problem_fields,
     restored,
-    told,
+    written_meta,
 )
 from stepmark.store import Row
+
+TRL_KEYS = ("prompt", "completions")
 
 
 def _read(row: Row, settings: Reading, format: str) -> Iterator[LabelledRow]:
     for read in solutions_of(row, how=settings.how, marker=settings.marker):
         meta = origin(row, format, read.columns, read.own_meta)
         solution = restored(replace(read.solution, id=read.solution.id or row.place), meta)
-        yield LabelledRow(
-            labelled=LabelledSolution(solution=solution, judgements=((),) * len(solution.steps)),
-            where=read.where,
-            outcome=outcome_told(meta),
-            meta=meta,
-        )
+        labelled = LabelledSolution(solution=solution, judgements=((),) * len(solution.steps))
+        yield LabelledRow(labelled=labelled, where=read.where, outcome=outcome_of(meta), meta=meta)
 
 
 def read_solutions(row: Row, settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """A row of `problem` with `steps`, `solution` or `solutions`, or their common names.
-
-    Raises:
-        InputError: with `FILE:LINE`, as `solutions.formats`.
-    """
+    """A row of `problem` with `steps`, `solution` or `solutions`, or their common names."""
     return _read(row, settings, "solutions")
 
 
 def read_chat(row: Row, settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """A row of OpenAI chat `messages`: an assistant's turn is a step (`solutions.inputs`).
-
-    Raises:
-        InputError: with `FILE:LINE`, as `solutions.inputs`.
-    """
+    """A row of OpenAI chat `messages`: an assistant's turn is a step (`solutions.inputs`)."""
     return _read(row, settings, "chat")
 
 
-def write_solutions(row: LabelledRow, _settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
-    """A row of `problem` and `steps`."""
-    solution = row.solution
-    judged = sum(map(len, row.own.judgements)) + len(row.labelled.root)
-    losses.lose("judgements are left out", row.where, judged)
-    yield {
-        "id": solution.id or row.origin,
-        "problem": solution.problem.text,
-        "steps": plain_texts(row, losses),
+def _fields(solution: Solution) -> dict[str, Any]:
+    return {
+        "id": solution.id,
         "answer": solution.problem.answer,
         "source": solution.source,
         **problem_fields(solution),
-        "meta": told(row, held=HELD),
+    }
+
+
+def write_solutions(row: LabelledRow, _settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
+    """A row of `problem` and `steps`; judgements are left out, and counted."""
+    judged = sum(map(len, row.own.judgements)) + len(row.labelled.root)
+    losses.lose("judgements are left out", row.where, judged)
+    fields = _fields(row.solution)
+    yield {
+        "id": fields.pop("id") or row.origin,
+        "problem": row.solution.problem.text,
+        "steps": plain_texts(row, losses),
+        **fields,
+        "meta": written_meta(row, held=RECORD_FIELDS),
+    }
+
+
+def read_trl(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
+    """One row of TRL; without labels its steps are not judged.
+
+    Raises:
+        InputError: as `solutions.formats`; a label outside [0, 1].
+    """
+    read = read_solution(row.data, where=row.where)
+    labels = step_labels(row.data) or []
+    meta = origin(row, "trl", read.columns)
+    shares = any(isinstance(label, float) for label in labels)
+    judge, kind = judge_and_kind(meta, "TRL", "value" if shares else "correctness")
+    judgements: list[tuple[Judgement, ...]] = []
+    for number, label in enumerate(labels):
+        if not 0 <= label <= 1:
+            raise row.error(f"label {number} (0-based): expected 0 to 1, found {label!r}", "labels")
+        if shares:
+            judgements.append((Judgement(kind=kind, judge=judge, share=float(label)),))
+        else:
+            judgements.append((Judgement(kind=kind, judge=judge, rating=1 if label else -1),))
+    solution = restored(replace(read.solution, id=read.solution.id or row.place), meta)
+    labelled = LabelledSolution(
+        solution=solution, judgements=tuple(judgements) or ((),) * len(solution.steps)
+    )
+    yield LabelledRow(labelled=labelled, where=row.where, outcome=outcome_of(meta), meta=meta)
+
+
+def write_trl(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
+    """One row of TRL.
+
+    Raises:
+        InputError: as `one_label.soft`.
+        NotRepresentableError: the first step was not judged.
+    """
+    labels = until_unjudged(soft(row, settings, losses), row, losses, "TRL")
+    values: list[bool | float] = [label.rating == 1 for label in labels]
+    if any(label.share is not None for label in labels):
+        values = [float(label.rating == 1) if label.share is None else label.share for label in labels]
+    yield {
+        "prompt": row.solution.problem.text,
+        "completions": plain_texts(row, losses)[: len(labels)],
+        "labels": values,
+        **_fields(row.solution),
+        "meta": written_meta(row, labels[0].judge, labels[0].kind, held=RECORD_FIELDS),
     }
