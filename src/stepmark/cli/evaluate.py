@@ -88,7 +88,7 @@ def _command(kind: type[Evaluation] | None) -> Callable[..., int]:
         file=None,
         models={name: model for name, model in models.items() if name in used},
         methods={} if kind is None else {"method": kind},
-        hidden=("rebase_choose", "adaptive_pilot", "q", "seed"),
+        hidden=("seed",),
         common=_COMMON if kind is not None else ("method", "settings", *_COMMON),
         drop=drop,
         also=_typed if kind is None else None,

@@ -59,6 +59,28 @@ def shares(numerator: Floats, denominator: Floats) -> Floats:
     return np.divide(numerator, denominator, out=np.full_like(numerator, np.nan), where=denominator != 0)
 
 
+def ratio_statistic(
+    columns: Mapping[str, tuple[Sequence[float] | Floats, Sequence[float] | Floats]],
+) -> Statistic:
+    """Quotients of weighted sums, nan for a share of nothing.
+
+    Args:
+        columns: figure to the numerator and the denominator of each item.
+    """
+    tops, bottoms = (
+        np.array([pair[at] for pair in columns.values()], dtype=float).reshape(len(columns), -1).T
+        for at in (0, 1)
+    )
+
+    def figures(weights: Floats) -> dict[str, Floats]:
+        if not columns:
+            return {}
+        values = shares(weights @ tops, weights @ bottoms)
+        return {name: values[:, at] for at, name in enumerate(columns)}
+
+    return figures
+
+
 def bootstrap(
     statistic: Statistic,
     clusters: Sequence[Hashable],
