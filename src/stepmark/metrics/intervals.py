@@ -67,14 +67,11 @@ def ratio_statistic(
     Args:
         columns: figure to the numerator and the denominator of each item.
     """
-    tops, bottoms = (
-        np.array([pair[at] for pair in columns.values()], dtype=float).reshape(len(columns), -1).T
-        for at in (0, 1)
-    )
+    if not columns:
+        return lambda weights: {}
+    tops, bottoms = (np.array([pair[at] for pair in columns.values()], dtype=float).T for at in (0, 1))
 
     def figures(weights: Floats) -> dict[str, Floats]:
-        if not columns:
-            return {}
         values = shares(weights @ tops, weights @ bottoms)
         return {name: values[:, at] for at, name in enumerate(columns)}
 
