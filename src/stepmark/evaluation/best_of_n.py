@@ -181,7 +181,9 @@ def statistic(items: Sequence[Item]) -> Statistic:
     choices, policies = best_of_n_figures.statistic(items), best_of_n_figures.policy_statistic(items)
 
     def figures(weights: Floats) -> dict[str, Floats]:
-        return dict(choices(weights)) | {f"{_POLICY}{name}": value for name, value in policies(weights).items()}
+        return dict(choices(weights)) | {
+            f"{_POLICY}{name}": value for name, value in policies(weights).items()
+        }
 
     return figures
 
