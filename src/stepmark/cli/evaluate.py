@@ -12,8 +12,7 @@ from rich.console import Console
 
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
-from stepmark.evaluation.evaluation import Evaluation
-from stepmark.evaluation.methods import EVALUATIONS, load_evaluation
+from stepmark.evaluation.evaluation import EVALUATIONS, Evaluation, load_evaluation
 from stepmark.evaluation.run import evaluate
 from stepmark.models.families import full_name
 from stepmark.models.load import check_arguments, load_prm

@@ -59,10 +59,10 @@ from stepmark.records import ScoreKind
 from stepmark.sampling import Sampled, Sampling, sample
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
+from stepmark.show.page import ProblemView
 from stepmark.show.plots import Lines
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
-from stepmark.show.views import ProblemView
 from stepmark.solutions.segmentation import check_way
 from stepmark.store import open_rows
 

@@ -37,8 +37,7 @@ from stepmark.evaluation.views import (
     unreadable,
 )  # fmt: skip
 from stepmark.metrics.binary import brier, expected_calibration_error, weighted_auc
-from stepmark.metrics.intervals import Floats, Statistic, shares
-from stepmark.metrics.quantiles import weighted_quantiles
+from stepmark.metrics.intervals import Floats, Statistic, shares, weighted_quantiles
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section, Tile
 from stepmark.show.plots import Bars, Lines

@@ -66,9 +66,9 @@ from stepmark.models.prm import first_error as first_under
 from stepmark.records import LabelledSolution, ScoreKind
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.show.page import ProblemView
 from stepmark.show.plots import Bars
 from stepmark.show.tables import Table
-from stepmark.show.views import ProblemView
 
 NOISE = 1e-5
 """A change no greater than this is none: the same steps in another batch differ by as much in float32."""

@@ -61,10 +61,10 @@ from stepmark.search.rows import view_of
 from stepmark.settings import settings
 from stepmark.show import colour
 from stepmark.show.evaluation import Examples, Section
+from stepmark.show.page import CardView, ProblemView, StepView
 from stepmark.show.plots import Lines
 from stepmark.show.search import SearchPage, SearchView, search_html
 from stepmark.show.tables import ABSENT, Table
-from stepmark.show.views import CardView, ProblemView, StepView
 from stepmark.store import hold
 
 SHOWN = 4

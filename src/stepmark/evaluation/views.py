@@ -14,9 +14,9 @@ from stepmark.records import StepScores
 from stepmark.scoring.report import step_views
 from stepmark.show import colour
 from stepmark.show.evaluation import Tile
+from stepmark.show.page import CardView, ProblemView
 from stepmark.show.plots import Bars, Series
 from stepmark.show.tables import ABSENT, Align, Table
-from stepmark.show.views import CardView, ProblemView
 
 Figures = Mapping[str, Figure]
 """By name."""
