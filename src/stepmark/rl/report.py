@@ -12,9 +12,9 @@ from stepmark.rl.hacking import CELLS, LEVELS, PROBES, Cell, ShownSolution, Watc
 from stepmark.rl.monitor import best_of
 from stepmark.show import colour
 from stepmark.show.evaluation import EvaluationView, Examples, Item, Section, Tile, evaluation_html
+from stepmark.show.page import CardView, ProblemView, StepView
 from stepmark.show.plots import Lines, Mark, Series
 from stepmark.show.tables import ABSENT, Table, interval_text, markdown
-from stepmark.show.views import CardView, ProblemView, StepView
 from stepmark.training.report import CardFacts, card_text, smoothed
 
 Figure = Interval | float | None

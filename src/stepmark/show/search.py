@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args
 
 from stepmark.errors import InputError
 from stepmark.show import colour
-from stepmark.show.frame import asset, foot, formula_scripts, head
 from stepmark.show.html import esc, template, text_html
+from stepmark.show.page import asset, foot, formula_scripts, head
 from stepmark.show.tables import Table
 from stepmark.show.text import number, one_line, spelled
 
