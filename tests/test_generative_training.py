@@ -11,10 +11,7 @@ from transformers import LlamaForCausalLM
 
 from stepmark import load_prm
 from stepmark.errors import InputError, UsageError
-from stepmark.models.critics import Part
-from stepmark.models.critics.genprm import GenPRM
-from stepmark.models.critics.rprm import RPRM
-from stepmark.models.critics.thinkprm import ThinkPRM
+from stepmark.models.critics import RPRM, GenPRM, Part, ThinkPRM
 from stepmark.models.generative import GenerativePRM, generative_prm
 from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.policies.scripted import ScriptedPolicy

@@ -29,7 +29,7 @@ TYPES: dict[str, tuple[int, str]] = {
     "method_not_allowed": (405, "the address takes other methods, which the header Allow names"),
     "too_large": (413, "more bytes, solutions, steps or tokens than one request may have"),
     "unsupported_media_type": (415, "a body that is not application/json, or is packed (gzip)"),
-    "busy": (429, "the queue is full, or the sessions are too many or too large; retry after Retry-After seconds"),
+    "busy": (429, "the queue is full; retry after Retry-After seconds"),
     "failed": (500, "the model failed at this request; the server's log says why"),
     "policy": (502, "the policy behind best-of-N as a model failed, or answered nonsense"),
     "policy_away": (

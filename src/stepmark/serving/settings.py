@@ -62,7 +62,7 @@ class ServerSettings:
     max_characters: Count = 200_000
     """Characters of a text that is to be split into steps: splitting takes seconds a million of them."""
     sessions: Count = 1024
-    """Sessions at once."""
+    """Sessions at once; for more, the longest idle ones are ended."""
     session_nodes: Annotated[int, Field(ge=2)] = 4096
     """Steps that a session holds at once; at least 2: a step, and the step that it follows."""
     session_memory_mb: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1024

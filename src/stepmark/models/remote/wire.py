@@ -495,8 +495,6 @@ class PRMFacts(Answer):
     """Steps in one solution."""
     max_body: Limit = UNKNOWN_LIMIT
     """Bytes in one request."""
-    max_sessions: Limit = UNKNOWN_LIMIT
-    """Sessions at once, over all clients."""
     session_nodes: Limit = UNKNOWN_LIMIT
     """Steps that a session holds at once; for one more, release some."""
 
