@@ -12,8 +12,7 @@ from stepmark.batching import Choose, Write
 from stepmark.errors import InputError, TooLongError
 from stepmark.models.critics import RPRM, GenPRM, ThinkPRM
 from stepmark.models.generative import GenerativePRM, generative_prm
-from stepmark.models.policies.scripted import ScriptedPolicy
-from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 
 
 def _arithmetic(problem: str, steps: tuple[str, ...]) -> float:

@@ -19,8 +19,8 @@ from stepmark.evaluation.search import SearchContest, advice
 from stepmark.evaluation.search_contest import Arena, Contest, contest
 from stepmark.evaluation.search_entrants import METHODS, Shape
 from stepmark.evaluation.search_figures import between, position_sums, spread_statistic, statistic
-from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import MemoryReplies
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem

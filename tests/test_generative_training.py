@@ -14,7 +14,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.models.critics import RPRM, GenPRM, Part, ThinkPRM
 from stepmark.models.generative import GenerativePRM, generative_prm
 from stepmark.models.policies.prompts import PromptEncoder
-from stepmark.models.policies.scripted import ScriptedPolicy
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading, read_labelled
 from stepmark.training.examples import Dropped, Example, coarsen, examples

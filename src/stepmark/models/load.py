@@ -386,7 +386,7 @@ def _served(given: _Settings, tokenizer: str) -> PRM:
 
 def _spec(given: _Settings, folder: Path, name: str) -> ScoringSpec:
     """How a checkpoint is read, by its own spec or family and by the settings."""
-    from stepmark.models.detect import spec_of
+    from stepmark.models.checkpoint import spec_of
 
     spec = spec_of(folder, name, given.family)
     if spec.readout.neutral is None:
@@ -488,8 +488,7 @@ def _checkpoint(given: _Settings) -> _Found:
 
 def _base(folder: Path) -> tuple[Path, bool]:
     """The folder of the whole checkpoint, which for an adapter is its base's; and whether it is meant to compute in bfloat16."""
-    from stepmark.models.backbone import read_config
-    from stepmark.models.checkpoint import adapter_config
+    from stepmark.models.checkpoint import adapter_config, read_config
 
     named, base = adapter_base(folder) or ("", folder)
     if named:
@@ -501,8 +500,8 @@ def _base(folder: Path) -> tuple[Path, bool]:
 
 def _assemble(folder: Path, dtype: Any, device: str, spec: ScoringSpec) -> tuple[Any, Any, Tensors]:
     """Backbone, tokenizer and tensors of a checkpoint, or of an adapter over one."""
-    from stepmark.models.backbone import load_backbone, load_tokenizer, read_config
-    from stepmark.models.checkpoint import Tensors, adapter_head, merge_adapter
+    from stepmark.models.backbone import load_backbone, load_tokenizer
+    from stepmark.models.checkpoint import Tensors, adapter_head, merge_adapter, read_config
     from stepmark.models.heads import check_head
 
     base, _ = _base(folder)
