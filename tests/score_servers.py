@@ -23,7 +23,6 @@ FACTS = {
     "sessions": True,
     "pooling": False,
     "max_solutions": 1024,
-    "max_steps": 1024,
     "max_body": 1 << 20,
     "session_nodes": 4096,
 }

@@ -236,25 +236,6 @@ def test_a_client_loads_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_an_async_client_goes_on_in_another_loop():
-    """What an event loop has opened ends with it."""
-    asking = AsyncClient(ADDRESS, transport=Words().transport)
-    found = []
-
-    async def ask():
-        found.append((await asking.score("p", ["a b"])).score)
-
-    async def end():
-        await ask()
-        await asking.close()
-        with pytest.raises(UsageError, match="is closed; make another"):
-            await ask()
-
-    asyncio.run(ask())
-    asyncio.run(end())
-    assert found == [0.5, 0.5]
-
-
 # -- Nonsense --------------------------------------------------------------------------------------------------
 
 

@@ -215,7 +215,6 @@ class Service:
             sessions=backend.incremental,
             pooling=backend.pooling,
             max_solutions=settings.max_solutions,
-            max_steps=settings.max_steps,
             max_body=settings.max_body,
             session_nodes=settings.session_nodes,
         )

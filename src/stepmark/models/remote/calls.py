@@ -25,7 +25,7 @@ from stepmark.errors import (
     TooLongError,
     UsageError,
 )
-from stepmark.models.http import KEY_VARIABLE, DeclinedError, Exchange, Patience, PerProcess, Server, Verb
+from stepmark.models.http import KEY_VARIABLE, DeclinedError, Exchange, Patience, Server, Verb
 from stepmark.models.prm import Ledger, from_row
 from stepmark.models.remote.wire import (
     Answer,
@@ -146,7 +146,7 @@ class Calls:
         self.name, self.ledger = model, Ledger()
         self.batch = batch
         """Solutions, or steps of a session, in a request. A server that takes less (413), or is too slow for as much (504), lowers it."""
-        self._counting = PerProcess(threading.Lock)
+        self._counting = threading.Lock()
         self._model: ServedModel | None = None
 
     def listing(self) -> Exchange[Listing]:
@@ -331,7 +331,7 @@ class Calls:
 
     def count(self, **counts: int) -> None:
         """Add to fields of the ledger. Tokens that are computed are distinct but for those that are read again."""
-        with self._counting.here:  # several threads may share a client
+        with self._counting:  # several threads may share a client
             for name, value in counts.items():
                 setattr(self.ledger, name, getattr(self.ledger, name) + value)
             self.ledger.tokens_distinct = self.ledger.tokens_computed - self.ledger.tokens_again

@@ -20,10 +20,8 @@ from stepmark.models.http import (
     AsyncConnection,
     Connection,
     DeclinedError,
-    EventLoop,
     Exchange,
     Patience,
-    PerProcess,
     Verb,
     key_variable,
 )
@@ -286,8 +284,7 @@ class Client(_Client):
     """Talks to a score server (`stepmark serve`).
 
     The key in the environment variable `STEPMARK_API_KEY` is sent, if there is one. Failures are retried after growing pauses; a server that is busy,
-    loading or restarting is waited for as it asks (`Retry-After`). Safe for several threads, and for forked processes, which open connections of
-    their own.
+    loading or restarting is waited for as it asks (`Retry-After`). Safe for several threads.
 
     Args:
         address: `http://host:port`.
@@ -397,7 +394,7 @@ class Client(_Client):
         return Session(self._connection, problem, self._calls)
 
     def close(self) -> None:
-        """Close the connections. Leaving a `with` block does it too, and so does the end of the last reference."""
+        """Close the connections. Leaving a `with` block does it too."""
         self._connection.close()
 
     def __enter__(self) -> Client:
@@ -413,17 +410,17 @@ class Session:
 
     A prefix is named by its steps. Of each, only the last step is sent; the server reads nothing twice. A session that the server has lost (it was
     idle for too long, the server was restarted) is opened anew, and what is needed of it is read once more; `Client.ledger.tokens_again` counts that.
-    Threads that share a session wait for each other; a forked process begins one of its own.
+    Threads that share a session wait for each other.
     """
 
     def __init__(self, connection: Connection, problem: str, calls: Calls) -> None:
         self._connection, self.problem = connection, problem
-        self._own = PerProcess(lambda: (threading.Lock(), _Growing(calls, problem)))
+        self._lock, self._growing = threading.Lock(), _Growing(calls, problem)
 
     @property
     def held(self) -> int:
         """Prefixes that were asked for and not released."""
-        return len(self._own.here[1].held)
+        return len(self._growing.held)
 
     def extend(
         self, prefixes: Sequence[Sequence[str]], *, timeout: float | None = None
@@ -442,23 +439,20 @@ class Session:
             BackendError: as `Client.score`; or the server has no room for these prefixes.
         """
         asked = _prefixes(prefixes)
-        lock, growing = self._own.here
-        with lock:
-            return self._connection.run(growing.extend(asked, timeout))
+        with self._lock:
+            return self._connection.run(self._growing.extend(asked, timeout))
 
     def release(self, prefixes: Sequence[Sequence[str]]) -> None:
         """Release prefixes that will not be continued; with the last one the session ends. Unknown ones are ignored."""
         gone = _prefixes(prefixes)
-        lock, growing = self._own.here
-        with lock:
-            self._connection.run(growing.release(gone))
+        with self._lock:
+            self._connection.run(self._growing.release(gone))
 
     def close(self) -> None:
         """End the session. Leaving a `with` block does it too. That of a closed client ends by itself (`session_idle`)."""
-        lock, growing = self._own.here
-        with lock:
+        with self._lock:
             if not self._connection.closed:
-                self._connection.run(growing.close())
+                self._connection.run(self._growing.close())
 
     def __enter__(self) -> Session:
         return self
@@ -544,7 +538,7 @@ class AsyncSession:
 
     def __init__(self, connection: AsyncConnection, growing: _Growing) -> None:
         self._connection, self._growing = connection, growing
-        self._lock, self._loop = asyncio.Lock(), EventLoop()
+        self._lock = asyncio.Lock()
 
     @property
     def problem(self) -> str:
@@ -557,8 +551,6 @@ class AsyncSession:
         return len(self._growing.held)
 
     async def _run(self, exchange: Exchange[Value]) -> Value:
-        if self._loop.changed():  # a lock belongs to the loop in which tasks waited for it
-            self._lock = asyncio.Lock()
         async with self._lock:
             return await self._connection.run(exchange)
 
