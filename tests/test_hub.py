@@ -17,7 +17,7 @@ from stepmark.cli import main
 from stepmark.errors import BackendError, SettingError, UsageError
 from stepmark.integrations import hub as module
 from stepmark.integrations.hub import plan, publish, refusal, upload
-from stepmark.models.detect import spec_of
+from stepmark.models.checkpoint import spec_of
 from stepmark.training.checkpoint import Written
 from stepmark.training.report import CardFacts, prm_card
 

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
     from stepmark.models.load import load_prm as load_prm
     from stepmark.models.policies import load_policy as load_policy
-    from stepmark.models.policies.scripted import ScriptedPolicy as ScriptedPolicy
     from stepmark.models.prm import Grader as Grader
     from stepmark.models.remote.client import AsyncClient as AsyncClient
     from stepmark.models.remote.client import Client as Client
+    from stepmark.models.scripted import ScriptedPolicy as ScriptedPolicy
     from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
     from stepmark.problems.answers import load_verifier as load_verifier
     from stepmark.problems.arithmetic_world import ArithmeticWorld as ArithmeticWorld
@@ -91,7 +91,7 @@ _HOME = {
     "SampledSolution": "stepmark.records",
     "ScoredSolution": "stepmark.records",
     "ScriptedPRM": "stepmark.models.scripted",
-    "ScriptedPolicy": "stepmark.models.policies.scripted",
+    "ScriptedPolicy": "stepmark.models.scripted",
     "ServerSettings": "stepmark.serving.settings",
     "Solution": "stepmark.records",
     "Step": "stepmark.records",
