@@ -87,7 +87,7 @@ def to_columns(record: AnyRecord) -> dict[str, Any]:
         return {"problem": record.text, "id": record.id, "answer": record.answer, "source": record.source}
     solution = record if isinstance(record, Solution) else record.solution
     plain = all(step == Step(text=step.text) for step in solution.steps)
-    row = {
+    row: dict[str, Any] = {
         "problem": solution.problem.text,
         "steps": list(solution.texts),
         "id": solution.id,

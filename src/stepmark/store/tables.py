@@ -28,54 +28,19 @@ from stepmark.records import Record
 from stepmark.store.columns import Columns, check_columns
 from stepmark.store.json_rows import BOM, Entries, json_type, mistaken, parse_value
 
-LISTS = frozenset(
-    [
-        "steps",
-        "solutions",
-        "candidates",
-        "responses",
-        "completions",
-        "labels",
-        "messages",
-        "conversations",
-        "conversation",
-        "judgements",
-        "root",
-        "scores",
-        "classes",
-        "class_names",
-        "critiques",
-        "findings",
-        "modified_process",
-        "original_process",
-        "error_steps",
-    ]
-)
-"""Columns whose cells hold JSON lists."""
+_LISTS = """
+steps solutions candidates responses completions labels messages conversations conversation judgements root scores classes class_names
+critiques findings modified_process original_process error_steps
+"""
+_SCALARS = """
+label rating correct equal greedy outcome final_answer_correct is_human_response is_solution is_preferred_response score first_error
+first_error_step threshold tokens
+"""
+LISTS, SCALARS = frozenset(_LISTS.split()), frozenset(_SCALARS.split())
+"""Columns whose cells hold JSON lists; those whose cells hold a number, true or false, or else a text."""
 
 OBJECTS = frozenset({"meta"})
 """Columns whose cells hold JSON objects."""
-
-SCALARS = frozenset(
-    [
-        "label",
-        "rating",
-        "correct",
-        "equal",
-        "greedy",
-        "outcome",
-        "final_answer_correct",
-        "is_human_response",
-        "is_solution",
-        "is_preferred_response",
-        "score",
-        "first_error",
-        "first_error_step",
-        "threshold",
-        "tokens",
-    ]
-)
-"""Columns whose cells hold a number, true or false, or else a text."""
 
 _LONGEST_NAME = 100
 _LONGEST_CELL = 1 << 30

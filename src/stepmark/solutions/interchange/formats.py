@@ -24,8 +24,7 @@ from stepmark.solutions.interchange import (
     math_shepherd,
     openr,
     potato,
-    prm800k_flat,
-    prm800k_raw,
+    prm800k,
     rlhflow,
     texts,
 )
@@ -85,15 +84,15 @@ FORMATS: Mapping[str, Format] = {
     ),
     "prm800k": Format(
         about="PRM800K's released records, with branches",
-        keys=(prm800k_raw.KEYS,),
-        read=prm800k_raw.read,
-        write=prm800k_raw.write,
+        keys=(prm800k.KEYS,),
+        read=prm800k.read,
+        write=prm800k.write,
     ),
     "prm800k-flat": _format(
         "PRM800K, one row a rated completion",
-        prm800k_flat.KEYS,
-        read=prm800k_flat.read,
-        write=prm800k_flat.write,
+        prm800k.FLAT_KEYS,
+        read=prm800k.read_flat,
+        write=prm800k.write_flat,
     ),
     "math-shepherd": _format(
         "Math-Shepherd: input and label with ки, + and -",

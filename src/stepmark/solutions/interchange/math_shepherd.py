@@ -22,7 +22,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from stepmark.records import LabelledSolution, Problem, Solution
-from stepmark.solutions.interchange.one_label import two_way, until_unjudged
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
     Losses,
@@ -39,6 +38,8 @@ from stepmark.solutions.interchange.rows import (
     signed,
     step_of,
     text_of,
+    two_way,
+    until_unjudged,
     written_meta,
 )
 from stepmark.store import Row
@@ -115,7 +116,7 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
     """One row.
 
     Raises:
-        InputError: as `one_label.two_way`.
+        InputError: as `rows.two_way`.
         NotRepresentableError: the first step was not judged, or a text cannot stand in this format.
     """
     labels = until_unjudged(two_way(row, settings, losses), row, losses, "Math-Shepherd")

@@ -64,14 +64,15 @@ from typing import Any, Literal
 
 from stepmark.errors import UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
-from stepmark.solutions.interchange.one_label import Labels, three_way
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
+    Labels,
     Losses,
     NotRepresentableError,
     Reading,
     Writing,
     origin,
+    three_way,
 )
 from stepmark.store import Row, check_readable, json_type, read_rows
 
@@ -491,7 +492,7 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
     """The records of one row.
 
     Raises:
-        InputError: as `one_label.three_way`.
+        InputError: as `rows.three_way`.
         NotRepresentableError: no person judged a step.
     """
     steps = row.labelled.judgements

@@ -14,7 +14,6 @@ from typing import Any
 
 from stepmark.records import LabelledSolution, Problem, Solution
 from stepmark.solutions.interchange.math_shepherd import OWN_LAYOUT, STEP_NUMBER, numbered
-from stepmark.solutions.interchange.one_label import two_way, until_unjudged
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
     Losses,
@@ -29,6 +28,8 @@ from stepmark.solutions.interchange.rows import (
     restored,
     signed,
     step_of,
+    two_way,
+    until_unjudged,
     written_meta,
 )
 from stepmark.store import Row, json_type
@@ -109,7 +110,7 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
     """One conversation; steps are numbered where they are not.
 
     Raises:
-        InputError: as `one_label.two_way`.
+        InputError: as `rows.two_way`.
         NotRepresentableError: the first step was not judged, or the question or the first step holds another "Step 1:".
     """
     labels = until_unjudged(two_way(row, settings, losses), row, losses, "RLHFlow")
