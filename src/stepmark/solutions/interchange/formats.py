@@ -25,7 +25,6 @@ from stepmark.solutions.interchange import (
     openr,
     potato,
     prm800k,
-    rlhflow,
     texts,
 )
 from stepmark.solutions.interchange.rows import (
@@ -108,7 +107,10 @@ FORMATS: Mapping[str, Format] = {
         write=texts.write_trl,
     ),
     "rlhflow": _format(
-        "RLHFlow: conversations of steps and + or -", rlhflow.KEYS, read=rlhflow.read, write=rlhflow.write
+        "RLHFlow: conversations of steps and + or -",
+        math_shepherd.RLHFLOW_KEYS,
+        read=math_shepherd.read_rlhflow,
+        write=math_shepherd.write_rlhflow,
     ),
     "processbench": _format(
         "ProcessBench: the first wrong step",
