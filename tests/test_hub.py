@@ -129,7 +129,7 @@ BELONGS = {
 def test_what_belongs_to_a_checkpoint_is_uploaded_and_nothing_else(folder):
     planned = plan(folder, REPO)
     assert planned.problems == planned.notes == ()
-    names = {file.name for file in planned.upload}
+    names = set(planned.upload)
     assert names >= BELONGS
     assert names <= BELONGS | {"special_tokens_map.json", "chat_template.jinja"}
     assert set(planned.left) == {

@@ -242,7 +242,7 @@ def test_the_problem_of_a_document():
         (
             {"query": "x"},
             "question",
-            r"document 4, field 'question': expected the problem, found only 'query'",
+            r"document 4, field 'question': expected the problem; the document has 'query'",
         ),
         ({"question": 3}, "question", "expected a text, found a number"),
         ({"question": " "}, "question", "only white space"),
