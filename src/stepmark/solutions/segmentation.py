@@ -17,27 +17,14 @@ inside fences by its own rules, and what is known to be code (it parses as Pytho
 formulas; "marker" and "token" heed only what is closed. Lines, paragraphs, numbered lists and sentences keep a displayed formula with
 the sentence that it belongs to (`borders.with_displays`).
 
-Where code may be cut: Python by its syntax tree, other languages by blank lines and indentation.
+Python is parsed with `ast.parse` and never run. Its pieces are a group of imports; the head of a function or class with decorators, signature
+and docstring (a function of at most `TINY` lines, and a class of at most `LONG` lines without methods, stays whole); a loop, branch, `with` or
+`try`, of which one of more than `LONG` lines is cut into its arms, and a long arm by these rules again; a group of plain statements, up to the
+next blank line, `LONG` lines at most. Comment lines go with what they stand above. Cuts lie only at starts of lines where a statement begins.
 
-Python is parsed with `ast.parse` and never run. Its pieces are
-
-- a group of imports;
-- the head of a function or class: decorators, signature, docstring; a function of at most `TINY` lines, and a class of
-  at most `LONG` lines without methods, stays whole;
-- a loop, a branch (`if`, `match`), a `with` or a `try`; one of more than `LONG` lines is cut into its arms (`elif`,
-  `else`, `except`, `case`), and an arm of more than `LONG` lines by these rules again, its first line staying with
-  what follows it;
-- a group of plain statements: up to the next blank line, `LONG` lines at most.
-
-Comment lines go with what they stand above. Cuts lie only at starts of lines where a statement begins, so no string
-and no statement is ever cut.
-
-What does not parse, and what is not Python, is cut after blank lines; a piece of more than `LONG` lines also where the
-code comes back to its outer indentation, and inside by the same rule, level by level. A line that closes something
-("}", "end", "else" …) never begins a piece.
-
-Markdown text is cut into paragraphs and fences; a fence of at most `LONG` lines of code stays whole, a longer one is
-cut by the rules above.
+What does not parse, and what is not Python, is cut after blank lines; a piece of more than `LONG` lines also where the code comes back to its
+outer indentation, level by level. A line that closes something ("}", "end", "else" …) never begins a piece. Markdown is cut into paragraphs and
+fences; a fence of more than `LONG` lines of code is cut by the rules above.
 """
 
 from __future__ import annotations
