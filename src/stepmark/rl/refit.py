@@ -16,7 +16,6 @@ from typing import ClassVar, Literal, final
 import numpy as np
 import torch
 
-from stepmark.batching import Write
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.labels.labelling import Labelling, Rollouts
 from stepmark.labels.rollout import EveryStep
@@ -31,19 +30,16 @@ from stepmark.models.heads import check_head
 from stepmark.models.load import load_prm
 from stepmark.models.places import NAMES, find_checkpoint
 from stepmark.models.policies import answerers as writing
-from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.prm import PRM, Grader, Ledger
 from stepmark.models.spec import Layout, LinearHead, MlpHead, ScoringSpec
 from stepmark.problems.answers import Verifier
 from stepmark.problems.answers import answerers as verifying
 from stepmark.records import Problem, Refusal, Solution, StepScores, read_record, to_data
 from stepmark.rl.actor import Actor
-from stepmark.rl.monitor import Monitor
-from stepmark.rl.rewarding import judge
+from stepmark.rl.monitor import Monitor, known_scores
 from stepmark.rl.settings import Refitting
 from stepmark.rl.settings import Training as PolicyTraining
-from stepmark.rl.trainer import Evaluation, Update, seed_of
-from stepmark.sampling import Sampling, prompt_of
+from stepmark.rl.trainer import STATE_FILE, Evaluation, Update, collect, seed_of
 from stepmark.settings import settings
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.checkpoint import head_names
@@ -258,7 +254,7 @@ def _read(place: str, family: str | None) -> tuple[Path, ScoringSpec]:
     return folder, spec
 
 
-REFIT_FILE, REFIT_FOLDER, STATE_FILE = "refit.jsonl", "refit", "state.pt"
+REFIT_FILE, REFIT_FOLDER = "refit.jsonl", "refit"
 _RULES = LabelRules(labels="value")
 _HOW = Refitting()
 
@@ -309,7 +305,6 @@ class Refit:
         self.actor, self.prm, self.place, self.verifier = actor, prm, place, verifier
         self.settings, self.folder, self.how, self.monitor = settings, folder, how, monitor
         self._family, self._device, self._dtype = family, device, dtype
-        self._encoder = PromptEncoder(actor.tokenizer, actor.name)
         if fit is None:
             self._recipe(place)  # what cannot be trained on is refused now, and not after the first updates
         self._fit = fit or self._train
@@ -407,29 +402,13 @@ class Refit:
     def _labelled(self, problems: Sequence[Problem], number: int) -> tuple[list[LabelledRow], int, int]:
         """Fresh completions with rollouts from their steps; how many rollouts that took; how many could not be labelled."""
         settings = self.settings
-        how = Sampling(prompt=settings.prompt, instruction=settings.instruction)
-        drawn = self.actor.write(
-            [
-                Write(
-                    prompt=prompt_of(problem, how),
-                    n=self.how.completions,
-                    temperature=settings.temperature,
-                    max_tokens=settings.max_tokens,
-                    seed=seed_of(settings, "refit completions", number),
-                    first=0,
-                )
-                for problem in problems
-            ]
-        )
-        there = [
-            (problem, one) for problem, one in zip(problems, drawn, strict=True) if isinstance(one, list)
-        ]
-        rated = judge(
-            [problem for problem, _ in there],
-            [one for _, one in there],
+        rated = collect(
+            self.actor,
+            problems,
             self.verifier,
             settings,
-            self._encoder.text,
+            group=self.how.completions,
+            seed=seed_of(settings, "refit completions", number),
         )
         whole = [one for one in rated if one.steps]
         labeller = EveryStep(
@@ -444,17 +423,14 @@ class Refit:
         )
         solutions = [Solution(problem=one.problem, steps=one.steps) for one in whole]
         answering = writing(self.actor.policy()) | verifying(self.verifier)
-        rows, cost = [], 0
-        refused = len(problems) - len(there)
-        for at, (one, found) in enumerate(
-            zip(whole, label(solutions, labeller, answering), strict=True), start=1
-        ):
-            if not isinstance(found, Labelling):
-                refused += 1
-                continue
-            cost += found.cost.rollouts
-            rows.append(LabelledRow(labelled=found.labelled, where=f"refit {number}:{at}", outcome=one.right))
-        return rows, cost, refused
+        results = [*zip(whole, label(solutions, labeller, answering), strict=True)]
+        labelled = [(one, result) for one, result in results if isinstance(result, Labelling)]
+        rows = [
+            LabelledRow(labelled=result.labelled, where=f"refit {number}:{at}", outcome=one.right)
+            for at, (one, result) in enumerate(labelled, start=1)
+        ]
+        cost = sum(result.cost.rollouts for _, result in labelled)
+        return rows, cost, len(results) - len(labelled)
 
     def _train(
         self, training: Sequence[LabelledRow], held: Sequence[LabelledRow], place: str, out: Path
@@ -514,12 +490,8 @@ def saved_updates(folder: Path) -> int:
 
 def _scores(prm: PRM, asked: Sequence[Example]) -> list[tuple[float, ...] | None]:
     """Of each example its steps' scores; None for one that the PRM cannot read."""
-    found: list[tuple[float, ...] | None] = []
-    for result in prm.score_many([one.solution for one in asked], keep_going=True):
-        known = () if isinstance(result, Refusal) else [s for s in result.scores if s is not None]
-        whole = isinstance(result, StepScores) and len(known) == len(result.scores)
-        found.append(tuple(known) if whole else None)
-    return found
+    results = prm.score_many([one.solution for one in asked], keep_going=True)
+    return [known_scores(result) for result in results]
 
 
 def _sides(asked: Sequence[Example]) -> list[tuple[int, int, bool]]:

@@ -335,9 +335,9 @@ class _Run:
         """Run to the end or to the alarm; the policy, its monitor, and notes on refits."""
         from stepmark.models.backbone import quiet_loading
         from stepmark.rl.credit.methods import check_kind
-        from stepmark.rl.display import Display
         from stepmark.rl.monitor import Monitor
         from stepmark.rl.refit import Refit, RefittedPRM
+        from stepmark.rl.report import ProgressLines
         from stepmark.rl.trainer import Trainer
         from stepmark.training.state import write_run
 
@@ -380,7 +380,7 @@ class _Run:
             write_run(self.out / RUN_FILE, record)
         if (self.out / STATE_FILE).is_file():
             self.note(f"{self.out}: continuing from its saved state")
-        display = Display(monitor, self.training.updates) if self.shown else None
+        display = ProgressLines(monitor, self.training.updates) if self.shown else None
         trainer = Trainer(
             actor,
             problems,
@@ -439,9 +439,8 @@ class _Run:
     def finish(self, actor: Actor, monitor: Monitor, record: Mapping[str, Any], learnt: str) -> str:
         """Write the checkpoint, the page and the cards, the run's own card last; the summary."""
         from stepmark.models.backbone import quiet_loading
-        from stepmark.rl.display import words
         from stepmark.rl.monitor import BEST
-        from stepmark.rl.report import fall_words, policy_card, rl_html
+        from stepmark.rl.report import fall_words, policy_card, rl_html, words
         from stepmark.training.report import CARD_FILE, CardFacts
 
         out, name, rows, best = self.out, self.credit.name, monitor.rows, monitor.best
