@@ -331,28 +331,6 @@ def test_a_planted_rule_is_learnt_end_to_end(tmp_path):
         assert right >= threshold > wrong
 
 
-# --- interrupted runs -------------------------------------------------------------------------------------------------
-
-KILLED = """
-import os, signal, sys
-import torch
-torch.set_num_threads(1)
-from stepmark.training.trainer import Trainer
-save = Trainer._save
-def save_and_die(self, run):
-    save(self, run)
-    if self.done >= 30:
-        os.kill(os.getpid(), signal.SIGKILL)
-Trainer._save = save_and_die
-from stepmark.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def same(a, b):
-    return all((a / name).read_bytes() == (b / name).read_bytes() for name in BYTES)
-
-
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 

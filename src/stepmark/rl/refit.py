@@ -176,13 +176,11 @@ class Further(OnHead):
 
 def recipe_of(
     place: str,
+    how: Refitting,
     *,
     family: str | None,
-    rank: int | None,
-    learning_rate: float | None,
-    epochs: int,
     token_budget: int,
-    dtype: str,
+    dtype: Literal["auto", "float32", "bfloat16"],
     device: str,
     seed: int,
 ) -> Recipe:
@@ -194,8 +192,6 @@ def recipe_of(
     Args:
         place: "default", a checkpoint's folder, or a hub name.
         family: how it is read; None: as the checkpoint says.
-        rank: of LoRA over a whole checkpoint; None trains all weights. An adapter keeps its own.
-        learning_rate, epochs, dtype, device, seed: as in `Training`.
         token_budget: distinct tokens a forward pass; longer rows are left out and counted.
 
     Raises:
@@ -203,27 +199,40 @@ def recipe_of(
             multilayer perceptron with a score of right or wrong.
         CheckpointError: no such checkpoint.
     """
-    folder, spec = _read(place, family)
+    expected = "a refit needs the folder or hub name of a discriminative PRM"
+    if place.startswith(("http://", "https://")) or (":" in place and "/" not in place):
+        raise UsageError(
+            f"{place}: {expected}, found a server or a factory, whose weights cannot be trained here"
+        )
+    folder = NAMES.load(place)() if place in NAMES else find_checkpoint(place)
+    if critic_spec_of(folder) is not None:
+        raise UsageError(f"{place}: {expected}, found a generative one")
+    spec = spec_of(folder, place, family)
+    head = spec.readout.head
+    if not isinstance(head, LinearHead | MlpHead) or not takes_a_map(spec.readout) or spec.outcome_only:
+        raise UsageError(
+            f"{place}: {expected} that scores a step as right or wrong by a head of its own; this one is read as {spec.family} (a {head.kind} head, "
+            f"{spec.readout.activation}). Train one with the objective soft"
+        )
     adapter = present(folder / ADAPTER_FILE)
-    base, scale = str(folder), 32.0
+    base, lora = str(folder), {"lora_rank": how.lora_rank, "lora_alpha": 32.0}
     if adapter:
         config = adapter_config(folder)
-        base, rank, scale = config["base_model_name_or_path"], int(config["r"]), float(config["lora_alpha"])
-        if config.get("use_rslora"):
-            assert rank is not None
-            scale *= rank**0.5
-    lora = {} if rank is None else {"lora_rank": rank, "lora_alpha": scale}
+        base, rank = config["base_model_name_or_path"], int(config["r"])
+        scale = float(config["lora_alpha"]) * (rank**0.5 if config.get("use_rslora") else 1)
+        lora = {"lora_rank": rank, "lora_alpha": scale}
+    full = how.full and not adapter
     return Recipe(
         base=base,
         objective=Further(objective=SoftLabels(), there=spec, folder=folder, adapter=adapter),
         training=Training(
-            full=rank is None,
-            **lora,  # type: ignore[arg-type]
-            dtype=dtype,  # type: ignore[arg-type]
+            full=full,
+            **({} if full else lora),  # type: ignore[arg-type]
+            dtype=dtype,
             device=device,
             warm_start=str(folder) if adapter else None,
-            learning_rate=learning_rate,
-            epochs=epochs,
+            learning_rate=how.learning_rate,
+            epochs=how.epochs,
             token_budget=token_budget,
             max_tokens=token_budget,
             evaluations=1,
@@ -233,25 +242,6 @@ def recipe_of(
             seed=seed,
         ),
     )
-
-
-def _read(place: str, family: str | None) -> tuple[Path, ScoringSpec]:
-    wanted = "a refit needs the folder or hub name of a discriminative PRM"
-    if place.startswith(("http://", "https://")):
-        raise UsageError(f"{place}: {wanted}; a server's weights cannot be trained here")
-    if ":" in place and "/" not in place:
-        raise UsageError(f"{place}: {wanted}, found a factory")
-    folder = NAMES.load(place)() if place in NAMES else find_checkpoint(place)
-    if critic_spec_of(folder) is not None:
-        raise UsageError(f"{place}: {wanted}, found a generative one")
-    spec = spec_of(folder, place, family)
-    readout = spec.readout
-    if not isinstance(readout.head, LinearHead | MlpHead) or not takes_a_map(readout) or spec.outcome_only:
-        raise UsageError(
-            f"{place}: {wanted} that scores a step as right or wrong by a head of its own; this one is read as {spec.family} (a {readout.head.kind} head, "
-            f"{readout.activation}). Train one with the objective soft"
-        )
-    return folder, spec
 
 
 REFIT_FILE, REFIT_FOLDER = "refit.jsonl", "refit"
@@ -448,13 +438,10 @@ class Refit:
         return self._load(out)
 
     def _recipe(self, place: str) -> Recipe:
-        how = self.how
         return recipe_of(
             place,
+            self.how,
             family=self._family if place == self.place else None,
-            rank=None if how.full else how.lora_rank,
-            learning_rate=how.learning_rate,
-            epochs=how.epochs,
             token_budget=self.settings.token_budget,
             dtype=self._dtype,
             device=self._device,

@@ -43,7 +43,7 @@ from stepmark.training.parallel import (
     whole_net,
 )
 from stepmark.training.settings import Training
-from stepmark.training.state import load, rows_of, run_of, save
+from stepmark.training.state import load, save
 
 ENOUGH = 30
 """Optimizer steps an epoch, at least: with fewer, the warm-up and the decay leave hardly one at the peak rate."""
@@ -244,7 +244,7 @@ class Trainer:
         settings: see `Training`.
         dropped: takes note of rows that cannot be read.
         workers: this process among its like; None: as launched.
-        run: what the run is (`state.run_of`), where that is known already.
+        run: everything that decides the result, as plain data: a saved state is continued with the same only.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class Trainer:
         self.net, self.objective, self.settings, self.folder = net, objective, settings, state
         self.dropped = Dropped() if dropped is None else dropped
         self.workers = Workers(net.device) if workers is None else workers
-        self._identity = run_of(settings, objective, net.base) if run is None else run
+        self._run = {} if run is None else run
         torch.manual_seed(settings.seed)
         net.set_head(objective.head(net))
         named = net.named_parameters
@@ -381,9 +381,7 @@ class Trainer:
                 "there is nothing to train on: no row that can be read has what the objective fits. "
                 + " ".join(self.dropped.lines())
             )
-        watched = held_out if self.settings.patience is not None else ()
-        run = {**self._identity, **rows_of(steps, watched)}
-        self._resume(run)
+        self._resume()
         due = self._due(len(steps)) if held_out else set()
         if self.net.device == "cpu":
             keep_freed_memory()
@@ -425,7 +423,7 @@ class Trainer:
                     )
                 )
             if number % self.settings.save_every == 0 or number in due or number == len(steps):
-                self._save(run)
+                self._save()
         if self.settings.patience is not None and self.best is not None:
             for master, best in zip(self.masters, self.best[1], strict=True):
                 master.copy_(best)
@@ -537,7 +535,7 @@ class Trainer:
                 if parameter.dtype != torch.float32:
                     parameter.copy_(master)
 
-    def _save(self, run: Mapping[str, Any]) -> None:
+    def _save(self) -> None:
         best = None if self.best is None else {"loss": self.best[0], "parameters": self.best[1]}
         state = {
             "done": self.done,
@@ -547,11 +545,11 @@ class Trainer:
             "waited": self.waited,
             "seconds": self.pace.seconds,
         }
-        save(self.folder, state, self.workers, run=run, parts=self.net.weights.shard)
+        save(self.folder, state, self.workers, run=self._run, parts=self.net.weights.shard)
 
-    def _resume(self, run: Mapping[str, Any]) -> None:
+    def _resume(self) -> None:
         parts = self.net.weights.shard
-        state = load(self.folder, self.workers, run=run, parts=parts, device=self.net.device)
+        state = load(self.folder, self.workers, run=self._run, parts=parts, device=self.net.device)
         if state is None:
             return
         with torch.no_grad():
