@@ -7,13 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
+from rl_models import Says  # noqa: E402
 from stepmark.batching import Answerer, Write  # noqa: E402
 from stepmark.cli import main  # noqa: E402
 from stepmark.errors import UsageError  # noqa: E402
 from stepmark.models.load import load_prm  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
-from stepmark.problems.answers import VerifierBase  # noqa: E402
-from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, Verdict  # noqa: E402
+from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step  # noqa: E402
 from stepmark.rl import refit as refitting  # noqa: E402
 from stepmark.rl.actor import Actor  # noqa: E402
 from stepmark.rl.credit.methods import ProcessGRPO  # noqa: E402
@@ -40,22 +40,6 @@ torch.set_num_threads(1)
 TOKENIZER = tiny_tokenizer()
 PROBLEMS = [Problem(text=f"say e: {n}", answer="e", id=str(n)) for n in range(16)]
 HOW = Refitting(every=2, problems=4, held_out=8, completions=2, rollouts=3)
-
-
-class Says(VerifierBase):
-    """Right is what holds a given word."""
-
-    name = "says"
-
-    def verify(self, reply, gold):
-        outcome = "match" if gold in (reply or "") else "mismatch"
-        return Verdict(outcome=outcome, verifier=self.name, answer=reply)
-
-    def verify_many(self, pairs):
-        return [self.verify(*pair) for pair in pairs]
-
-    def compare(self, gold, answer):
-        raise AssertionError("not asked")
 
 
 def actor():

@@ -7,12 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
+from rl_models import Says  # noqa: E402
 from stepmark.errors import CheckpointError, InputError, UsageError  # noqa: E402
 from stepmark.models.load import load_prm  # noqa: E402
 from stepmark.models.policies.local import Drawn  # noqa: E402
 from stepmark.models.policies.prompts import PromptEncoder  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
-from stepmark.problems.answers import VerifierBase  # noqa: E402
 from stepmark.records import Problem  # noqa: E402
 from stepmark.rl.actor import Actor, padded, passes, rows_of  # noqa: E402
 from stepmark.rl.credit.methods import (  # noqa: E402
@@ -41,25 +41,6 @@ from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 torch.set_num_threads(1)
 TOKENIZER = tiny_tokenizer()
 TEXT_OF = PromptEncoder(TOKENIZER, "tiny").text
-
-
-class Says(VerifierBase):
-    """Right is what holds a given word."""
-
-    name = "says"
-
-    def verify_many(self, pairs):
-        return [
-            self._verdict("match" if gold in (text or "") else "mismatch", text, "") for text, gold in pairs
-        ]
-
-    def compare(self, gold, answer):
-        raise AssertionError("not asked")
-
-    def _verdict(self, outcome, answer, note):
-        from stepmark.records import Verdict
-
-        return Verdict(outcome=outcome, verifier=self.name, answer=answer, note=note)
 
 
 def actor(**settings):

@@ -134,6 +134,8 @@ class Further(OnHead):
     """Soft labels (Wang et al. 2024, Math-Shepherd, equation 4) on a checkpoint's own head and in its own layout."""
 
     name: ClassVar[str] = "further"
+    marked: ClassVar[bool] = False
+    """Its layout is the checkpoint's: no mark has to be looked for in the vocabulary."""
     there: ScoringSpec
     """How the checkpoint is read."""
     folder: Path
@@ -146,11 +148,6 @@ class Further(OnHead):
         return replace(
             self.there, family="stepmark", readout=replace(self.there.readout, scale=1.0, shift=0.0)
         )
-
-    @property
-    def marked(self) -> bool:
-        """Its layout is the checkpoint's: no mark has to be looked for in the vocabulary."""
-        return False
 
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
         """In the checkpoint's own layout."""

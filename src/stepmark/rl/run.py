@@ -8,11 +8,10 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from stepmark.errors import MissingExtraError, UsageError
+from stepmark.errors import UsageError
 from stepmark.models.identity import checkpoint_fingerprint, named
 from stepmark.models.lazy import Lazy, check_device
 from stepmark.models.load import PRMLike, lazy_prm, prm_identity, read_by
@@ -28,6 +27,7 @@ from stepmark.rl.settings import Implicit, Refitting, Training
 from stepmark.settings import checked
 from stepmark.solutions.segmentation import split
 from stepmark.store import LOCK_FILE, RunInput, Source, atomic_write, differences, held, naming, run_input
+from stepmark.training.run import check_packages
 
 if TYPE_CHECKING:
     from stepmark.rl.actor import Actor
@@ -136,7 +136,7 @@ def rl(
         CheckpointError: a model that cannot be loaded; a loss that is not finite (the state before it is kept).
         MissingExtraError: torch, transformers or matplotlib is not installed.
     """
-    _check_installed()
+    check_packages("torch", "transformers", "matplotlib")
     from stepmark.rl.credit.methods import load_credit
 
     method, source = load_credit(credit, settings)
@@ -525,18 +525,6 @@ def _lazy(prm: PRMLike | None, device: str) -> PRM | Lazy[PRM] | None:
     if not isinstance(named_prm, Lazy) or "device" in named_prm.arguments:
         return named_prm
     return named_prm.with_arguments(**read_by(named_prm.name, {"device": device}))
-
-
-def _check_installed() -> None:
-    """Refuse at once, and not after hours of training, what lacks a package.
-
-    Raises:
-        MissingExtraError: matplotlib, torch or transformers.
-    """
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError('the run\'s page needs matplotlib: pip install "stepmark[evaluate]"')
-    if find_spec("torch") is None or find_spec("transformers") is None:
-        raise MissingExtraError("training needs torch and transformers: pip install 'stepmark[train]'")
 
 
 def _is_done(out: Path, record: Mapping[str, Any]) -> bool:

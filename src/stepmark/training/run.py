@@ -238,7 +238,12 @@ def train(
             raise UsageError(f"`{name}`: the `family` {family} has its own; leave out one of the two")
     for given in (rows, held_out_data):
         check_sources(given)
-    _check_installed(training, log)
+    check_packages("torch", "transformers", "matplotlib", *(() if training.full else ("peft",)))
+    for name in log:
+        if name not in ("tensorboard", "wandb"):
+            raise UsageError(f"`log` {name}: expected tensorboard or wandb")
+        if find_spec(name) is None:
+            raise MissingExtraError(f"`log` {name} needs it: pip install {name}")
     from stepmark.training.objectives import load_objective
     from stepmark.training.recipe import Recipe, run_recipe
     from stepmark.training.report import training_html
@@ -296,21 +301,15 @@ def train(
             monitor.close()
 
 
-def _check_installed(training: Training, log: Sequence[Log]) -> None:
+def check_packages(*names: str) -> None:
     """Refuse at once, and not after hours of training, what lacks a package.
 
     Raises:
         MissingExtraError: it names the package and the line to type.
     """
-    needed = ("torch", "transformers", "matplotlib", *(() if training.full else ("peft",)))
-    lacking = [name for name in needed if find_spec(name) is None]
+    lacking = [name for name in names if find_spec(name) is None]
     if lacking:
         raise MissingExtraError(f"training needs {', '.join(lacking)}: pip install 'stepmark[train]'")
-    for name in log:
-        if name not in ("tensorboard", "wandb"):
-            raise UsageError(f"`log` {name}: expected tensorboard or wandb")
-        if find_spec(name) is None:
-            raise MissingExtraError(f"`log` {name} needs it: pip install {name}")
 
 
 def _flat(recipe: Recipe) -> Mapping[str, object]:

@@ -181,17 +181,12 @@ def warm_start(name: str, masters: Mapping[str, Tensor], net: Net) -> None:
                 raise CheckpointError(
                     f"{folder}: the adapter changes {match[1]}, which is not trained here; lower `frozen_layers`"
                 )
-            up = match[1].endswith("B")
-            if given.dim() != 2 or given.shape[1 if up else 0] != rank:
-                raise CheckpointError(
-                    f"{folder}: {key} has the shape {tuple(given.shape)}, and adapter_config.json says r = {rank}"
-                )
             if given.shape[1] > place.shape[1] or given.shape[0] > place.shape[0]:
                 raise CheckpointError(
                     f"{folder}: {match[1]} has the shape {tuple(given.shape)}, which {tuple(place.shape)} cannot hold; `lora_rank` "
                     f"must be at least {rank}, and the base the same"
                 )
-            if up:
+            if match[1].endswith("B"):
                 place.zero_()[:, :rank] = given.to(place) * scale
             else:
                 place[: len(given)] = given.to(place)
