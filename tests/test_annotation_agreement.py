@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stepmark.annotation.disputes import gap
+from stepmark.annotation.agreement import gap, step_agreement
 from stepmark.annotation.items import Item
 from stepmark.annotation.marks import Answer, marks_of_first_error, marks_of_ratings
-from stepmark.annotation.quality import step_agreement
 from stepmark.records import Solution
 
 

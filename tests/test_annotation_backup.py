@@ -13,9 +13,9 @@ import pytest
 from annotation_worlds import an_item, anyio_backend, database_url, serving
 from stepmark.annotation import tables
 from stepmark.annotation.database import Database, backup, restore
-from stepmark.annotation.prepare import first_code, prepare
 from stepmark.annotation.project import Project
 from stepmark.annotation.run import backup_labels, export_labels
+from stepmark.annotation.stored import first_code, prepare
 from stepmark.cli import main
 from stepmark.errors import InputError, UsageError
 

@@ -21,8 +21,8 @@ from ports import lasting_port
 from stepmark.annotation import tables
 from stepmark.annotation.accounts import invite
 from stepmark.annotation.database import Database
-from stepmark.annotation.prepare import prepare
 from stepmark.annotation.project import Project
+from stepmark.annotation.stored import prepare
 from stepmark.annotation.writer import Writer
 from stepmark.errors import UsageError
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepmark.annotation.disputes import aliases, disputes, gap, side_by_side
+from stepmark.annotation.agreement import aliases, disputes, gap, side_by_side
 from stepmark.annotation.items import Item
 from stepmark.annotation.marks import Answer, Decision, Marks, marks_of_first_error, marks_of_ratings
 from stepmark.errors import InputError

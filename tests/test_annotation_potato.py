@@ -10,9 +10,9 @@ import pytest
 
 from stepmark.annotation.exporting import Exporting, export
 from stepmark.annotation.marks import Answer, Change, fold, marks_of_first_error
-from stepmark.annotation.prepare import read_potato
 from stepmark.annotation.project import load_project
 from stepmark.annotation.reading import read_items
+from stepmark.annotation.stored import read_potato
 from stepmark.errors import InputError
 from stepmark.solutions.interchange import Losses, Reading, read_labelled
 from stepmark.solutions.interchange.formats import write_labelled

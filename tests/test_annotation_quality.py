@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from stepmark.annotation.agreement import annotator_quality, project_progress
 from stepmark.annotation.items import Item, Suggestion
 from stepmark.annotation.marks import Answer, marks_of_first_error, marks_of_ratings
-from stepmark.annotation.quality import annotator_quality, project_progress
 from stepmark.records import Solution
 
 

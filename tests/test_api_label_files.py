@@ -121,7 +121,3 @@ def test_consensus_takes_records_and_keeps_every_judgement():
         "judge:m",
         "consensus:first-error-agrees",
     }
-    (trusted,) = consensus(
-        [[labelled("a", "mine", 2)], OTHERS[1:]], rule="priority", source_kinds={"mine": "human"}
-    )
-    assert trusted.meta["first_error"] == 2

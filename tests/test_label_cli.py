@@ -392,21 +392,3 @@ def test_a_solution_without_a_reference_answer_is_refused_with_its_line(
     err = capsys.readouterr().err
     assert "left out 1 rows" in err and f"  {place}" in err
     assert len(list(read_labelled(out))) == 2
-
-
-def test_a_tree_s_budget_in_tokens(tmp_path, capsys):
-    file, _ = several(tmp_path)
-    words = ["--policy", ARITHMETIC, "--verifier", "number", "--max-tokens-a-problem"]
-    spent = {}
-    for tokens in (1, 2000, 10**9):
-        out = tmp_path / f"{tokens}.jsonl"
-        assert run("tree", file, *words, tokens, "--searches", "8", "--out", out) == 0
-        given = [row for row in read_labelled(out) if "first_error" in row.meta]
-        spent[tokens] = [row.meta["cost"]["tokens"] for row in given if "cost_at" not in row.meta]
-        if tokens == 1:  # the problem itself is always rolled out
-            assert all(row.meta["abstained"] for row in given)
-            assert all(row.meta["cost"]["probes"] == 1 for row in given if "cost_at" not in row.meta)
-    few, some, many = (sum(each) for each in spent.values())
-    assert few < some < many
-    # No search starts past the budget, and none of these costs another 2000 tokens.
-    assert all(each < 4000 for each in spent[2000])

@@ -94,12 +94,11 @@ def annotate(
 
     import uvicorn
 
+    from stepmark.annotation.app import build_app, secured
     from stepmark.annotation.database import Database
     from stepmark.annotation.live import Live
-    from stepmark.annotation.prepare import first_code, prepare
     from stepmark.annotation.security import is_loopback
-    from stepmark.annotation.server import build_app, secured
-    from stepmark.annotation.stored import store_setting
+    from stepmark.annotation.stored import first_code, prepare, store_setting
 
     with Database(where) as opened, opened.lock(), ExitStack() as stack:
         listening = stack.enter_context(_listen(host, port))
@@ -363,7 +362,7 @@ def _suggester(
         return None
 
     def suggester(items: Sequence[Item]) -> Sequence[Item]:
-        from stepmark.annotation.suggesting import suggest
+        from stepmark.annotation.reading import suggest
 
         suggested = suggest(items, source, threshold=threshold)
         if suggested.without:

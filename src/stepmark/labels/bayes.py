@@ -290,8 +290,6 @@ class BayesianSearch:
     """Rollouts a round, 1 to 8. Fewer spend fewer tokens, more need fewer rounds."""
     max_rollouts: Annotated[int, Field(ge=1)] = 64
     """End of the budget; never exceeded."""
-    max_tokens_a_solution: Annotated[int, Field(ge=1)] | None = None
-    """End of the budget in written tokens: no round starts at or past it, so the last round may pass it."""
     least_bits: Annotated[float, Field(ge=0)] = 0.0
     """Give up when the best rollout promises fewer bits for each solution's length that it writes; 0 never, 0.1 soon."""
     at_budget: Literal["abstain", "guess"] = "abstain"
@@ -320,7 +318,7 @@ class BayesianSearch:
 
         Raises:
             InputError: no reference answer, no steps, or the policy cannot read a prefix.
-            UsageError: `root` is no count, or `max_tokens_a_solution` is set and the policy does not count tokens.
+            UsageError: `root` is no count.
         """
         steps = count_steps(solution)
         if root is not None and not 0 <= root[0] <= root[1]:
@@ -347,8 +345,7 @@ class BayesianSearch:
         plan = [0] * self.root
         while plan or posterior.places.max() < self.confidence:
             left = self.max_rollouts - cost.rollouts
-            spent = left <= 0 or self._tokens_spent(cost)
-            if spent or not (plan or self._promising(posterior, costs)):
+            if left <= 0 or not (plan or self._promising(posterior, costs)):
                 if self.at_budget == "guess":
                     break
                 return conclude(None, abstained=True, sure=float(posterior.places.max()))
@@ -377,15 +374,6 @@ class BayesianSearch:
         if not self.least_bits:
             return True
         return bool((information(posterior.places, posterior.chances) / costs).max() >= self.least_bits)
-
-    def _tokens_spent(self, cost: Cost) -> bool:
-        if self.max_tokens_a_solution is None:
-            return False
-        if cost.tokens is None:
-            raise UsageError(
-                "`max_tokens_a_solution` needs a policy that counts its tokens; set `max_rollouts` instead"
-            )
-        return cost.tokens >= self.max_tokens_a_solution
 
     def _conclude(
         self,

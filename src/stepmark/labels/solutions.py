@@ -19,12 +19,12 @@ from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling, toke
 from stepmark.labels.methods import (
     asks_policy,
     asks_verifier,
+    label_groups,
     load_labeller,
     named_after,
     needs_policy,
     texts_of,
 )
-from stepmark.labels.run import label_groups
 from stepmark.labels.tree import RolloutTree
 from stepmark.models.policies import PolicyLike
 from stepmark.models.replies import open_replies
@@ -200,8 +200,7 @@ def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterato
         else:
             problem, cut = row.solution.problem, row.solution.split
             # Rollouts are cut as the solutions were, so that a tree cannot hold solutions that were cut in several ways.
-            way = labeller.split_rollouts or cut or "line"
-            groups.setdefault((problem.text, problem.answer, way), []).append(row)
+            groups.setdefault((problem.text, problem.answer, cut or "line"), []).append(row)
     yield from groups.values()
 
 

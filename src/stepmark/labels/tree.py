@@ -14,7 +14,7 @@ searches that started there. Its pool holds the wrong rollouts of all states wit
    prefix in between that is not yet a state is rolled out k times and becomes one.
 3. *Maintain*: N(s) grows by one, and the wrong rollouts of the new states join the pool.
 
-It ends after `searches` of them, when `max_tokens_a_problem` are written, or when the pool is empty.
+It ends after `searches` of them, or when the pool is empty.
 
     >>> round(priority(mc=0.5, length=250, visits=1, total=4, settings=RolloutTree()), 4)
     0.7958
@@ -31,7 +31,7 @@ Deviations from the paper:
   abstains.
 * A rollout without a verdict is in no count and never in the pool. A state of which too little is known gets k more rollouts,
   `retries` times at most; then the search that asked for it abstains.
-* len(r) is the rollout's own tokens, without the state's; `length="words"` counts words, for policies that do not tell tokens.
+* len(r) is the rollout's own tokens, without the state's; words, where the policy does not report tokens.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import sqrt
-from typing import Annotated, Literal, final
+from typing import Annotated, final
 
 from pydantic import Field
 
 from stepmark.batching import Method
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError
 from stepmark.labels.labelling import Cost, Labelling, Probe
 from stepmark.labels.rollout import RolloutLabeller, count_steps, first_bad_prefix, labelled, own_answer
 from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, Verdict
 from stepmark.settings import settings
-from stepmark.solutions.segmentation import check_way, split
+from stepmark.solutions.segmentation import split
 
 
 @final
@@ -62,30 +62,14 @@ class RolloutTree(RolloutLabeller):
     """Who judged, in the output; "rollout-tree:MODEL" says with which policy."""
     searches: Annotated[int, Field(ge=1)] = 100
     """Searches for a first error, a problem: of the given solutions, then of rollouts."""
-    max_tokens_a_problem: Annotated[int, Field(ge=1)] | None = None
-    """End of a tree's budget in written tokens: no search starts at or past it, so the last one may pass it."""
     omega_alpha: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Of the selection, the paper's alpha: how much a state's failures cost it."""
     omega_beta: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Of the selection, the paper's beta: how much a rollout's length costs it."""
     length_scale: Annotated[float, Field(gt=0)] = 500.0
-    """Of the selection: the paper's L, in the unit of `length`."""
+    """Of the selection: the paper's L, in tokens."""
     c_puct: Annotated[float, Field(ge=0)] = 0.125
     """Of the selection: how much states that were seldom searched from are preferred."""
-    length: Literal["tokens", "words"] = "tokens"
-    """What a rollout's length is counted in; words, for policies that do not tell tokens, are what white space parts."""
-    split_rollouts: str | None = None
-    """How rollouts are cut into steps (`stepmark split`). Default: as the solutions were, by line if their steps were given."""
-
-    def __post_init__(self) -> None:
-        # By name: with slots, super() does not find the class.
-        RolloutLabeller.__post_init__(self)
-        if self.split_rollouts is not None:
-            check_way(self.split_rollouts)
-            if self.split_rollouts in ("agent", "marker"):
-                raise UsageError(
-                    f"`split_rollouts` {self.split_rollouts}: rollouts cannot be cut this way; name another"
-                )
 
     def label(self, solution: Solution) -> Method[Labelling]:
         """Grow a tree that starts with one solution; `others` are the rollouts that were searched.
@@ -96,7 +80,6 @@ class RolloutTree(RolloutLabeller):
 
         Raises:
             InputError: no reference answer, or no steps.
-            UsageError: lengths in tokens, and the policy does not tell them.
         """
         grown = yield from self.grow(solution.problem, (solution,))
         return self._labelling(grown.given[0], grown)
@@ -146,7 +129,6 @@ class RolloutTree(RolloutLabeller):
 
         Raises:
             InputError: no reference answer, a solution without steps or of another problem, or one that cannot be read.
-            UsageError: lengths or a budget in tokens, and the policy does not tell them.
         """
         for solution in given:
             count_steps(solution)
@@ -251,7 +233,7 @@ class _Tree:
     def __init__(self, settings: RolloutTree, problem: Problem, given: Sequence[Solution]) -> None:
         self._settings = settings
         self._problem = problem
-        self._way = way_of(settings.split_rollouts, given)
+        self._way = way_of(given)
         self._id = given[0].id if given and given[0].id else problem.id
         self._states: dict[str, State] = {}
         self._pool: list[Candidate] = []
@@ -265,18 +247,8 @@ class _Tree:
 
     @property
     def spent(self) -> bool:
-        """Whether no more search may start.
-
-        Raises:
-            UsageError: a budget in tokens, and the policy does not tell them.
-        """
-        most = self._settings.max_tokens_a_problem
-        if most is not None and self.cost.tokens is None:
-            raise UsageError(
-                "`max_tokens_a_problem` needs a policy that counts its tokens; set `searches` instead"
-            )
-        tokens = self.cost.tokens or 0
-        return self.searched >= self._settings.searches or (most is not None and tokens >= most)
+        """Whether no more search may start."""
+        return self.searched >= self._settings.searches
 
     def state(self, steps: tuple[Step, ...]) -> Method[State]:
         """The state of a prefix, rolled out if it is new; its wrong rollouts then join the pool."""
@@ -376,14 +348,9 @@ class _Tree:
             name = f"{self._id}/rollout-{len(self._texts)}" if self._id else None
             solution = Solution(problem=self._problem, steps=steps, id=name, split=way)
             path = Path(solution=solution, texts=prefixes(steps), own=verdict)
-            self._pool.append(Candidate(state=state, path=path, length=self._length(text, count)))
-
-    def _length(self, text: str, tokens: int | None) -> int:
-        if self._settings.length == "words":
-            return len(text.split())
-        if tokens is None:
-            raise UsageError("the policy does not report how many tokens it wrote; set `length` to words")
-        return tokens
+            self._pool.append(
+                Candidate(state=state, path=path, length=len(text.split()) if count is None else count)
+            )
 
 
 def prefixes(steps: Sequence[Step]) -> tuple[str, ...]:
@@ -399,18 +366,16 @@ def on_lines(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(replace(step, start=len(text)) for step, text in zip(lines, prefixes(lines), strict=False))
 
 
-def way_of(asked: str | None, given: Sequence[Solution]) -> str:
-    """How rollouts are cut: as asked, else as the given solutions were, "line" where their steps were ready-made.
+def way_of(given: Sequence[Solution]) -> str:
+    """How rollouts are cut: as the given solutions were, "line" where their steps were ready-made.
 
     Raises:
         InputError: they were cut in several ways, or in one that rollouts cannot be cut in.
     """
-    if asked is not None:
-        return asked
     ways = {solution.split or "line" for solution in given} or {"line"}
     if len(ways) > 1 or ways & {"agent", "marker"}:
         raise InputError(
-            f"rollouts cannot be cut as these solutions were ({', '.join(sorted(ways))}); say how with `split_rollouts`",
+            f"rollouts cannot be cut as these solutions were ({', '.join(sorted(ways))}); split all of them in one way, such as line",
             where=given[0].id,
             field="split",
         )
