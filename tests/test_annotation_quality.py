@@ -75,7 +75,6 @@ def test_overrides():
     answers.append(answer("Ann", "b", 2, steps=3))  # nothing was suggested
     found = annotator_quality("Ann", items, answers)
     assert (found.overridden.count, found.overridden.of, found.overridden.value) == (2, 5, 0.4)
-    assert (found.adopted.of, found.adopted.value) == (0, None)
     assert annotator_quality("Ann", items, answers, shown=False).overridden.value is None
 
 
@@ -104,12 +103,3 @@ def test_no_rate_no_eta():
     done = [answer("Ann", name, at=float(n), seconds=3.0) for n, name in enumerate("abc")]
     finished = project_progress(items, done, now=9.0)
     assert (finished.submitted, finished.work_left, finished.eta) == (3, 0, 0)
-
-
-def test_adopted_suggestions():
-    said = tuple(Suggestion(judge="prm", rating=r) for r in (1, -1, 1))
-    before, after = marks_of_ratings((-1, 1, 1)), marks_of_ratings((1, 1, 1))
-    answers = [Answer(item="a", account="Ann", marks=after, first_pass=before)]
-    found = annotator_quality("Ann", [item("a", 3, suggestions=said)], answers)
-    assert (found.adopted.count, found.adopted.of) == (1, 2)
-    assert (found.overridden.count, found.overridden.of) == (1, 3)

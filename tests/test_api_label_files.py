@@ -10,7 +10,6 @@ from stepmark.labels.consensus import consensus
 from stepmark.labels.labelling import judged_until
 from stepmark.labels.variants import exact
 from stepmark.records import LabelledSolution, Solution
-from stepmark.solutions.interchange import to_row
 
 PENS = {
     "id": "pens",
@@ -94,23 +93,6 @@ def labelled(name, judge, place):
 
 MINE = [labelled("a", "bayes", 1), labelled("b", "bayes", 0)]
 OTHERS = [labelled("b", "judge:m", 2), labelled("a", "judge:m", 1)]
-
-
-def test_consensus_writes_what_the_command_writes(tmp_path, capsys):
-    files = [
-        written(tmp_path, name, map(to_row, rows))
-        for name, rows in (("mine.jsonl", MINE), ("others.jsonl", OTHERS))
-    ]
-    a, b = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    assert main(["label", "consensus", *map(str, files), "--out", str(a)]) == 0
-    results = consensus(files, out=b)
-    same_files(a, b)
-    assert (
-        a.with_name("a.jsonl.dropped.jsonl").read_bytes() == b.with_name("b.jsonl.dropped.jsonl").read_bytes()
-    )
-    assert [row.solution.id for row in results] == ["a"]
-    assert results.refused == ("b: different first errors: bayes step 1, judge:m step 3",)
-    assert results.summary.splitlines()[:2] == capsys.readouterr().err.splitlines()[:2]
 
 
 def test_consensus_takes_records_and_keeps_every_judgement():

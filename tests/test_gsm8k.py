@@ -6,7 +6,7 @@ import json
 import pytest
 
 from stepmark.errors import InputError
-from stepmark.problems.gsm8k import read_gsm8k
+from stepmark.problems.sources import read_gsm8k
 
 GOOD = {"question": "How many pens?", "answer": "2*3 = <<2*3=6>>6 pens.\nSo 6.\n#### 6"}
 
@@ -73,8 +73,3 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path, bad, field, message):
     assert caught.value.where == f"{path}:3"
     assert caught.value.field == field
     assert str(caught.value).startswith(f"{path}:3")
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
-        next(read_gsm8k(tmp_path / "none.jsonl"))

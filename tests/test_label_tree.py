@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rollout_worlds import PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution
 from stepmark.batching import Written, run
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError
 from stepmark.labels.labelling import Labelling
 from stepmark.labels.methods import label
 from stepmark.labels.tree import Grown, RolloutTree, cut_branch, on_lines, prefixes, priority, way_of
@@ -369,25 +369,6 @@ def test_no_branch_loses_a_character(before, text, way, kept):
     whole = "".join(step.raw for step in begun) + text
     assert prefixes(steps)[-1] == whole
     assert all(whole[step.start : step.start + len(step.text)] == step.text for step in steps)  # type: ignore[operator]
-
-
-# ---------------------------------------------------------------- settings
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"k": 0}, "k=0: expected 1 or more"),
-        ({"searches": 0}, "searches=0: expected 1 or more"),
-        ({"omega_alpha": 0.0}, r"omega_alpha=0.0: expected a number in \(0, 1\]"),
-        ({"omega_beta": 1.5}, r"omega_beta=1.5: expected a number in \(0, 1\]"),
-        ({"length_scale": 0.0}, "length_scale=0.0: expected more than 0"),
-        ({"c_puct": -1.0}, "c_puct=-1.0: expected 0 or more"),
-    ],
-)
-def test_settings_out_of_range(wrong, message):
-    with pytest.raises(UsageError, match=message):
-        RolloutTree(**wrong)
 
 
 def test_how_rollouts_are_cut():

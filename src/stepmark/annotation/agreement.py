@@ -355,8 +355,6 @@ class AnnotatorQuality:
     """With the page in view: the median over submitted items of an item's seconds over its steps; None of nothing."""
     overridden: Share
     """Of the steps with a suggested rating that the annotator rated, those rated otherwise in the end."""
-    adopted: Share
-    """Of the steps whose first rating, before suggestions were shown, was not the suggested one, those that were changed to it."""
     unsure: Interval
     """Share of submitted items with an unsure flag; Wilson's interval."""
 
@@ -483,16 +481,11 @@ def annotator_quality(
     to_screen = sum(item.role == "screening" for item in items)
     right = screening.exact.value
     timed = [answer for answer in mine if answer.seconds > 0]
-    rated = [
-        (first, final, suggestion.rating)
+    overridden = [
+        rating != suggestion.rating
         for answer in (mine if shown else [])
-        for first, final, suggestion in zip(
-            answer.first_pass.ratings if answer.first_pass else [None] * answer.marks.steps,
-            answer.marks.ratings,
-            by_id[answer.item].suggestions or [None] * answer.marks.steps,
-            strict=True,
-        )
-        if suggestion is not None and suggestion.rating is not None
+        for rating, suggestion in zip(answer.marks.ratings, by_id[answer.item].suggestions, strict=False)
+        if suggestion is not None and suggestion.rating is not None and rating is not None
     ]
     return AnnotatorQuality(
         account=account,
@@ -500,10 +493,7 @@ def annotator_quality(
         screening=screening,
         passed=None if right is None or screening.items < to_screen else right >= pass_mark,
         seconds_a_step=median(answer.seconds / answer.marks.steps for answer in timed) if timed else None,
-        overridden=_share([final != suggested for _, final, suggested in rated if final is not None]),
-        adopted=_share(
-            [final == suggested for first, final, suggested in rated if first not in (None, suggested)]
-        ),
+        overridden=_share(overridden),
         unsure=wilson(sum(bool(answer.marks.unsure) for answer in mine), len(mine)),
     )
 

@@ -11,7 +11,7 @@ Which rows there are (`view`):
 ============  ==========================================================================================================
 
 What is not there: answers that do not count (not submitted; with `require_verification`, a suggestion that nobody verified), gold items and the screening
-set, unless `control` asks for them. A step that nobody judged, after the first error say, has no judgement. What a format cannot hold is
+set. A step that nobody judged, after the first error say, has no judgement. What a format cannot hold is
 counted.
 
 How a thing is carried:
@@ -70,12 +70,8 @@ class Exporting:
     """The rule of agreement in the view `decided`; None: `first-error-agrees` in mode first_error, `intersection` in per_step."""
     neutral: Literal["positive", "negative", "drop"] | None = None
     """What a neutral rating becomes where a format has only right and wrong."""
-    drop_unsure: bool = False
-    """A step that its annotator is unsure of has no judgement; an item that they are unsure of has none at all."""
     unfinished: bool = False
     """Answers that do not count are exported too."""
-    control: bool = False
-    """Gold items and the screening set are exported too."""
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -126,7 +122,7 @@ def _rows(
         decided[decision.item] = decision
     for item in known.values():
         given = sorted(by_item.get(item.id, ()), key=lambda answer: answer.account)
-        if item.role != "work" and not settings.control:
+        if item.role != "work":
             losses.lose(f"answers to {item.role} items are left out", item.id, len(given))
             continue
         counted = [one for one in given if settings.unfinished or counts(item, one.marks, project.help)]
@@ -223,9 +219,6 @@ class _RowMaker:
     def _judgement(self, voice: Answer | Decision, step: int) -> Iterator[Judgement]:
         rating = voice.marks.ratings[step]
         if rating is None:
-            return
-        if self.settings.drop_unsure and not voice.marks.unsure.isdisjoint((None, step)):
-            self.losses.lose("a rating that its annotator was unsure of is left out", self.item.id, 1)
             return
         note = self._note(voice, step)
         yield Judgement(kind="correctness", judge=f"human:{voice.account}", rating=rating, note=note)

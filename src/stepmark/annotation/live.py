@@ -27,6 +27,7 @@ from stepmark.annotation import tables
 from stepmark.annotation.accounts import Account, Accounts, audit
 from stepmark.annotation.agreement import disputes
 from stepmark.annotation.assigning import Assigning, Assignment
+from stepmark.annotation.database import Writer
 from stepmark.annotation.items import Item, view
 from stepmark.annotation.labelling import Labelling
 from stepmark.annotation.marks import agrees
@@ -39,7 +40,6 @@ from stepmark.annotation.stored import (
     store_items,
     titles_of,
 )
-from stepmark.annotation.writer import Writer
 from stepmark.metrics.aggregate import aggregate
 
 if TYPE_CHECKING:

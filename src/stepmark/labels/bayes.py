@@ -273,10 +273,6 @@ def _plogp(p: Floats) -> Floats:
     return safe * np.log2(safe)
 
 
-Root = tuple[int, int]
-"""(successes, trials) of whole solutions of a problem."""
-
-
 @final
 @settings
 class BayesianSearch:
@@ -309,20 +305,16 @@ class BayesianSearch:
                 f"`root` {self.root}: expected at most `max_rollouts`, which is {self.max_rollouts}"
             )
 
-    def label(self, solution: Solution, *, root: Root | None = None) -> Method[Labelling]:
+    def label(self, solution: Solution) -> Method[Labelling]:
         """Find the first error; a solution that ends in the right answer is not searched: its `first_error` is None, and it is no abstention.
 
-        `root` is (successes, trials) of whole solutions that the same policy wrote for this problem, where known: evidence about its rate
-        before any error. `confidence` is the posterior probability of the likeliest place; that of a step called right is the
-        probability that the first error comes later.
+        `confidence` is the posterior probability of the likeliest place; that of a step called right is the probability that the first error
+        comes later.
 
         Raises:
             InputError: no reference answer, no steps, or the policy cannot read a prefix.
-            UsageError: `root` is no count.
         """
         steps = count_steps(solution)
-        if root is not None and not 0 <= root[0] <= root[1]:
-            raise UsageError(f"root must be (successes, trials), found {root!r}")
         verdict: Verdict = yield own_answer(solution)
         probes: dict[int, Probe] = {}
         cost = Cost()
@@ -336,8 +328,6 @@ class BayesianSearch:
             return conclude(None)
         places = self._places(steps, readable=verdict.correct is not None)
         posterior = Posterior(steps, self.prior, places)
-        if root is not None:
-            posterior.update(0, root[0], root[1] - root[0])
         costs = expected_costs(solution)
         if places[-1] == 0:
             # Nothing can be learnt where all places agree that the prefix is broken.

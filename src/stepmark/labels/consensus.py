@@ -49,15 +49,7 @@ from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.settings import checked, settings
 from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
-from stepmark.store import (
-    Results,
-    Source,
-    check_outputs,
-    is_stream,
-    open_rows,
-    run_input,
-    write_beside,
-)
+from stepmark.store import Results, Source, check_outputs, is_stream, open_rows, run_input, write_beside
 
 Rule = Literal["first-error-agrees", "first-error-majority", "intersection", "majority", "priority"]
 SourceKind = Literal["human", "formal", "judge", "rollout"]

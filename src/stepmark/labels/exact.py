@@ -36,7 +36,7 @@ from functools import lru_cache, partial
 from typing import Literal, get_args
 
 from stepmark.errors import UsageError
-from stepmark.problems.gsm8k import Worked
+from stepmark.problems.sources import Worked
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
 from stepmark.solutions.checks.equations import calculations
 

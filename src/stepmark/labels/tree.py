@@ -118,10 +118,7 @@ class RolloutTree(RolloutLabeller):
         )
 
     def grow(
-        self,
-        problem: Problem,
-        given: Sequence[Solution] = (),
-        refused: dict[int, InputError] | None = None,
+        self, problem: Problem, given: Sequence[Solution] = (), refused: dict[int, InputError] | None = None
     ) -> Method[Grown]:
         """Grow the tree of one problem, with the solutions of it that are searched first.
 

@@ -23,7 +23,7 @@ from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.labels.exact import FORMULA, KINDS, NUMBER, Kind, as_written, compute, with_errors
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.extraction import find_answer
-from stepmark.problems.gsm8k import Worked, worked_row
+from stepmark.problems.sources import Worked, worked_row
 from stepmark.records import LabelledSolution, Refusal, Solution
 from stepmark.settings import checked, settings
 from stepmark.solutions.checks.equations import calculations

@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -292,9 +293,8 @@ class Solver:
 
     def faithful(self, state: State) -> _Move:
         """What is due, done rightly on what is stated."""
-        return (
-            self._answer(state, state.running) if state.place == self.end else self.line(state, state.place)
-        )
+        at_end = state.place == self.end
+        return self._answer(state, state.running) if at_end else self.line(state, state.place)
 
     @staticmethod
     def _answer(state: State, answer: Number) -> _Move:
@@ -363,18 +363,12 @@ class Solver:
         def misses(result: Number | None) -> bool:
             return result is not None and self._misses(state, due, result)
 
+        signs = [other for other in "+-*" if other != sign and misses(calculate(left, other, right))]
+        operands = [n for n in numbers if n != right and misses(calculate(left, sign, n))]
         moves: dict[str, list[_Move]] = {
             "slip": [self.line(state, place, result=due + off) for off in offs if misses(due + off)],
-            "operation": [
-                self.line(state, place, sign=other)
-                for other in "+-*"
-                if other != sign and misses(calculate(left, other, right))
-            ],
-            "operand": [
-                self.line(state, place, right=number)
-                for number in numbers
-                if number != right and misses(calculate(left, sign, number))
-            ],
+            "operation": [self.line(state, place, sign=other) for other in signs],
+            "operand": [self.line(state, place, right=number) for number in operands],
         }
         if not self.wrong(state):
             if self.is_plain(place):
@@ -499,7 +493,7 @@ def next_steps(
 ) -> dict[str, float]:
     """Every line that the solver may write after these steps, with its probability; empty after the answer."""
     solver = solver_of(problem, settings)
-    lines: dict[str, float] = {}
+    lines: defaultdict[str, float] = defaultdict(float)
     for step in solver.next_steps(solver.after(steps)):
-        lines[step.text] = lines.get(step.text, 0.0) + step.probability
-    return lines
+        lines[step.text] += step.probability
+    return dict(lines)

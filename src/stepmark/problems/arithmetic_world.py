@@ -83,16 +83,14 @@ class ArithmeticPolicy:
         """Solutions, from where each request stands; an `InputError` where the prompt holds no problem of this world."""
         replies: list[list[Written] | InputError] = []
         for index, request in enumerate(requests):
-            reply: list[Written] | InputError
             try:
-                reply = self._samples(request)
+                samples = self._samples(request)
+                self.tokens_written += sum(written.tokens or 0 for written in samples)
+                replies.append(samples)
             except InputError as error:
-                reply = error
-            else:
-                self.tokens_written += sum(written.tokens or 0 for written in reply)
-            replies.append(reply)
+                replies.append(error)
             if ready is not None:
-                ready(index, reply)
+                ready(index, replies[-1])
         return replies
 
     def choose(
@@ -174,11 +172,7 @@ class KnownSolution:
 
 
 def wrong_solutions(
-    count: int,
-    *,
-    seed: int = 0,
-    steps: tuple[int, int] = (4, 16),
-    settings: SolverSettings = DEFAULT,
+    count: int, *, seed: int = 0, steps: tuple[int, int] = (4, 16), settings: SolverSettings = DEFAULT
 ) -> Iterator[KnownSolution]:
     """Solutions with a wrong answer, as the solver writes them: one of each problem that it fails.
 
@@ -262,15 +256,11 @@ class ArithmeticWorld:
 
     def policy(self) -> ArithmeticPolicy:
         """A policy that solves the problems step by step, and errs at the world's rate; it needs no model."""
-        return ArithmeticPolicy(_settings(self.error_rate))
+        return ArithmeticPolicy(SolverSettings(error_rate=self.error_rate))
 
     def prm(self) -> ScriptedPRM:
         """A PRM that is never wrong: the score of a step is the exact probability that the policy gets from there to the right answer."""
         return ScriptedPRM(self._value, name="truth", default_aggregate="last")
 
     def _value(self, problem: str, steps: Sequence[str]) -> float:
-        return true_value(read_arithmetic(problem), steps, _settings(self.error_rate))
-
-
-def _settings(error_rate: float) -> SolverSettings:
-    return SolverSettings(error_rate=error_rate)
+        return true_value(read_arithmetic(problem), steps, SolverSettings(error_rate=self.error_rate))
