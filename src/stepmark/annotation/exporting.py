@@ -288,8 +288,8 @@ class _RowMaker:
         source = self.item.meta.get("prm800k")
         facts = {key: source[key] for key in IN_META if key in source} if isinstance(source, dict) else {}
         facts |= {
-            "is_quality_control_question": self.item.role == "gold",
-            "is_initial_screening_question": self.item.role == "screening",
+            "is_quality_control_question": False,
+            "is_initial_screening_question": False,
             "flagged": sorted({step for one in voices for step in one.marks.unsure if step is not None}),
         }
         if len(voices) == 1:

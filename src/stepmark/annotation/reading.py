@@ -123,7 +123,7 @@ def _format(first: Row, project: Project) -> str:
             raise
     if format == "potato":
         raise InputError(
-            "these are Potato's labels, which hold no text: name the data file that was shown under items, and this one under resume",
+            "these are Potato's labels, which hold no text: name the data file that was shown; `stepmark.convert` reads the labels",
             where=first.file,
         )
     return format

@@ -68,22 +68,40 @@ _STEP_TASK = (
 _OBSERVED = "What the world answered after a paragraph stands between observation tags; it is no part of the solution. "
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Votes:
     """What the replies to one question came to."""
 
-    counts: Mapping[int, int]
-    """Votes for each thing that was named."""
-    unread: int
-    """Replies that named nothing, over all attempts."""
-    cost: Cost
-    texts: tuple[str, ...]
-    """The replies that are votes, in their order."""
+    votes: list[tuple[int, str]]
+    """What each vote names, and the reply that it was read from, in their order."""
+    replies: list[Written]
+    """Over all attempts."""
+
+    @property
+    def counts(self) -> Counter[int]:
+        """Votes for each thing that was named."""
+        return Counter(vote for vote, _ in self.votes)
 
     @property
     def cast(self) -> int:
         """Votes in all."""
-        return sum(self.counts.values())
+        return len(self.votes)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The replies that are votes."""
+        return tuple(text for _, text in self.votes)
+
+    @property
+    def unread(self) -> int:
+        """Replies that named nothing."""
+        return len(self.replies) - len(self.votes)
+
+    @property
+    def cost(self) -> Cost:
+        """Of all replies."""
+        tokens = token_sum([reply.tokens for reply in self.replies])
+        return Cost(rollouts=len(self.replies), tokens=tokens, probes=1, unparsed=self.unread)
 
 
 @final
@@ -236,30 +254,29 @@ class Judge:
         self, prompts: list[tuple[Message, ...]], read: Callable[[str], int | None]
     ) -> Generator[Request | tuple[Request, ...], Any, list[Votes]]:
         """Ask all questions, and ask again for the replies that are no vote."""
-        votes: list[list[tuple[int, str]]] = [[] for _ in prompts]
-        replies: list[list[Written]] = [[] for _ in prompts]
+        polls = [Votes(votes=[], replies=[]) for _ in prompts]
         for _ in range(1 + (self.retries if self.temperature > 0 else 0)):
-            short = [i for i, cast in enumerate(votes) if len(cast) < self.votes]
+            short = [i for i, poll in enumerate(polls) if poll.cast < self.votes]
             if not short:
                 break
             written: tuple[tuple[Written, ...], ...] = yield tuple(
                 Write(
                     prompt=prompts[i],
-                    n=self.votes - len(votes[i]),
+                    n=self.votes - polls[i].cast,
                     temperature=self.temperature,
                     top_p=self.top_p,
                     max_tokens=self.max_tokens,
                     seed=self.seed,
                     # By number: equal questions get equal votes.
-                    first=len(replies[i]),
+                    first=len(polls[i].replies),
                 )
                 for i in short
             )
             for i, batch in zip(short, written, strict=True):
-                replies[i].extend(batch)
+                polls[i].replies.extend(batch)
                 named = [(None if one.finish == "length" else read(one.text), one.text) for one in batch]
-                votes[i].extend((vote, text) for vote, text in named if vote is not None)
-        return [_counted(cast, written_for) for cast, written_for in zip(votes, replies, strict=True)]
+                polls[i].votes.extend((vote, text) for vote, text in named if vote is not None)
+        return polls
 
 
 def place_named(reply: str, *, steps: int) -> int | None:
@@ -285,21 +302,6 @@ def _boxed(reply: str) -> str:
     if found is None or found.way != "boxed":
         return ""
     return _WRAPPED.sub(r"\1", found.text).replace("\\_", "_").strip(" $.<>")
-
-
-def _counted(votes: list[tuple[int, str]], replies: list[Written]) -> Votes:
-    unread = len(replies) - len(votes)
-    return Votes(
-        counts=dict(Counter(vote for vote, _ in votes)),
-        unread=unread,
-        cost=Cost(
-            rollouts=len(replies),
-            tokens=token_sum([one.tokens for one in replies]),
-            probes=1,
-            unparsed=unread,
-        ),
-        texts=tuple(text for _, text in votes),
-    )
 
 
 def _place_note(found: Votes, open_because: str | None) -> str:

@@ -48,7 +48,7 @@ from stepmark.batching import Method
 from stepmark.errors import InputError
 from stepmark.labels.labelling import Cost, Labelling, Probe
 from stepmark.labels.rollout import RolloutLabeller, count_steps, first_bad_prefix, labelled, own_answer
-from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, Verdict
+from stepmark.records import Problem, Refusal, Solution, Step, Verdict
 from stepmark.settings import settings
 from stepmark.solutions.segmentation import split
 
@@ -82,7 +82,7 @@ class RolloutTree(RolloutLabeller):
             InputError: no reference answer, or no steps.
         """
         grown = yield from self.grow(solution.problem, (solution,))
-        return self._labelling(grown.given[0], grown)
+        return grown.whole(grown.given[0])
 
     def label_together(self, solutions: Sequence[Solution]) -> Method[tuple[Labelling | Refusal, ...]]:
         """Grow the one tree of several solutions of one problem; one result a solution, a `Refusal` for one that the policy cannot read.
@@ -96,25 +96,10 @@ class RolloutTree(RolloutLabeller):
         grown = yield from self.grow(solutions[0].problem, solutions, refused)
         if len(refused) == len(solutions):
             raise refused[0]
-        searched = iter(grown.given)
-        results: list[Labelling | Refusal] = []
-        tree: Grown | None = grown
-        for number, solution in enumerate(solutions):
-            if number in refused:
-                results.append(Refusal(solution=solution, error=refused[number]))
-            else:
-                results.append(self._labelling(next(searched), tree))
-                tree = None
-        return tuple(results)
-
-    def _labelling(self, own: Searched, grown: Grown | None) -> Labelling:
-        return Labelling(
-            labelled=own.labelled,
-            method=self.name,
-            first_error=own.first_error,
-            abstained=own.abstained,
-            cost=Cost() if grown is None else grown.cost,
-            others=() if grown is None else tuple(one.labelled for one in grown.rollouts),
+        searched = iter((grown.whole(grown.given[0]), *grown.given[1:]))
+        return tuple(
+            Refusal(solution=solution, error=refused[number]) if number in refused else next(searched)
+            for number, solution in enumerate(solutions)
         )
 
     def grow(
@@ -155,24 +140,12 @@ class RolloutTree(RolloutLabeller):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Searched:
-    """A solution in the tree, and what the search for its first error came to."""
-
-    labelled: LabelledSolution
-    """With the evidence of every state on its way, also of those that other searches probed. Solutions that share a
-    beginning repeat its evidence: count it once."""
-    first_error: int | None
-    """0-based; None where there was nothing to search, or it abstained."""
-    abstained: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Grown:
-    """A problem's tree."""
+    """A problem's tree. Solutions that share a beginning repeat its evidence: count it once."""
 
-    given: tuple[Searched, ...]
-    """The solutions that it was given, in their order."""
-    rollouts: tuple[Searched, ...]
+    given: tuple[Labelling, ...]
+    """The solutions that it was given, in their order, each with the evidence of every state on its way; without the cost."""
+    rollouts: tuple[Labelling, ...]
     """The rollouts that were searched, in that order. Every state lies on one of these or of `given`."""
     successes: int
     """Of the problem's own rollouts."""
@@ -180,6 +153,10 @@ class Grown:
     """The problem's own rollouts with a verdict."""
     cost: Cost
     """Of the whole tree."""
+
+    def whole(self, one: Labelling) -> Labelling:
+        """A labelling with the whole tree's cost and the rollouts as its `others`."""
+        return replace(one, cost=self.cost, others=tuple(each.labelled for each in self.rollouts))
 
 
 def priority(*, mc: float, length: float, visits: int, total: int, settings: RolloutTree) -> float:
@@ -311,7 +288,7 @@ class _Tree:
         except InputError:
             chosen.path.abstained = True
 
-    def conclude(self, path: Path) -> Searched:
+    def conclude(self, path: Path) -> Labelling:
         """A path with all evidence that now stands on its way."""
         values: dict[int, Probe | Verdict] = (
             {} if path.own.correct is None else {len(path.texts) - 1: path.own}
@@ -319,8 +296,9 @@ class _Tree:
         for steps, text in enumerate(path.texts):
             if text in self._states:
                 values[steps] = self._states[text].found
-        return Searched(
+        return Labelling(
             labelled=labelled(path.solution, values, self._settings.name, path.first_error),
+            method=self._settings.name,
             first_error=path.first_error,
             abstained=path.abstained,
         )
