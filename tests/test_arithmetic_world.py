@@ -17,15 +17,17 @@ from stepmark.errors import InputError, UsageError
 from stepmark.models.policies import answerers
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic, read_number, write_number
-from stepmark.problems.arithmetic_solver import (
+from stepmark.problems.arithmetic_world import (
+    ArithmeticPolicy,
     Solver,
     SolverSettings,
+    count_tokens,
     next_steps,
     true_labels,
     true_value,
     true_values,
+    wrong_solutions,
 )
-from stepmark.problems.arithmetic_world import ArithmeticPolicy, count_tokens, wrong_solutions
 
 CHAIN = read_arithmetic(
     "Start with 10. In the first step add 5. The number 8 is not used. In the second step multiply by 2. "

@@ -20,8 +20,13 @@ from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
 from stepmark.problems.answers import NumberVerifier
 from stepmark.problems.answers import answerers as verifying
-from stepmark.problems.arithmetic_solver import SolverSettings, true_labels, true_values
-from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
+from stepmark.problems.arithmetic_world import (
+    ArithmeticPolicy,
+    SolverSettings,
+    true_labels,
+    true_values,
+    wrong_solutions,
+)
 from stepmark.records import LabelledSolution, Solution, Step
 from stepmark.solutions.segmentation import split
 

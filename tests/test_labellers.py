@@ -17,8 +17,12 @@ from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
 from stepmark.problems.answers import NumberVerifier
 from stepmark.problems.answers import answerers as verifying
-from stepmark.problems.arithmetic_solver import SolverSettings
-from stepmark.problems.arithmetic_world import ArithmeticPolicy, KnownSolution, wrong_solutions
+from stepmark.problems.arithmetic_world import (
+    ArithmeticPolicy,
+    KnownSolution,
+    SolverSettings,
+    wrong_solutions,
+)
 from stepmark.records import Judgement
 
 

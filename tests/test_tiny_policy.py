@@ -18,7 +18,7 @@ from stepmark.models.policies import answerers, load_policy
 from stepmark.problems.answers import answerers as verdicts
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
-from stepmark.problems.arithmetic_solver import Solver, SolverSettings, true_labels
+from stepmark.problems.arithmetic_world import Solver, SolverSettings, true_labels
 from stepmark.sampling import Sampling, sample
 
 torch = pytest.importorskip("torch")

@@ -12,7 +12,7 @@ from stepmark.cli import main
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.labels.variants import ExactErrors, exact, marked, worked_of
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
-from stepmark.problems.arithmetic_solver import true_labels
+from stepmark.problems.arithmetic_world import true_labels
 from stepmark.records import Problem, Solution
 from stepmark.solutions.interchange import read_labelled
 

@@ -5,20 +5,13 @@ Which rows there are (`view`):
 ============  ==========================================================================================================
 `together`    one row an item, with the judgements of all annotators side by side, each as judge "human:NAME"
 `annotators`  one row for each annotator and item
-`decided`     one row an item: the adjudicator's decision where there is one; else what the annotators agree on (`agreement`, a rule of
-              `labels.consensus`, as judge "consensus:RULE"); where there is one annotator, what that one says. An item without agreement is
-              dropped, and counted
+`decided`     one row an item: the adjudicator's decision; else what the annotators agree on (`agreement`, a rule of
+              `labels.consensus`), or what the only annotator says. An item without agreement is dropped, and counted
 ============  ==========================================================================================================
 
-What is not there: answers that do not count (not submitted; with `require_verification`, a suggestion that nobody verified), gold items and the screening
-set. A step that nobody judged, after the first error say, has no judgement. What a format cannot hold is
-counted.
-
-How a thing is carried:
-
-- an unsure step, a note, a type of error: in the judgement's note, and whole in `meta.annotation` (stepmark); `flagged` (PRM800K);
-- seconds and the time of the last change: `meta.annotation` (stepmark); `total_time` and `timestamp` (PRM800K);
-- the suggestions of an item: `ai_reward`, `confidence`, `source` and `verified` (Potato), where the project shows them.
+Gold items, the screening set and answers that do not count (not submitted, or with suggestions left to verify) are left out. Unsure flags, notes,
+types of errors, seconds and times stand in the judgement's note and in `meta.annotation` (stepmark), in PRM800K's `flagged`, `total_time` and
+`timestamp`, and nowhere else: what a format cannot hold is counted. Potato's format has the suggestions that the project shows.
 """
 
 from __future__ import annotations

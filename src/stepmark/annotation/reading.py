@@ -20,8 +20,6 @@ solution.
 from __future__ import annotations
 
 import gzip
-import hashlib
-import json
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -413,7 +411,7 @@ def from_scores(items: Sequence[Item], path: str | Path, *, threshold: float | N
     """
     # A solution's own id may differ from the item's, which is unique in the project.
     by_id = {item.solution.id: item for item in reversed(items)} | {item.id: item for item in items}
-    by_text: dict[str, list[Item]] = {}
+    by_text: dict[tuple[str, ...], list[Item]] = {}
     for item in items:
         by_text.setdefault(_text_key(item.solution.problem.text, item.solution.texts), []).append(item)
     suggestions: dict[str, Suggestions] = {}
@@ -431,20 +429,20 @@ def from_scores(items: Sequence[Item], path: str | Path, *, threshold: float | N
             heads.setdefault(facts, row.where)
             if len(heads) > 1:
                 (first, place), (other, _) = heads.items()
-                raise InputError(
-                    f"expected scores of one PRM, with one threshold: {place} has {first}, here are {other}",
-                    where=row.where,
+                message = (
+                    f"expected scores of one PRM, with one threshold: {place} has {first}, here are {other}"
                 )
+                raise InputError(message, where=row.where)
             own = _of_row(row, facts, item, threshold)
             if suggestions.setdefault(item.id, own) != own:
-                raise InputError(
-                    f"the item {item.id!r} has other scores at {places[item.id]}: expected one row of it",
-                    where=row.where,
+                message = (
+                    f"the item {item.id!r} has other scores at {places[item.id]}: expected one row of it"
                 )
+                raise InputError(message, where=row.where)
             places.setdefault(item.id, row.where)
     if not suggestions:
         raise InputError(
-            f"none of its {count:,} rows has scores of any of the {len(by_text):,} solutions: neither the ids nor the texts are theirs",
+            f"none of its {count:,} rows has scores of any of the {len(items):,} solutions: neither the ids nor the texts are theirs",
             where=str(path),
         )
     return _suggested(items, suggestions, refused, f"no row in {Path(path).name}")
@@ -459,7 +457,7 @@ def _suggested(
 
 
 def _items_of(
-    row: Row, by_id: Mapping[str | None, Item], by_text: Mapping[str, list[Item]]
+    row: Row, by_id: Mapping[str | None, Item], by_text: Mapping[tuple[str, ...], list[Item]]
 ) -> Sequence[Item]:
     """The items that a row is of: the one with its id, else all with its texts."""
     id_ = row.data.get("id", row.data.get("idx"))
@@ -482,10 +480,9 @@ def _items_of(
     return ()
 
 
-def _text_key(problem: str, steps: Iterable[str]) -> str:
-    """Of the texts without white space at their ends: formats differ in what they keep of it."""
-    texts = [problem.strip(), *(step.strip() for step in steps)]
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+def _text_key(problem: str, steps: Iterable[str]) -> tuple[str, ...]:
+    """The texts without white space at their ends: formats differ in what they keep of it."""
+    return (problem.strip(), *(step.strip() for step in steps))
 
 
 def _check_texts(item: Item, problem: str | None, steps: Sequence[str] | None, where: str) -> None:
@@ -494,14 +491,14 @@ def _check_texts(item: Item, problem: str | None, steps: Sequence[str] | None, w
     if steps is not None and len(steps) != len(own):
         message = f"expected the {len(own)} steps of the item {item.id!r}, found {len(steps)}"
         raise InputError(message, where=where, field="steps")
-    pairs = [("problem", problem, item.solution.problem.text)]
-    pairs += [(f"step {k} (0-based)", theirs, own[k]) for k, theirs in enumerate(steps or ())]
-    for name, theirs, mine in pairs:
-        if theirs is not None and theirs.strip() != mine.strip():
+    pairs = [("problem", "problem", problem, item.solution.problem.text)]
+    pairs += [("steps", f"step {k} (0-based)", text, own[k]) for k, text in enumerate(steps or ())]
+    for field, name, theirs, ours in pairs:
+        if theirs is not None and theirs.strip() != ours.strip():
             raise InputError(
-                f"{name} of the item {item.id!r} is {mine[:60]!r}, here it is {theirs[:60]!r}: these scores are of another solution",
+                f"{name} of the item {item.id!r} is {ours[:60]!r}, here it is {theirs[:60]!r}: these scores are of another solution",
                 where=where,
-                field="problem" if name == "problem" else "steps",
+                field=field,
             )
 
 

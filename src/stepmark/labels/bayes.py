@@ -1,34 +1,26 @@
 """The first error by Bayesian search.
 
-Rollouts from a sound prefix of a solution often reach the right answer, rollouts from a broken one seldom. How often is
-not known, nor where the border lies. So the labeller keeps one joint posterior over the place of the first error and the
-success rates before and after it, lets every rollout at every prefix count towards it, spends the next
-rollouts where they tell most about the place per expected token, and stops when one place is likely enough.
+Rollouts from a sound prefix often reach the right answer, rollouts from a broken one seldom. Neither rate is known. The labeller keeps one joint
+posterior over the place of the first error and both rates, spends the next rollouts where they tell most about the place per expected token,
+and stops when one place is likely enough.
 
-Sources: noisy binary search with a Bayesian posterior: Burnashev and Zigangirov (1974), Ben-Or and Hassidim (FOCS 2008),
-Dereniowski, Lukasiewicz and Uznanski (arXiv 2107.05753); the setting, first errors of model-written solutions by rollout:
-OmegaPRM (arXiv 2406.06592). Deviations, and why:
+Sources: noisy binary search with a Bayesian posterior: Burnashev and Zigangirov (1974), Ben-Or and Hassidim (FOCS 2008), Dereniowski,
+Lukasiewicz and Uznanski (arXiv 2107.05753); first errors of model-written solutions by rollout: OmegaPRM (arXiv 2406.06592). Deviations:
 
-* Those searches know how often a comparison errs, alike on both sides. Here both rates are unknown and unlike, so they
-  are in the posterior; an optimal number of rollouts is not proven.
-* They ask at the posterior's median. With unlike error rates and unlike costs we ask by expected information per expected token, one step
-  ahead, a few rollouts at a time, chosen greedily by what each adds to the information of the batch.
+* Those searches know how often a comparison errs, alike on both sides. Here both rates are in the posterior; no number of rollouts is proven optimal.
+* They ask at the posterior's median. Here a batch is chosen greedily by expected information per expected token, one step ahead.
 * Their answers are independent. Rollouts of one prefix are correlated (`spread`); without this the confidence is too high.
 * OmegaPRM calls a prefix right if any of k rollouts succeeds. Here that is evidence like any other.
-* They always end with an answer. We abstain when the budget ends first; the evidence stays.
+* They always end with an answer. Here the labeller abstains when the budget ends first; the evidence stays.
 
 The model. A solution of M steps has its first wrong step at place e in 0..M-1; e = M stands for no wrong step. A prefix of t steps is
-*sound* when t <= e, else *broken*. Rollouts from it succeed at a rate that depends on which of the two it is:
+*sound* when t <= e, else *broken*. Its rollouts succeed at the rate
 
-* sound: g ** (1 - r * t / M). g is the rate of the bare problem; r is how much of the way to certainty the prefix brings: 0 for
-  none, 1 for a policy that errs at each step alike, whose chance rises as steps are behind it.
-* broken: b * d ** (t - e - 1). b is the rate at which the policy recovers right after the error, and d what is left of it
-  after each further step: 1 for all.
+* sound: g ** (1 - r * t / M). g is the rate of the bare problem; r is how much of the way to certainty the prefix brings, in 0..1.
+* broken: b * d ** (t - e - 1). b is the rate of recovery right after the error, d what is left of it after each further step.
 
-g, r, b and d are unknown and are averaged over: the posterior is kept on a grid of (e, g, r, b, d). A real prefix strays from such a
-curve, so its own rate is Beta-distributed around it with `spread` pseudo-rollouts (infinite: no straying); the rollouts of one
-prefix are then a Polya urn, whose next draw succeeds with probability (spread * rate + successes) / (spread + trials). That keeps ten failures at
-one prefix from counting as ten independent witnesses.
+The posterior is kept on a grid of (e, g, r, b, d). A prefix's own rate is Beta-distributed around the curve with `spread` pseudo-rollouts, so its
+rollouts are a Polya urn whose next draw succeeds with probability (spread * rate + successes) / (spread + trials).
 """
 
 from __future__ import annotations

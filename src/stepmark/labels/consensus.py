@@ -1,33 +1,24 @@
 """Consensus: what several sources of labels agree on, as a view that changes none of them.
 
-Judgements of several sources stand side by side in a `LabelledSolution`. A rule reads them and says, for each solution, whether
-it is kept and with which rating a step, and if it is dropped, why. Nothing is taken away: `View.labelled` is the solution as it
-was given, and another rule reads the same file another way.
-
-The rules:
+A rule reads the judgements of one solution and gives a rating a step, or drops the solution and says why:
 
 ======================  =================================================================================================
-`first-error-agrees`    every source must know the place of the first error, and all must name the same one (or none).
-                        The filter of Zhang et al. 2025, "The Lessons of Developing Process Reward Models in Mathematical
-                        Reasoning" (arXiv:2501.07301, section 3): Monte-Carlo estimates and a judge, about 60 % dropped
-`first-error-majority`  more than half of the sources must name the same place of the first error (or none); a source that does not
-                        know it is a vote for no place. The steps are rated as those say that name it
-`intersection`          a step has the rating that all sources give it; where one of them is silent it has none
-`majority`              a step has the rating that more than half of the sources that rated it give
-`priority`              a step has the rating of the most trusted source that rated it: people, then formal checks, then
-                        judges, then rollouts, then sources of unknown kind
+`first-error-agrees`    every source knows the place of the first error, and all name the same one (or none). The filter of
+                        Zhang et al. 2025, "The Lessons of Developing Process Reward Models in Mathematical Reasoning"
+                        (arXiv:2501.07301, section 3): Monte-Carlo estimates and a judge, about 60 % dropped
+`first-error-majority`  more than half of the sources name the same place (or none); a source that does not know it is a vote for
+                        no place. The steps are rated as those sources do
+`intersection`          the rating that all sources give; none where one of them is silent
+`majority`              the rating that more than half of the sources that rated the step give
+`priority`              the rating of the most trusted source that rated the step: people, then formal checks, then judges,
+                        then rollouts, then sources of unknown kind
 ======================  =================================================================================================
 
-In all of them:
-
-- A step that a source says nothing of is unjudged, and **never wrong**. Nor is a neutral step. A source whose ratings leave a step before
-  its first wrong one open does not know the place of the first error.
-- A source counts on the steps after the first wrong one only if it called that step wrong too (with `priority`: or if it is as
-  trusted as the source that did): the others took it for right, and went on from there.
-- A source is a judge's name, in one file or in several. Two different ratings of one step by one source cancel out: that source is silent
-  there.
-- Judgements of the kind `value` are no ratings. Where a source has nothing else (Math-Shepherd's files), `values` says from which
-  share of successes on a step counts as right.
+- A step without a rating, or a neutral one, is **never wrong**. A source that leaves a step before its first wrong one open does not know the place.
+- A source counts on the steps after the first wrong one only if it called that step wrong too (with `priority`: or if it is as trusted as the
+  source that did): the others went on from a step that they took for right.
+- A source is a judge's name, in one file or in several. Two different ratings of one step by one source cancel out.
+- Judgements of the kind `value` are no ratings. Where a source has nothing else, `values` says over which share of successes a step is right.
 
 Deviation from Zhang et al.: any number of sources, and a source that does not know the place drops the solution under a reason of its own.
 """

@@ -1,31 +1,26 @@
 """Labels by rollouts of prefixes: every step (Math-Shepherd), or the first error by binary search (OmegaPRM).
 
 `EveryStep` is the method of Wang et al. 2024, "Math-Shepherd: Verify and Reinforce LLMs Step-by-step without Human Annotations",
-section 3.3: k rollouts from each of the prefixes of 1 … M - 1 steps. A prefix's *hard* label is whether any of them was right, its
-*soft* label the share that was. Neither is stored: the evidence is, (successes, trials), and `hard_label` and `soft_label` are views of
-it. A hard label calls a prefix with an error good with the probability 1 - (1 - p)^k, where p is the policy's chance to
-correct the error: more rollouts make that worse.
+section 3.3: k rollouts from each prefix of 1 … M - 1 steps. The evidence is stored, (successes, trials); the paper's hard label (any success) and
+soft label (the share) are views of it. A hard label calls a prefix with an error good with probability 1 - (1 - p)^k, where p is the policy's chance
+to correct the error: more rollouts make that worse.
 
-`BinarySearch` is the divide-and-conquer search of Luo et al. 2024, "Improve Mathematical Reasoning in Language Models by
-Automated Process Supervision", section 3.2: a prefix is taken to be good until the first error and bad from there on, and each probe halves
-the part that holds the border, so k log2 M rollouts do instead of k M. A wrong turn is never noticed.
+`BinarySearch` is the search of Luo et al. 2024, "Improve Mathematical Reasoning in Language Models by Automated Process Supervision",
+section 3.2: a prefix is good until the first error and bad from there on, so k log2 M rollouts do instead of k M. A wrong turn is never noticed.
 
     >>> probes_needed(8), probes_needed(9)
     ((3, 3), (3, 4))
 
 Deviations from the papers:
 
-* The whole solution is not rolled out where it names an answer: the verdict on that is its value, 1 of 1 or 0 of 1. Where it
-  was cut off, its end is rolled out like any other prefix; if a rollout from there is right, the search has nothing to find.
-* A rollout without a verdict counts neither as a success nor as a failure; the papers have no third outcome. A prefix of which too little
-  is known gets k more rollouts, `retries` times at most; then the labeller abstains if the first error could be there.
+* Where the whole solution names an answer, the verdict on that is its value, 1 of 1 or 0 of 1. Where it was cut off, its end is rolled out.
+* A rollout without a verdict is neither a success nor a failure. A prefix with too few verdicts gets k more rollouts, `retries` times at most;
+  then the labeller abstains if the first error could be there.
 * Every step: a success after an unknown prefix settles it. One policy writes continuations; the paper trains one for it.
-* Binary search: a solution with a right answer is not searched, and its `first_error` is None and not -1: a right answer does not
-  show that the steps are right. The problem itself is taken to be solvable unless `check_start` rolls it out.
+* Binary search: a solution with a right answer is not searched, and its `first_error` is None, not -1: a right answer does not show that the
+  steps are right. The problem is taken to be solvable unless `check_start` rolls it out.
 
-Savings, each off unless asked for: `stop_at_success` leaves the first error as it is, but the share at a prefix that stopped
-overrates it; `stop_at_error` leaves steps after the first error without evidence. Equal prefixes of several solutions share
-their rollouts, which are asked for by number.
+Equal prefixes of several solutions share their rollouts, which are asked for by number.
 """
 
 from __future__ import annotations

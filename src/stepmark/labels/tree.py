@@ -1,36 +1,30 @@
-"""The rollout tree: every rollout that a search for a first error has paid for becomes a solution to search itself.
+"""The rollout tree of OmegaPRM: every rollout that a search for a first error has paid for becomes a solution to search itself.
 
-OmegaPRM (Luo et al. 2024, "Improve Mathematical Reasoning in Language Models by Automated Process Supervision", section 3.3).
-The tree's states are the prefixes that were rolled out, each with its evidence, MC(s) = successes / trials, and the number N(s) of
-searches that started there. Its pool holds the wrong rollouts of all states with 0 < MC(s) < 1. One search:
+Luo et al. 2024, "Improve Mathematical Reasoning in Language Models by Automated Process Supervision", section 3.3. States are the prefixes that
+were rolled out, each with MC(s) = successes / trials and N(s), the searches that started there. The pool holds the wrong rollouts of all states
+with 0 < MC(s) < 1. One search:
 
-1. *Select* the pair (state s, wrong rollout r) with the largest Q(s, r) + U(s), and take it out of the pool for good::
+1. *Select* the pair (state s, wrong rollout r) with the largest Q(s, r) + U(s), and take it out of the pool::
 
        Q(s, r) = alpha^(1 - MC(s)) * beta^(len(r) / L)
        U(s)    = c_puct * sqrt(sum over all states i of N(i)) / (1 + N(s))
 
-   so first the wrong ends of promising states, "supposed to be right, but wrong", and the short ones of them.
-2. *Search* the first error of s + r by binary search (`rollout.first_bad_prefix`): s is known to be good, the end to be bad, each
-   prefix in between that is not yet a state is rolled out k times and becomes one.
+2. *Search* the first error of s + r by binary search (`rollout.first_bad_prefix`); each new prefix in between is rolled out k times.
 3. *Maintain*: N(s) grows by one, and the wrong rollouts of the new states join the pool.
 
-It ends after `searches` of them, or when the pool is empty.
+It ends after `searches` of them, or when the pool is empty. No text is searched twice and no prefix is rolled out twice.
 
     >>> round(priority(mc=0.5, length=250, visits=1, total=4, settings=RolloutTree()), 4)
     0.7958
 
-No rollout is searched twice: one whose whole text is already in the tree does not enter the pool. The pool is weighed anew at each
-selection, since N changes all priorities. A prefix is rolled out once: states are found by their text.
-
 Deviations from the paper:
 
-* The solutions to be labelled are searched first, in their order, as wrong rollouts of the root; those of one problem share its tree.
-* Rollouts are cut into steps (`solutions.segmentation.split`) and probed at ends of steps, so labels are for single steps and not for edges.
-  The steps between two probed prefixes are labelled by the search's assumption (right before the first error).
-* Problems are not filtered by 32 rollouts beforehand. Where no rollout of the root is right, nothing is searched and the labeller
-  abstains.
-* A rollout without a verdict is in no count and never in the pool. A state of which too little is known gets k more rollouts,
-  `retries` times at most; then the search that asked for it abstains.
+* The solutions to be labelled are searched first, as wrong rollouts of the root; those of one problem share its tree.
+* Rollouts are cut into steps and probed at ends of steps, so labels are for single steps. Steps between two probed prefixes are labelled by
+  the search's assumption (right before the first error).
+* Problems are not filtered by 32 rollouts beforehand. Where no rollout of the root is right, the labeller abstains.
+* A rollout without a verdict is in no count and never in the pool. A state with too few verdicts gets k more rollouts, `retries` times at most;
+  then the search that asked for it abstains.
 * len(r) is the rollout's own tokens, without the state's; words, where the policy does not report tokens.
 """
 

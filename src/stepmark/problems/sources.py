@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -23,6 +23,7 @@ from stepmark.store import (
     Source,
     atomic_rows,
     check_outputs,
+    evenly,
     is_stream,
     json_type,
     read_rows,
@@ -39,9 +40,6 @@ class ProblemRow:
     """`Row.where`."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """The row's `meta`, and the columns that mean nothing here."""
-
-
-T = TypeVar("T")
 
 
 @checked
@@ -90,12 +88,6 @@ def load_problems(
         out=written,
         summary=f"{len(rows):,} problems" + ("" if written is None else f" in {written}"),
     )
-
-
-def evenly(rows: Sequence[T], limit: int | None) -> Sequence[T]:
-    """At most `limit` rows, evenly spaced over all of them; all for None."""
-    count = len(rows) if limit is None else min(limit, len(rows))
-    return [rows[i * len(rows) // count] for i in range(count)]
 
 
 def _refusing(source: Source, columns: Columns | None) -> Iterator[ProblemRow]:
