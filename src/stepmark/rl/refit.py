@@ -18,8 +18,8 @@ import torch
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.labels.labelling import Labelling, Rollouts
+from stepmark.labels.methods import label
 from stepmark.labels.rollout import EveryStep
-from stepmark.labels.run import label
 from stepmark.metrics.binary import weighted_auc
 from stepmark.metrics.intervals import Difference, Floats, paired_bootstrap
 from stepmark.models.checkpoint import Tensors, adapter_config, spec_of
