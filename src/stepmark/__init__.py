@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepmark import errors as errors
-    from stepmark.batching.cluster_settings import Cluster as Cluster
+    from stepmark.batching.cluster import Cluster as Cluster
     from stepmark.evaluation.public import evaluate as evaluate
     from stepmark.integrations.hub import publish as publish
     from stepmark.integrations.hub_datasets import from_dataset as from_dataset
@@ -77,7 +77,7 @@ _HOME = {
     "BackgroundServer": "stepmark.serving.app",
     "ChatModel": "stepmark.serving.settings",
     "Client": "stepmark.models.remote.client",
-    "Cluster": "stepmark.batching.cluster_settings",
+    "Cluster": "stepmark.batching.cluster",
     "Finding": "stepmark.solutions.checks",
     "Grader": "stepmark.models.prm",
     "Judgement": "stepmark.records",
