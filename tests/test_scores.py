@@ -275,15 +275,6 @@ def test_a_stopped_run_continues(tmp_path, stop_at):
     ]
 
 
-def test_another_manifest_does_not_continue(tmp_path):
-    path = tmp_path / "scores.jsonl"
-    with pytest.raises(KeyboardInterrupt):
-        grade_cases(MANY, prm(stop_at="2 1"), path, MANIFEST)
-    other = {"data": "d", "settings": {"prm": "other"}}
-    with pytest.raises(UsageError, match=r'settings\.prm was "made" and is now "other"'):
-        grade_cases(MANY, prm(), path, other)
-
-
 def test_a_part_of_other_cases_is_refused(tmp_path):
     path = tmp_path / "scores.jsonl"
     for rows, expected in (

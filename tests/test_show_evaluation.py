@@ -286,10 +286,10 @@ def attacked(text: str) -> EvaluationView:
 
 
 TAGS = {
-    "root", "html", "head", "meta", "title", "style", "body", "header", "nav", "main", "section", "article", "div",
-    "span", "h1", "h2", "h3", "p", "b", "i", "a", "ol", "li", "dl", "dt", "dd", "details", "summary", "figure",
-    "figcaption", "table", "thead", "tbody", "tr", "th", "td", "small", "button", "pre", "code", "script",
-    "img", "picture", "source",
+    "root", "html", "head", "meta", "title", "style", "body", "header", "nav", "main", "section", "article",
+    "div", "span", "h1", "h2", "h3", "p", "b", "i", "a", "ol", "li", "dl", "dt", "dd", "details", "summary",
+    "figure", "figcaption", "table", "thead", "tbody", "tr", "th", "td", "small", "button", "pre", "code",
+    "script", "img", "picture", "source",
 }  # fmt: skip
 
 
