@@ -487,7 +487,7 @@ def calibrate(*words):
 
 def test_a_stored_map_gives_the_calibrated_scores(checkpoint, labelled, tmp_path, capsys):
     from stepmark import load_prm
-    from stepmark.models.detect import read_spec
+    from stepmark.models.spec import read_spec
 
     path, rows, before = labelled
     words = ("--data", path, "--prm", checkpoint, "--fit-share", "0.5")

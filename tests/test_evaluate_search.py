@@ -28,8 +28,8 @@ from stepmark.evaluation.search_contest import (
     spread_statistic,
     statistic,
 )  # fmt: skip
-from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import MemoryReplies
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem

@@ -131,7 +131,7 @@ class Calibration(Evaluation):
         Raises:
             UsageError: nothing is fitted; the folder is not the PRM that grades; its scores take no map.
         """
-        from stepmark.models.detect import spec_of
+        from stepmark.models.checkpoint import spec_of
         from stepmark.models.spec import SPEC_FILE, check_readout
 
         assert self.store is not None

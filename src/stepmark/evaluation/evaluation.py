@@ -29,7 +29,7 @@ from stepmark.own import Kind, load_method
 from stepmark.show.evaluation import Section, Tile
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
-from stepmark.store import Columns, Source, hold, run_input
+from stepmark.store import Columns, Source, held, run_input
 
 if TYPE_CHECKING:  # NumPy, which no help needs
     from stepmark.metrics.intervals import Statistic
@@ -145,7 +145,7 @@ class Run:
         ordered = [case for group in together.values() for case in group]
         kept = f"the scores so far are kept in {path}.part; the same command continues"
         try:
-            with hold(path.parent):
+            with held(path.parent):
                 prm = self.loaded(model)
                 progress = Progress(
                     len(ordered),

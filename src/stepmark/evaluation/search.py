@@ -65,7 +65,7 @@ from stepmark.show.page import CardView, ProblemView, StepView
 from stepmark.show.plots import Lines
 from stepmark.show.search import SearchPage, SearchView, search_html
 from stepmark.show.tables import ABSENT, Table
-from stepmark.store import hold
+from stepmark.store import held
 
 SHOWN = 4
 """Examples of each sort."""
@@ -171,7 +171,7 @@ class SearchContest(Evaluation):
             isolation = isolation_of(self.verifier, self.isolation)
             if isolation is not None:
                 run.note(isolation_note(isolation))
-            stack.enter_context(hold(made_folder(run.folder)))
+            stack.enter_context(held(made_folder(run.folder)))
             prm: PRM = run.loaded(run.prm)
             named = run.policy
             if isinstance(named, Lazy):
