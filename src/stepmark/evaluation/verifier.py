@@ -295,7 +295,7 @@ def _pair(row: Row) -> Iterator[LabelledPair]:
         )
     given = {key: row.data[key] for key in ("gold", "equal", "why") if key in row.data}
     answer, id_ = row.data.get("answer", row.data.get("text")), row.data.get("id", row.where)
-    whole = {**given, "answer": answer, "id": id_, "problem": id_, "where": row.where}
+    whole: dict[str, Any] = {**given, "answer": answer, "id": id_, "problem": id_, "where": row.where}
     yield read_record(LabelledPair, whole, where=row.where)
 
 
@@ -317,6 +317,6 @@ def _candidates(row: Row, part: str) -> Iterator[LabelledPair]:
             answer = candidate.get("text")
             if part == "answer" and "answer" in candidate:
                 answer = candidate["answer"]
-            own = {"gold": str(gold), "answer": answer, "equal": candidate["correct"]}
-            ids = {"id": f"{id_}/{number}", "problem": id_, "where": row.where}
-            yield read_record(LabelledPair, own | ids, where=place)
+            own: dict[str, Any] = {"gold": str(gold), "answer": answer, "equal": candidate["correct"]}
+            own |= {"id": f"{id_}/{number}", "problem": id_, "where": row.where}
+            yield read_record(LabelledPair, own, where=place)
