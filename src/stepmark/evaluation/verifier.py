@@ -293,9 +293,9 @@ def _pair(row: Row) -> Iterator[LabelledPair]:
         raise InputError(
             "expected either `answer` (bare) or `text` (a solution)", where=row.where, field="answer"
         )
-    given = {key: row.data[key] for key in ("gold", "equal", "why") if key in row.data}
+    given: dict[str, Any] = {key: row.data[key] for key in ("gold", "equal", "why") if key in row.data}
     answer, id_ = row.data.get("answer", row.data.get("text")), row.data.get("id", row.where)
-    whole: dict[str, Any] = {**given, "answer": answer, "id": id_, "problem": id_, "where": row.where}
+    whole = {**given, "answer": answer, "id": id_, "problem": id_, "where": row.where}
     yield read_record(LabelledPair, whole, where=row.where)
 
 

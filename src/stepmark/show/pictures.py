@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from stepmark.errors import MissingExtraError
 from stepmark.show import colour
 from stepmark.show.html import template
-from stepmark.show.plots import Bars, Heat, Lines, Plot, Reliability, alike, short, words
+from stepmark.show.plots import Bars, Lines, Plot, Reliability, alike, short, words
 from stepmark.show.text import one_line
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 WIDTH = 5.3
 """Of a picture, in inches; it is scaled to its place."""
-TINTS = (0.06, 0.5)
-"""The opacity of the faintest and of the strongest cell of a `Heat`."""
 _MARKED = 40
 """A line of more points has no markers."""
 _MARKERS = "osD^vPX"
@@ -74,8 +72,6 @@ def svg(plot: Plot, mode: colour.Mode = "light") -> str:
                 _bars(plot, figure, mode)
             case Reliability():
                 _reliability(plot, figure, mode)
-            case Heat():
-                _heat(plot, figure, mode)
             case _:
                 assert_never(plot)
         file = io.StringIO()
@@ -280,33 +276,3 @@ def _reliability(plot: Reliability, figure: Figure, mode: colour.Mode) -> None:
     below.set_ylabel("Items")
     below.locator_params(axis="y", nbins=2)
     _finish(figure, axes, "", plot.y_label, 4.6)
-
-
-def _heat(plot: Heat, figure: Figure, mode: colour.Mode) -> None:
-    from matplotlib.patches import Rectangle
-
-    axes = figure.add_subplot()
-    write = alike((value for values in plot.values for value in values), 2)
-    known = [value for values in plot.values for value in values if value is not None]
-    low, high = plot.value_range or (min(known, default=0.0), max(known, default=1.0))
-    size = min(11.0, 76 / len(plot.x_names))
-    for row, values in enumerate(plot.values):
-        for column, value in enumerate(values):
-            share = 0.0 if value is None else min(1.0, max(0.0, (value - low) / ((high - low) or 1.0)))
-            axes.add_patch(
-                Rectangle(
-                    (column - 0.5, row - 0.5), 1, 1, facecolor=_hue(0, mode), gid=f"s{row}-{column}",
-                    alpha=0.0 if value is None else TINTS[0] + (TINTS[1] - TINTS[0]) * share,
-                )
-            )  # fmt: skip
-            few = plot.counts is not None and len(plot.x_names) <= 5  # more have no room for it
-            count = f"\nn={plot.counts[row][column]:,}" if few and plot.counts is not None else ""
-            text = "–" if value is None else write(value)
-            axes.text(column, row, text + count, ha="center", va="center", fontsize=size)
-    axes.set_xlim(-0.5, len(plot.x_names) - 0.5)
-    axes.set_ylim(len(plot.y_names) - 0.5, -0.5)
-    axes.grid(False)
-    axes.spines[:].set_visible(False)
-    axes.set_yticks(range(len(plot.y_names)), [_label(name, 24) for name in plot.y_names])
-    axes.set_xticks(range(len(plot.x_names)), [_label(name, max(5, 50 // len(plot.x_names))) for name in plot.x_names])  # fmt: skip
-    _finish(figure, axes, plot.x_label, plot.y_label, 0.9 + len(plot.y_names) * 0.4)

@@ -117,25 +117,7 @@ class Reliability:
     note: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Heat:
-    """A table of cells, each tinted by its value and with the value written in it."""
-
-    title: str
-    x_label: str
-    y_label: str
-    x_names: tuple[str, ...]
-    y_names: tuple[str, ...]
-    values: tuple[tuple[float | None, ...], ...]
-    """One row for each of `y_names`, from the top down; None: not known."""
-    counts: tuple[tuple[int, ...], ...] | None = None
-    """How many items each value is made from; written under it."""
-    value_range: tuple[float, float] | None = None
-    """The values of the faintest and the strongest tint; None: those of the lowest and the highest value."""
-    note: str = ""
-
-
-Plot = Lines | Bars | Reliability | Heat
+Plot = Lines | Bars | Reliability
 
 _MOST = 6
 """Series that a sentence names one by one."""
@@ -202,9 +184,6 @@ def words(plot: Plot) -> str:
         case Reliability():
             kind = f"Reliability diagram: {plot.y_label} over {plot.x_label}"
             parts = [f"{sum(one.count for one in plot.bins):,} items in {_several(len(plot.bins), 'bin')}"]
-        case Heat():
-            kind = f"Table of tinted cells, {plot.y_label} by {plot.x_label}"
-            parts = [_range([value for row in plot.values for value in row])]
         case _:
             assert_never(plot)
     more = "" if len(parts) <= _MOST else f"; and {len(parts) - _MOST} more"
@@ -242,8 +221,6 @@ def numbers(plot: Plot) -> Table:
                 for one in plot.bins
             )
             return Table(title=title, columns=("Bin", "Items", plot.x_label, plot.y_label), rows=rows_)
-        case Heat():
-            return Table(title=title, columns=(plot.y_label, *plot.x_names), rows=tuple(_heat_rows(plot)))
         case _:
             assert_never(plot)
 
@@ -284,11 +261,3 @@ def _side_by_side(name: str, places: Iterable[str], series: tuple[Series, ...], 
         rows=tuple((place, *cells) for place, *cells in zip(places, *columns, strict=True)),
         note="" if len(series) == 1 and not series[0].name else f"{y_label}.",
     )
-
-
-def _heat_rows(plot: Heat) -> Iterable[tuple[str, ...]]:
-    for at, (name, values) in enumerate(zip(plot.y_names, plot.values, strict=True)):
-        cells = [ABSENT if value is None else exact(value) for value in values]
-        if plot.counts is not None:
-            cells = [f"{cell} (n = {count:,})" for cell, count in zip(cells, plot.counts[at], strict=True)]
-        yield (name, *cells)
