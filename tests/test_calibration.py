@@ -46,7 +46,6 @@ def case(
     outcome=None,
     group="",
     policy=None,
-    difficulty=None,
     problem=None,
     text=None,
     steps=None,
@@ -74,7 +73,6 @@ def case(
         group=group,
         outcome=outcome,
         policy=policy,
-        difficulty=difficulty,
     )
 
 
@@ -167,7 +165,6 @@ def messy(seed=1, n=40):
             outcome=rng.choice([True, False, None]),
             group=rng.choice(["g1", "g2"]),
             policy=rng.choice(["org/p1", "org/p2", None]),
-            difficulty=rng.choice(["level 1", "level 2"]),
             problem=f"p{at % 11}",
         )
         pairs.append((one, None if at == 5 else scores))
@@ -221,7 +218,6 @@ def test_every_figure_equals_plain_loops_for_every_weighting(bins):
         ("steps", "all"),
         ("steps", "group g1"),
         ("steps", "policy org/p2"),
-        ("steps", "difficulty level 1"),
         ("steps", "position 10+"),
         ("outcome", "group g2"),
     } <= seen
