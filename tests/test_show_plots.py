@@ -17,7 +17,6 @@ from html_tree import contrast
 from stepmark.errors import MissingExtraError
 from stepmark.show import colour
 from stepmark.show.colour import SERIES
-from stepmark.show.pictures import picture_html, svg
 from stepmark.show.plots import (
     Bars,
     Bin,
@@ -27,6 +26,8 @@ from stepmark.show.plots import (
     Series,
     alike,
     numbers,
+    picture_html,
+    svg,
 )
 
 LINES = Lines(
