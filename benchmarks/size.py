@@ -30,9 +30,9 @@ from benchmarks.common import finish
 from benchmarks.grade import distinct_prefixes, generated_candidates
 from stepmark import Solution, load_prm
 from stepmark.models import attention
-from stepmark.models.default import base_folder
 from stepmark.models.heads import step_scores
 from stepmark.models.local import HeadPRM
+from stepmark.models.places import base_folder
 from stepmark.records import StepScores
 
 MARK = "<extra_0>"
