@@ -366,16 +366,16 @@ def project_progress(
     work = {item.id for item in items if item.role == "work"}
     given = [answer for answer in answers if answer.marks.submitted and answer.item in work]
     submitted = sum(min(overlap, count) for count in Counter(answer.item for answer in given).values())
-    left = len(work) * overlap - submitted
+    missing = len(work) * overlap - submitted
     timed = [answer.seconds for answer in given if answer.seconds > 0]
     each = mean(timed) if timed else None
     rate = _rate([answer.at for answer in given if answer.at is not None], now)
     return Progress(
         submitted=submitted,
-        of=submitted + left,
+        of=submitted + missing,
         seconds_each=each,
-        work_left=None if each is None else each * left,
-        eta=None if rate is None else left / rate,
+        work_left=None if each is None else each * missing,
+        eta=None if rate is None else missing / rate,
     )
 
 

@@ -223,13 +223,13 @@ def probe(
         first=first,
     )
     verdicts: tuple[Verdict, ...] = yield tuple(
-        Verify(answer=(begun + one.text) or " ", gold=gold) for one in written
+        Verify(answer=(begun + sample.text) or " ", gold=gold) for sample in written
     )
     return Probe(
         steps=steps,
-        texts=tuple(one.text for one in written),
+        texts=tuple(sample.text for sample in written),
         verdicts=tuple(own_verdict(begun, *pair) for pair in zip(written, verdicts, strict=True)),
-        tokens=tuple(one.tokens for one in written),
+        tokens=tuple(sample.tokens for sample in written),
     )
 
 
@@ -243,10 +243,10 @@ def own_verdict(begun: str, written: Written, verdict: Verdict) -> Verdict:
     if written.finish != "length" or verdict.correct is None:
         return verdict
     whole = begun + written.text
-    found = find_answer(whole)
+    stated = find_answer(whole)
     answer = verdict.answer or ""
-    if found is not None and found.text == answer:
-        end = found.start + len(answer)
+    if stated is not None and stated.text == answer:
+        end = stated.start + len(answer)
     else:  # a program, or a reply that is a bare answer
         end = whole.rfind(answer) + len(answer) if answer and answer in whole else 0
     # "7." may have been on the way to 7.5; a new line ends every answer.
