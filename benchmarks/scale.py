@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.common import finish, seconds
 from stepmark.batching import Method, Write, Written, run
 from stepmark.models.policies import answerers
-from stepmark.models.policies.scripted import ScriptedPolicy
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.models.prm import grade, to_row
 from stepmark.models.replies import MemoryReplies, ReplyFile
 from stepmark.models.scripted import ScriptedPRM

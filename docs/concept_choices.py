@@ -14,8 +14,14 @@ import numpy as np
 from concept_world import QUIET, RECOVERS, WEAK, Found, Sampled, line, logit, noise, percent, sampled, squash
 
 from stepmark import Solution, StepScores
-from stepmark.evaluation.best_of_n_figures import Counting, chosen_shares, items, statistic
-from stepmark.evaluation.cases import Candidate, CandidateSet
+from stepmark.evaluation.best_of_n_figures import (
+    Candidate,
+    CandidateSet,
+    Counting,
+    chosen_shares,
+    items,
+    statistic,
+)
 from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.metrics.aggregate import aggregate
 from stepmark.metrics.first_error import best_threshold, first_errors

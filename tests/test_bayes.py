@@ -26,8 +26,8 @@ from stepmark.labels.bayes import (
     rate_nodes,
 )
 from stepmark.labels.rollout import OWN_ANSWER
-from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import MemoryReplies
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Problem, Solution, Step, Verdict
 
 # With two nodes only one pair has b below g, so the search knows its noise: a coin that lies with probability (1 - 1/sqrt 2) / 2.

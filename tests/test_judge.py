@@ -11,8 +11,8 @@ from stepmark.batching import Write, Written, run
 from stepmark.errors import MarkerInTextError, UsageError
 from stepmark.labels.judge import Judge, place_named, verdict_named
 from stepmark.models.policies import answerers
-from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import ReplyFile
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Problem, Solution, Step
 
 PROBLEM = "Sue has 4 pens and gets 2 more, twice. How many has she?"

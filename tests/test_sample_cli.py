@@ -9,7 +9,7 @@ import pytest
 
 from stepmark.batching import Message
 from stepmark.cli import main
-from stepmark.models.policies.scripted import ScriptedPolicy
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.solutions.formats import read_solutions
 
 ASKED: list[tuple[str, int]] = []

@@ -31,7 +31,7 @@ from stepmark.records import Judgement, LabelledSolution
 from stepmark.settings import settings
 from stepmark.solutions.interchange import LabelledRow, Losses, Writing, write_labelled
 from stepmark.solutions.interchange.potato import AI, CONFIRMED
-from stepmark.solutions.interchange.prm800k_raw import IN_META
+from stepmark.solutions.interchange.prm800k import IN_META
 
 View = Literal["together", "annotators", "decided"]
 Agreement = Literal["first-error-agrees", "first-error-majority", "intersection", "majority"]

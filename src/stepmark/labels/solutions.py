@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from stepmark.batching import Answerer, ReplyStore, Write
-from stepmark.batching.cluster_settings import Cluster
+from stepmark.batching.cluster import Cluster
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling, token_sum
 from stepmark.labels.methods import (

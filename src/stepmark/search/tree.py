@@ -13,7 +13,7 @@ from stepmark.batching import Graded, Release, Request, Score, Write, Written
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.problems.extraction import find_answer
-from stepmark.records import Problem
+from stepmark.records import NodeState, Problem, TraceNode
 from stepmark.search.base import (
     Budget,
     Candidate,
@@ -21,11 +21,9 @@ from stepmark.search.base import (
     Found,
     Searching,
     Sizes,
-    State,
     Steps,
     Stopped,
     Trace,
-    TraceNode,
 )
 from stepmark.search.meaning import meaning
 from stepmark.solutions.checks import check, check_names
@@ -53,7 +51,7 @@ class Node:
     aggregate: float | None = None
     rank: float | None = None
     """What it is compared by: its aggregate, or that of what was looked ahead from it."""
-    state: State = "kept"
+    state: NodeState = "kept"
     why: str = ""
     ended: bool = False
     """The policy ended the solution here."""
