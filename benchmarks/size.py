@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from stepmark.models.default import base_folder
 
 from benchmarks.common import finish
 from benchmarks.grade import distinct_prefixes, generated_candidates
 from stepmark import Solution, load_prm
 from stepmark.models import attention
-from stepmark.models.default import base_folder
 from stepmark.models.heads import step_scores
 from stepmark.models.local import HeadPRM
 from stepmark.records import StepScores

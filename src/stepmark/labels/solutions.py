@@ -360,7 +360,7 @@ class Tally:
         return {**counts, "tokens": self.tokens, "refused": len(self.refused)}
 
     def summary(self, unlabelled: int, budget: int | None, out: str | Path | None) -> str:
-        """What the run came to, for people; `left` rows were not reached by the budget."""
+        """What the run came to, for people; `unlabelled` rows were not reached by the budget."""
         n = {name: f"{count:,}" for name, count in self.manifest().items() if count is not None}
         wrong_later = f"{n['wrong_later']} with a wrong step that may not be the first, "
         later = wrong_later if self.counts["wrong_later"] else ""
