@@ -158,9 +158,7 @@ def _of_trace(row: Row, project: Project, role: Role, losses: Losses) -> Item:
     )
     gold = _gold_of_trace(row, len(trace.solution.steps), project, role)
     thoughts = sum(trace.turns[turn].thought is not None for turn in trace.step_of)
-    losses.lose(
-        "a step's thought is shown in the trace and is no part of the step's text", row.where, thoughts
-    )
+    losses.lose("a step's thought is shown in the trace and left out of the step's text", row.where, thoughts)
     meta = origin(row, TRACES, {})
     index = tuple(trace.step_of)
     return Item(
