@@ -33,6 +33,7 @@ from stepmark import Solution, load_prm
 from stepmark.models import attention
 from stepmark.models.heads import step_scores
 from stepmark.models.local import HeadPRM
+from stepmark.models.places import base_folder
 from stepmark.records import StepScores
 
 MARK = "<extra_0>"

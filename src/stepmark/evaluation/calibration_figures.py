@@ -285,8 +285,10 @@ def bin_statistic(facet: Facet, count: int) -> Statistic:
     return ratio_statistic(
         {
             str(at): (
-                np.bincount(facet.owner, weights=facet.labels * (in_bin == at), minlength=count),
-                np.bincount(facet.owner, weights=in_bin == at, minlength=count),
+                np.bincount(facet.owner, weights=facet.labels * (in_bin == at), minlength=count).astype(
+                    float
+                ),
+                np.bincount(facet.owner, weights=in_bin == at, minlength=count).astype(float),
             )
             for at in range(facet.bins)
         }
