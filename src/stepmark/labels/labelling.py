@@ -261,20 +261,10 @@ def value_judgement(probed: Probe, judge: str) -> Judgement:
     return Judgement(kind="value", judge=judge, successes=probed.successes, trials=probed.trials)
 
 
-def judged_until(
-    first_error: int, steps: int, judge: str, confidence: float | None = None
-) -> list[tuple[Judgement, ...]]:
+def judged_until(first_error: int, steps: int, judge: str) -> list[tuple[Judgement, ...]]:
     """Correctness of each step by the place of the first error (-1 for none): right before it, wrong at it, nothing after it."""
-    return [
-        ()
-        if first_error != -1 and step > first_error
-        else (
-            Judgement(
-                kind="correctness",
-                judge=judge,
-                rating=-1 if step == first_error else 1,
-                confidence=confidence,
-            ),
-        )
-        for step in range(steps)
-    ]
+    right = (Judgement(kind="correctness", judge=judge, rating=1),)
+    if first_error == -1:
+        return [right] * steps
+    wrong = (Judgement(kind="correctness", judge=judge, rating=-1),)
+    return [*[right] * first_error, wrong, *[()] * (steps - first_error - 1)]
