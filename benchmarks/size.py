@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from stepmark.models.places import base_folder
 
 from benchmarks.common import finish
 from benchmarks.grade import distinct_prefixes, generated_candidates
