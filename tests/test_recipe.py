@@ -13,7 +13,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from stepmark import load_prm
 from stepmark.cli import main
-from stepmark.models.detect import read_spec
+from stepmark.models.spec import read_spec
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, to_row
 from stepmark.training.checkpoint import write_trained

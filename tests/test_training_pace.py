@@ -175,7 +175,7 @@ def rows_of(path):
 
 
 def test_a_threshold_is_chosen_on_held_out_solutions_when_asked(base, tmp_path):
-    from stepmark.models.detect import read_spec
+    from stepmark.models.spec import read_spec
 
     data = rows_of(tmp_path / "rows.jsonl")
     words = ["train", data, "--base", base, "--dtype", "float32", "--lora-rank", 2, "--epochs", 2]

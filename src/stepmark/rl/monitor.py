@@ -20,8 +20,7 @@ from torch import Tensor
 from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import aggregate, check_aggregate
 from stepmark.metrics.binary import brier, expected_calibration_error, weighted_auc
-from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wilson
-from stepmark.metrics.quantiles import weighted_quantiles
+from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, weighted_quantiles, wilson
 from stepmark.models.backbone import quiet_loading
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores, read_record, to_data

@@ -18,12 +18,11 @@ import torch
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.labels.labelling import Labelling, Rollouts
+from stepmark.labels.methods import label
 from stepmark.labels.rollout import EveryStep
-from stepmark.labels.run import label
 from stepmark.metrics.binary import weighted_auc
 from stepmark.metrics.intervals import Difference, Floats, paired_bootstrap
-from stepmark.models.checkpoint import Tensors, adapter_config
-from stepmark.models.detect import spec_of
+from stepmark.models.checkpoint import Tensors, adapter_config, spec_of
 from stepmark.models.files import ADAPTER_FILE, present
 from stepmark.models.generative import critic_spec_of
 from stepmark.models.heads import check_head

@@ -15,10 +15,10 @@ from stepmark.rl.monitor import Monitor, best_of
 from stepmark.rl.trainer import Evaluation, Update
 from stepmark.show import colour
 from stepmark.show.evaluation import EvaluationView, Examples, Item, Section, Tile, evaluation_html
+from stepmark.show.page import CardView, ProblemView, StepView
 from stepmark.show.plots import Lines, Mark, Series
 from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
 from stepmark.show.tables import ABSENT, Table, interval_text, markdown
-from stepmark.show.views import CardView, ProblemView, StepView
 from stepmark.training.report import CardFacts, card_text, smoothed
 
 

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from stepmark.errors import CheckpointError, UsageError
-from stepmark.models.backbone import load_config, load_tokenizer, quiet_loading, read_config
-from stepmark.models.checkpoint import Tensors
+from stepmark.models.backbone import load_config, load_tokenizer, quiet_loading
+from stepmark.models.checkpoint import Tensors, read_config
 from stepmark.models.encoding import Encoder
 from stepmark.models.heads import build_head, output_rows
 from stepmark.models.spec import (

@@ -14,13 +14,12 @@ from typing import Any
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.models.backbone import load_tokenizer
-from stepmark.models.detect import read_spec
 from stepmark.models.files import local_folder
 from stepmark.models.generative import CriticSpec
 from stepmark.models.identity import checkpoint_fingerprint
 from stepmark.models.load import load_prm
 from stepmark.models.places import BUILT_IN_BASE, find_checkpoint, folder_of
-from stepmark.models.spec import NOTE_FILE, SPEC_FILE, LinearHead, MlpHead, ScoringSpec
+from stepmark.models.spec import NOTE_FILE, SPEC_FILE, LinearHead, MlpHead, ScoringSpec, read_spec
 from stepmark.records import StepScores
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.store import atomic_write

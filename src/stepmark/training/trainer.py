@@ -21,11 +21,9 @@ from torch import Tensor
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models.checkpoint import Tensors, adapter_config
-from stepmark.models.default import default_folder
-from stepmark.models.detect import read_spec
 from stepmark.models.files import local_folder, present
-from stepmark.models.places import BUILT_IN, find_checkpoint
-from stepmark.models.spec import SPEC_FILE, ScoringSpec
+from stepmark.models.places import BUILT_IN, default_folder, find_checkpoint
+from stepmark.models.spec import SPEC_FILE, ScoringSpec, read_spec
 from stepmark.training.checkpoint import head_names
 from stepmark.training.examples import Dropped, Example, coarsen, problem_of
 from stepmark.training.items import Item, batches

@@ -33,9 +33,7 @@ from torch import Tensor
 
 from stepmark.errors import InputError
 from stepmark.labels.judge import place_named, verdict_named
-from stepmark.models.critics import Lesson, refuse_markers
-from stepmark.models.critics.genprm import GenPRM
-from stepmark.models.critics.thinkprm import ThinkPRM
+from stepmark.models.critics import GenPRM, Lesson, ThinkPRM, refuse_markers
 from stepmark.models.generative import CriticSpec, Settings, check, context_of
 from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.spec import Layout
