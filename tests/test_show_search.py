@@ -16,8 +16,7 @@ import pytest
 
 from chromium import Browser
 from html_tree import Element, Tree
-from stepmark.records import TraceNode
-from stepmark.show.search import CandidateView, SearchPage, SearchView, search_html
+from stepmark.show.search import CandidateView, SearchPage, SearchView, TraceNode, search_html
 from stepmark.show.tables import Table
 
 

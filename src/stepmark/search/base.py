@@ -15,8 +15,9 @@ from pydantic import Field
 from stepmark.batching import Message, Method, Prompt
 from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
-from stepmark.records import Problem, ScoreKind, TraceNode
+from stepmark.records import Problem, ScoreKind
 from stepmark.settings import settings
+from stepmark.show.search import TraceNode
 from stepmark.solutions.checks import check_names
 
 Stopped = Literal["done", "budget", "dead end"]

@@ -10,9 +10,9 @@ from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.problems.answers import Verifier
-from stepmark.records import TraceNode, read_record
+from stepmark.records import read_record
 from stepmark.search.base import Cost, Found
-from stepmark.show.search import CandidateView, SearchPage, SearchView, search_html
+from stepmark.show.search import CandidateView, SearchPage, SearchView, TraceNode, search_html
 from stepmark.show.tables import Table
 from stepmark.store import atomic_write, read_rows
 

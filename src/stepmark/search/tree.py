@@ -13,7 +13,7 @@ from stepmark.batching import Graded, Release, Request, Score, Write, Written
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.problems.extraction import find_answer
-from stepmark.records import NodeState, Problem, TraceNode
+from stepmark.records import Problem
 from stepmark.search.base import (
     Budget,
     Candidate,
@@ -26,6 +26,7 @@ from stepmark.search.base import (
     Trace,
 )
 from stepmark.search.meaning import meaning
+from stepmark.show.search import NodeState, TraceNode
 from stepmark.solutions.checks import check, check_names
 from stepmark.solutions.segmentation import own_text
 

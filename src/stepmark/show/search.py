@@ -11,14 +11,48 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from stepmark.records import NodeState, TraceNode
 from stepmark.show import colour
-from stepmark.show.frame import asset, foot, formula_scripts, head
 from stepmark.show.html import esc, template, text_html
+from stepmark.show.page import asset, foot, formula_scripts, head
 from stepmark.show.tables import Table
 from stepmark.show.text import number, one_line, spelled
+
+NodeState = Literal["kept", "pruned", "finished", "chosen"]
+"""`kept`: the search went on from it, or could. `pruned`: given up; `TraceNode.why` says why. `finished`: a solution ends here.
+`chosen`: a step of the chosen solution."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceNode:
+    """One step that a search wrote."""
+
+    number: int
+    """Its name in the trace: 0 or more, and no other node has it."""
+    parent: int | None
+    """The number of the step before it; None for a first step."""
+    step: str
+    """Its text; empty where the policy ended the solution without another step, or wrote nothing."""
+    score: float | None
+    """The PRM's; None where it was not scored."""
+    aggregate: float | None = None
+    """Of the scores from the first step to this one; None where one is missing."""
+    state: NodeState
+    why: str = ""
+    """Why it was pruned; "" where it was not."""
+    round: int
+    """In which round of the search it was written, from 0."""
+    policy_tokens: int | None = None
+    """Tokens decoded for it; None where they were not counted. Of a solution written in one go, all stand at its last step."""
+    prm_tokens: int | None = None
+    """Tokens that the PRM read for it and for no node before it (the problem's own at the first that was scored); None where they were
+    not counted."""
+    visits: int | None = None
+    """How often a tree search went through it; None for searches that do not count."""
+    value: float | None = None
+    """A tree search's estimate at the end; None for searches without values, and where it was not visited."""
+
 
 _SCRIPTS = ("search_tree.js", "search_path.js", "search.js")
 
