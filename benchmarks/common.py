@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import os
@@ -18,6 +19,17 @@ import torch
 from stepmark.models.places import cache_folder
 
 PEERS = Path(__file__).parent / "peers"
+
+
+def benchmark_parser(
+    description: str | None, quick: str = "less data, same figures"
+) -> argparse.ArgumentParser:
+    """The parser of a benchmark's flags: --quick, and what the benchmark adds."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help=quick)
+    return parser
 
 
 def data_folder() -> Path | None:

@@ -7,14 +7,13 @@ absent. Of the large sets it takes a part, evenly spaced (`limit`), so that it e
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import data_folder, finish
+from benchmarks.common import benchmark_parser, data_folder, finish
 from stepmark.cli import main as stepmark
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "default-prm-figures.md"
@@ -133,10 +132,7 @@ RUNS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true")
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--prm", default="default")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--out", type=Path)

@@ -9,7 +9,6 @@ vocabulary logits that a language-model class returns. All three must give the s
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import data_folder, finish, matmul_peak, rows, seconds
+from benchmarks.common import benchmark_parser, data_folder, finish, matmul_peak, rows, seconds
 from stepmark import Solution, load_prm, split
 from stepmark.models.checkpoint import merge_adapter
 from stepmark.models.local import HeadPRM
@@ -182,10 +181,7 @@ def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true")
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--problems", type=int)

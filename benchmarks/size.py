@@ -9,7 +9,6 @@ the same weights in one process, turn about; the peer is transformers' own atten
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import shutil
@@ -27,7 +26,7 @@ import torch
 from safetensors.torch import save_file
 from stepmark.models.places import base_folder
 
-from benchmarks.common import finish
+from benchmarks.common import benchmark_parser, finish
 from benchmarks.grade import distinct_prefixes, generated_candidates
 from stepmark import Solution, load_prm
 from stepmark.models import attention
@@ -253,10 +252,7 @@ def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="the small shape")
+    parser = benchmark_parser(__doc__, "the small shape")
     parser.add_argument("--shape", choices=tuple(SHAPES), default="1.5b")
     parser.add_argument("--candidates", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--solutions", type=int, default=64, help="of each turn, over all problems")

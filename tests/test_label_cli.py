@@ -258,7 +258,7 @@ def test_a_budget_ends_the_run_and_says_what_was_left(tmp_path, capsys):
         (["bayes", "nothere.jsonl", "--policy", ARITHMETIC, "--out", "o.jsonl"], "no such file"),
         (["bays", "FILE"], "bayes"),
         (["FILE", "--method", "bays", "--out", "o.jsonl"], "no labeller 'bays'. Did you mean 'bayes'"),
-        (["FILE", "--method", "no_such_module:It", "--out", "o.jsonl"], "no module 'no_such_module'"),
+        (["FILE", "--method", "no_such_module:It", "--out", "o.jsonl"], "No module named 'no_such_module'"),
         (["FILE", "--method", "collections:OrderedDict", "--out", "o.jsonl"], "found OrderedDict"),
         (["FILE", "--method", "stepmark.search.best_of_n:BestOfN", "--out", "o.jsonl"], "found BestOfN"),
         (
