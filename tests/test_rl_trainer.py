@@ -8,9 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from stepmark.errors import CheckpointError, InputError, UsageError  # noqa: E402
+from stepmark.models.encoding import PromptEncoder  # noqa: E402
 from stepmark.models.load import load_prm  # noqa: E402
 from stepmark.models.policies.local import Drawn  # noqa: E402
-from stepmark.models.policies.prompts import PromptEncoder  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
 from stepmark.problems.answers import VerifierBase  # noqa: E402
 from stepmark.records import Problem  # noqa: E402

@@ -24,13 +24,13 @@ from stepmark.labels.run import label
 from stepmark.metrics.binary import weighted_auc
 from stepmark.metrics.intervals import Difference, Floats, paired_bootstrap
 from stepmark.models.checkpoint import Tensors, adapter_config, spec_of
+from stepmark.models.encoding import PromptEncoder
 from stepmark.models.files import ADAPTER_FILE, present
 from stepmark.models.generative import critic_spec_of
 from stepmark.models.heads import check_head
 from stepmark.models.load import load_prm
 from stepmark.models.places import NAMES, find_checkpoint
 from stepmark.models.policies import answerers as writing
-from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.prm import PRM, Grader, Ledger
 from stepmark.models.spec import Layout, LinearHead, MlpHead, ScoringSpec
 from stepmark.problems.answers import Verifier

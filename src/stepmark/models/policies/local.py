@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from stepmark.batching import Choose, Finish, Ready, Write, Written, cut_at_stop, sample_seed
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
+from stepmark.models.encoding import PromptEncoder
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
-from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.prm import Reading, Weights
 
 try:
