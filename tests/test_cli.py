@@ -563,6 +563,11 @@ def test_version(capfd):
 # --- progress
 
 
+def test_no_bars_of_libraries_where_standard_error_is_no_terminal():
+    code = "from stepmark.cli import main; main(['--version']); import tqdm; list(tqdm.tqdm(range(3)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stderr == b""
+
+
 def test_progress_line(capfd):
     now = [0.0]
     progress = Progress(400, done=100, tokens=lambda: int(500 * now[0]), clock=lambda: now[0])

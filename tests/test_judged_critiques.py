@@ -178,16 +178,7 @@ def base_for(folder, critic):
 
 
 def learn(data, out, base, critic):
-    words = [
-        "train",
-        *map(str, data),
-        "--out",
-        out,
-        "--base",
-        base,
-        "--family",
-        critic,
-    ]
+    words = ["train", *map(str, data), "--out", out, "--base", base, "--family", critic]
     words += [
         "--lora-rank",
         2,

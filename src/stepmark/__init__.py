@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepmark import errors as errors
-    from stepmark.batching.cluster_settings import Cluster as Cluster
+    from stepmark.batching.cluster import Cluster as Cluster
     from stepmark.evaluation.public import evaluate as evaluate
     from stepmark.integrations.hub import publish as publish
     from stepmark.integrations.hub_datasets import from_dataset as from_dataset
-    from stepmark.integrations.hub_datasets import open_dataset as open_dataset
-    from stepmark.integrations.hub_datasets import read_dataset as read_dataset
     from stepmark.integrations.hub_datasets import to_dataset as to_dataset
     from stepmark.labels.public import label as label
     from stepmark.metrics.aggregate import aggregate as aggregate
@@ -79,7 +77,7 @@ _HOME = {
     "BackgroundServer": "stepmark.serving.app",
     "ChatModel": "stepmark.serving.settings",
     "Client": "stepmark.models.remote.client",
-    "Cluster": "stepmark.batching.cluster_settings",
+    "Cluster": "stepmark.batching.cluster",
     "Finding": "stepmark.solutions.checks",
     "Grader": "stepmark.models.prm",
     "Judgement": "stepmark.records",
@@ -110,9 +108,7 @@ _HOME = {
     "load_prm": "stepmark.models.load",
     "load_problems": "stepmark.problems.sources",
     "load_verifier": "stepmark.problems.answers",
-    "open_dataset": "stepmark.integrations.hub_datasets",
     "publish": "stepmark.integrations.hub",
-    "read_dataset": "stepmark.integrations.hub_datasets",
     "read_labelled": "stepmark.solutions.interchange.formats",
     "rl": "stepmark.rl",
     "sample": "stepmark.sampling.problems",

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stepmark.errors import UsageError
-from stepmark.evaluation.evaluation import Evaluation, Run, settings_of
-from stepmark.evaluation.methods import load_evaluation
+from stepmark.evaluation.evaluation import Evaluation, Run, load_evaluation, settings_of
 from stepmark.evaluation.result import Result
 from stepmark.evaluation.sources import files_of
 from stepmark.models.lazy import UNSAID, Lazy, refuse_idle

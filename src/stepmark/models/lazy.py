@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, final
 
-from stepmark.batching.cluster_settings import Cluster
+from stepmark.batching.cluster import Cluster
 from stepmark.errors import UsageError
 
 T = TypeVar("T")

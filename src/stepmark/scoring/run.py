@@ -16,8 +16,7 @@ from typing import Annotated, Any, Literal, Protocol, cast, final, get_args
 from pydantic import Field
 
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
-from stepmark.batching.cluster_settings import Cluster
-from stepmark.batching.cluster_worker import Built, Fact
+from stepmark.batching.cluster import Built, Cluster, Fact
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.models.lazy import Lazy, check_models

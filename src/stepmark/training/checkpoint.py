@@ -561,16 +561,9 @@ def write_trained(
     Args:
         net: after training; without `adapter` it cannot be trained on afterwards.
         notes: settings, counts and figures, for train.json and the card.
-
-    Raises:
-        UsageError: an adapter of a generative PRM.
     """
     spec = net.spec if isinstance(net.spec, ScoringSpec) else None
-    if adapter:
-        if spec is None:
-            raise UsageError(
-                "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
-            )
+    if adapter and spec is not None:
         return write_adapter(
             folder,
             adapter=adapter_tensors(net),
