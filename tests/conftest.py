@@ -14,6 +14,18 @@ settings.register_profile("stepmark", deadline=None, derandomize=True)
 settings.register_profile("fuzz", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("STEPMARK_EXAMPLES", "stepmark"))
 
+# The servers of the tests are on this machine and take no key.
+for name in (
+    "STEPMARK_API_KEY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+):
+    os.environ.pop(name, None)
+
 
 @pytest.hookimpl(
     trylast=True

@@ -83,7 +83,7 @@ class Words:
         if path == "/v1/sessions":
             self.opened += 1
             self.sessions[f"s{self.opened}"] = (body["problem"], {})
-            return httpx.Response(200, json={"id": f"s{self.opened}", "expires_in": 600.0})
+            return httpx.Response(200, json={"id": f"s{self.opened}"})
         _, name, *what = path.split("/")[2:]
         if name not in self.sessions:
             return error(404, "no such session", type="not_found")

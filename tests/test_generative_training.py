@@ -12,8 +12,8 @@ from transformers import LlamaForCausalLM
 from stepmark import load_prm
 from stepmark.errors import InputError, UsageError
 from stepmark.models.critics import RPRM, GenPRM, Part, ThinkPRM
+from stepmark.models.encoding import PromptEncoder
 from stepmark.models.generative import GenerativePRM, generative_prm
-from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading, read_labelled

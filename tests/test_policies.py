@@ -19,8 +19,8 @@ from stepmark.models.scripted import ScriptedPolicy
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+from stepmark.models.encoding import PromptEncoder  # noqa: E402
 from stepmark.models.policies.local import LocalPolicy, draw  # noqa: E402
-from stepmark.models.policies.prompts import PromptEncoder  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 
 torch.set_num_threads(1)

@@ -80,13 +80,6 @@ class Fake:
         self.http.server_close()
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
 def connect(fake, **more):
     return OpenAIPolicy(fake.url, **({"model": "m", "patience": PATIENCE} | more))
 

@@ -29,14 +29,6 @@ SOLUTIONS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def straight_to_the_server(monkeypatch):
-    monkeypatch.delenv("STEPMARK_API_KEY", raising=False)
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
 class Server:
     """An HTTP server in a thread. `pooling(body)` gives a JSON object, or (status, bytes)."""
 

@@ -7,8 +7,7 @@ import torch
 
 from stepmark.batching import Message, Write
 from stepmark.errors import UsageError
-from stepmark.models.policies.local import LocalPolicy
-from stepmark.models.policies.prompt_cache import why_not
+from stepmark.models.policies.local import LocalPolicy, why_not
 from stepmark.models.replies import MemoryReplies
 from tiny_language_model import tiny_model, tiny_tokenizer
 

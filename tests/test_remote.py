@@ -30,11 +30,6 @@ from stepmark.records import Problem, Refusal, ScoredSolution, Step
 ADDRESS = "http://there:8000"
 
 
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch):
-    monkeypatch.delenv("STEPMARK_API_KEY", raising=False)
-
-
 class Time:
     """A clock that only sleeping moves."""
 

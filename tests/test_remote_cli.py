@@ -38,14 +38,6 @@ ROWS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def straight_to_the_server(monkeypatch):
-    monkeypatch.delenv("STEPMARK_API_KEY", raising=False)
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
 @pytest.fixture(scope="module")
 def folder(zoo):
     return str(zoo["qwen-prm"].folder)

@@ -55,11 +55,6 @@ SOLUTIONS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch):
-    monkeypatch.delenv("STEPMARK_API_KEY", raising=False)
-
-
 def prm_of(zoo, name="qwen-prm"):
     built, more = zoo[name], {} if name == "qwen-prm" else {"family": name}
     if built.reference:

@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 from transformers import PreTrainedTokenizerFast  # noqa: E402
 
 from stepmark.errors import InputError  # noqa: E402
-from stepmark.models.policies.prompts import PromptEncoder  # noqa: E402
+from stepmark.models.encoding import PromptEncoder  # noqa: E402
 from stepmark.records import Step  # noqa: E402
 from stepmark.rl.rewarding import step_spans, token_offsets  # noqa: E402
 from stepmark.solutions.segmentation import split  # noqa: E402

@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from rl_models import Says  # noqa: E402
 from stepmark.errors import CheckpointError, InputError, UsageError  # noqa: E402
+from stepmark.models.encoding import PromptEncoder  # noqa: E402
 from stepmark.models.load import load_prm  # noqa: E402
 from stepmark.models.policies.local import Drawn  # noqa: E402
-from stepmark.models.policies.prompts import PromptEncoder  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
 from stepmark.records import Problem  # noqa: E402
 from stepmark.rl.actor import Actor, padded, passes, rows_of  # noqa: E402

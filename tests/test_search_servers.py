@@ -36,14 +36,6 @@ HASTE = Patience(retries=1, first_wait=0.001, max_wait=0.01, timeout=60)  # a bu
 TREE, _ = full_tree(3, 2)
 
 
-@pytest.fixture(autouse=True)
-def straight_to_the_server(monkeypatch):
-    monkeypatch.delenv("STEPMARK_API_KEY", raising=False)
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
 def written(body):
     """What a server writes: choice i is option i at every step."""
     prefill = body["prompt"].partition("\\boxed{}.\n\n")[2]

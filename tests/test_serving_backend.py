@@ -126,7 +126,7 @@ def test_sessions_solutions_and_tokens_share_one_tree(zoo):
     async def scene():
         batcher = Batcher(backend_of(prm), token_budget=1000, queue_tokens=10_000)
         await batcher.start()
-        sessions = Sessions(batcher, limit=2, nodes=10, idle=60)
+        sessions = Sessions(batcher, limit=2, nodes=10)
         name = sessions.open(Problem(text=problem))
         (first,) = await sessions.extend(name, [(None, steps[0])])
         (second,) = await sessions.extend(name, [(first.node, steps[1])])
@@ -176,7 +176,7 @@ def test_whole_prefixes_for_what_keeps_no_state(zoo):
         await batcher.start()
         found = await batcher.score([Solution.of("p", ["good", "bad"]), Solution.of("p", ["bad"])])
         assert [one.scores for one in found] == [(0.9, 0.1), (0.1,)]
-        sessions = Sessions(batcher, limit=1, nodes=5, idle=60)
+        sessions = Sessions(batcher, limit=1, nodes=5)
         name = sessions.open(Problem(text="p"))
         (first,) = await sessions.extend(name, [(None, "good")])
         (second,) = await sessions.extend(name, [(first.node, "bad")])

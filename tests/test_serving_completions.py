@@ -19,7 +19,6 @@ from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.serving.app import serve_in_process
 from stepmark.serving.chat import (
     Completions,
-    Writer,
     problem_of,
 )
 from stepmark.serving.settings import ChatModel
@@ -60,19 +59,19 @@ class Upstream:
         return httpx.Response(200, json={"id": "x", "choices": choices, "usage": usage})
 
 
-def writer_of(upstream, requests):
+def policy_of(upstream):
     if isinstance(upstream, ScriptedPolicy):
-        return Writer(upstream)
+        return upstream
     transport = httpx.MockTransport(upstream)
-    policy = OpenAIPolicy("http://policy/v1", "tiny", patience=QUICK, logprobs=True, transport=transport)
-    return Writer(policy, requests)
+    return OpenAIPolicy("http://policy/v1", "tiny", patience=QUICK, logprobs=True, transport=transport)
 
 
 @asynccontextmanager
 async def serving(upstream, model=None, **settings):
     """A client of a server in this process."""
     chat = ChatModel(**{**LINES, **settings})
-    extension = Completions(chat, lambda: writer_of(upstream, chat.policy_requests))
+    threads = 1 if isinstance(upstream, ScriptedPolicy) else chat.policy_requests
+    extension = Completions(chat, lambda: policy_of(upstream), threads=threads)
     async with (
         serve_in_process(model or prm(), extensions=[extension]) as app,
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stepmark") as client,

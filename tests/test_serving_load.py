@@ -13,22 +13,12 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
 import serving_site  # noqa: F401  (it skips where fastapi is not installed)
 from ports import lasting_port
 from stepmark import Client
 from stepmark.models.http import Patience
 
 TESTS = Path(__file__).parent
-
-
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch):
-    monkeypatch.delenv("STEPMARK_API_KEY", raising=False)
-    for name in ("http_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
 
 
 def until(condition):

@@ -76,9 +76,7 @@ def test_pooling_gives_the_heads_rows(zoo):
 
 
 @pytest.mark.parametrize("name", ["qwen-prm", "token-classification"])
-def test_a_prm_behind_vllms_pooling_is_served_by_ours_unchanged(zoo, monkeypatch, name):
-    for variable in ("STEPMARK_API_KEY", "http_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY"):
-        monkeypatch.delenv(variable, raising=False)
+def test_a_prm_behind_vllms_pooling_is_served_by_ours_unchanged(zoo, name):
     solutions = [Solution.of("p " * (i + 1), ["a b c.", f"{i} + 1 = {i + 1}", "so it is"]) for i in range(5)]
     local = list(load(zoo, name).score_many(solutions))
     with OnPort(load(zoo, name)) as server:

@@ -9,27 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving_backends import Clock, Ruled
+from serving_backends import Ruled
 from stepmark.errors import BackendError, InputError
 from stepmark.models.remote.wire import SessionFullError
 from stepmark.records import Problem
 from stepmark.serving.batcher import Batcher
 from stepmark.serving.sessions import Sessions, UnknownSessionError
-from test_serving_batcher import run, until
+from test_serving_batcher import run
 
 PROBLEM = Problem(text="p")
 
 
-def served(scene, *, gated=False, limit=3, nodes=5, idle=60.0, memory=1 << 30):
-    """Run a scene with a backend, its sessions and their clock; afterwards nothing may be kept."""
+def served(scene, *, limit=3, nodes=5, memory=1 << 30):
+    """Run a scene with a backend and its sessions; afterwards nothing may be kept."""
 
     async def play():
-        clock = Clock()
-        backend = Ruled(gated=gated)
+        backend = Ruled()
         batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
         await batcher.start()
-        sessions = Sessions(batcher, limit=limit, nodes=nodes, memory=memory, idle=idle, clock=clock)
-        await scene(backend, sessions, clock)
+        sessions = Sessions(batcher, limit=limit, nodes=nodes, memory=memory)
+        await scene(backend, sessions)
         sessions.end_all()
         assert (len(sessions), sessions.nodes, sessions.size) == (0, 0, 0)
         await batcher.stop(grace=5)
@@ -39,7 +38,7 @@ def served(scene, *, gated=False, limit=3, nodes=5, idle=60.0, memory=1 << 30):
 
 
 def test_steps_go_on_from_nodes():
-    async def scene(backend, sessions, clock):
+    async def scene(backend, sessions):
         opened = sessions.open(PROBLEM)
         assert len(opened) >= 32
         first, other = await sessions.extend(opened, [(None, "abc"), (None, "de")])
@@ -58,7 +57,7 @@ def test_steps_go_on_from_nodes():
 
 
 def test_wrong_nodes_full_sessions_and_bad_steps_are_errors_of_that_step():
-    async def scene(backend, sessions, clock):
+    async def scene(backend, sessions):
         name = sessions.open(PROBLEM)
         found = await sessions.extend(
             name, [(None, "a"), (7, "b"), (None, "?"), (None, "c"), (None, "d"), (None, "e")]
@@ -84,36 +83,10 @@ def test_wrong_nodes_full_sessions_and_bad_steps_are_errors_of_that_step():
     served(scene, nodes=4)
 
 
-def test_idle_sessions_end_and_busy_ones_do_not():
-    async def scene(backend, sessions, clock):
-        names = [sessions.open(PROBLEM) for _ in range(2)]
-        backend.gate.release()
-        await sessions.extend(names[0], [(None, "abc")])
-        clock.now += 59
-        await sessions.release(names[0], [])  # is a sign of life
-        clock.now += 1
-        assert sessions.expire() == 1
-        with pytest.raises(UnknownSessionError, match="open a new one"):
-            await sessions.extend(names[1], [(None, "a")])
-        extending = asyncio.create_task(sessions.extend(names[0], [(None, "de")]))
-        await until(lambda: len(backend.batches) == 2)
-        clock.now += 1000
-        assert sessions.expire() == 0  # it is being computed for
-        backend.gate.release()
-        (found,) = await extending
-        assert found.graded.score == 2.0
-        clock.now += 60
-        assert sessions.expire() == 1
-        await until(lambda: sorted(backend.released) == ["abc", "de"])
-
-    served(scene, gated=True)
-
-
-async def filled(sessions, clock, count, length=500):
-    """Sessions of one step each, opened 10 s after each other; of 100,000 bytes, six have not enough room."""
+async def filled(sessions, count, length=500):
+    """Sessions of one step each, opened after each other; of 100,000 bytes, six have not enough room."""
     names = []
     for _ in range(count):
-        clock.now += 10
         names.append(sessions.open(PROBLEM))
         (node,) = await sessions.extend(names[-1], [(None, "a" * length)])
         assert node.graded.score == length
@@ -121,14 +94,12 @@ async def filled(sessions, clock, count, length=500):
 
 
 def test_what_sessions_hold_is_bounded_and_the_longest_idle_one_makes_room():
-    async def scene(backend, sessions, clock):
-        names = await filled(sessions, clock, 5)
+    async def scene(backend, sessions):
+        names = await filled(sessions, 5)
         # At least the text and 24 bytes a token, which here are its characters; and not several times as much.
         assert 5 * 25 * 500 < sessions.size < min(2 * 5 * 25 * 500, 100_000)
         held = sessions.size
-        clock.now += 10
         await sessions.release(names[0], [])  # is a sign of life
-        clock.now += 10
         sixth = sessions.open(PROBLEM)
         assert len(sessions) == 6
         await sessions.extend(sixth, [(None, "b" * 500)])
@@ -147,12 +118,12 @@ def test_what_sessions_hold_is_bounded_and_the_longest_idle_one_makes_room():
         await sessions.close(names[0])
         assert sessions.evicted == 2
 
-    served(scene, limit=10, idle=1000.0, memory=100_000)
+    served(scene, limit=10, memory=100_000)
 
 
 def test_the_longest_idle_session_ends_where_there_are_more_than_there_may_be():
-    async def scene(backend, sessions, clock):
-        names = await filled(sessions, clock, 4, length=5)
+    async def scene(backend, sessions):
+        names = await filled(sessions, 4, length=5)
         assert (len(sessions), sessions.evicted) == (3, 1)
         with pytest.raises(UnknownSessionError):
             await sessions.close(names[0])
@@ -164,7 +135,7 @@ def test_the_longest_idle_session_ends_where_there_are_more_than_there_may_be():
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 100_000))
 def test_whatever_happens_all_is_given_back_once(seed):
-    async def scene(backend, sessions, clock):
+    async def scene(backend, sessions):
         rng = random.Random(seed)
 
         async def client():
@@ -184,8 +155,6 @@ def test_whatever_happens_all_is_given_back_once(seed):
                     elif act < 0.9:
                         await sessions.close(name)
                         name = None
-                    else:
-                        clock.now += 25
                 except UnknownSessionError:
                     name = None
                 except BackendError:

@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import final
 
 from stepmark.errors import InputError, StepmarkError
@@ -157,9 +156,7 @@ class ReplyFile:
     def __enter__(self) -> ReplyFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

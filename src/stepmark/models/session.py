@@ -29,8 +29,6 @@ from stepmark.records import Problem, Solution, Step, StepScores
 
 _STEP = 96
 """Bytes of a step's record."""
-_ROOTS = 10_000
-"""Problems whose number of tokens is remembered."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -193,7 +191,6 @@ class CachedSession:
         self.cache = PrefixCache(prm.engines, capacity=memory_tokens, states=True)
         self._places: dict[tuple[str, tuple[str, ...]], Place] = {}
         """By problem and steps; a prefix without a place, as after a replay, is opened whole."""
-        self._roots: dict[str, int] = {}
 
     @property
     def pool(self) -> KeyValuePool:
@@ -208,26 +205,20 @@ class CachedSession:
     def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
         """See `Session.score`; computed together, all replies are recorded together."""
         del ready
-        parents = [self._place(request.problem, request.steps[:-1]) for request in requests]
-        results = self.extend(
-            [(place, Step(text=request.steps[-1])) for place, request in zip(parents, requests, strict=True)]
-        )
+        asked = [self._request(self._place(request), Step(text=request.steps[-1])) for request in requests]
         replies: list[Graded | InputError] = []
-        for request, parent, result in zip(requests, parents, results, strict=True):
-            if isinstance(result, InputError):
-                replies.append(result)
+        for request, step, answer in zip(requests, asked, self.answer(asked), strict=True):
+            if not isinstance(answer, Extended) or isinstance(step, InputError):
+                assert isinstance(answer, InputError)
+                replies.append(answer)
                 continue
-            check_finite(self._prm.name, result.score, request)
+            check_finite(self._prm.name, answer.score, request)
             key = (request.problem, request.steps)
             before = self._places.get(key)
-            self._places[key] = result.place
+            self._places[key] = answer.place
             if before is not None:  # asked twice, and held twice
                 self.drop([before])
-            root, above, ids = self._root(result.place), self._ids(parent), result.place.ids
-            shared = common_prefix(above, ids) if len(above) else min(root, len(ids))
-            replies.append(
-                Graded(score=result.score, tokens=len(ids) - shared, root=root, classes=result.classes)
-            )
+            replies.append(graded(step, answer))
         return replies
 
     def release(self, requests: Sequence[Release], ready: Ready) -> list[Any]:
@@ -239,17 +230,8 @@ class CachedSession:
 
     def extend(self, asked: Sequence[tuple[Place, Step]]) -> list[Extended | InputError]:
         """Score one more step at each of several places, of any problems, together; see `answer`."""
-        places = [
-            replace(place, solution=replace(place.solution, steps=(*place.solution.steps, step)))
-            for place, step in asked
-        ]
-        requests: list[Asked | InputError] = []
-        for place in places:
-            try:
-                requests.append(NextStep(place=place, encoded=self._prm.encoder.encode(place.solution)))
-            except InputError as error:
-                requests.append(error)
-        return cast("list[Extended | InputError]", self.answer(requests))
+        answers = self.answer([self._request(place, step) for place, step in asked])
+        return cast("list[Extended | InputError]", answers)
 
     def answer(self, asked: Sequence[Asked | InputError]) -> list[Answer]:
         """Answer any mixture of requests together.
@@ -357,27 +339,32 @@ class CachedSession:
         self._prm.ledger.steps += sum(score is not None for score in scores.scores)
         return scores
 
-    def _place(self, problem: str, steps: tuple[str, ...]) -> Place:
+    def _place(self, request: Score) -> Place:
+        """Where the prefix before a request's step lies; without tokens, where that is not known: they are looked up then, and the rest is read."""
+        problem, steps = request.problem, request.steps[:-1]
         held = self._places.get((problem, steps))
-        # A place without tokens: they are looked up when it is extended, and the rest is read.
         return held or replace(root_of(Problem(text=problem)), solution=Solution.of(problem, steps))
 
-    def _root(self, place: Place) -> int:
-        """Tokens before the first step."""
-        problem = place.solution.problem.text
-        if problem not in self._roots:
-            if len(self._roots) > _ROOTS:
-                self._roots.clear()
-            self._roots[problem] = self._prm.encoder.encode(place.solution).problem_tokens
-        return self._roots[problem]
+    def _request(self, place: Place, step: Step) -> NextStep | InputError:
+        solution = replace(place.solution, steps=(*place.solution.steps, step))
+        try:
+            return NextStep(
+                place=replace(place, solution=solution), encoded=self._prm.encoder.encode(solution)
+            )
+        except InputError as error:
+            return error
 
-    def _ids(self, place: Place) -> Ints:
-        """The tokens of a prefix, up to where its last step is read; none for the problem's root."""
-        if len(place.ids) or not place.solution.steps:
-            return place.ids
-        encoded = self._prm.encoder.encode(place.solution)
-        read = encoded.reads[-1]
-        return encoded.ids if read is None else encoded.ids[: read + 1]
+
+def graded(asked: NextStep, answer: Extended) -> Graded:
+    """The score of a step, and the tokens that it adds to the prefix before it, whatever the tree had of them."""
+    before, ids, reads = asked.place.ids, answer.place.ids, asked.encoded.reads
+    root = asked.encoded.problem_tokens
+    if len(before):
+        shared = common_prefix(before, ids)
+    else:  # the prefix before was not read in this session: it ends where its last step is read
+        above = reads[-2] if len(reads) > 1 else None
+        shared = min(root, len(ids)) if above is None else above + 1
+    return Graded(score=answer.score, tokens=len(ids) - shared, root=root, classes=answer.classes)
 
 
 def root_of(problem: Problem) -> Place:

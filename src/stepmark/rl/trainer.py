@@ -18,7 +18,7 @@ from torch import Tensor
 
 from stepmark.batching import Write
 from stepmark.errors import CheckpointError, InputError, UsageError
-from stepmark.models.policies.prompts import PromptEncoder
+from stepmark.models.encoding import PromptEncoder
 from stepmark.models.prm import PRM
 from stepmark.problems.answers import Verifier
 from stepmark.records import Problem

@@ -291,8 +291,7 @@ class CachedBackend:
         return Encoded(ids=ids, reads=tuple(marked(ids, self._mark).tolist()), answer=0)
 
     def _result(self, work: Prepared, answer: Answer) -> Result:
-        from stepmark.models.session import Extended
-        from stepmark.models.tree import common_prefix
+        from stepmark.models.session import Extended, NextStep, graded
 
         ask = work.ask
         if isinstance(answer, InputError):
@@ -300,12 +299,9 @@ class CachedBackend:
         if isinstance(answer, StepScores):
             return answer
         if isinstance(answer, Extended):
-            # Counted as `models.session.CachedSession` counts: by the texts, whatever the tree had.
-            assert isinstance(ask, Growth)
-            ids, root = answer.place.ids, _encoded(work).problem_tokens
-            shared = min(root, len(ids)) if ask.place is None else common_prefix(ask.place.ids, ids)
-            graded = Graded(score=answer.score, tokens=len(ids) - shared, root=root, classes=answer.classes)
-            return Grown(graded=graded, place=answer.place, size=answer.place.size)
+            step = _asked(work)
+            assert isinstance(step, NextStep)
+            return Grown(graded=graded(step, answer), place=answer.place, size=answer.place.size)
         assert isinstance(ask, Reading)
         return Rows(rows=self._rows(answer, ask.activation), tokens=work.tokens)
 

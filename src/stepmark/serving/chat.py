@@ -311,63 +311,17 @@ _LONGEST = 2048
 _PATIENCE = Patience(retries=2, first_wait=0.5, max_wait=10.0)
 
 
-class PolicyError(StepmarkError):
-    """The policy failed or answered nonsense; nothing was chosen."""
-
-
-class PolicyAwayError(PolicyError):
-    """The policy cannot be reached, or has no room now."""
-
-
-@final
-class Writer:
-    """The policy behind a chat model, in threads of its own. A disconnected client's completions are dropped.
-
-    Args:
-        policy: writes.
-        threads: conversations that it works on at once: one for a policy in this process.
-    """
-
-    def __init__(self, policy: Policy, threads: int = 1) -> None:
-        self.name = policy.name
-        self._policy = policy
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="stepmark-write")
-
-    async def draw(self, request: Write) -> list[Written]:
-        """Write the completions of a conversation.
-
-        Raises:
-            InputError: the policy cannot read the conversation.
-            PolicyError: it failed.
-        """
-        loop = asyncio.get_running_loop()
-        try:
-            [reply] = await loop.run_in_executor(self._threads, self._policy.write, [request])
-        except UsageError as error:
-            raise InputError(f"the policy {self.name}: {error}") from None
-        except (UnansweredError, UnreachableError) as error:
-            raise PolicyAwayError(f"the policy {self.name}: {error}") from None
-        except BackendError as error:
-            raise PolicyError(f"the policy {self.name}: {error}") from None
-        if isinstance(reply, InputError):
-            raise type(reply)(f"the policy refuses the conversation: {reply.message}", field="messages")
-        return reply
-
-    async def close(self) -> None:
-        """End the threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-
 @final
 class Completions:
     """The extension of a server that answers as a model.
 
     Args:
         settings: how it draws and chooses.
-        writer: makes what writes; called once, in the thread that loads.
+        load: gives the policy, which writes; called once, in the thread that loads.
+        threads: conversations that the policy works on at once: one for a policy in this process.
     """
 
-    def __init__(self, settings: ChatModel, writer: Callable[[], Writer]) -> None:
+    def __init__(self, settings: ChatModel, load: Callable[[], Policy], *, threads: int = 1) -> None:
         self.settings = settings
         self.router = APIRouter(tags=["best-of-N as a model"])
         self.router.add_api_route(
@@ -377,8 +331,9 @@ class Completions:
             summary="Answer a conversation",
             **described(ChatAnswer),
         )
-        self._make_writer = writer
-        self._writer: Writer | None = None
+        self._load_policy = load
+        self._policy: Policy | None = None
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="stepmark-write")
         self._live: Live | None = None
         self._verifier: Verifier | None = None
         self._room, self._verifying = asyncio.Semaphore(settings.policy_requests), asyncio.Lock()
@@ -392,7 +347,7 @@ class Completions:
         """
         if self.settings.choice != "best":  # report a missing package now and not at the first vote
             load_verifier(self.settings.verifier, isolation=self.settings.isolation).close()
-        self._writer = self._make_writer()
+        self._policy = self._load_policy()
 
     async def start(self, live: Live) -> Sequence[ModelEntry]:
         """See `service.Extension`."""
@@ -401,8 +356,7 @@ class Completions:
 
     async def stop(self) -> None:
         """See `service.Extension`."""
-        if self._writer is not None:
-            await self._writer.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
         if self._verifier is not None:
             await asyncio.to_thread(self._verifier.close)
 
@@ -422,11 +376,10 @@ class Completions:
                 completion = await self._answer(body, deadline)
         except TimeoutError:
             raise LateError(f"the answer was not ready within {seconds:g} s") from None
-        except PolicyAwayError as error:
-            raise Refused("policy_away", f"{error}; try again later", headers=retry(5.0)) from None
-        except PolicyError as error:
-            service.log(f"error: {error}")
-            raise Refused("policy", str(error)) from None
+        except Refused as refused:
+            if refused.error["type"] == "policy":
+                service.log(f"error: {refused.error['message']}")
+            raise
         if not body.stream:
             return answer(completion)
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
@@ -434,11 +387,11 @@ class Completions:
 
     async def _answer(self, body: ChatRequest, deadline: float) -> dict[str, Any]:
         """A `ChatAnswer` as plain data."""
-        live, writer, settings = self._live, self._writer, self.settings
-        assert live is not None and writer is not None
+        live, policy, settings = self._live, self._policy, self.settings
+        assert live is not None and policy is not None
         grade = check_grade(live.prm, live.grade, body.selection.aggregate, checks="none")
         request = self._request(body)
-        texts = await self._written(writer, request)
+        texts = await self._written(policy, request)
         solutions = await asyncio.to_thread(self._split, problem_of(body.conversation), texts)
         scores = await live.batcher.score(
             [item for item in solutions if isinstance(item, Solution)], deadline=deadline
@@ -486,7 +439,7 @@ class Completions:
                 "choose": picked.choice,
                 "why": picked.why,
                 "search": settings.search,
-                "policy": served_name(writer.name),
+                "policy": served_name(policy.name),
                 "prm": live.name,
                 "score_kind": live.prm.score_kind,
                 "aggregate": grade.aggregate,
@@ -525,16 +478,28 @@ class Completions:
             first=None if body.seed is None else 0,
         )
 
-    async def _written(self, writer: Writer, request: Write) -> list[Written]:
+    async def _written(self, policy: Policy, request: Write) -> list[Written]:
+        """The completions of a conversation. Those of a client that disconnects are dropped."""
         if self._waiting >= (_QUEUE + 1) * self.settings.policy_requests:
             message = "too many conversations wait for the policy; try again later"
             raise Refused("busy", message, headers=retry(5.0))
         self._waiting += 1
         try:
             async with self._room:
-                return await writer.draw(request)
+                loop = asyncio.get_running_loop()
+                [reply] = await loop.run_in_executor(self._threads, policy.write, [request])
+        except UsageError as error:
+            raise InputError(f"the policy {policy.name}: {error}") from None
+        except (UnansweredError, UnreachableError) as error:
+            message = f"the policy {policy.name}: {error}; try again later"
+            raise Refused("policy_away", message, headers=retry(5.0)) from None
+        except BackendError as error:
+            raise Refused("policy", f"the policy {policy.name}: {error}") from None
         finally:
             self._waiting -= 1
+        if isinstance(reply, InputError):
+            raise type(reply)(f"the policy refuses the conversation: {reply.message}", field="messages")
+        return reply
 
     def _split(self, problem: str, texts: Sequence[Written]) -> list[Read]:
         solutions: list[Read] = []
@@ -575,12 +540,12 @@ def _check_any_scored(
     if any(item.get("score") is not None for item in results):
         return
     if not any(item.text.strip() for item in texts):
-        raise PolicyError(f"the policy wrote nothing in any of {len(texts)} candidates")
+        raise Refused("policy", f"the policy wrote nothing in any of {len(texts)} candidates")
     for result, solution in zip(results, solutions, strict=True):
         if "error" in result and isinstance(solution, Solution):
             message = f"the PRM can read no candidate; of the first: {result['error']['message']}"
             raise Refused(result["error"]["type"], message, field="messages")
-    raise PolicyError("no candidate has a score: the PRM left steps of each of them unread")
+    raise Refused("policy", "no candidate has a score: the PRM left steps of each of them unread")
 
 
 def _finish(written: Written) -> Literal["stop", "length"]:
@@ -632,17 +597,15 @@ def chat_extensions(policy: PolicyLike | None, chat: ChatModel) -> list[Completi
         return []
     model = lazy_policy(policy) if isinstance(policy, str) else policy
     if not isinstance(model, Lazy):
-        return [Completions(chat, lambda: Writer(model))]
+        return [Completions(chat, lambda: model)]
     model.check()
+    if not is_server(model.name):
+        return [Completions(chat, model.with_arguments(memory_tokens=_POLICY_MEMORY).load)]
+    url, _, name = model.name.partition("#")
 
-    def writer() -> Writer:
-        if not is_server(model.name):
-            return Writer(model.with_arguments(memory_tokens=_POLICY_MEMORY).load())
-        url, _, name = model.name.partition("#")
+    def served() -> Policy:
         # Log-probabilities count the tokens of each completion.
-        served = OpenAIPolicy(
-            url, name or None, api_key_env=key_variable(), patience=_PATIENCE, logprobs=True
-        )
-        return Writer(served, chat.policy_requests)
+        key = key_variable()
+        return OpenAIPolicy(url, name or None, api_key_env=key, patience=_PATIENCE, logprobs=True)
 
-    return [Completions(chat, writer)]
+    return [Completions(chat, served, threads=chat.policy_requests)]

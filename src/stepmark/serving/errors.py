@@ -23,7 +23,7 @@ TYPES: dict[str, tuple[int, str]] = {
     "session_full": (400, "the session is full (`session_nodes`, `session_memory_mb`); release some steps"),
     "unauthorized": (401, "no key in `Authorization: Bearer KEY`, or an unknown one"),
     "forbidden": (403, "the request was sent to another host's name"),
-    "not_found": (404, "no such address, model or session; a session may have expired"),
+    "not_found": (404, "no such address, model or session; a session may have been ended to make room"),
     "method_not_allowed": (405, "the address takes other methods, which the header Allow names"),
     "too_large": (413, "more bytes, solutions, steps or tokens than one request may have"),
     "unsupported_media_type": (415, "a body that is not application/json, or is packed (gzip)"),

@@ -220,8 +220,7 @@ async def open_session(request: Request, body: SessionRequest) -> Response:
     """Begin with a problem; nothing is computed yet."""
     live = service_of(request).need()
     check_model(live.name, body.model)
-    name = live.sessions.open(Problem(text=body.problem))
-    return answer({"id": name, "expires_in": live.sessions.idle})
+    return answer({"id": live.sessions.open(Problem(text=body.problem))})
 
 
 @router.post(
@@ -253,7 +252,7 @@ async def release(request: Request, id: str, body: ReleaseRequest) -> Response:
 
 @router.delete("/v1/sessions/{id}", tags=["sessions"], summary="Close a session", **described(ClosedAnswer))
 async def close_session(request: Request, id: str) -> Response:
-    """End a session and release all of it. Idle sessions end by themselves."""
+    """End a session and release all of it. The longest idle ones end where there are too many."""
     await service_of(request).need().sessions.close(id)
     return answer({"id": id, "closed": True})
 

@@ -227,7 +227,6 @@ class Service:
                 limit=settings.sessions,
                 nodes=settings.session_nodes,
                 memory=settings.session_memory,
-                idle=settings.session_idle,
             ),
             grade=grade,
             facts=facts,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -21,10 +20,10 @@ _RECORD = 2048
 
 
 class UnknownSessionError(StepmarkError):
-    """No such session: it was closed, it expired, or it never was."""
+    """No such session: it was closed, it was ended to make room, or it never was."""
 
     def __init__(self) -> None:
-        super().__init__("no such session: it was closed, or it expired; open a new one")
+        super().__init__("no such session: it was closed, or ended to make room; open a new one")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +47,6 @@ class _Held:
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Session:
     problem: Problem
-    used: float
     busy: int = 0
     """Requests of it that are in work."""
     coming: int = 0
@@ -75,8 +73,6 @@ class Sessions:
         limit: sessions at once.
         nodes: steps that a session holds at once.
         memory: bytes, about, that all of them hold at most.
-        idle: seconds without a request after which a session is forgotten.
-        clock: seconds; None for the batcher's.
     """
 
     def __init__(
@@ -86,11 +82,8 @@ class Sessions:
         limit: int,
         nodes: int,
         memory: int = 1 << 30,
-        idle: float,
-        clock: Callable[[], float] | None = None,
     ) -> None:
-        self._batcher, self._limit, self._nodes, self.idle = batcher, limit, nodes, idle
-        self._clock = clock or batcher.clock
+        self._batcher, self._limit, self._nodes = batcher, limit, nodes
         self.memory = memory
         """Bytes that all of them hold at most."""
         self.size = 0
@@ -98,7 +91,7 @@ class Sessions:
         self.evicted = 0
         """Sessions that were ended to make room for others."""
         self._sessions: dict[str, _Session] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        """By name; the longest idle one first."""
 
     def __len__(self) -> int:
         """Sessions that are open."""
@@ -117,13 +110,11 @@ class Sessions:
         """
         if not problem.text.strip():
             raise InputError("the problem is empty", field="problem")
-        self.expire()
         size = _RECORD + sys.getsizeof(problem.text)
         name = secrets.token_urlsafe(24)
-        self._sessions[name] = _Session(problem=problem, used=self._clock(), size=size)
+        self._sessions[name] = _Session(problem=problem, size=size)
         self.size += size
         self._evict()
-        self._watch()
         return name
 
     async def extend(
@@ -165,7 +156,6 @@ class Sessions:
             else:
                 asked[after, text] = [i]
                 growths.append(self._growth(state, after, text))
-        state.used = self._clock()
         state.busy += 1
         state.coming += len(growths)
         try:
@@ -173,10 +163,10 @@ class Sessions:
         finally:
             state.busy -= 1
             state.coming -= len(growths)
-            state.used = self._clock()
         if state.closed:
             self._batcher.release(grown for grown in answers if isinstance(grown, Grown))
             raise UnknownSessionError
+        self._of(session)
         for ((after, text), places), growth, grown in zip(asked.items(), growths, answers, strict=True):
             result = (
                 grown if isinstance(grown, InputError) else self._entered(state, after, text, growth, grown)
@@ -193,7 +183,6 @@ class Sessions:
             UnknownSessionError: no such session.
         """
         state = self._of(session)
-        state.used = self._clock()
         gone = [held for node in nodes if (held := state.nodes.pop(node, None)) is not None]
         for held in gone:
             state.numbers.pop((held.after, held.steps[-1]), None)
@@ -212,30 +201,16 @@ class Sessions:
         self._of(session)
         self._end(session)
 
-    def expire(self) -> int:
-        """End what has been idle for too long; how many. Happens by itself while an event loop runs."""
-        old = [
-            name
-            for name, state in self._sessions.items()
-            if not state.busy and self._clock() >= state.used + self.idle
-        ]
-        for name in old:
-            self._end(name)
-        return len(old)
-
     def end_all(self) -> None:
-        """End all of them, and the clock that watches them: for a server that stops."""
+        """End all of them."""
         for name in list(self._sessions):
             self._end(name)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _of(self, session: str) -> _Session:
-        self.expire()
-        state = self._sessions.get(session)
+        state = self._sessions.pop(session, None)
         if state is None:
             raise UnknownSessionError
+        self._sessions[session] = state  # the last one is the last used
         return state
 
     def _growth(self, state: _Session, after: int | None, text: str) -> Growth:
@@ -246,8 +221,7 @@ class Sessions:
 
     def _evict(self) -> None:
         """End the longest idle sessions until the others fit; those in work and the last one used stay."""
-        idle = sorted((state.used, name) for name, state in self._sessions.items() if not state.busy)
-        for _, name in idle[:-1]:
+        for name in [name for name, state in self._sessions.items() if not state.busy][:-1]:
             if self.size <= self.memory and len(self._sessions) <= self._limit:
                 return
             self._end(name)
@@ -273,24 +247,6 @@ class Sessions:
         self._batcher.release(held.grown for held in state.nodes.values())
         state.nodes.clear()
         state.numbers.clear()
-
-    def _watch(self) -> None:
-        """Look again when the next one can be old."""
-        if self._timer is None:
-            try:
-                loop = asyncio.get_running_loop()
-            except RuntimeError:  # used outside a loop: then `expire` is called by hand
-                return
-            first = min(state.used for state in self._sessions.values()) + self.idle
-            # Those in work may be old already, and are not to be asked after all the time.
-            wait = min(max(first - self._clock(), self.idle / 8), self.idle)
-            self._timer = loop.call_later(wait, self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        self.expire()
-        if self._sessions:
-            self._watch()
 
 
 def _size(growth: Growth, held_bytes: int) -> int:

@@ -63,8 +63,6 @@ class ServerSettings:
     """Steps that a session holds at once; at least 2: a step, and the step that it follows."""
     session_memory_mb: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1024
     """Megabytes (2^20 bytes), about, that all sessions hold: texts, and what is known of their tokens. For more, the longest idle ones are ended."""
-    session_idle: Seconds = 600.0
-    """Seconds without a request after which a session is ended."""
 
     def __post_init__(self) -> None:
         if self.aggregate is not None:

@@ -17,16 +17,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar, final
 
 import httpx
 
 from stepmark.batching import Choose, Finish, Message, Prompt, Ready, Write, Written, cut_at_stop
 from stepmark.errors import BackendError, CheckpointError, InputError, StepmarkError, TooLongError, UsageError
+from stepmark.models.encoding import PromptEncoder
 from stepmark.models.files import CONFIGURATION, folder_of_name
 from stepmark.models.http import AGAIN, Connection, DeclinedError, GarbageError, Patience, Server, Verb
-from stepmark.models.policies.prompts import PromptEncoder
 
 Asked = TypeVar("Asked")
 Answered = TypeVar("Answered")
@@ -143,9 +142,8 @@ class OpenAIPolicy:
             closed = none | {"messages": [*none["messages"], begun]}
             low, middle, high = (self._prompt_tokens(body) for body in (none, continued, closed))
             if low is None or middle is None or high is None or not low < middle < high:
-                text = self._ask(
-                    _CHAT, continued | {"max_tokens": 4}, lambda data: written_of(data, (), chat=True)
-                )[0].text
+                read = partial(_written, stop=(), chat=True)
+                text = self._ask(_CHAT, continued | {"max_tokens": 4}, read)[0][0].text
                 if not text.lstrip().startswith("7"):
                     raise BackendError(
                         f"{self._server.address}: the server does not continue a begun reply: asked to go on "
@@ -162,9 +160,7 @@ class OpenAIPolicy:
     def __enter__(self) -> OpenAIPolicy:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _each(
@@ -216,7 +212,7 @@ class OpenAIPolicy:
             if self._send_seed:
                 body["seed"] = (request.seed + (request.first or 0) + len(got)) % 2**31
             try:
-                new, count = self._ask(path, body, partial(_written_and_count, request.stop, path == _CHAT))
+                new, count = self._ask(path, body, partial(_written, stop=request.stop, chat=path == _CHAT))
             except BackendError as error:
                 if not self._logprobs or "logprob" not in str(error).lower():
                     raise
@@ -342,10 +338,6 @@ def _encoder(path: str) -> PromptEncoder:
         raise CheckpointError(f"{path}: expected a tokenizer; {type(error).__name__}: {error}") from error
 
 
-def _written_and_count(stop: Sequence[str], chat: bool, data: Mapping[str, Any]) -> tuple[list[Written], int]:
-    return written_of(data, stop, chat=chat), usage_of(data, "completion_tokens") or 0
-
-
 Data = Mapping[str, Any]
 
 
@@ -357,26 +349,17 @@ def choices_of(data: Data) -> list[Data]:
     return choices
 
 
-def usage_of(data: Data, field: str) -> int | None:
-    """`prompt_tokens` or `completion_tokens`; None when the server does not count."""
-    return _count(data.get("usage"), field)
-
-
-def cached_of(data: Data) -> int | None:
-    """`usage.prompt_tokens_details.cached_tokens` (vLLM with `--enable-prompt-tokens-details`, OpenAI); None when it is not told."""
-    usage = data.get("usage")
-    return _count(usage.get("prompt_tokens_details") if isinstance(usage, dict) else None, "cached_tokens")
-
-
-def _count(counts: object, field: str) -> int | None:
-    count = counts.get(field) if isinstance(counts, dict) else None
+def usage_of(data: Data, *path: str) -> int | None:
+    """A count of `usage`, such as `prompt_tokens`; None when the server does not count."""
+    count = data.get("usage")
+    for field in path:
+        count = count.get(field) if isinstance(count, dict) else None
     return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
 
 
-def written_of(data: Data, stop: Sequence[str], *, chat: bool) -> list[Written]:
-    """The texts of one reply."""
+def _written(data: Data, *, stop: Sequence[str], chat: bool) -> tuple[list[Written], int]:
+    """The texts of one reply, and the tokens of them all as far as the server counts them."""
     choices, total = choices_of(data), usage_of(data, "completion_tokens")
-    prompt, cached = usage_of(data, "prompt_tokens"), cached_of(data)
     texts = []
     for choice in choices:
         text, cut = cut_at_stop(_text(choice, chat=chat), stop)
@@ -387,11 +370,12 @@ def written_of(data: Data, stop: Sequence[str], *, chat: bool) -> list[Written]:
                 finish="stop" if cut else _finish(choice, stop),
                 tokens=len(logprobs) if logprobs is not None else total if len(choices) == 1 else None,
                 logprob=sum(logprobs) if logprobs is not None else None,
-                prompt_tokens=prompt,
-                cached_tokens=cached,
+                prompt_tokens=usage_of(data, "prompt_tokens"),
+                # Of vLLM with `--enable-prompt-tokens-details`, and OpenAI.
+                cached_tokens=usage_of(data, "prompt_tokens_details", "cached_tokens"),
             )
         )
-    return texts
+    return texts, total or 0
 
 
 def first_token_table(data: Data, *, chat: bool) -> dict[str, float]:

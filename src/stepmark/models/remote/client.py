@@ -101,9 +101,8 @@ class _Growing:
                 losses, narrow = losses + 1 if len(done) == before else 0, True
                 if losses > _REOPENED:
                     raise BackendError(
-                        f"{self._calls.server.address}: the session was lost or full {losses} times within one call; does the server forget "
-                        "sessions sooner (`session_idle`) than it answers, or hold fewer steps than these prefixes have (`session_nodes`, "
-                        "`session_memory_mb`)?"
+                        f"{self._calls.server.address}: the session was lost or full {losses} times within one call; does the server hold "
+                        "fewer sessions than are in use (`sessions`, `session_memory_mb`), or fewer steps than these prefixes have (`session_nodes`)?"
                     ) from None
                 yield from self._end()
         self.held.update(prefix for prefix in prefixes if isinstance(done[prefix], Graded))
@@ -449,7 +448,7 @@ class Session:
             self._connection.run(self._growing.release(gone))
 
     def close(self) -> None:
-        """End the session. Leaving a `with` block does it too. That of a closed client ends by itself (`session_idle`)."""
+        """End the session. Leaving a `with` block does it too. The server ends that of a closed client when it needs the room."""
         with self._lock:
             if not self._connection.closed:
                 self._connection.run(self._growing.close())

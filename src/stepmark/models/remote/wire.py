@@ -412,8 +412,6 @@ class SessionAnswer(Answer):
 
     id: str
     """Its name in the addresses of the other calls."""
-    expires_in: float
-    """Seconds without a call after which it is closed; every call starts them anew."""
 
 
 class SteppedResult(Answer):

@@ -34,8 +34,8 @@ from torch import Tensor
 from stepmark.errors import InputError
 from stepmark.labels.judge import place_named, verdict_named
 from stepmark.models.critics import GenPRM, Lesson, ThinkPRM, refuse_markers
+from stepmark.models.encoding import PromptEncoder
 from stepmark.models.generative import CriticSpec, Settings, check, context_of
-from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.spec import Layout
 from stepmark.models.tree import Ints, pack
 from stepmark.problems.extraction import find_answer
