@@ -49,7 +49,7 @@ RUNS = (
         evaluation="processbench",
         data=PROCESSBENCH,
         quick=60,
-        tables=("First-error", "Distance", "By the position"),
+        tables=("First-error",),
     ),
     Run(
         name="processbench-tuned",
@@ -76,7 +76,7 @@ RUNS = (
         more=("--checks", "all"),
         scores_of="processbench",
         quick=60,
-        tables=("First-error", "Distance"),
+        tables=("First-error",),
     ),
     Run(
         name="prmbench",
@@ -84,7 +84,7 @@ RUNS = (
         data=("prmbench/prmbench.dev.jsonl.gz",),
         quick=10,
         limit=400,
-        tables=("PRMScore", "Accuracy"),
+        tables=("PRMScore",),
     ),
     Run(
         name="best-of-n",
@@ -101,7 +101,7 @@ RUNS = (
         data=PROCESSBENCH,
         scores_of="processbench",
         quick=60,
-        tables=("Calibration: Steps", "Calibration: Outcomes"),
+        tables=("Calibration: Steps",),
     ),
     Run(
         name="disagreement",
@@ -110,7 +110,7 @@ RUNS = (
         more=("--process", "scores"),
         scores_of="processbench",
         quick=60,
-        tables=("The four cells", "Where process and outcome"),
+        tables=("Where process and outcome",),
     ),
     Run(
         name="drift",
@@ -127,7 +127,7 @@ RUNS = (
         data=PROCESSBENCH[:1],
         quick=5,
         limit=60,
-        tables=("What each change", "The step that became"),
+        tables=("What each change",),
     ),
 )
 
@@ -202,8 +202,9 @@ def page(results: dict[str, dict[str, Any]], commands: dict[str, list[str]]) -> 
     for run in RUNS:
         result = results[run.name]
         parts.append(f"## {result['title'].split(':')[0]}{_beside(run)}")
-        parts.append(f"```console\n$ stepmark {shlex.join(commands[run.name])}\n```")
-        parts += [fact.replace("\n", " ") for fact in result["facts"]]
+        parts.append(f"```{{code-block}} console\n$ stepmark {shlex.join(commands[run.name])}\n```")
+        # The first fact says what was measured; the report of the run has the others.
+        parts += [fact.replace("\n", " ") for fact in result["facts"][:1]]
         for data in result["tables"]:
             if run.tables and not data["title"].startswith(run.tables):
                 continue
