@@ -15,7 +15,14 @@ import pytest
 from console_blocks import missing, typed
 
 ROOT = Path(__file__).resolve().parents[1]
-LIGHT = ("cat > ", "stepmark split", "stepmark convert", "stepmark doctor", "stepmark families", "stepmark label formulas")
+LIGHT = (
+    "cat > ",
+    "stepmark split",
+    "stepmark convert",
+    "stepmark doctor",
+    "stepmark families",
+    "stepmark label formulas",
+)
 """Beginnings of commands that load no model."""
 PAGES = [
     pytest.param(

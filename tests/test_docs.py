@@ -39,7 +39,9 @@ def _blocks(page: Path, language: str) -> list[str]:
 
 def _consoles(page: Path) -> list[str]:
     """Shell lines, both of blocks that tests run and of those that they only parse."""
-    return re.findall(r"^```(?:console|\{code-block\} console)\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S)
+    return re.findall(
+        r"^```(?:console|\{code-block\} console)\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
