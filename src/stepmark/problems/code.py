@@ -40,16 +40,6 @@ from stepmark.problems.code_sandbox import (
 )
 from stepmark.records import Problem, Verdict
 
-__all__ = [
-    "CodeLimits",
-    "CodeTests",
-    "CodeVerifier",
-    "Isolation",
-    "code_problem",
-    "extract_code",
-    "read_code_tests",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodeTests:
@@ -289,7 +279,7 @@ def _tried(isolation: Isolation, limits: CodeLimits) -> Sandbox:
         raise UsageError(f"the code verifier does not work on this machine: {why}")
     raise UsageError(
         f"programs need a sandbox, and bubblewrap does not work here: {why}.\n"
-        f"  To install it: {install_line()}\n"
+        f"  To get it: {install_line()}\n"
         "  In a container it needs user namespaces: see the page on checking programs.\n"
         "  Where the container (docker, podman) or virtual machine itself is the sandbox: `isolation` unsafe, which gives programs\n"
         "  the network and the files of this user"
