@@ -99,7 +99,6 @@ RUNS = (
         data=PROCESSBENCH,
         scores_of="processbench",
         quick=60,
-        tables=("Calibration: Steps",),
     ),
     Run(
         name="disagreement",
@@ -117,7 +116,6 @@ RUNS = (
         scores_of="best-of-n",
         quick=4,
         limit=100,
-        tables=("Warning signs",),
     ),
     Run(
         name="robustness",
