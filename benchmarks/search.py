@@ -249,7 +249,7 @@ def compare_policies(beams: int, depth: int, dtype: str) -> dict[str, float]:
     base = find_checkpoint(BUILT_IN_BASE)
     took, read, told = [], [], []
     for memory in (0, 32_768):
-        policy = LocalPolicy.load(base, dtype=dtype, device="cpu", memory_tokens=memory)
+        policy = LocalPolicy.load(base, dtype=dtype, device="auto", memory_tokens=memory)
         if memory and policy.keeps_nothing:
             raise SystemExit(f"the policy keeps nothing: {policy.keeps_nothing}")
         time_, replies = seconds(partial(_write_all, policy, requests))
