@@ -99,6 +99,6 @@ split_command = command(
     split_file,
     _run,
     file='a text file with one solution; "-" for standard input',
-    common=("split", "marker", "language", "side_by_side", "json"),
+    common=("split", "marker", "language", "reasoning", "side_by_side", "json"),
     also=_display,
 )

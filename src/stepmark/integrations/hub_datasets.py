@@ -42,7 +42,13 @@ Shape = str | list["Shape"] | dict[str, "Shape"]
 """A column's type: "string", "float64", "int64"; a list of one for a list; a dict for a structure."""
 
 _PROBLEM: dict[str, Shape] = {"problem": "string", "id": "string", "answer": "string", "source": "string"}
-_LAYOUT: dict[str, Shape] = {"lead": "string", "tail": "string", "observation": "string", "start": "int64"}
+_LAYOUT: dict[str, Shape] = {
+    "lead": "string",
+    "tail": "string",
+    "observation": "string",
+    "start": "int64",
+    "speaker": "string",
+}
 _SOLUTION: dict[str, Shape] = {
     "problem": "string",
     "steps": ["string"],
@@ -161,12 +167,7 @@ def _solution_columns(solution: Solution) -> dict[str, Any]:
         "source": solution.source,
         "problem_source": solution.problem.source,
         "split": solution.split,
-        "layout": None
-        if plain
-        else [
-            {"lead": s.lead, "tail": s.tail, "observation": s.observation, "start": s.start}
-            for s in solution.steps
-        ],
+        "layout": None if plain else [{name: getattr(s, name) for name in _LAYOUT} for s in solution.steps],
     }
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, record_row
+from stepmark.solutions.thoughts import Reasoning
 from stepmark.store import Columns, Row, Source, json_type, read_rows
 from stepmark.store.columns import (
     COMMON,
@@ -95,6 +96,7 @@ def read_solutions(
     columns: Columns | None = None,
     how: str = "auto",
     marker: str | None = None,
+    reasoning: Reasoning = "keep",
     keep_going: Literal[False] = False,
 ) -> Iterator[SolutionRow]: ...
 @overload
@@ -104,6 +106,7 @@ def read_solutions(
     columns: Columns | None = None,
     how: str = "auto",
     marker: str | None = None,
+    reasoning: Reasoning = "keep",
     keep_going: bool,
 ) -> Iterator[SolutionRow | Refusal]: ...
 def read_solutions(
@@ -112,6 +115,7 @@ def read_solutions(
     columns: Columns | None = None,
     how: str = "auto",
     marker: str | None = None,
+    reasoning: Reasoning = "keep",
     keep_going: bool = False,
 ) -> Iterator[SolutionRow | Refusal]:
     """Read solutions as a stream.
@@ -122,6 +126,7 @@ def read_solutions(
         how: how a `solution` or `messages` is cut into steps (`solutions.segmentation`); ready-made steps are
             taken as they are.
         marker: the separator, when `how` is "marker".
+        reasoning: what becomes of thoughts (`solutions.thoughts`).
         keep_going: yield a `Refusal` in the place of a row that is no solution, instead of raising.
 
     Raises:
@@ -129,25 +134,28 @@ def read_solutions(
             may be the same field, a wrong type, a blank problem, no steps, a blank step.
         UnknownNameError: no such way to cut.
     """
-    return _read_solutions(read_rows(source, columns=columns, keep_going=keep_going), how, marker, keep_going)
+    rows = read_rows(source, columns=columns, keep_going=keep_going)
+    return _read_solutions(rows, how, marker, reasoning, keep_going)
 
 
 def _read_solutions(
-    rows: Iterator[Row | Refusal], how: str, marker: str | None, keep_going: bool
+    rows: Iterator[Row | Refusal], how: str, marker: str | None, reasoning: Reasoning, keep_going: bool
 ) -> Iterator[SolutionRow | Refusal]:
     for row in rows:
         if isinstance(row, Refusal):
             yield row
             continue
         try:
-            yield from solutions_of(row, how=how, marker=marker)
+            yield from solutions_of(row, how=how, marker=marker, reasoning=reasoning)
         except InputError as error:
             if not keep_going:
                 raise
             yield Refusal(solution=None, error=error)
 
 
-def solutions_of(row: Row, *, how: str = "auto", marker: str | None = None) -> Iterator[SolutionRow]:
+def solutions_of(
+    row: Row, *, how: str = "auto", marker: str | None = None, reasoning: Reasoning = "keep"
+) -> Iterator[SolutionRow]:
     """The solutions of a row: one, or one for each candidate, whose id is ID#0, ID#1, ... (without an id, NAME:LINE#0).
 
     Raises:
@@ -163,23 +171,29 @@ def solutions_of(row: Row, *, how: str = "auto", marker: str | None = None) -> I
     try:
         listed = _candidates(row)
         if listed is None:
-            yield _read_solution(row.data, row.where, how, marker, row.as_read, row.named)
+            yield _read_solution(row.data, row.where, how, marker, reasoning, row.as_read, row.named)
     except InputError as error:
         raise error.at(row.where) from None
     for number, candidate in enumerate(listed or ()):
         where = f"{row.where} (candidate {number})"
         try:
-            yield _read_solution(candidate, where, how, marker, named={*row.named, "id", "solution", "steps"})
+            named = {*row.named, "id", "solution", "steps"}
+            yield _read_solution(candidate, where, how, marker, reasoning, named=named)
         except InputError as error:
             raise error.at(where) from None
 
 
 def read_solution(
-    row: dict[str, Any], *, where: str = "row", how: str = "auto", marker: str | None = None
+    row: dict[str, Any],
+    *,
+    where: str = "row",
+    how: str = "auto",
+    marker: str | None = None,
+    reasoning: Reasoning = "keep",
 ) -> SolutionRow:
     """One row of one solution; see `read_solutions`."""
     try:
-        return _read_solution(row, where, how, marker)
+        return _read_solution(row, where, how, marker, reasoning)
     except InputError as error:
         raise error.at(where) from None
 
@@ -235,6 +249,7 @@ def _read_solution(
     where: str,
     how: str,
     marker: str | None,
+    reasoning: Reasoning,
     as_read: dict[str, Any] | None = None,
     named: Collection[str] = (),
 ) -> SolutionRow:
@@ -263,7 +278,9 @@ def _read_solution(
     if kind == "messages":
         from stepmark.solutions.inputs import read_messages
 
-        problem, cut = read_messages(_list(row, column), where=where, how=how, marker=marker)
+        problem, cut = read_messages(
+            _list(row, column), where=where, how=how, marker=marker, reasoning=reasoning
+        )
         problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)
     else:
         asked = problem_column(row, named)
@@ -279,7 +296,7 @@ def _read_solution(
                 "a plain text has no turns to cut by 'agent'; a conversation goes under 'messages'",
                 field=column,
             )
-        cut = split(text, how, marker=marker)
+        cut = split(text, how, marker=marker, reasoning=reasoning)
     steps = cut.steps if cut is not None else _ready_steps(row, column)
     if "labels" in used:
         _check_labels(row, len(steps))

@@ -40,6 +40,7 @@ from stepmark.solutions.interchange.rows import (
     Writing,
     each,
 )
+from stepmark.solutions.thoughts import Reasoning
 from stepmark.store import (
     Columns,
     Results,
@@ -211,6 +212,7 @@ def convert(
     hard: Annotated[float, Field(ge=0, lt=1)] | Literal["any"] | None = None,
     split: str = "auto",
     marker: str | None = None,
+    reasoning: Reasoning = "keep",
     trials: Annotated[int, Field(ge=1)] | None = None,
     items: str | Path | None = None,
     zero: Literal["neutral", "unjudged"] | None = None,
@@ -233,8 +235,9 @@ def convert(
         consensus: how several judges decide together; where they do not agree, the step is unjudged.
         neutral: what a neutral rating becomes where a format has only right and wrong; drop leaves the step unjudged.
         hard: make hard labels of shares of rollouts: right above this number in [0, 1), or "any" for at least one success.
-        split: how a solution that is one text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, whole, token.
+        split: how a solution that is one text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, thought, whole, token, or limit:N (words).
         marker: the text that ends each step, for `split` marker.
+        reasoning: what becomes of a thought (<think>, reasoning_content): keep it as steps, grade it only, or drop it.
         trials: rollouts behind each share of an openr tree, which its files do not say.
         items: the data file that Potato's annotators were shown: Potato's own files hold no text.
         zero: what a reward of 0 means in Potato's per_step mode, where its file does not say.
@@ -257,6 +260,7 @@ def convert(
     reading = Reading(
         how=split,
         marker=marker,
+        reasoning=reasoning,
         trials=trials,
         items=None if items is None else str(items),
         zero=zero,

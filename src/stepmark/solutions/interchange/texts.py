@@ -38,7 +38,7 @@ TRL_KEYS = ("prompt", "completions")
 
 
 def _read(row: Row, settings: Reading, format: str) -> Iterator[LabelledRow]:
-    for read in solutions_of(row, how=settings.how, marker=settings.marker):
+    for read in solutions_of(row, how=settings.how, marker=settings.marker, reasoning=settings.reasoning):
         meta = origin(row, format, read.columns, read.own_meta)
         solution = restored(replace(read.solution, id=read.solution.id or row.place), meta)
         labelled = LabelledSolution(solution=solution, judgements=((),) * len(solution.steps))
