@@ -20,6 +20,7 @@ from stepmark.solutions.interchange import (
     write_labelled,
 )
 from stepmark.solutions.interchange.formats import format_named
+from stepmark.solutions.traces import TRACES
 from stepmark.store import Row
 
 CORRECT, VALUE = "correctness", "value"
@@ -409,6 +410,7 @@ def test_format_names():
         "openr",
         "chat",
         "inspect",
+        *TRACES,
     }
 
 

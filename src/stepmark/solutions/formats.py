@@ -10,6 +10,7 @@ solution       `problem`, `solution` (a text, cut by `solutions.segmentation`)
 candidates     `problem`, `solutions` (a list of texts, of lists of steps, or of objects with a text): a solution each
 chat           `messages` (cut by `solutions.inputs`: an assistant turn is a step)
 TRL            `prompt`, `completions` (a list of strings: the steps), optional `labels` (one a step, as beside `steps`)
+a trace        of an agent, as its tool writes it (`solutions.traces`): brought into the shape chat first
 ProcessBench   `id`, `generator`, `problem`, `steps`, `final_answer_correct`, `label`
 =============  =====================================================================================
 
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, record_row
 from stepmark.solutions.thoughts import Reasoning
+from stepmark.solutions.traces import chat_rows
 from stepmark.store import Columns, Row, Source, json_type, read_rows
 from stepmark.store.columns import (
     COMMON,
@@ -134,7 +136,7 @@ def read_solutions(
             may be the same field, a wrong type, a blank problem, no steps, a blank step.
         UnknownNameError: no such way to cut.
     """
-    rows = read_rows(source, columns=columns, keep_going=keep_going)
+    rows = chat_rows(read_rows(source, columns=columns, keep_going=keep_going), keep_going=keep_going)
     return _read_solutions(rows, how, marker, reasoning, keep_going)
 
 

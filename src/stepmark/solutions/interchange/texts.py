@@ -22,6 +22,7 @@ from stepmark.solutions.interchange.rows import (
     RECORD_FIELDS,
     LabelledRow,
     Losses,
+    Reader,
     Reading,
     Writing,
     judge_and_kind,
@@ -50,9 +51,9 @@ def read_solutions(row: Row, settings: Reading, _losses: Losses) -> Iterator[Lab
     return _read(row, settings, "solutions")
 
 
-def read_chat(row: Row, settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """A row of OpenAI chat `messages`: an assistant's turn is a step (`solutions.inputs`)."""
-    return _read(row, settings, "chat")
+def chat_reader(format: str) -> Reader:
+    """A reader of rows of OpenAI chat `messages` (`solutions.inputs`), or of what `solutions.traces` made such rows of."""
+    return lambda row, settings, _losses: _read(row, settings, format)
 
 
 def _fields(solution: Solution) -> dict[str, Any]:
