@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from stepmark.errors import InputError, UsageError
-from stepmark.rl.credit.advantages import over_step_tokens
 from stepmark.rl.credit.turns import (
     Turns,
     discounted,
     gigpo,
     mt_grpo,
     outcome_broadcast,
+    over_tokens,
     per_turn,
     turn_of_tokens,
 )
@@ -109,7 +109,7 @@ def test_tool_output_is_left_out():
     turn_of = turn_of_tokens([[(0, 2), (4, 5)], [(1, 3)]], 6)
     assert turn_of.tolist() == [[0, 0, -1, -1, 1, -1], [-1, 0, 0, -1, -1, -1]]
     advantages = torch.tensor([[1.0, 2.0], [3.0, 9.0]])
-    assert over_step_tokens(advantages, turn_of).tolist() == [[1, 1, 0, 0, 2, 0], [0, 3, 3, 0, 0, 0]]
+    assert over_tokens(advantages, turn_of).tolist() == [[1, 1, 0, 0, 2, 0], [0, 3, 3, 0, 0, 0]]
     for bad in ([(0, 0)], [(0, 2), (1, 3)], [(0, 7)]):
         with pytest.raises(UsageError, match="row 0"):
             turn_of_tokens([bad], 6)

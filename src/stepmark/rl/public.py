@@ -9,6 +9,7 @@ from stepmark.rl.adapters.completions import rate as _rate
 from stepmark.rl.batch import Batch as _Batch
 from stepmark.rl.credit import Assigned as _Assigned
 from stepmark.rl.credit import Needs as _Needs
+from stepmark.rl.credit import turns as _turns
 from stepmark.rl.credit.methods import GRPO as _GRPO
 from stepmark.rl.credit.methods import PAPO as _PAPO
 from stepmark.rl.credit.methods import PPO as _PPO
@@ -55,6 +56,8 @@ class RLAPI:
     Batch = _Batch
     Needs = _Needs
     Assigned = _Assigned
+    # Credit for the turns of conversations.
+    turns = _turns
     # What a trainer of another library calls.
     rate = staticmethod(_rate)
     advantages = staticmethod(_advantages)

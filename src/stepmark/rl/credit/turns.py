@@ -1,7 +1,7 @@
 """Credit for turns: from the rewards of a conversation's turns to an advantage for each turn. All functions are pure.
 
 B conversations of at most K turns; `groups` says which are of one problem. An advantage per turn becomes one per token by
-`over_step_tokens(advantages, turn_of)`, where `turn_of` (`turn_of_tokens`) is -1 at what the policy did not write: tool output, the
+`over_tokens(advantages, turn_of)`, where `turn_of` (`turn_of_tokens`) is -1 at what the policy did not write: tool output, the
 user's words, padding. Such tokens are left out of the loss.
 
 **Which baselines are unbiased.** The gradient of the expected sum of rewards is that of sum_k log pi(turn k) (G_k - b_k), where G_k sums the
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from stepmark.errors import InputError, UsageError
-from stepmark.rl.credit.advantages import normalised, to_go
+from stepmark.rl.credit.advantages import normalised, over_step_tokens, to_go
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,3 +194,8 @@ def turn_of_tokens(spans: Sequence[Sequence[tuple[int, int]]], tokens: int) -> T
             turn_of[row, start:end] = turn
             before = end
     return turn_of
+
+
+def over_tokens(advantages: Tensor, turn_of: Tensor) -> Tensor:
+    """(B, T): each turn's advantage at its own tokens, 0 at what the policy did not write."""
+    return over_step_tokens(advantages, turn_of)
