@@ -127,3 +127,17 @@ def test_bad_rows_are_named(change, field):
 def test_settings_that_cannot_work():
     with pytest.raises(UsageError, match="`threshold` is for"):
         evaluate(WhoAndWhen(threshold="0.5"), data=ROWS, progress=False)
+
+
+def test_a_judge_names_steps_from_file_to_figure(tmp_path):
+    import stepmark
+
+    data, out = tmp_path / "rows.jsonl", tmp_path / "judged.jsonl"
+    data.write_text("".join(json.dumps(one) + "\n" for one in ROWS))
+    policy = stepmark.ScriptedPolicy(lambda request, number: r"\boxed{second}")
+    judge = stepmark.label.Judge(ask="halves", votes=1)
+    stepmark.label(data, policy, method=judge, out=out, progress=False)
+    result = evaluate(WhoAndWhen(labels=str(out)), data=data, resamples=100, progress=False)
+    assert values(result) == {  # step 3, by V, of every conversation
+        "agent": 1 / 4, "step": 2 / 4, "within one": 3 / 4, "agent, who speaks most": 2 / 4, "step, the commonest": 2 / 4,
+    }  # fmt: skip
