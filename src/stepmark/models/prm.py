@@ -26,6 +26,10 @@ from stepmark.records import (
 )
 from stepmark.solutions.checks import check, check_names
 from stepmark.solutions.inputs import ProblemLike, SolutionLike, problem_of, solution_of
+from stepmark.solutions.thoughts import Reasoning
+
+if TYPE_CHECKING:
+    from stepmark.models.watch import Watch
 
 _ALWAYS = ("scores", "score", "aggregate", "first_error", "threshold", "prm", "score_kind")
 
@@ -298,6 +302,44 @@ class Grader:
             if isinstance(result, ScoredSolution)
         ]
         return sorted(scored, key=lambda result: (result.score is None, -(result.score or 0.0)))
+
+    def watch(
+        self,
+        problem: ProblemLike,
+        *,
+        threshold: float | None = None,
+        aggregate: str | None = None,
+        patience: int = 1,
+        retries: int = 3,
+        floor: float | None = None,
+        reasoning: Reasoning = "keep",
+    ) -> Watch:
+        """Score an agent's turns as they come: `watch.add(message)` gives the score, the running aggregate, and what to do.
+
+        Args:
+            problem: what the agent was asked; its text or record.
+            threshold: a turn whose score is under it is weak; None for the PRM's own.
+            aggregate: how turns become one number; None for the PRM's own.
+            patience: weak turns in a row after which the advice is to go back to the first of them.
+            retries: how often to go back; the next time the advice is to stop.
+            floor: a running aggregate under it is a stop; None for none.
+            reasoning: what becomes of thoughts: "keep" them in the turn, grade them "only", or "drop" them.
+
+        Raises:
+            UsageError: no threshold, or a setting that cannot work.
+        """
+        from stepmark.models.watch import Watch
+
+        return Watch(
+            self,
+            problem,
+            threshold=threshold,
+            aggregate=aggregate,
+            patience=patience,
+            retries=retries,
+            floor=floor,
+            reasoning=reasoning,
+        )
 
     def describe(self, *, family: str | None = None, place: Mapping[str, object] | None = None) -> str:
         """One line for `__repr__`.

@@ -66,9 +66,12 @@ _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Message:
+class ChatMessage:
+    """A message that was read strictly."""
+
     role: str
     heading: str
+    """As the rendering has it: "Tool (search):"."""
     content: str
     calls: tuple[str, ...]
     """Tool calls as `name(arguments)`."""
@@ -126,7 +129,7 @@ def read_messages(
             f"expected a list of messages, found {_kind(messages)}", where=where, field="messages"
         )
     names: dict[str, str] = {}
-    read = [_read_message(message, f"messages[{i}]", where, names) for i, message in enumerate(messages)]
+    read = [read_message(message, f"messages[{i}]", where, names) for i, message in enumerate(messages)]
     turns = [i for i, message in enumerate(read) if message.role == "assistant"]
     if not turns:
         raise InputError(
@@ -163,7 +166,7 @@ def read_messages(
     return problem, Segmentation(text=text, steps=steps, how="agent", why=ASKED if how == "agent" else why)
 
 
-def _problem(messages: Sequence[_Message], where: str | None) -> Problem:
+def _problem(messages: Sequence[ChatMessage], where: str | None) -> Problem:
     if len(messages) == 1 and messages[0].role == "user":
         text = messages[0].content
     else:
@@ -177,9 +180,9 @@ def _problem(messages: Sequence[_Message], where: str | None) -> Problem:
     return Problem(text=text)
 
 
-def _trace(messages: Sequence[_Message], reasoning: Reasoning) -> tuple[Step, ...]:
+def _trace(messages: Sequence[ChatMessage], reasoning: Reasoning) -> tuple[Step, ...]:
     """The conversation from its first assistant turn on; each turn of which something is graded is a step."""
-    groups: list[tuple[_Message, list[str]]] = []
+    groups: list[tuple[ChatMessage, list[str]]] = []
     opening = ""  # of the first step: turns before it of which nothing is graded
     for message in messages:
         spoken = message.role == "assistant"
@@ -214,7 +217,7 @@ def _trace(messages: Sequence[_Message], reasoning: Reasoning) -> tuple[Step, ..
     return tuple(steps)
 
 
-def _read_message(message: object, field: str, where: str | None, names: dict[str, str]) -> _Message:
+def read_message(message: object, field: str, where: str | None, names: dict[str, str]) -> ChatMessage:
     """Read one message strictly; `names` gathers which function each tool call's id stands for."""
     if not isinstance(message, Mapping):
         raise InputError(
@@ -253,7 +256,7 @@ def _read_message(message: object, field: str, where: str | None, names: dict[st
     if role == "tool":
         answered = message.get("tool_call_id")
         name = name or (names.get(answered) if isinstance(answered, str) else None)
-    return _Message(
+    return ChatMessage(
         role=role,
         heading=f"{role.capitalize()} ({name}):" if name else f"{role.capitalize()}:",
         content=content,
