@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from stepmark.models.default import cache_folder
+from stepmark.models.places import cache_folder
 
 PEERS = Path(__file__).parent / "peers"
 

@@ -20,9 +20,8 @@ import torch
 from benchmarks.common import data_folder, finish, matmul_peak, rows, seconds
 from stepmark import Solution, load_prm, split
 from stepmark.models.checkpoint import merge_adapter
-from stepmark.models.default import default_folder
 from stepmark.models.local import HeadPRM
-from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
+from stepmark.models.places import BUILT_IN_BASE, default_folder, find_checkpoint
 from stepmark.records import Problem, StepScores
 
 

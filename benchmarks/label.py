@@ -16,14 +16,13 @@ import numpy as np
 from benchmarks.common import finish
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.labelling import Labeller, Labelling
+from stepmark.labels.methods import label
 from stepmark.labels.rollout import BinarySearch, EveryStep
-from stepmark.labels.run import label
 from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares
 from stepmark.models.policies import answerers
 from stepmark.problems.answers import answerers as verifying
 from stepmark.problems.answers import load_verifier
-from stepmark.problems.arithmetic_solver import SolverSettings
-from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
+from stepmark.problems.arithmetic_world import ArithmeticPolicy, SolverSettings, wrong_solutions
 
 BASE, HALF = "every-step, k=8", "binary, k=8"
 

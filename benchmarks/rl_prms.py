@@ -11,7 +11,7 @@ from stepmark.models.load import load_prm
 from stepmark.models.prm import PRM
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import read_arithmetic
-from stepmark.problems.arithmetic_solver import true_labels
+from stepmark.problems.arithmetic_world import true_labels
 
 RIGHT, WRONG = 0.95, 0.05
 """Scores of a PRM that knows: as far from certain as a good PRM's."""

@@ -21,10 +21,9 @@ from typing import Any
 from benchmarks.common import finish, seconds
 from stepmark.batching import Method, Write, Written, run
 from stepmark.models.policies import answerers
-from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.prm import grade, to_row
 from stepmark.models.replies import MemoryReplies, ReplyFile
-from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.problems.answers import Verifier, load_verifier
 from stepmark.problems.arithmetic_world import wrong_solutions
 from stepmark.records import ScoredSolution, Solution, Verdict

@@ -62,8 +62,8 @@ def merged(folder: Path, dtype: str) -> Written:
 
     from stepmark.models.backbone import load_backbone
     from stepmark.models.checkpoint import merge_adapter
-    from stepmark.models.default import base_folder, default_folder
-    from stepmark.models.detect import read_spec
+    from stepmark.models.places import base_folder, default_folder
+    from stepmark.models.spec import read_spec
     from stepmark.training.checkpoint import write_merged
 
     adapter, base = default_folder(), base_folder()

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Literal, NamedTuple
 
 from stepmark.problems.arithmetic import ArithmeticProblem, arithmetic_problems
-from stepmark.problems.arithmetic_solver import SolverSettings, State, solver_of
+from stepmark.problems.arithmetic_world import SolverSettings, State, solver_of
 
 Workload = Literal["shared", "separate"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stepmark.labels.exact import with_errors
-from stepmark.problems.gsm8k import Worked, read_gsm8k
+from stepmark.problems.sources import Worked, read_gsm8k
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
 from stepmark.solutions.interchange import LabelledRow, read_labelled
 from stepmark.training.examples import Example, LabelRules, examples

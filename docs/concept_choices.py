@@ -14,13 +14,19 @@ import numpy as np
 from concept_world import QUIET, RECOVERS, WEAK, Found, Sampled, line, logit, noise, percent, sampled, squash
 
 from stepmark import Solution, StepScores
-from stepmark.evaluation.best_of_n_figures import Counting, chosen_shares, items, statistic
-from stepmark.evaluation.cases import Candidate, CandidateSet
+from stepmark.evaluation.best_of_n_figures import (
+    Candidate,
+    CandidateSet,
+    Counting,
+    chosen_shares,
+    items,
+    statistic,
+)
 from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.metrics.aggregate import aggregate
 from stepmark.metrics.first_error import best_threshold, first_errors
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.arithmetic_solver import true_values
+from stepmark.problems.arithmetic_world import true_values
 from stepmark.show.plots import Bars, Lines, Series
 
 AGGREGATES = ("min", "product", "mean", "last", "max")

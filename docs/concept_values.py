@@ -1,6 +1,6 @@
 """The experiments behind "concepts" and "value labels": what outcomes, prefixes and rollouts can say of a step.
 
-V is computed, not estimated (`stepmark.problems.arithmetic_solver`); rollouts are drawn from it.
+V is computed, not estimated (`stepmark.problems.arithmetic_world`); rollouts are drawn from it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from concept_world import QUIET, RECOVERS, STRONG, WEAK, Found, line, percent, s
 
 from stepmark.metrics.binary import auc
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.arithmetic_solver import SolverSettings, true_values
+from stepmark.problems.arithmetic_world import SolverSettings, true_values
 from stepmark.show.plots import Bars, Lines, Series
 
 

@@ -14,8 +14,13 @@ from statistics import NormalDist
 
 from stepmark.batching import Write
 from stepmark.problems.arithmetic import ArithmeticProblem, arithmetic_problems
-from stepmark.problems.arithmetic_solver import SolverSettings, true_labels
-from stepmark.problems.arithmetic_world import ArithmeticPolicy, KnownSolution, wrong_solutions
+from stepmark.problems.arithmetic_world import (
+    ArithmeticPolicy,
+    KnownSolution,
+    SolverSettings,
+    true_labels,
+    wrong_solutions,
+)
 from stepmark.show.plots import Plot, Series
 
 QUIET = SolverSettings(verbosity=0.0)

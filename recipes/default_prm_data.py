@@ -9,7 +9,7 @@ Writes `gsm8k.jsonl`, `svamp.jsonl`, `prm800k.jsonl` and `samples.jsonl` in the 
 With `--tokens` the sources are cut to their shares of so many distinct tokens, problem by problem. A function of its seed.
 
 --samples: solutions that models wrote, `{"problem", "solution" or "steps", "correct"}`, and where there are any `"reference"` (a worked
-solution), `"first_errors"` (what people named, from 0), `"source"` and `"model"`. First errors are located by `stepmark.labels.reference`.
+solution), `"first_errors"` (what people named, from 0), `"source"` and `"model"`. First errors are located by `default_prm_reference`.
 --candidates: GSM8K test problems with samples of many models (`{"question", "gold", "candidates": [{"model", "text", "correct"}]}`). A hash of the
 problem says what each is for (`part_of`): training (with --train-on-candidates; give the whole of every benchmark then), the choice of the
 threshold (`threshold.jsonl`), or best-of-N alone (`best_of_n.txt`).
@@ -34,11 +34,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from default_prm_branches import exact_labels
 from default_prm_contrasts import contrasts
+from default_prm_reference import label_by_reference
 
 from stepmark import split
 from stepmark.labels.exact import NUMBER, compute, number_of
-from stepmark.labels.reference import label_by_reference
-from stepmark.problems.gsm8k import Worked, read_gsm8k
+from stepmark.problems.sources import Worked, read_gsm8k
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution
 from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
 from stepmark.store import atomic_rows, read_rows

@@ -60,7 +60,7 @@ def measure(name: str, *, problems: int, temperature: float) -> None:
             votes += sum(answer in matching for answer in top) / len(top) if top else 0
             some += any(right)
             greedy += best.correct is True
-            by_steps[one.difficulty] += right
+            by_steps[len(one.steps)] += right
     rows = {
         "solve rate": solved,
         "greedy": greedy,

@@ -1,6 +1,6 @@
 """A student of the arithmetic world: solutions with systematic errors, which the tiny policy learns to write.
 
-The solver (`arithmetic_solver`) errs at random, so its wrong answers to one problem are all different and a majority vote
+The solver (`arithmetic_world`) errs at random, so its wrong answers to one problem are all different and a majority vote
 finds the right one. A student also has *misconceptions*: procedures that are wrong in the same way each time, so that one
 wrong answer can be the commonest. Two are the best-known bugs of Brown and Burton 1978, "Diagnostic models for procedural
 bugs in basic mathematical skills", Cognitive Science 2: in a column where it should borrow, take the smaller digit from the
@@ -19,7 +19,7 @@ from typing import Literal
 
 from stepmark.errors import UsageError
 from stepmark.problems.arithmetic import LARGEST, ArithmeticProblem, arithmetic_problems
-from stepmark.problems.arithmetic_solver import Solver, SolverSettings, State
+from stepmark.problems.arithmetic_world import Solver, SolverSettings, State
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

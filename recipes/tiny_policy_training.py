@@ -29,7 +29,7 @@ from torch import Tensor
 from stepmark.errors import UsageError
 from stepmark.models.backbone import quiet_loading
 from stepmark.problems.arithmetic import ArithmeticProblem, arithmetic_problems
-from stepmark.problems.arithmetic_solver import SolverSettings
+from stepmark.problems.arithmetic_world import SolverSettings
 from stepmark.sampling import Sampling
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<file_sep>")

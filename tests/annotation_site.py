@@ -20,13 +20,13 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from ports import lasting_port
 from stepmark.annotation import accounts
+from stepmark.annotation.app import build_app, secured
 from stepmark.annotation.database import Database
 from stepmark.annotation.items import Item
 from stepmark.annotation.live import Live
 from stepmark.annotation.marks import Answer, Decision
 from stepmark.annotation.project import Project
 from stepmark.annotation.security import Site as Place
-from stepmark.annotation.server import build_app, secured
 from stepmark.annotation.stored import answers_of, decisions_of, items_of, store_items
 from stepmark.records import Problem, Solution, Step
 

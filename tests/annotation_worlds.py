@@ -22,13 +22,13 @@ pytest.importorskip("fastapi")
 pytest.importorskip("sqlalchemy")
 
 from stepmark.annotation.accounts import Role, invite
+from stepmark.annotation.app import build_app, secured
 from stepmark.annotation.database import Database
 from stepmark.annotation.items import Item, Suggestion
 from stepmark.annotation.live import Live
 from stepmark.annotation.marks import Marks, marks_of_first_error
 from stepmark.annotation.project import Project
 from stepmark.annotation.security import Site
-from stepmark.annotation.server import build_app, secured
 from stepmark.annotation.stored import store_items
 from stepmark.records import Solution
 

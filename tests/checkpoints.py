@@ -706,7 +706,7 @@ STEPWISE = tuple(name for name in FAMILY_EXAMPLES if name != "orm")
 
 
 def load_family(zoo: Zoo, name: str, **settings: Any) -> Any:
-    """The tiny PRM of a family, in float32 on the CPU."""
+    """The tiny PRM of a family, by default in float32 on the CPU."""
     from stepmark import load_prm
 
     example = FAMILY_EXAMPLES[name]
@@ -714,4 +714,4 @@ def load_family(zoo: Zoo, name: str, **settings: Any) -> Any:
     if built.reference is not None:
         settings["reference"] = str(built.reference.folder)
     family = None if example.told else name
-    return load_prm(str(built.folder), family=family, dtype="float32", device="cpu", **settings)
+    return load_prm(str(built.folder), family=family, **{"dtype": "float32", "device": "cpu"} | settings)

@@ -10,8 +10,7 @@ import re
 
 from stepmark.batching import Written
 from stepmark.errors import InputError
-from stepmark.models.policies.scripted import ScriptedPolicy
-from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 
 RIGHT, WRONG, PLAIN = 0.9, 0.2, 0.7
 _SUM = re.compile(r"(\d+) \+ (\d+) = (\d+)")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stepmark.batching import Choose, Ready, Write, Written
 from stepmark.errors import BackendError, InputError
-from stepmark.models.policies.scripted import ScriptedPolicy
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 
 

@@ -10,8 +10,7 @@ from typing import ClassVar, Literal, NoReturn
 
 from stepmark.batching import Score, Write, Written
 from stepmark.labels.labelling import Rollouts
-from stepmark.models.policies.scripted import ScriptedPolicy
-from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.search.base import Expanding, Searching, Steps, at_least
 from stepmark.search.beam import BeamSearch
 from stepmark.search.choosing import choose

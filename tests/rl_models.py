@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from stepmark.models.prm import Grader, Ledger
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.problems.answers import VerifierBase
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores, Verdict
 
 
 def wordy() -> ScriptedPRM:
@@ -54,3 +55,19 @@ class _Mortal(Grader):
 def mortal() -> _Mortal:
     """May be killed."""
     return _Mortal()
+
+
+class Says(VerifierBase):
+    """Right is what holds a given word."""
+
+    name = "says"
+
+    def verify(self, reply, gold):
+        outcome = "match" if gold in (reply or "") else "mismatch"
+        return Verdict(outcome=outcome, verifier=self.name, answer=reply)
+
+    def verify_many(self, pairs):
+        return [self.verify(*pair) for pair in pairs]
+
+    def compare(self, gold, answer):
+        raise AssertionError("not asked")

@@ -7,7 +7,7 @@ from typing import Any
 
 from stepmark.batching import Answerer, Message, Method, ReplyStore, Write, Written, content_key, run
 from stepmark.models.policies import answerers
-from stepmark.models.policies.scripted import ScriptedPolicy
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.problems.answers import NumberVerifier
 from stepmark.problems.answers import answerers as verifying
 from stepmark.records import Problem, Solution, Step

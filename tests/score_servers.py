@@ -23,9 +23,7 @@ FACTS = {
     "sessions": True,
     "pooling": False,
     "max_solutions": 1024,
-    "max_steps": 1024,
     "max_body": 1 << 20,
-    "max_sessions": 1024,
     "session_nodes": 4096,
 }
 

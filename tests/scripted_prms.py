@@ -10,12 +10,9 @@ from pathlib import Path
 
 from stepmark.batching import Choose, Write
 from stepmark.errors import InputError, TooLongError
-from stepmark.models.critics.genprm import GenPRM
-from stepmark.models.critics.rprm import RPRM
-from stepmark.models.critics.thinkprm import ThinkPRM
+from stepmark.models.critics import RPRM, GenPRM, ThinkPRM
 from stepmark.models.generative import GenerativePRM, generative_prm
-from stepmark.models.policies.scripted import ScriptedPolicy
-from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 
 
 def _arithmetic(problem: str, steps: tuple[str, ...]) -> float:

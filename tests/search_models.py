@@ -11,8 +11,7 @@ from stepmark.batching import Choose, Ready, Write, Written
 from stepmark.errors import BackendError, InputError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import read_arithmetic
-from stepmark.problems.arithmetic_solver import true_value
-from stepmark.problems.arithmetic_world import ArithmeticPolicy
+from stepmark.problems.arithmetic_world import ArithmeticPolicy, true_value
 
 
 def _log(line: str) -> None:

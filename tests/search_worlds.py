@@ -7,9 +7,8 @@ import re
 from stepmark.batching import Written, cut_at_stop
 from stepmark.models import prm as prms
 from stepmark.models.policies import answerers as policy_answerers
-from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import MemoryReplies
-from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.problems import answers
 from stepmark.records import Problem
 from stepmark.search.run import run

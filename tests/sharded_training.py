@@ -112,7 +112,7 @@ def main(base, folder):
     alone = trainer_for("full", base, folder / "stopped", shard=True)
     alone.workers.size = 1
     try:
-        alone._resume(json.loads((folder / "stopped" / "full" / "run.json").read_text()))
+        alone._resume()
     except UsageError as error:
         held["refused"] = str(error)
     trainer.workers.wait()

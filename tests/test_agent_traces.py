@@ -10,7 +10,7 @@ import pytest
 from stepmark.errors import InputError
 from stepmark.scoring.run import grade
 from stepmark.solutions.formats import read_solutions
-from stepmark.solutions.interchange import Reading, detect, read_labelled
+from stepmark.solutions.interchange import Reading, convert, detect, read_labelled
 from stepmark.solutions.traces import TRACES
 from stepmark.store import read_rows
 
@@ -236,6 +236,21 @@ def test_a_conversation_of_agents_has_a_step_an_entry():
     assert read.meta == {"mistake_agent": "Planner", "mistake_step": "0"}
 
 
+def test_who_spoke_is_in_report_rows_and_labels(tmp_path):
+    row = {
+        "question": ASK,
+        "history": [{"name": "Planner", "content": SAID}, {"name": "Critic", "content": DONE}],
+    }
+    page, labels = tmp_path / "report.html", tmp_path / "labels.jsonl"
+    grade([row], "scripted_prms:certain", report=page, progress=False)
+    assert page.read_text().count("Critic") == 1
+    convert([row], "stepmark-labels", out=labels)
+    (again,) = read_labelled(labels)
+    assert [step.speaker for step in again.solution.steps] == ["Planner", "Critic"]
+    lost = convert([row], "solutions").manifest["losses"]["lost"]
+    assert lost["who spoke is left out"] == 2
+
+
 def test_calls_of_several_agents_become_one_conversation():
     spans = [
         span(1, [OTEL_USER], [OTEL_DONE], agent__name="a"),
@@ -294,7 +309,13 @@ def test_odd_traces_are_read():
         part("function_call", name="f", arguments="{}", call_id="c"),
         part("function_call_output", call_id="c", output="y" * 2_000),
     ]
-    (read,) = read_solutions([{"input": ASK, "output": turn * 1_000}])
-    assert len(read.solution.steps) == 1_000
+    (read,) = read_solutions([{"input": ASK, "output": turn * 5_000}])
+    assert len(read.solution.steps) == 5_000
+    long = [
+        part("function_call", name="f", arguments="{}"),
+        part("function_call_output", output="y" * 2_000_000),
+    ]
+    (read,) = read_solutions([{"input": ASK, "output": [*long, *RESPONSES_ITEMS]}])
+    assert len(read.solution.steps[0].observation) > 2_000_000
     (empty,) = read_solutions([claude("user", ASK), claude("assistant", []), claude("assistant", DONE)])
     assert empty.solution.texts == (DONE,)

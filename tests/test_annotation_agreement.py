@@ -1,13 +1,26 @@
-"""Agreement of annotators on steps and on first errors, from tables worked by hand."""
+"""Agreement, accuracy, speed and progress of annotators, and the adjudicator's queue, from tables worked by hand."""
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
+from itertools import combinations
 
-from stepmark.annotation.disputes import gap
-from stepmark.annotation.items import Item
-from stepmark.annotation.marks import Answer, marks_of_first_error, marks_of_ratings
-from stepmark.annotation.quality import step_agreement
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepmark.annotation.agreement import (
+    aliases,
+    annotator_quality,
+    disputes,
+    gap,
+    project_progress,
+    side_by_side,
+    step_agreement,
+)
+from stepmark.annotation.items import Item, Suggestion
+from stepmark.annotation.marks import Answer, Decision, Marks, marks_of_first_error, marks_of_ratings
+from stepmark.errors import InputError
 from stepmark.records import Solution
 
 
@@ -15,13 +28,13 @@ def item(name, steps=5, **known):
     return Item(id=name, solution=Solution.of("What is 1 + 1?", [f"step {n}" for n in range(steps)]), **known)
 
 
-def first(account, name, error, *, steps=5, submitted=True, **known):
+def first(account, name, error, *, steps=5, at=1.0, submitted=True):
     marks = marks_of_first_error(error, steps, submitted=submitted)
-    return Answer(item=name, account=account, marks=marks, **known)
+    return Answer(item=name, account=account, marks=marks, at=at)
 
 
-def rated(account, name, *ratings, **known):
-    return Answer(item=name, account=account, marks=marks_of_ratings(ratings), **known)
+def rated(account, name, *ratings):
+    return Answer(item=name, account=account, marks=marks_of_ratings(ratings), at=1.0)
 
 
 def test_first_errors_by_hand():
@@ -118,3 +131,223 @@ def test_gaps():
     assert gap(marks_of_ratings((1,) * 4), marks_of_ratings((1, 1, 1, -1))).severity == 0.5 + 0.5 / 4
     # Unjudged against judged is no disagreement.
     assert gap(marks_of_ratings((1, None, None)), marks_of_ratings((1, -1, 1))) is None
+
+
+def four(name, steps=4, **known):
+    return item(name, steps, **known)
+
+
+def answer(account, name, error=-1, *, steps=4, submitted=True, **known):
+    marks = marks_of_first_error(error, steps, submitted=submitted)
+    return Answer(item=name, account=account, marks=marks, **known)
+
+
+def known(name, error, role, steps=4):
+    return four(name, steps, role=role, gold=marks_of_first_error(error, steps))
+
+
+def test_accuracy_on_gold():
+    items = [known("g1", 2, "gold"), known("g2", -1, "gold"), known("g3", 0, "gold"), four("w")]
+    answers = [
+        answer("Ann", "g1", 2),  # 3 of 3 judged steps
+        answer("Ann", "g2", 1),  # of steps 0 and 1 the first
+        answer("Ann", "g3", 0, submitted=False),  # not yet
+        answer("Ann", "w", 0),
+        answer("Bob", "g1", 0),
+    ]
+    found = annotator_quality("Ann", items, answers)
+    assert (found.gold.items, found.gold.exact.value) == (2, 0.5)
+    # Wilson at 1 of 2: centre 1/2, half width z / (2 (2 + z^2)) * sqrt(2 + z^2) = z / (2 sqrt(2 + z^2)).
+    z = 1.959964
+    assert found.gold.exact.low == pytest.approx(0.5 - z / (2 * (2 + z * z) ** 0.5), abs=1e-6)
+    assert (found.screening.items, found.screening.exact.value, found.passed) == (0, None, None)
+
+
+def test_screening():
+    items = [
+        known("s1", 2, "screening"),
+        known("s2", -1, "screening"),
+        known("s3", 0, "screening"),
+        four("w"),
+    ]
+    answers = [answer("Ann", "s1", 2), answer("Ann", "s2", 0), answer("Bob", "s1", 1)]
+    assert annotator_quality("Ann", items, answers, pass_mark=0.1).passed is None
+    answers.append(answer("Ann", "s3", 0))
+    assert annotator_quality("Ann", items, answers, pass_mark=2 / 3).passed is True  # exactly the mark
+    failed = annotator_quality("Ann", items, answers, pass_mark=0.67)
+    assert (failed.passed, failed.screening.exact.value) == (False, pytest.approx(2 / 3))
+    assert annotator_quality("Ann", [four("w")], answers, pass_mark=0.5).passed is None
+
+
+def test_speed_is_a_median():
+    items = [four("a", 4), four("b", 4), four("c", 4), four("d", 4)]
+    answers = [answer("Ann", name, seconds=s) for name, s in zip("abc", (8.0, 400.0, 20.0), strict=True)]
+    answers.append(answer("Ann", "d", seconds=1.0, submitted=False))
+    assert annotator_quality("Ann", items, answers).seconds_a_step == 5
+    assert annotator_quality("Bob", items, answers).seconds_a_step is None
+
+
+def test_overrides():
+    wrong_at_1 = tuple(Suggestion(judge="prm", rating=r, score=s) for r, s in ((1, 0.9), (-1, 0.2), (1, 0.8)))
+    items = [four("a", 3, suggestions=wrong_at_1), four("b", 3), four("c", 3, suggestions=wrong_at_1)]
+    by_steps = {
+        "a": marks_of_ratings((1, 1, -1)),  # two of three overridden
+        "c": marks_of_ratings((1, -1, None)),  # one not judged
+    }
+    answers = [Answer(item=name, account="Ann", marks=marks) for name, marks in by_steps.items()]
+    answers.append(answer("Ann", "b", 2, steps=3))  # nothing was suggested
+    found = annotator_quality("Ann", items, answers)
+    assert (found.overridden.count, found.overridden.of, found.overridden.value) == (2, 5, 0.4)
+    assert annotator_quality("Ann", items, answers, shown=False).overridden.value is None
+
+
+def test_progress_of_all():
+    items = [four(name) for name in "abcd"] + [known("g", 1, "gold")]
+    answers = [
+        answer("Ann", "a", seconds=10.0, at=1000.0),
+        answer("Bob", "a", seconds=20.0, at=1050.0),
+        answer("Cid", "a", seconds=30.0, at=1060.0),  # over the overlap
+        answer("Ann", "b", seconds=40.0, at=1100.0),
+        answer("Ann", "g", seconds=40.0, at=1100.0),
+    ]
+    found = project_progress(items, answers, overlap=2, now=1120.0)
+    assert (found.submitted, found.of, found.seconds_each, found.work_left) == (3, 8, 25, 125)
+    # Three answers after the first, in the 120 seconds since it: 5 more take 200.
+    assert found.eta == pytest.approx(200)
+
+
+def test_no_rate_no_eta():
+    items = [four("a"), four("b"), four("c")]
+    assert project_progress(items, [], now=0.0).eta is None
+    one = [answer("Ann", "a", at=5.0)]
+    assert project_progress(items, one, now=50.0).eta is None
+    assert project_progress(items, [*one, answer("Ann", "b")], now=50.0).eta is None  # a time is missing
+    assert project_progress(items, [*one, answer("Ann", "b", at=5.0)], now=5.0).eta is None
+    done = [answer("Ann", name, at=float(n), seconds=3.0) for n, name in enumerate("abc")]
+    finished = project_progress(items, done, now=9.0)
+    assert (finished.submitted, finished.work_left, finished.eta) == (3, 0, 0)
+
+
+def decision(name, error, *, at=10.0, over=("Ann", "Bob")):
+    return Decision(item=name, account="Zoe", marks=marks_of_first_error(error, 5), over=over, at=at)
+
+
+def test_worst_first():
+    items = [item(name) for name in ("same", "near", "far", "neutral", "alone", "three")]
+    answers = [
+        first("Ann", "same", 2),
+        first("Bob", "same", 2),
+        first("Ann", "near", 2),
+        first("Bob", "near", 3),
+        first("Ann", "far", 0),
+        first("Bob", "far", -1),
+        rated("Ann", "neutral", 1, 0, 0, 0, 0),
+        rated("Bob", "neutral", 1, 1, 1, 1, 1),
+        first("Ann", "alone", 1),
+        first("Ann", "three", 2),
+        first("Bob", "three", 3),
+        first("Cid", "three", 3),
+    ]
+    found = disputes(items, answers)
+    # "three" is as bad as "near", and three people are about it.
+    assert [one.item for one in found] == ["far", "three", "near", "neutral"]
+    assert [one.severity for one in found] == [1.0, 0.6, 0.6, 0.4]
+    assert [one.kind for one in found] == ["opposite"] * 3 + ["neutral"]
+    assert all(one.state == "open" and one.decision is None for one in found)
+    assert found[0].why == "Ann finds the first error at step 1 of 5, Bob finds none"
+    assert found[2].why == "Ann puts the first error at step 3, Bob at step 4 of 5"
+    assert found[3].why == "Ann rates step 2 of 5 neutral, Bob right; 3 more steps differ"
+    assert found[1].annotators == ("Ann", "Bob", "Cid")
+
+
+def test_a_decision_takes_it_off():
+    answers = [first("Ann", "a", 1), first("Bob", "a", 3)]
+    assert disputes([item("a")], answers, [decision("a", 1)]) == []
+    (kept,) = disputes([item("a")], answers, [decision("a", 1)], decided=True)
+    assert (kept.state, kept.decision.account, kept.why) == (
+        "decided",
+        "Zoe",
+        "Ann puts the first error at step 2, Bob at step 4 of 5",
+    )
+
+
+def test_a_changed_answer_brings_it_back():
+    decided = [decision("a", 1)]
+    (back,) = disputes([item("a")], [first("Ann", "a", 1), first("Bob", "a", 4, at=11.0)], decided)
+    assert (back.state, back.decision) == ("reopened", decided[0])
+    # Changed to what was decided: nothing to decide again.
+    assert disputes([item("a")], [first("Ann", "a", 1), first("Bob", "a", 1, at=11.0)], decided) == []
+    # All of one mind now, against the decision.
+    (turned,) = disputes([item("a")], [first("Ann", "a", 4, at=12.0), first("Bob", "a", 4, at=11.0)], decided)
+    assert turned.why == "Ann puts the first error at step 5, the decision at step 2 of 5"
+    assert turned.annotators == ("Ann", "Bob")
+    # Decided again.
+    answers = [first("Ann", "a", 1), first("Bob", "a", 4, at=11.0)]
+    assert disputes([item("a")], answers, [decision("a", 4, at=12.0), *decided]) == []
+
+
+def test_a_late_annotator_brings_it_back():
+    answers = [first("Ann", "a", 1, at=1.0), first("Bob", "a", 3, at=1.0), first("Cid", "a", 0, at=2.0)]
+    assert disputes([item("a")], answers, [decision("a", 1)])[0].state == "reopened"
+    assert disputes([item("a")], answers, [decision("a", 1, over=("Ann", "Bob", "Cid"))]) == []
+
+
+def test_side_by_side():
+    answers = [first("Bob", "a", 3), first("Ann", "a", 1), first("Cid", "a", 1), first("Dan", "b", 1)]
+    found = side_by_side(item("a"), answers)
+    assert found.labels == ("Ann", "Bob", "Cid")
+    assert [answer.account for answer in found.answers] == ["Ann", "Bob", "Cid"]
+    assert found.first_errors == (1, 3, 1)
+    assert found.differing == (1,)  # Ann judged nothing after step 1
+    assert len(found.why) == 2
+    assert found.decision is None
+    with pytest.raises(InputError, match=r"item 'b'.*found none"):
+        side_by_side(item("b"), answers[:3])
+
+
+def test_the_version_follows_the_answers():
+    answers = [first("Bob", "a", 3), first("Ann", "a", 1)]
+    version = side_by_side(item("a"), answers).version
+    assert side_by_side(item("a"), answers[::-1], blind=True).version == version
+    noted = replace(answers[0].marks, notes=((None, "sure"), (2, "see above")))
+    flagged = replace(answers[0].marks, unsure=frozenset({None, 1}))
+    for other in (
+        [first("Bob", "a", 2), answers[1]],
+        [*answers, first("Cid", "a", 1)],
+        [replace(answers[0], marks=noted), answers[1]],
+        [replace(answers[0], marks=flagged), answers[1]],
+    ):
+        assert side_by_side(item("a"), other).version != version
+
+
+def test_letters_do_not_follow_a_person():
+    people = [f"person {n}" for n in range(30)]
+    assert sorted(aliases("a", people).values(), key=lambda name: (len(name), name))[24:28] == [
+        "Y",
+        "Z",
+        "AA",
+        "AB",
+    ]
+    assert aliases("a", people) == aliases("a", reversed(people))
+    assert len({aliases(f"item {n}", ["Ann", "Bob"])["Ann"] for n in range(20)}) == 2
+
+
+marks = st.one_of(
+    st.integers(-1, 3).map(lambda error: marks_of_first_error(error, 4)),
+    st.lists(st.sampled_from([-1, 0, 1, None]), min_size=4, max_size=4).map(marks_of_ratings),
+)
+
+
+@given(st.lists(marks, min_size=2, max_size=4))
+def test_severity_is_bounded_and_symmetric(said: list[Marks]):
+    answers = [Answer(item="a", account=f"person {n}", marks=one) for n, one in enumerate(said)]
+    backwards = [replace(answer, account=f"person {9 - n}") for n, answer in enumerate(answers)]
+    found, turned = disputes([item("a", 4)], answers), disputes([item("a", 4)], backwards)
+    assert [one.severity for one in found] == [one.severity for one in turned]
+    worst = max((one.severity for a, b in combinations(said, 2) if (one := gap(a, b))), default=None)
+    assert [one.severity for one in found] == ([] if worst is None else [worst])
+    names = [answer.account for answer in answers]
+    assert all(one.why.split()[0] == "person" and one.annotators == tuple(names) for one in found)
+    for one in found:
+        low, high = (0.5, 1) if one.kind == "opposite" else (0, 0.5)
+        assert low < one.severity <= high

@@ -13,9 +13,9 @@ import pytest
 from annotation_worlds import an_item, anyio_backend, database_url, serving
 from stepmark.annotation import tables
 from stepmark.annotation.database import Database, backup, restore
-from stepmark.annotation.prepare import first_code, prepare
 from stepmark.annotation.project import Project
 from stepmark.annotation.run import backup_labels, export_labels
+from stepmark.annotation.stored import first_code, prepare
 from stepmark.cli import main
 from stepmark.errors import InputError, UsageError
 
@@ -234,38 +234,3 @@ async def test_starting_again_changes_nothing(project, database_url):
         project.write_text('{"id": "i0", "problem": "another", "steps": ["a", "b"]}\n')
         with pytest.raises(InputError, match="another solution"):
             prepare(settings, database)
-
-
-async def test_labels_of_potato_are_taken_over_once(project, database_url, tmp_path):
-    folder = tmp_path / "annotation_output"
-    folder.mkdir()
-    inner = json.dumps(
-        {
-            "steps": [
-                {"index": 0, "reward": 1, "source": "human", "verified": True},
-                {"index": 1, "reward": -1, "source": "human", "verified": True},
-            ],
-            "mode": "first_error",
-        }
-    )
-    row = {
-        "instance_id": "i1",
-        "user_id": "eve",
-        "labels": {"step_rewards": {"step_rewards": inner}},
-        "spans": {},
-        "links": {},
-    }
-    (folder / "annotations.jsonl").write_text(json.dumps(row) + "\n")
-    settings = Project(items=(project,), resume=folder)
-    with Database(database_url) as database:
-        for _ in range(2):
-            prepare(settings, database)
-
-    async with serving(database_url, project=settings) as world:
-        root = await world.join("root", "admin")
-        assert [(await root.next(after))["item"]["id"] for after in (None, "i0")] == ["i0", "i2"]
-        token = (await root.post("/api/admin/accounts", {"name": "eve", "new_token": True})).json()["token"]
-        client = world.stranger()
-        assert (await client.post("/api/login", json={"token": token})).status_code == 200
-        (mine,) = (await client.get("/api/mine")).json()
-        assert (mine["id"], mine["submitted"]) == ("i1", True)

@@ -20,10 +20,9 @@ from annotation_worlds import anyio_backend, database_url
 from ports import lasting_port
 from stepmark.annotation import tables
 from stepmark.annotation.accounts import invite
-from stepmark.annotation.database import Database
-from stepmark.annotation.prepare import prepare
+from stepmark.annotation.database import Database, Writer
 from stepmark.annotation.project import Project
-from stepmark.annotation.writer import Writer
+from stepmark.annotation.stored import prepare
 from stepmark.errors import UsageError
 
 __all__ = ["anyio_backend", "database_url"]

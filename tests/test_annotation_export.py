@@ -188,15 +188,6 @@ def test_only_answers_that_count():
     assert len(rows(strict, [suggested], [seen])) == 1
 
 
-def test_unsure_ratings_can_be_left_out():
-    answer = each("q", "ann", 1, -1, 1, 1)
-    answer = replace(answer, marks=replace(answer.marks, unsure=frozenset({1})))
-    (row,) = rows(EACH, [item("q")], [answer], drop_unsure=True)
-    assert [len(step) for step in row["judgements"]] == [1, 0, 1, 1]
-    whole = replace(answer, marks=replace(answer.marks, unsure=frozenset({None})))
-    assert rows(EACH, [item("q")], [whole], format="trl", drop_unsure=True) == []
-
-
 def test_what_a_format_cannot_hold_is_counted():
     answer = first("q", "ann", 1, 2, seconds=3.0)
     marks = replace(

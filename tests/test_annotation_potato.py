@@ -10,7 +10,6 @@ import pytest
 
 from stepmark.annotation.exporting import Exporting, export
 from stepmark.annotation.marks import Answer, Change, fold, marks_of_first_error
-from stepmark.annotation.prepare import read_potato
 from stepmark.annotation.project import load_project
 from stepmark.annotation.reading import read_items
 from stepmark.errors import InputError
@@ -110,7 +109,7 @@ annotation_schemes:
     assert loaded.notes == (
         "options of the scheme that are not used: label_requirement",
         "schemes that are not shown, since only process_reward is: overall (radio)",
-        "keys that are not used: annotation_task_name, port, user_config",
+        "keys that are not used: annotation_task_name, port, output_annotation_dir, user_config",
     )
     (item,) = read_items(project)
     assert (item.id, item.solution.problem.text) == ("7", "Fix it.")
@@ -139,53 +138,6 @@ def test_what_is_wrong_is_named(tmp_path, text, where, said):
     assert caught.value.where == f"{file}:{where}"
 
 
-def label(mode: str, rewards: list[Any], **more: Any) -> str:
-    known = {"source": "human", "verified": True, "ai_reward": None, "ai_reasoning": "", "confidence": None}
-    steps = [{"index": at, "reward": reward, **known, **more} for at, reward in enumerate(rewards)]
-    return json.dumps({"steps": steps, "mode": mode})
-
-
-def state(folder: Path, person: str, labels: dict[str, str]) -> None:
-    folder.mkdir(parents=True)
-    pairs = {
-        item: [[{"schema": "step_rewards", "name": "step_rewards"}, text]] for item, text in labels.items()
-    }
-    document = {"user_id": person, "instance_id_to_label_to_value": pairs}
-    (folder / "user_state.json").write_text(json.dumps(document, indent=2))
-
-
-def test_a_folder_of_potatos_is_read_potato(tmp_path):
-    file = made(
-        tmp_path,
-        SCHEME + "    steps_key: structured_turns\noutput_annotation_dir: out\n",
-        {"id": "t1", "task_description": "Fix it.", "structured_turns": TURNS},
-        {"id": "t2", "task_description": "?", "structured_turns": TURNS},
-    )
-    state(tmp_path / "out" / "ann", "ann", {"t1": label("first_error", [1, 1, 1, -1])})
-    # A check on one step alone: in Potato nothing tells a flawless solution from a begun one.
-    state(
-        tmp_path / "out" / "bob",
-        "bob",
-        {"t1": label("first_error", [1, 1, 1, 1]), "t2": label("first_error", [0, 1, 0, 0])},
-    )
-    again = {
-        "instance_id": "t1",
-        "user_id": "ann",
-        "labels": {"s": {"s": label("first_error", [1, -1, -1, -1])}},
-    }
-    (tmp_path / "out" / "annotations.jsonl").write_text(json.dumps(again) + "\n")
-    project = load_project(file).project
-    assert project.resume == tmp_path / "out"
-    losses = Losses()
-    found = read_potato(tmp_path / "out", project, read_items(project), losses)
-    assert {(one.item, one.account): fold("first_error", 2, one.changes).first_error for one in found} == {
-        ("t1", "ann"): 1,
-        ("t1", "bob"): -1,
-    }
-    assert all(one.changes[-1] == Change(kind="submit") for one in found)
-    assert losses.dropped == 1
-
-
 def test_an_export_reads_back_as_potatos(tmp_path):
     file = made(tmp_path, SCHEME, *[{"id": "q", "question": "?", "steps": ["a", "b", "c"]}])
     project = load_project(file).project
@@ -201,8 +153,6 @@ def test_an_export_reads_back_as_potatos(tmp_path):
         == 1
     )
     (tmp_path / "out.jsonl").write_text(json.dumps(row) + "\n")
-    (back,) = read_potato(tmp_path / "out.jsonl", project, items)
-    assert fold("first_error", 3, back.changes) == answer.marks
     (read,) = read_labelled(
         tmp_path / "out.jsonl", settings=Reading(items=str(tmp_path / "data" / "traces.jsonl"))
     )

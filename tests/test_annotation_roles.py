@@ -8,7 +8,7 @@ from fastapi.routing import APIRoute
 
 from annotation_worlds import BASE, an_item, anyio_backend, gold_item, serving
 from stepmark.annotation.accounts import ROLES
-from stepmark.annotation.server import ROUTERS
+from stepmark.annotation.app import ROUTERS
 
 __all__ = ["anyio_backend"]
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from stepmark.annotation.items import Item, Suggestion
-from stepmark.annotation.suggesting import from_prm, from_scores, suggest
+from stepmark.annotation.reading import from_prm, from_scores, suggest
 from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Solution

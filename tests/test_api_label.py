@@ -1,10 +1,12 @@
 """`stepmark.label` and `stepmark label` are one: the same bytes; records without a file; the same refusals."""
 
 import json
+import sys
 
 import pytest
 
 import stepmark
+from fake_ray import FakeRay
 from stepmark.cli import main
 from stepmark.errors import SettingError, UsageError
 from stepmark.labels.solutions import read_labellings
@@ -133,13 +135,12 @@ def test_python_errors_name_settings(settings, error, message):
 
 @pytest.mark.parametrize("name", ["binary", "tree"])
 def test_labels_of_a_cluster_are_those_of_a_run_without(tmp_path, file, monkeypatch, name):
-    from cluster_here import Here
-
-    monkeypatch.setattr("stepmark.batching.cluster.RayWorkers", lambda build, **options: Here(build))
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
     method = METHODS[name][0]
     here = label(file, method=method, out=tmp_path / "a.jsonl")
-    there = label(file, method=method, out=tmp_path / "b.jsonl", cluster=stepmark.Cluster(ray="auto"))
+    there = label(file, method=method, out=tmp_path / "b.jsonl", cluster=stepmark.Cluster(ray="local"))
     for end in ("", ".manifest.json"):
         assert (tmp_path / f"a.jsonl{end}").read_bytes() == (tmp_path / f"b.jsonl{end}").read_bytes()
     assert list(here) == list(there)
-    assert sum(map(len, (requests for _, requests in Here.made.given))) > 0
+    assert sum(map(len, (requests for _, requests in ray.given))) > 0

@@ -7,8 +7,7 @@ import pytest
 import stepmark
 from stepmark.cli import main
 from stepmark.errors import BackendError, InputError, SettingError, UsageError
-from stepmark.models.policies.scripted import ScriptedPolicy
-from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.sampling.problems import read_samples
 
 POLICY = "test_api_sample:adder"

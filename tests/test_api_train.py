@@ -16,7 +16,7 @@ import stepmark
 from stepmark.cli import main
 from stepmark.errors import UsageError
 from stepmark.metrics.scaling import logit, sigmoid
-from stepmark.models.detect import spec_of
+from stepmark.models.checkpoint import spec_of
 from stepmark.models.families import FAMILIES
 from stepmark.solutions.interchange import to_row
 from stepmark.training import recipe

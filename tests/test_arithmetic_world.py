@@ -11,20 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import stepmark
 from stepmark.batching import Choose, Message, Write, run
 from stepmark.errors import InputError, UsageError
 from stepmark.models.policies import answerers
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic, read_number, write_number
-from stepmark.problems.arithmetic_solver import (
+from stepmark.problems.arithmetic_world import (
+    ArithmeticPolicy,
     Solver,
     SolverSettings,
+    count_tokens,
     next_steps,
     true_labels,
     true_value,
     true_values,
+    wrong_solutions,
 )
-from stepmark.problems.arithmetic_world import ArithmeticPolicy, count_tokens, wrong_solutions
 
 CHAIN = read_arithmetic(
     "Start with 10. In the first step add 5. The number 8 is not used. In the second step multiply by 2. "
@@ -54,7 +57,6 @@ def test_a_problem_worked_by_hand():
     assert CHAIN.answer == 6
     assert CHAIN.values == (15, 30, 6, 24, 6)
     assert CHAIN.distractors == (8,)
-    assert CHAIN.difficulty == 6
     assert CHAIN.problem.answer == "6"
 
 
@@ -97,7 +99,7 @@ def test_a_problem_is_read_back_from_any_text_around_it(seed):
 
 def test_the_default_problems():
     problems = list(arithmetic_problems(600, seed=1))
-    assert {problem.difficulty for problem in problems} == set(range(4, 17))
+    assert {len(problem.steps) for problem in problems} == set(range(4, 17))
     assert len({problem.domain for problem in problems}) == 7
     assert 240 < sum(problem.domain == "formula" for problem in problems) < 360
     assert 0.57 < sum(true_value(problem, []) for problem in problems) / 600 < 0.63
@@ -267,7 +269,7 @@ def test_v_by_hand():
 def test_v_is_the_mean_of_v_over_the_next_steps(seed, how):
     dice = random.Random(seed)
     problem = problem_of_seed(seed)
-    steps = scrambled(problem, dice)[: dice.randint(0, problem.difficulty)]
+    steps = scrambled(problem, dice)[: dice.randint(0, len(problem.steps))]
     while True:
         following = next_steps(problem, steps, how)
         if not following:
@@ -429,3 +431,39 @@ def test_wrong_solutions():
             assert (top > 0.15) == one.repaired
     assert 0 < sum(one.repaired for one in known) < 20
     assert list(wrong_solutions(5, seed=3)) == known[:5]
+
+
+def test_problems_policy_and_prm_are_of_one_world():
+    world = stepmark.ArithmeticWorld(error_rate=0.2)
+    problems = world.problems(3, seed=5, steps=(3, 4))
+    assert [(one.text, one.answer) for one in problems] == [
+        (one.text, str(one.answer)) for one in arithmetic_problems(3, seed=5, steps=(3, 4))
+    ]
+    steps = ["3 + 4 = 7", "7 * 2 = 15"]
+    text = "Start with 3. In the first step add 4. In the second step multiply by 2. What is the result?"
+    settings = SolverSettings(error_rate=0.2)
+    expected = [true_value(read_arithmetic(text), steps[:count], settings) for count in (1, 2)]
+    assert world.prm().score(text, steps) == expected
+
+
+def test_a_search_in_five_lines():
+    world = stepmark.ArithmeticWorld(error_rate=0.1)
+    results = stepmark.search(
+        world.problems(4), world.policy(), world.prm(), method="beam", verifier="number", progress=False
+    )
+    verifier = stepmark.load_verifier("number")
+    right = [verifier.verify(one.solution.text, one.problem.answer).correct for one in results]
+    assert right == [True] * 4  # the PRM is never wrong
+
+
+def test_an_error_rate_that_cannot_be():
+    with pytest.raises(UsageError, match=r"error_rate must be in \[0, 0.5\], found 0.6"):
+        stepmark.ArithmeticWorld(error_rate=0.6)
+
+
+def test_models_print_as_what_they_are():
+    world = stepmark.ArithmeticWorld(error_rate=0.2)
+    assert repr(world.policy()) == "ArithmeticPolicy(error_rate=0.2)"
+    assert repr(stepmark.load_verifier("number")) == "NumberVerifier(name='number')"
+    assert repr(world.prm()).startswith("ScriptedPRM(name='truth', score_kind='probability'")
+    assert repr(stepmark.ScriptedPolicy(["a"], name="x")) == "ScriptedPolicy(name='x')"

@@ -26,8 +26,8 @@ from stepmark.labels.bayes import (
     rate_nodes,
 )
 from stepmark.labels.rollout import OWN_ANSWER
-from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import MemoryReplies
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Problem, Solution, Step, Verdict
 
 # With two nodes only one pair has b below g, so the search knows its noise: a coin that lies with probability (1 - 1/sqrt 2) / 2.
@@ -36,14 +36,6 @@ KNOWN = RatePrior(nodes=2, rises=(0.0,), decays=(1.0,), spread=math.inf)
 
 
 # The prior
-
-
-def test_nodes_lie_in_their_cells_and_cells_fill_the_unit_interval():
-    points, edges = rate_nodes(20)
-    assert edges[0] == 0
-    assert edges[-1] == pytest.approx(1)
-    assert (edges[:-1] < points).all()
-    assert (points < edges[1:]).all()
 
 
 @pytest.mark.parametrize("b", [1.0, 2.0, 14.0])
@@ -77,16 +69,6 @@ def test_one_rollout_by_hand():
     assert posterior.places == pytest.approx([1 / (1 + odds), odds / (1 + odds), 0])
     posterior.update(1, 0, 2)
     assert posterior.places == pytest.approx([0.5, 0.5, 0])
-
-
-def test_straying_prefixes_by_hand():
-    posterior = Posterior(2, replace(KNOWN, spread=2.0))
-    posterior.update(1, 2, 0)
-    sound = (1 - LIE) * (2 * (1 - LIE) + 1) / 3
-    broken = LIE * (2 * LIE + 1) / 3
-    assert posterior.places == pytest.approx([broken / (sound + broken), sound / (sound + broken), 0])
-    assert posterior.chances[0, 1] == pytest.approx((2 * LIE + 2) / 4)
-    assert posterior.chances[1, 1] == pytest.approx((2 * (1 - LIE) + 2) / 4)
 
 
 def _log_urn(rate, won, lost, spread):
@@ -178,9 +160,7 @@ def _joint_information(places, chances):
     return total
 
 
-@given(
-    st.lists(st.tuples(st.floats(0.01, 1), st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=6),
-)
+@given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=6))
 def test_information_is_that_of_the_joint_table(rows):
     places = np.array([row[0] for row in rows])
     places /= places.sum()
@@ -277,8 +257,8 @@ class World:
             Verify: Answerer(identity="last", answer=verify),
         }
 
-    def label(self, labeller, *solutions, store=None, **root):
-        methods = [labeller.label(solution, **root) for solution in solutions]
+    def label(self, labeller, *solutions, store=None):
+        methods = [labeller.label(solution) for solution in solutions]
         return [result for _, result in run(methods, self.answerers, store=store)]
 
 
@@ -333,14 +313,6 @@ def test_evidence_and_conclusions_stand_at_their_steps():
     assert max(asked) < 10
 
 
-def test_a_step_is_right_as_surely_as_the_error_comes_later():
-    labeller = BayesianSearch(prior=KNOWN, confidence=0.8, batch=1)
-    [found] = _perfect(1).label(labeller, _solution(2))
-    assert (found.first_error, found.cost.rollouts) == (1, 1)
-    sure = [one.confidence for step in found.labelled.judgements for one in step if one.kind == "correctness"]
-    assert sure == [pytest.approx(1 - LIE), pytest.approx(1 - LIE)]
-
-
 def test_samples_of_a_prefix_are_numbered_on_and_never_asked_twice():
     world = World(lambda steps: 0.5 if steps <= 3 else 0.1)
     world.label(BayesianSearch(confidence=0.999), _solution(8))
@@ -363,26 +335,13 @@ def test_it_abstains_when_the_budget_ends_and_keeps_the_evidence():
     assert [(one.successes, one.trials) for one in flat if one.note == OWN_ANSWER] == [(0, 1)]
 
 
-def test_it_guesses_where_it_is_told_to():
-    world = World(lambda steps: 0.3)
-    [found] = world.label(BayesianSearch(max_rollouts=10, at_budget="guess"), _solution(12))
-    assert 0 <= found.first_error < 12
-    assert not found.abstained
-    assert found.confidence < 0.9
-
-
-@given(
-    rollouts=st.integers(1, 30), batch=st.integers(1, 8), tokens=st.integers(1, 300), seed=st.integers(0, 5)
-)
+@given(rollouts=st.integers(1, 30), batch=st.integers(1, 8), seed=st.integers(0, 5))
 @settings(max_examples=25, deadline=None)
-def test_budgets_hold(rollouts, batch, tokens, seed):
+def test_budgets_hold(rollouts, batch, seed):
     world = World(lambda steps: 0.4 if steps <= 6 else 0.2, seed=seed, tokens=7)
-    labeller = BayesianSearch(
-        max_rollouts=rollouts, batch=batch, max_tokens_a_solution=tokens, confidence=0.99
-    )
+    labeller = BayesianSearch(max_rollouts=rollouts, batch=batch, confidence=0.99)
     [found] = world.label(labeller, _solution(12))
     assert found.cost.rollouts == len(world.written) <= rollouts
-    assert found.cost.tokens < tokens + 7 * batch
 
 
 def test_rollouts_without_a_verdict_are_in_no_count():
@@ -427,23 +386,9 @@ def test_rollouts_of_the_bare_problem_are_shared_by_its_solutions():
     ]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("confidence", 1.0),
-        ("batch", 0),
-        ("batch", 9),
-        ("max_rollouts", 0),
-        ("max_tokens_a_solution", 0),
-        ("at_budget", "stop"),
-        ("least_bits", -0.1),
-        ("root", 65),
-        ("sound", 1.0),
-    ],
-)
-def test_a_setting_out_of_range_is_refused(field, value):
-    with pytest.raises(UsageError, match=field):
-        BayesianSearch(**{field: value})
+def test_more_rollouts_of_the_problem_than_of_all():
+    with pytest.raises(UsageError, match="`root` 65"):
+        BayesianSearch(root=65)
 
 
 class Snapped(Exception):
@@ -535,13 +480,3 @@ def test_it_gives_up_where_rollouts_promise_little():
     assert (never.abstained, never.cost.rollouts) == (True, 0)
     [guess] = world.label(BayesianSearch(least_bits=100.0, at_budget="guess"), _solution(12))
     assert (guess.first_error, guess.confidence) == (0, pytest.approx(1 / 12))
-
-
-def test_a_known_root_rate_is_evidence():
-    solution = _solution(12)
-    [without] = _perfect(6).label(BayesianSearch(batch=1), solution)
-    [having] = _perfect(6).label(BayesianSearch(batch=1), solution, root=(20, 20))
-    assert having.first_error == without.first_error == 6
-    assert having.cost.rollouts < without.cost.rollouts
-    with pytest.raises(UsageError, match="root"):
-        _perfect(6).label(BayesianSearch(), solution, root=(3, 2))

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from stepmark.errors import InputError
 from stepmark.evaluation.best_of_n_figures import (
+    Candidate,
+    CandidateSet,
     Counting,
     chosen_shares,
     common_sizes,
@@ -31,7 +33,6 @@ from stepmark.evaluation.best_of_n_figures import (
     subset_sizes,
     vote_refusal,
 )
-from stepmark.evaluation.cases import Candidate, CandidateSet
 from stepmark.records import ScoreKind, StepScores
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "best_of_n"

@@ -15,9 +15,6 @@ from stepmark.evaluation.calibration_figures import (
     FIGURES,
     FITTED,
     MEASURED,
-    by_file,
-    by_group,
-    by_share,
     check_how,
     edges,
     facets,
@@ -25,6 +22,7 @@ from stepmark.evaluation.calibration_figures import (
     items_of,
     logits_of,
     solution_score,
+    split_by,
     statistic,
     targets_of,
 )
@@ -275,7 +273,7 @@ def by_loops_ece(scores, labels, bins=10):
 
 def test_too_sharp_scores_are_mended_by_the_temperature_that_made_them():
     sheet = simulated(3000, sharpness=2.0)
-    split = by_share([row.case for row in sheet.rows], 0.5)
+    split = split_by([row.case for row in sheet.rows], share=0.5)
     result, maps = evaluate(sheet, ["steps"], split=split, resamples=100)
     assert maps["steps"].temperature == pytest.approx(2.0, rel=0.05)
     assert (maps["steps"].scale, maps["steps"].shift) == pytest.approx((0.5, 0.0), abs=0.04)
@@ -306,7 +304,7 @@ def test_scores_that_are_no_probabilities_become_some_by_platt():
         pairs.append((case(f"u{at}", [int(rng.random() < 1 / (1 + math.exp(-(0.8 * x - 0.5))))]), [x]))
     sheet = sheet_of(pairs, kind="unbounded")
     result, maps = evaluate(
-        sheet, ["steps"], split=by_share([row.case for row in sheet.rows], 0.5), resamples=100
+        sheet, ["steps"], split=split_by([row.case for row in sheet.rows], share=0.5), resamples=100
     )
     assert (maps["steps"].scale, maps["steps"].shift) == pytest.approx((0.8, -0.5), abs=0.12)
     assert maps["steps"].temperature is None
@@ -377,21 +375,21 @@ def many(n=400):
 
 def test_a_share_of_the_problems_does_not_depend_on_order_or_company():
     cases = many()
-    whole = by_share(cases, 0.3)
-    assert by_share(list(reversed(cases)), 0.3).roles == whole.roles
-    some = by_share(cases[:100], 0.3)
+    whole = split_by(cases, share=0.3)
+    assert split_by(list(reversed(cases)), share=0.3).roles == whole.roles
+    some = split_by(cases[:100], share=0.3)
     assert all(whole.roles[id_] == role for id_, role in some.roles.items())
     assert sum(role == FITTED for role in whole.roles.values()) / len(cases) == pytest.approx(0.3, abs=0.07)
     for first, second in zip(cases[::2], cases[1::2], strict=True):  # a problem is on one side
         assert whole.roles[first.id] == whole.roles[second.id]
     # More share, more problems: none changes sides to the other direction.
-    more = by_share(cases, 0.6)
+    more = split_by(cases, share=0.6)
     assert all(more.roles[id_] == FITTED for id_, role in whole.roles.items() if role == FITTED)
 
 
 def test_one_text_under_two_ids_is_never_on_both_sides():
     cases = [case(f"t{at}", [1], problem=f"id {at}", text=f"text {at // 2}") for at in range(400)]
-    roles = by_share(cases, 0.5).roles
+    roles = split_by(cases, share=0.5).roles
     for first, second in zip(cases[::2], cases[1::2], strict=True):
         assert {roles[first.id], roles[second.id]} != {FITTED, MEASURED}
 
@@ -399,30 +397,27 @@ def test_one_text_under_two_ids_is_never_on_both_sides():
 def test_problems_of_the_group_that_are_measured_too_are_not_fitted_on():
     cases = [case("a1", [1], group="a", problem="p"), case("a2", [1], group="a", problem="q")]
     cases += [case("b1", [1], group="b", problem="p")]
-    split = by_group(cases, "a")
+    split = split_by(cases, group="a")
     assert split.roles == {"a1": None, "a2": FITTED, "b1": MEASURED}
     assert split.dropped == 1
     with pytest.raises(UsageError, match="groups: a, b"):
-        by_group(cases, "c")
+        split_by(cases, group="c")
     with pytest.raises(UsageError, match="leaves nothing to fit on"):
-        by_group(cases[::2], "a")
+        split_by(cases[::2], group="a")
     with pytest.raises(UsageError, match="leaves nothing to measure on"):
-        by_group(cases[:2], "a")
+        split_by(cases[:2], group="a")
 
 
 def test_what_is_fitted_on_from_another_file_is_in_no_other_figure():
     sheet = simulated(200)
     cases = [row.case for row in sheet.rows]
-    whole, split = by_file(cases[:100], cases[100:], "other")
-    assert [c.id for c in whole] == [c.id for c in cases]
+    split = split_by(cases[:100], group="other", others=cases[100:])
+    assert list(split.roles) == [c.id for c in cases]
     result, _ = evaluate(sheet, ["steps"], split=split, resamples=100)
     alone = value(items_of(Sheet(prm="test", kind="probability", rows=sheet.rows[:100]), ["steps"]))
     assert result.figures["steps/all/ece"].value == pytest.approx(alone["steps/all/ece"])
     assert result.figures["steps/measured, before/ece"].value == pytest.approx(alone["steps/all/ece"])
     assert result.facts[0].startswith("100 solutions")
-
-
-# --- bins -------------------------------------------------------------------------------------------------------------
 
 
 # --- a map in a checkpoint --------------------------------------------------------------------------------------------
@@ -492,7 +487,7 @@ def calibrate(*words):
 
 def test_a_stored_map_gives_the_calibrated_scores(checkpoint, labelled, tmp_path, capsys):
     from stepmark import load_prm
-    from stepmark.models.detect import read_spec
+    from stepmark.models.spec import read_spec
 
     path, rows, before = labelled
     words = ("--data", path, "--prm", checkpoint, "--fit-share", "0.5")

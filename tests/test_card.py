@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
 
 from stepmark.models.families import FAMILIES
-from stepmark.models.spec import ChatLayout, DialogueLayout, LinearHead, PieceLayout, Readout, VocabHead
+from stepmark.models.spec import ChatLayout, LinearHead, Readout, VocabHead
 from stepmark.training.checkpoint import Written
 from stepmark.training.report import CardFacts, prm_card, serve_command, snippet
 
@@ -46,7 +46,7 @@ def test_what_is_known_is_said_and_nothing_else():
         "Seed: 3.",
         "| AUC of step scores | 0.7654 |",
         "sigmoid(1.25 × logit -0.5)",
-        "`<extra_0>`",
+        '"mark": "<extra_0>"',
         "A step under 0.5 is taken for an error. One number of a whole solution: `min`",
         "torch.sigmoid(1.25 * logits[:, 0] -0.5)",
         "depends on the licences of its base and of its data",
@@ -92,7 +92,7 @@ def test_texts_do_not_break_tables_and_fences():
     spec = replace(versaprm, layout=replace(versaprm.layout, opening="```\n{problem}"))
     text = card(replace(WRITTEN, spec=spec), settings={"mark": "`x`|y\nz"})
     assert "| `mark` | `x`\\|y z |" in text
-    assert "````text\n```\n{problem}STEP" in text
+    assert "````json\n{" in text
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
@@ -103,8 +103,7 @@ def test_every_way_to_read_a_checkpoint_has_words(family):
     assert f"`{spec.aggregate}` over its steps" in text
     assert ("No threshold is set." in text) == (spec.threshold is None)
     assert "Calibrated" not in text
-    words = {ChatLayout: "chat template", DialogueLayout: "user turn", PieceLayout: "tokenised alone"}
-    assert words.get(type(spec.layout), "STEP") in text
+    assert json.dumps(asdict(spec.layout), indent=2, ensure_ascii=False) in text
 
 
 @pytest.mark.parametrize(("tag", "pooling"), [(17, "STEP"), (None, "ALL")])

@@ -44,20 +44,6 @@ def test_tensors_of_several_safetensors_files(tmp_path):
     assert beside_backbone(tensors.facts) == ["score.weight"]
 
 
-class Trap:
-    """Unpickling this calls a function."""
-
-    def __reduce__(self):
-        return (print, ("code ran",))
-
-
-def test_a_bin_with_code_in_it_is_refused_and_not_run(tmp_path, capsys):
-    torch.save({"score.weight": torch.zeros(1), "trap": Trap()}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin cannot be read with weights_only=True"):
-        Tensors(tmp_path)
-    assert "code ran" not in capsys.readouterr().out
-
-
 def damaged_safetensors():
     whole = io.BytesIO()
     from safetensors.torch import save
@@ -141,22 +127,6 @@ def test_configs_that_cannot_be_used(tmp_path, config, message):
         (tmp_path / "config.json").write_text(config, encoding="utf-8")
     with pytest.raises(CheckpointError, match=message):
         load_config(tmp_path)
-
-
-def test_remote_code_in_a_config_is_not_followed(tmp_path):
-    write_json(
-        tmp_path / "config.json",
-        {
-            "model_type": "qwen2",
-            "hidden_size": 40,
-            "architectures": ["X"],
-            "auto_map": {"AutoConfig": "evil.Config"},
-        },
-    )
-    (tmp_path / "evil.py").write_text("raise SystemExit('remote code ran')", encoding="utf-8")
-    config = load_config(tmp_path)
-    assert (config.model_type, config.hidden_size) == ("qwen2", 40)
-    assert getattr(config, "auto_map", None) is None
 
 
 @pytest.mark.parametrize(

@@ -313,47 +313,6 @@ def test_settings_that_do_not_fit_the_model(tmp_path, capfd, words, found):
     assert left_in(tmp_path) == ["in.jsonl"]
 
 
-@pytest.mark.parametrize(
-    ("prm", "words", "found"),
-    [
-        (
-            "default",
-            "--tokenizer nowhere",
-            "is for a PRM on a server that takes token ids, and default is not",
-        ),
-        (
-            "default",
-            "--model nowhere",
-            "names one of a server's models, and default is not the address of one",
-        ),
-        (
-            "default",
-            "--samples 4",
-            "is for PRMs that write critiques, and default is read as one that writes",
-        ),
-        ("org/x", "--family qwen-prm --samples 4", "--samples 4: this is for PRMs that write critiques"),
-        (
-            "org/x",
-            "--family thinkprm --tokenizer nowhere",
-            "--tokenizer nowhere: this is for a PRM on a server",
-        ),
-        ("org/x", "--family thinkprm --reference nowhere", "this is for implicit PRMs, and org/x is read as"),
-        ("http://127.0.0.1:9", "--tokenizer x --reference y", "--reference y: this is for implicit PRMs"),
-        ("http://127.0.0.1:9", "--tokenizer x --samples 2", "--samples 2: this is for PRMs that write"),
-        ("scripted_prms:arithmetic", "--family pure", "says how a checkpoint is read, and scripted_prms:ari"),
-        ("scripted_prms:arithmetic", "--reference x", "--reference x: this is for implicit PRMs"),
-        ("scripted_prms:arithmetic", "--model x", "makes its PRM itself: say it in that function"),
-        ("scripted_prms:arithmetic", "--tokenizer x", "--tokenizer x: this is for a PRM on a server"),
-        ("scripted_prms:arithmetic", "--samples 2", "--samples 2: this is for PRMs that write critiques"),
-    ],
-)
-def test_a_flag_that_means_nothing_for_this_prm_is_refused(tmp_path, capfd, prm, words, found):
-    file = file_of(tmp_path, GOOD)
-    assert main(["grade", str(file), "--prm", prm, *words.split()]) == 2
-    out, err = capfd.readouterr()
-    assert out == "" and err.startswith("error: --") and found in err
-
-
 def test_a_factory_that_raises_is_named_and_shows_where_when_asked(tmp_path, capfd, monkeypatch):
     file = file_of(tmp_path, GOOD)
     assert grade(file, prm="breaks") == 2
@@ -602,6 +561,11 @@ def test_version(capfd):
 
 
 # --- progress
+
+
+def test_no_bars_of_libraries_where_standard_error_is_no_terminal():
+    code = "from stepmark.cli import main; main(['--version']); import tqdm; list(tqdm.tqdm(range(3)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stderr == b""
 
 
 def test_progress_line(capfd):

@@ -17,8 +17,7 @@ import pytest
 
 import test_label_cli as single
 from stepmark.batching import Answerer, Verify, Write, Written
-from stepmark.batching.cluster import Build, RayWorkers
-from stepmark.batching.cluster_worker import ClusterWorker, Trouble
+from stepmark.batching.cluster import Build, Cluster, ClusterWorker, RayWorkers, Trouble
 from stepmark.cli import main
 from stepmark.errors import BackendError, InputError, MissingExtraError, TooLongError, UsageError
 
@@ -84,7 +83,7 @@ def test_a_node_a_worker_and_the_driver_are_killed_and_nothing_is_lost_or_change
     monkeypatch.setenv("ASKED", str(asked))
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    from ray.cluster_utils import Cluster
+    from ray.cluster_utils import Cluster as RayCluster
 
     file, _ = single.world(tmp_path, count=48)
     monkeypatch.setenv("DELAY", "0")
@@ -96,7 +95,7 @@ def test_a_node_a_worker_and_the_driver_are_killed_and_nothing_is_lost_or_change
         log.unlink()
     monkeypatch.setenv("DELAY", "0.05")
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
         cluster.wait_for_nodes()
@@ -108,7 +107,7 @@ def test_a_node_a_worker_and_the_driver_are_killed_and_nothing_is_lost_or_change
         assert "2 workers on a Ray cluster with 3 nodes, 2 CPUs" in said
         assert "will be asked again" in said
         # Asked twice is at most what was under way when the node was killed: no more than a chunk.
-        unchanged(out, whole, logged(asked), undisturbed, twice=16)
+        unchanged(out, whole, logged(asked), undisturbed, twice=32)
 
         for log in asked.iterdir():
             log.unlink()
@@ -143,7 +142,7 @@ def test_grading_and_searching_go_on_when_a_worker_a_node_and_the_driver_are_kil
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("DELAY", "0")
-    from ray.cluster_utils import Cluster
+    from ray.cluster_utils import Cluster as RayCluster
 
     file, _ = single.world(tmp_path, count=24)
     solutions = tmp_path / "solutions.jsonl"
@@ -168,7 +167,7 @@ def test_grading_and_searching_go_on_when_a_worker_a_node_and_the_driver_are_kil
         log.unlink()
     monkeypatch.setenv("DELAY", "0.02")
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
         cluster.wait_for_nodes()
@@ -213,7 +212,7 @@ def unchanged(out, whole, asked, undisturbed, *, twice):
 def test_without_ray_the_line_to_type_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'stepmark\[cluster\]'"):
-        RayWorkers(Build(function="m:f", settings={}), address="auto", tell=print)
+        RayWorkers(Build(function="m:f", settings={}), Cluster(ray="auto"))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +232,7 @@ def test_an_address_where_no_cluster_is_says_so_at_once(monkeypatch, address, er
 
     monkeypatch.setitem(sys.modules, "ray", Ray)
     with pytest.raises(error, match=said):
-        RayWorkers(Build(function="m:f", settings={}), address=address, tell=print)
+        RayWorkers(Build(function="m:f", settings={}), Cluster(ray=address))
 
 
 @pytest.mark.parametrize(
@@ -293,16 +292,6 @@ def worker(function="built", settings='{"identity": "me"}', folder="/nowhere"):
     return ClusterWorker(f"test_cluster:{function}", settings, folder)
 
 
-def all_of(at_work, requests):
-    at_work.take(requests)
-    replies = []
-    while True:
-        more = at_work.more()
-        replies += more.replies
-        if more.end:
-            return replies, more.trouble
-
-
 def test_a_worker_gives_every_reply_once_in_words_that_travel():
     at_work = worker()
     hello = at_work.build()
@@ -310,27 +299,25 @@ def test_a_worker_gives_every_reply_once_in_words_that_travel():
     assert hello.version.count(".") >= 1
     assert hello.facts == {}
     for _ in range(2):  # chunk after chunk
-        replies, trouble = all_of(at_work, [Write(prompt=text) for text in ("a", "long", "b")])
-        assert trouble is None
-        assert [place for place, _ in replies] == [0, 1, 2]
-        assert [said[0].text for _, said in (replies[0], replies[2])] == ["a", "b"]
-        refused = replies[1][1]
+        answered = at_work.answer([Write(prompt=text) for text in ("a", "long", "b")])
+        assert answered.trouble is None
+        assert [answered.replies[place][0].text for place in (0, 2)] == ["a", "b"]
+        refused = answered.replies[1]
         assert type(refused) is InputError
         assert str(refused) == "here: 9 tokens, at most 8"
 
 
-def test_a_worker_tells_what_went_wrong_and_lives():
+def test_a_worker_reports_trouble_with_the_replies_before_it_and_lives():
     at_work = worker()
     at_work.build()
-    replies, trouble = all_of(at_work, [Write(prompt=text) for text in ("a", "crash")])
-    assert [place for place, _ in replies] == [0]
-    error = trouble.error("worker 3")
+    answered = at_work.answer([Write(prompt=text) for text in ("a", "crash")])
+    assert list(answered.replies) == [0]
+    error = answered.trouble.error("worker 3")
     assert isinstance(error, BackendError)
     assert str(error) == "worker 3: RuntimeError: no memory"
     assert "in write" in error.__notes__[0]
-    assert all_of(at_work, [Write(prompt="c")])[1] is None
-    _, trouble = all_of(at_work, [Verify(answer="1", gold="1")])
-    assert trouble.message == "v gave 0 replies to 1 requests"
+    assert at_work.answer([Write(prompt="c")]).trouble is None
+    assert at_work.answer([Verify(answer="1", gold="1")]).trouble.message == "v gave 0 replies to 1 requests"
 
 
 def test_what_cannot_be_built_is_the_callers_error():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from default_prm_contrasts import Calculation, contrasts, parse
 
-from stepmark.problems.gsm8k import Worked
+from stepmark.problems.sources import Worked
 from stepmark.records import Problem
 from stepmark.solutions.checks.equations import calculations
 

@@ -13,7 +13,7 @@ import pytest
 import stepmark
 from stepmark import Solution, StepScores
 from stepmark.cli import main
-from stepmark.models.default import NOTICE, default_folder
+from stepmark.models.places import NOTICE, default_folder
 from stepmark.models.prm import PRM
 
 needs_base = pytest.mark.skipif(
@@ -131,7 +131,7 @@ def test_the_first_step_is_scored_without_the_others(prm: PRM) -> None:
 def test_the_base_reads_texts_as_its_weights_were_trained() -> None:
     from transformers import AutoTokenizer
 
-    from stepmark.models.default import base_folder
+    from stepmark.models.places import base_folder
 
     tokenizer = AutoTokenizer.from_pretrained(base_folder())
     # In the GGUF file: the ids 1 and 2 are control tokens, digits have no merges, a space is part of the word after it.

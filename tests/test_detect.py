@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from checkpoints import chatml_tokenizer, save_tokenizer
 from stepmark import load_prm
 from stepmark.errors import CheckpointError, UnknownFamilyError, UnknownNameError, UsageError
-from stepmark.models.detect import spec_of
+from stepmark.models.checkpoint import spec_of
 from stepmark.models.families import FAMILIES
 
 

@@ -158,7 +158,7 @@ def test_figures_of_a_table_worked_by_hand():
 
 
 def test_scores_beside_labels_worked_by_hand():
-    result = evaluate(HAND, sheet_of(HAND, SCORES), show=2, resamples=100)
+    result = evaluate(HAND, sheet_of(HAND, SCORES), resamples=100)
     found = {figure.name: figure.value for figure in result.figures.values()}
     # By scores: right 0 2 3 11, lucky 1, unlucky 4 9, wrong 5 6 7; not known 8 and 10.
     assert [found[f"g/scores/{name}"] for name in CELLS] == pytest.approx([4 / 10, 1 / 10, 2 / 10, 3 / 10])
@@ -350,10 +350,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert result["prm"] == "labels"
     assert result["settings"]["prm"] is None
     assert figures["gsm8k/labels/lucky-of-right"] == 0.5
-    assert (
-        main([*asked, str(tmp_path / "both"), "--scores", str(scores), "--threshold", "0.5", "--show", "1"])
-        == 0
-    )
+    assert main([*asked, str(tmp_path / "both"), "--scores", str(scores), "--threshold", "0.5"]) == 0
     figures = {f["name"]: f["value"] for f in read_result(tmp_path / "both" / "result.json")["figures"]}
     assert figures["gsm8k/both/same-cell"] == 0.75
     assert figures["gsm8k/scores/lucky-of-right"] == 0

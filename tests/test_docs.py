@@ -15,7 +15,7 @@ import stepmark
 from stepmark.catalog import Catalog
 from stepmark.cli import COMMANDS
 from stepmark.errors import UsageError
-from stepmark.evaluation.methods import EVALUATIONS
+from stepmark.evaluation.evaluation import EVALUATIONS
 from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.models.families import FAMILIES
 from stepmark.models.generative import GENERATIVE

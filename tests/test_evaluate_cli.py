@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stepmark.cli import main
-from stepmark.evaluation.methods import EVALUATIONS
+from stepmark.evaluation.evaluation import EVALUATIONS
 
 HERE = Path(__file__).parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}

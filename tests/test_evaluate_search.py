@@ -16,11 +16,20 @@ from stepmark.cli import main
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Figure
 from stepmark.evaluation.search import SearchContest, advice
-from stepmark.evaluation.search_contest import Arena, Contest, contest
-from stepmark.evaluation.search_entrants import METHODS, Shape
-from stepmark.evaluation.search_figures import between, position_sums, spread_statistic, statistic
-from stepmark.models.policies.scripted import ScriptedPolicy
+from stepmark.evaluation.search_contest import (
+    METHODS,
+    Arena,
+    Contest,
+    Shape,
+    between,
+    contest,
+    entrants,
+    position_sums,
+    spread_statistic,
+    statistic,
+)  # fmt: skip
 from stepmark.models.replies import MemoryReplies
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem
@@ -187,7 +196,7 @@ def small_world():
 def test_every_method_keeps_the_budget_and_the_ends_are_counted():
     world, _ = small_world()
     problems = [Problem(text=f"What is {n}?", id=str(n), answer="121") for n in range(3)]
-    settings = Contest(budgets=(80, 300), methods=METHODS, shape=Shape(expand=3, tau=2), pilot=2)
+    settings = Contest(budgets=(80, 300), entrants=entrants(METHODS, Shape(expand=3, tau=2)), pilot=2)
     found = contest(problems, settings, arena(world))
     for row in found.items:
         assert set(row["runs"]) == set(METHODS)
@@ -199,14 +208,9 @@ def test_every_method_keeps_the_budget_and_the_ends_are_counted():
                 assert cell["spent"] == cell["decoded"] + cell["prm"] <= 1.5 * int(budget)
                 assert (cell["end"] == "right") == (cell["right"] is True)
     # Every tree method was fitted, within the tries that it has.
-    assert {fit.method for fit in found.fits if fit.tried} == {
-        "beam",
-        "dvts",
-        "rebase",
-        "mcts",
-        "early-rejection",
-    }
-    assert all(1 <= fit.tried <= 5 for fit in found.fits if fit.tried)
+    tried = {method: fit.tried for (method, _), fit in found.fits.items() if fit.tried}
+    assert set(tried) == {"beam", "dvts", "rebase", "mcts", "early-rejection"}
+    assert max(tried.values()) <= 5
 
 
 def test_a_size_is_enlarged_until_the_budget_is_spent():
@@ -224,9 +228,9 @@ def test_a_size_is_enlarged_until_the_budget_is_spent():
     world = World({}, lambda steps: 0.5)
     world.policy = ScriptedPolicy(write)
     problems = [Problem(text="What?", id="a", answer="1")]
-    settings = Contest(budgets=(480,), methods=("rebase",), pilot=1)
+    settings = Contest(budgets=(480,), entrants=entrants(("rebase",)), pilot=1)
     found = contest(problems, settings, arena(world))
-    [fit] = [fit for fit in found.fits if fit.method == "rebase"]
+    fit = found.fits["rebase", "480"]
     [cell] = found.items[0]["runs"]["rebase"]["480"]
     # With all that it may spend: a size that is one step a round smaller would leave more than a tenth.
     assert cell["spent"] >= 0.75 * 480
@@ -239,7 +243,7 @@ def test_the_report_shows_where_methods_disagree():
     # Of whole solutions, every third sample only walks the first options.
     world = World(tree, lambda steps: 0.9 if all(step[-1] in "b1" for step in steps) else 0.1)
     problems = [Problem(text=f"What is {n}?", id=str(n), answer="121") for n in range(3)]
-    settings = Contest(budgets=(60, 120), methods=("beam", "mcts"), pilot=1, shape=Shape(expand=3))
+    settings = Contest(budgets=(60, 120), entrants=entrants(("beam", "mcts"), Shape(expand=3)), pilot=1)
     result = SearchContest(budgets=(60.0, 120.0)).of_arena(
         problems, settings, arena(world), Run(), prm="oracle", policy="tree"
     )

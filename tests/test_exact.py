@@ -15,11 +15,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stepmark.errors import UsageError
 from stepmark.labels.exact import KINDS, compute, plain, with_errors
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.arithmetic_solver import true_labels
-from stepmark.problems.gsm8k import Worked, read_gsm8k
+from stepmark.problems.arithmetic_world import true_labels
+from stepmark.problems.sources import Worked, read_gsm8k
 from stepmark.records import Problem
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "recipes"))
@@ -376,34 +375,6 @@ def worked(*lines, answer="10"):
     return Worked(problem=Problem(text="How many?", answer=answer, id="f:1", source="GSM8K"), lines=lines)
 
 
-def test_labels_by_hand():
-    lines = ("She has 2*3 = <<2*3=6>>6 pens.", "Let us go on.", "With 4 more: 6+4 = <<6+4=10>>10.")
-    rows = list(branches.exact_labels(worked(*lines), random.Random(0)))
-    texts = [row.solution.texts for row in rows]
-    first, second, third = "She has 2*3 = 6 pens.", "Let us go on.", "With 4 more: 6+4 = 10."
-    assert [len(t) for t in texts] == [1, 1, 2, 3, 3, 4, 4]
-    assert texts[0] == (first,)
-    assert texts[1][0] != first
-    assert texts[2] == (first, second)
-    assert texts[3] == (first, second, third)
-    assert texts[4][:2] == (first, second) and texts[4][2] != third
-    assert texts[5] == (first, second, third, "The answer is 10.")
-    assert texts[6][:3] == (first, second, third)
-    assert re.fullmatch(r"The answer is (?!10\.)\d+\.", texts[6][3])
-    assert [row.judgements[-1][0].rating for row in rows] == [1, -1, 1, 1, -1, 1, -1]
-    for row in rows:
-        assert row.judgements[:-1] == ((),) * (len(row.solution.steps) - 1)
-        (judgement,) = row.judgements[-1]
-        assert (judgement.kind, judgement.judge, judgement.successes, judgement.trials) == (
-            "correctness",
-            "exact",
-            None,
-            None,
-        )
-        assert row.solution.problem == worked(*lines).problem
-        assert row.solution.id == "f:1"
-
-
 @given(
     st.lists(worked_lines() | st.just("We are nearly there."), min_size=1, max_size=5), st.integers(0, 10**6)
 )
@@ -455,12 +426,6 @@ def every(item, kind, seeds=SEEDS):
                 assert ratings == [1] * place + [-1] + [None] * (len(ratings) - place - 1)
                 found.add((place, row.solution.texts))
     return found
-
-
-def test_the_right_solution_comes_first():
-    first = next(with_errors(MARKED, random.Random(0)))
-    assert first.solution.texts == (*(plain(line) for line in MARKED.lines), "The answer is 132.")
-    assert [[j.rating for j in judged] for judged in first.judgements] == [[1]] * 4
 
 
 def test_every_kind_is_made_and_named():
@@ -581,11 +546,6 @@ def test_where_it_is_not_sure_what_depends_nothing_is_carried(lines):
     item = Worked(problem=Problem(text="There are 6 boxes. How many?", answer="99"), lines=lines)
     for kind in ("value", "operand", "operation", "dropped", "repeated"):
         assert not {place for place, _ in every(item, kind, range(40)) if place == 0}
-
-
-def test_kinds_that_are_none():
-    with pytest.raises(UsageError, match=r"expected kinds among value, .*found 'typo'"):
-        list(with_errors(MARKED, random.Random(0), kinds=("value", "typo")))
 
 
 WORLD = list(arithmetic_problems(80, seed=11))

@@ -728,7 +728,7 @@ def test_a_text_is_read_with_the_white_space_of_its_lines(zoo, name, how, separa
 
 
 def test_the_spec_on_the_page_of_families_is_read(tmp_path):
-    from stepmark.models.detect import read_spec
+    from stepmark.models.spec import read_spec
 
     page = (Path(__file__).resolve().parents[1] / "docs" / "families.md").read_text(encoding="utf-8")
     file = tmp_path / "stepmark.json"

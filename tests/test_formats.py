@@ -1,6 +1,5 @@
 """Rows of every shape become solutions; rows of none are refused with the place and the way out."""
 
-import gzip
 import json
 
 import pytest
@@ -44,10 +43,6 @@ def test_what_a_step_holds_is_not_touched():
 def test_absence_may_be_written_as_null():
     row = {**NATIVE, "id": None, "answer": None, "source": None, "meta": None}
     assert read_solution(row).solution == read_solution(NATIVE).solution
-
-
-def test_a_number_may_be_an_id():
-    assert read_solution({**NATIVE, "id": 7}).solution.id == "7"
 
 
 def test_solution_text_is_cut():
@@ -112,7 +107,6 @@ BAD = [
     ({}, ["expected a solution under one of 'steps', 'solution'", "an empty object"]),
     ({"problem": "p"}, ["expected a solution", "found 'problem'. Say which column it is with columns"]),
     ({"problem": "p", "step": STEPS}, ["field 'step'", "Did you mean 'steps' by 'step'?", "(steps=step)"]),
-    ({"porblem": "p", "steps": STEPS}, ["field 'porblem'", "Did you mean 'problem'", "(problem=porblem)"]),
     (
         {"frage": "p", "steps": STEPS},
         ["expected a problem under one of", "'question'", "found 'frage', 'steps'"],
@@ -121,8 +115,6 @@ BAD = [
         {**NATIVE, "anwser": "1"},
         ["field 'anwser'", "Did you mean 'answer'?", "(answer=anwser)", "'meta'", "(meta.anwser=anwser)"],
     ),
-    ({**NATIVE, "answers": ["1"]}, ["field 'answers'", "Did you mean 'answer'?"]),
-    ({**NATIVE, "soruce": "x"}, ["field 'soruce'", "Did you mean 'source'?"]),
     ({"prompt": "p", "completions": STEPS, "lables": [1, 0]}, ["field 'lables'", "Did you mean 'labels'?"]),
     (
         {"question": "q", "answer": "She has 3 + 4 = 7.\n#### 7"},
@@ -138,7 +130,6 @@ BAD = [
     ),
     ({"question": "p", "prompt": "p", "steps": STEPS}, ["may both be the problem", "(problem=question)"]),
     ({**NATIVE, "gold": "1", "target": "2"}, ["'gold' and 'target' may both be the answer"]),
-    ({**NATIVE, "messages": []}, ["field 'messages'", "both 'steps' and 'messages'"]),
     (
         {"instruction": "Add.", "input": "2 and 3", "output": "5"},
         ["field 'input'", "'instruction' and 'input', which are one problem"],
@@ -148,54 +139,32 @@ BAD = [
         ["prm800k-flat", "`stepmark.convert`, to solutions"],
     ),
     ({"solution": {"problem": {}}, "judgements": [[]]}, ["stepmark-labels", "`stepmark.convert`"]),
-    ({"problem": "p", "solutions": "a"}, ["field 'solutions'", "expected a list, found a string"]),
     ({"problem": "p", "solutions": []}, ["field 'solutions'", "at least one"]),
     ({"problem": "p", "solutions": [3]}, ["field 'solutions'", "candidate 0 (0-based)", "found a number"]),
     ({"problem": "p", "candidates": [{"x": 1}]}, ["expected 'text' or 'steps', found 'x'"]),
     ({"problem": 3, "steps": STEPS}, ["field 'problem'", "expected a string, found a number"]),
-    ({"problem": True, "steps": STEPS}, ["field 'problem'", "expected a string, found true"]),
-    ({"problem": None, "steps": STEPS}, ["field 'problem'", "found null"]),
-    ({"problem": "", "steps": STEPS}, ["field 'problem'", "expected a text, found an empty string"]),
     ({"problem": " \n\t", "steps": STEPS}, ["field 'problem'", "only white space"]),
     ({"problem": "p", "steps": "one"}, ["field 'steps'", "expected a list, found a string"]),
-    ({"problem": "p", "steps": {}}, ["field 'steps'", "expected a list, found an object"]),
     ({"problem": "p", "steps": []}, ["field 'steps'", "at least one", "empty list"]),
-    (
-        {"problem": "p", "steps": ["a", ""]},
-        ["field 'steps'", "step 1 (0-based; number 2 of 2)", "an empty string"],
-    ),
     (
         {"problem": "p", "steps": [" ", "a"]},
         ["field 'steps'", "step 0 (0-based; number 1 of 2)", "white space"],
     ),
     ({"problem": "p", "steps": ["a", None]}, ["step 1 (0-based", "expected a string, found null"]),
-    ({"problem": "p", "steps": ["a", 1.5]}, ["expected a string, found a number"]),
-    ({"problem": "p", "steps": [["a"]]}, ["step 0", "expected a string, found a list"]),
     ({"problem": "p", "solution": ["a"]}, ["field 'solution'", "expected a string, found a list"]),
     ({"problem": "p", "solution": ""}, ["field 'solution'", "found an empty string"]),
-    ({"problem": "p", "solution": "\n"}, ["field 'solution'", "only white space"]),
     ({**NATIVE, "id": 1.5}, ["field 'id'", "a string or a whole number, found a number"]),
-    ({**NATIVE, "id": True}, ["field 'id'", "found true"]),
     ({**NATIVE, "answer": True}, ["field 'answer'", "expected a text or a number, found true"]),
-    ({**NATIVE, "answer": ["18"]}, ["field 'answer'", "found a list"]),
-    ({**NATIVE, "source": ["x"]}, ["field 'source'", "found a list"]),
     ({**NATIVE, "meta": "x"}, ["field 'meta'", "expected an object, found a string"]),
-    ({"prompt": "p", "completions": "x"}, ["field 'completions'", "expected a list"]),
-    ({"prompt": "p", "completions": ["a", "  "]}, ["field 'completions'", "step 1 (0-based; number 2 of 2)"]),
     ({"prompt": [{"role": "user"}], "completions": ["a"]}, ["field 'prompt'", "'messages'"]),
     ({"prompt": "p", "completions": ["a"], "labels": [True, True]}, ["field 'labels'", "(1), found 2"]),
-    ({"prompt": "p", "completions": ["a"], "labels": ["good"]}, ["field 'labels'", "label 0", "a string"]),
     (
         {"prompt": "p", "completions": ["a"], "labels": True},
         ["field 'labels'", "expected a list, found true"],
     ),
-    ({"messages": "hello"}, ["field 'messages'", "expected a list, found a string"]),
     ({"messages": []}, ["field 'messages'", "empty list"]),
     ({**PROCESSBENCH, "label": 2}, ["field 'label'", "(2 steps) or -1, found 2"]),
-    ({**PROCESSBENCH, "label": -2}, ["field 'label'", "found -2"]),
-    ({**PROCESSBENCH, "label": True}, ["field 'label'", "found True"]),
     ({**PROCESSBENCH, "final_answer_correct": 1}, ["field 'final_answer_correct'", "found a number"]),
-    ({**PROCESSBENCH, "generator": None}, ["field 'generator'", "found null"]),
     ({**NATIVE, "score": 1.0}, ["field 'score'", "grading writes it", "'meta'"]),
     (
         {**NATIVE, "scores": [1, 1], "score": 1, "prm": "x", "aggregate": "min"},
@@ -354,23 +323,11 @@ def test_what_grading_writes_is_refused(key):
         read_solution({**NATIVE, key: None})
 
 
-def test_a_bad_chat_says_where(tmp_path):
-    path = file_of(tmp_path, {"messages": [{"role": "nobody", "content": "x"}]})
-    with pytest.raises(InputError, match=r"in\.jsonl:1"):
-        list(read_solutions(path))
-
-
 def test_reading_errors_are_refusals_too(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_bytes(json.dumps(NATIVE).encode() + b"\nnot json\n" + json.dumps(NATIVE).encode())
     kinds = [type(row) for row in read_solutions(path, keep_going=True)]
     assert kinds == [SolutionRow, Refusal, SolutionRow]
-
-
-def test_gzip(tmp_path):
-    path = tmp_path / "in.jsonl.gz"
-    path.write_bytes(gzip.compress(json.dumps(NATIVE).encode()))
-    assert [row.where for row in read_solutions(path)] == [f"{path}:1"]
 
 
 def test_names_and_ways(tmp_path):

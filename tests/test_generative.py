@@ -9,13 +9,10 @@ import pytest
 
 from stepmark.batching import Choose, Message, Write
 from stepmark.errors import BackendError, InputError
-from stepmark.models.critics import probability_of_first
-from stepmark.models.critics.genprm import GenPRM
-from stepmark.models.critics.rprm import RPRM
-from stepmark.models.critics.thinkprm import ThinkPRM, step_verdicts
+from stepmark.models.critics import RPRM, GenPRM, ThinkPRM, probability_of_first, step_verdicts
 from stepmark.models.generative import generative_prm
-from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import ReplyFile
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Refusal, Solution
 
 PROBLEM = "Tom has 2 bags of 3 apples and eats one. How many are left?"

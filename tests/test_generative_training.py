@@ -11,13 +11,10 @@ from transformers import LlamaForCausalLM
 
 from stepmark import load_prm
 from stepmark.errors import InputError, UsageError
-from stepmark.models.critics import Part
-from stepmark.models.critics.genprm import GenPRM
-from stepmark.models.critics.rprm import RPRM
-from stepmark.models.critics.thinkprm import ThinkPRM
+from stepmark.models.critics import RPRM, GenPRM, Part, ThinkPRM
 from stepmark.models.generative import GenerativePRM, generative_prm
 from stepmark.models.policies.prompts import PromptEncoder
-from stepmark.models.policies.scripted import ScriptedPolicy
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading, read_labelled
 from stepmark.training.examples import Dropped, Example, coarsen, examples

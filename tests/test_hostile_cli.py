@@ -16,7 +16,7 @@ import stepmark.cli
 from stepmark.batching import Written
 from stepmark.cli import main
 from stepmark.errors import raised_at
-from stepmark.models.policies.scripted import ScriptedPolicy
+from stepmark.models.scripted import ScriptedPolicy
 
 NO_NUMBER = Written(text="x", finish="end", tokens=1, logprob=float("nan"))
 GOOD = {"problem": "Add.", "steps": ["1 + 1 = 2", "2 + 2 = 4"], "answer": "4"}

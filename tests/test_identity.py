@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from stepmark.errors import CheckpointError, UsageError
-from stepmark.models import identity
 from stepmark.models.generative import GENERATIVE, generative_prm
 from stepmark.models.identity import (
     CheckpointFiles,
@@ -24,11 +22,6 @@ from stepmark.models.load import load_prm, prm_identity
 from stepmark.models.policies import load_policy, policy_identity
 
 WEIGHTS = bytes(range(256)) * 64
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STEPMARK_CACHE", str(tmp_path / "cache"))
 
 
 def checkpoint(folder: Path, weights: bytes = WEIGHTS, **files: str) -> Path:
@@ -95,30 +88,6 @@ def test_weights_that_change_between_loading_and_naming_are_refused(tmp_path: Pa
     (folder / "stepmark.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"stepmark\.json was changed"):
         files.fingerprint()
-
-
-def test_a_digest_is_remembered_and_never_for_other_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(identity, "_REMEMBERED_FROM", 1)
-    monkeypatch.setattr(identity, "_SETTLED", 0.05)
-    read: list[str] = []
-    digest = identity._digest
-    monkeypatch.setattr(identity, "_digest", lambda file: (read.append(file.name), digest(file))[1])
-    folder = checkpoint(tmp_path / "a")
-    time.sleep(0.1)
-    first = checkpoint_fingerprint(folder)
-    assert sorted(read) == ["config.json", "model.safetensors"]
-    assert checkpoint_fingerprint(folder) == first
-    assert len(read) == 2  # from memory
-    # Other bytes of equal size in place, with the old time of modification: only the kernel's own time tells.
-    weights = folder / "model.safetensors"
-    was = weights.stat()
-    weights.write_bytes(changed(9))
-    os.utime(weights, ns=(was.st_atime_ns, was.st_mtime_ns))
-    assert weights.stat().st_mtime_ns == was.st_mtime_ns
-    assert checkpoint_fingerprint(folder) != first
-    assert read[2:] == ["model.safetensors"]
 
 
 def test_it_needs_no_torch(tmp_path: Path) -> None:

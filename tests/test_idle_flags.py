@@ -31,40 +31,37 @@ def refused(capfd, *words, flag, why):
     assert main([str(word) for word in words]) == 2
     out, err = capfd.readouterr()
     assert out == ""
-    assert err.startswith(f"error: {flag}: this ") and err.count("\n") == 1, err
+    assert err.startswith(f"error: {flag}: ") and err.count("\n") == 1, err
     assert why in err
 
 
 # --- the PRM
 
 
+FUNCTION, CRITIC, PLAIN = "is made by that function", "writes critiques", "writes no critiques"
+
+
 @pytest.mark.parametrize(
     ("prm", "words", "why"),
     [
-        (OURS, "--neutral negative", "is for PRMs of three classes, and scripted_prms:arithmetic makes"),
-        (OURS, "--dtype float32", "is the precision of a model in this process, and scripted_prms:arith"),
-        (OURS, "--device cpu", "is where a model in this process computes, and scripted_prms:arithmetic"),
-        (OURS, "--token-budget 512", "is how much a model in this process computes at once, and scripted"),
-        (OURS, "--seed 1", "is for PRMs that write critiques, and scripted_prms:arithmetic makes its PRM"),
-        (OURS, "--truncate", "is for PRMs that are read from a checkpoint here"),
-        (SERVER, "--dtype float32", f"{SERVER} is a server, which computes by itself: leave it out here"),
-        (SERVER, "--device cuda", f"{SERVER} is a server, which computes by itself: leave it out here"),
-        (SERVER, "--token-budget 9", f"{SERVER} is a server, which computes by itself: leave it out here"),
-        (SERVER, "--neutral negative", "decides how its PRM is read: give neutral to `stepmark serve`"),
-        (SERVER, "--seed 1", "decides how its PRM is read: give seed to `stepmark serve`"),
-        (SERVER, "--tokenizer x --device cpu", f"{SERVER} is a server, which computes by itself"),
-        (
-            SERVER,
-            "--tokenizer x --seed 1",
-            "read as one that writes none: leave it out, or name its --family",
-        ),
-        (SERVER, "--family genprm --dtype float32", f"{SERVER} is a server, which computes by itself"),
-        ("org/x", "--seed 1", "org/x is read as one that writes none: leave it out, or name its --family"),
-        ("org/x", "--family genprm --token-budget 9", "org/x is read as one that writes critiques"),
-        ("org/x", "--family genprm --neutral negative", "org/x is read as one that writes critiques"),
-        ("org/x", "--family genprm --truncate", "org/x is read as one that writes critiques"),
+        *((OURS, words, f"{OURS} {FUNCTION}") for words in (
+            "--neutral negative", "--dtype float32", "--device cpu", "--token-budget 512", "--seed 1", "--truncate",
+            "--family pure", "--reference x", "--model x", "--tokenizer x", "--samples 2",
+        )),
+        *((SERVER, words, "decides how its PRM is read: say it there") for words in (
+            "--dtype float32", "--device cuda", "--token-budget 9", "--neutral negative", "--seed 1",
+        )),
+        *((SERVER, f"--tokenizer x {words}", f"{SERVER} is a server") for words in (
+            "--device cpu", "--seed 1", "--reference y", "--samples 2",
+        )),
+        (SERVER, "--family genprm --dtype float32", CRITIC),
+        *(("org/x", words, PLAIN) for words in ("--seed 1", "--samples 4", "--model x", "--tokenizer x")),
+        *(("org/x", f"--family genprm {words}", CRITIC) for words in (
+            "--token-budget 9", "--neutral negative", "--truncate", "--reference x", "--tokenizer x",
+        )),
+        ("default", "--model x", PLAIN),
     ],
-)
+)  # fmt: skip
 def test_grade_refuses_before_it_loads_or_asks(tmp_path, capfd, prm, words, why):
     words = words.split()
     flag = " ".join(words[2:] if len(words) > 2 else words)
@@ -96,7 +93,7 @@ def test_python_is_told_too():
         {"seed": 2},
         {"truncate": True},
     ):
-        with pytest.raises(UsageError, match=r"^--[a-z-]+.*: this .*makes its PRM itself"):
+        with pytest.raises(UsageError, match=r"^`[a-z_]+`.*is made by that function"):
             load_prm(OURS, **setting)
     assert load_prm(OURS, dtype="auto", seed=0).score("Add.", ["1 + 1 = 2"]) == [0.9]
 
@@ -118,7 +115,7 @@ def test_a_flag_of_the_outcome_model_beside_it(tmp_path, capfd):
     words = ["grade", file, "--prm", OURS, "--dtype", "float32", "--orm"]
     assert main([*words, str(tmp_path / "nowhere")]) == 2
     assert "nowhere" in capfd.readouterr().err  # it is loaded, and not there
-    refused(capfd, *words, OURS, flag="--dtype float32", why="makes its PRM itself")
+    refused(capfd, *words, OURS, flag="--dtype float32", why=FUNCTION)
     settings = {"dtype": "float32", "device": "cpu", "truncate": True, "token_budget": None}
     assert read_by(SERVER, settings) == read_by(OURS, settings) == {}
     assert read_by("org/x", settings) == settings
@@ -166,7 +163,7 @@ def test_evaluations(tmp_path, capfd, monkeypatch):
     data = file_of(tmp_path, JUDGED, {**JUDGED, "id": "a-2"}, name="data.jsonl")
     words = ["evaluate", "processbench", "--data", data, "--resamples", "100", "--prm", OURS]
     for flag in ("--dtype float32", "--device cpu", "--token-budget 7", "--neutral negative"):
-        refused(capfd, *words, *flag.split(), flag=flag, why="makes its PRM itself")
+        refused(capfd, *words, *flag.split(), flag=flag, why=FUNCTION)
     # The seed is of the resamples too, and there every number is one.
     assert main([*words, "--seed", "7"]) == 0
     capfd.readouterr()
@@ -197,15 +194,15 @@ def test_an_evaluation_over_a_server_of_ours(tmp_path, capfd, monkeypatch):
         words = ["evaluate", "processbench", "--data", data, "--resamples", "100", "--prm", server.url]
         assert main([*words, "--seed", "3"]) == 0
         capfd.readouterr()
-        refused(capfd, *words, "--dtype", "float32", flag="--dtype float32", why="is a server")
+        refused(capfd, *words, "--dtype", "float32", flag="--dtype float32", why="stepmark server")
     graded = (tmp_path / "evaluation/processbench/scores.jsonl").read_text().splitlines()
     assert [json.loads(line)["scores"] for line in graded] == [[0.75], [0.75]]
 
 
 def test_a_server_is_not_started(capfd):
     words = ["serve", "--port", "0", "--prm", OURS]
-    refused(capfd, *words, "--dtype", "float32", flag="--dtype float32", why="makes its PRM itself")
-    refused(capfd, *words, "--neutral", "negative", flag="--neutral negative", why="makes its PRM itself")
+    refused(capfd, *words, "--dtype", "float32", flag="--dtype float32", why=FUNCTION)
+    refused(capfd, *words, "--neutral", "negative", flag="--neutral negative", why=FUNCTION)
     # Batches are of so many tokens whatever the PRM is: this is refused for its host, and not for its budget.
     assert main([*words, "--token-budget", "64", "--host", "192.0.2.1"]) == 2
     assert "--host 192.0.2.1 lets other machines ask" in capfd.readouterr().err

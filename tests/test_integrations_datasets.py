@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.errors import InputError, MissingExtraError, UnknownNameError, UsageError
+from stepmark import load_problems, read_labelled
+from stepmark.errors import InputError, MissingExtraError, UsageError
 from stepmark.integrations import hub_datasets
 from stepmark.integrations.hub_datasets import (
     COLUMNS,
     from_columns,
     from_dataset,
-    open_dataset,
-    read_dataset,
     to_columns,
     to_dataset,
 )
@@ -91,7 +90,7 @@ def test_the_columns_of_a_row_say_what_the_record_says():
     assert row["judgements"][0][1]["successes"] == 3
     assert row["judgements"][1] == []
     assert to_columns(BARE)["layout"] is None
-    assert to_columns(SCORED)["classes"] == [[0.5, 0.25, 0.25]]
+    assert list(to_columns(SCORED)["classes"][0]) == [0.5, 0.25, 0.25]
 
 
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
@@ -128,122 +127,52 @@ def test_any_labelled_solution_comes_back_equal(one, data):
     assert found == labelled
 
 
-def test_columns_of_others_are_mapped():
-    rows = [
-        {"question": "2 + 3?", "final": 5.0, "unique": 17},
-        {"question": "4 + 4?", "final": "8", "unique": 18},
-    ]
-    found = list(
-        from_dataset(rows, Problem, columns={"problem": "question", "answer": "final", "id": "unique"})
-    )
-    assert found == [Problem(text="2 + 3?", id="17", answer="5"), Problem(text="4 + 4?", id="18", answer="8")]
-
-
-def test_a_text_is_cut_into_steps():
-    rows = [{"problem": "2 + 3?", "response": "2 + 3 = 5\nSo 5."}]
-    [found] = from_dataset(rows, Solution, columns={"solution": "response"}, split="line")
-    assert found.texts == ("2 + 3 = 5", "So 5.")
-    assert found.split == "line"
-    assert "".join(one.raw for one in found.steps) == "2 + 3 = 5\nSo 5."
-
-
-def test_a_mapped_column_is_not_read_under_its_own_name_too():
-    rows = [{"problem": "2 + 3?", "source": "8", "steps": ["a"]}]
-    [found] = from_dataset(rows, Solution, columns={"answer": "source"})
-    assert (found.problem.answer, found.source) == ("8", None)
-
-
 GOOD = {"problem": "2 + 3?", "steps": ["a", "b"]}
+SCORED_ROW = to_columns(SCORED)
 
 
 @pytest.mark.parametrize(
-    ("row", "kind", "columns", "match"),
+    ("row", "kind", "match"),
     [
-        ({**GOOD, "anwser": "5"}, Solution, None, r"row 1, field 'anwser': 'anwser': no columns of a Solution.*ignore"),
-        ({"steps": ["a"]}, Solution, None, "row 1, field 'problem': a Solution needs this column; found 'steps'"),
-        ({**GOOD, "steps": ["a", 3]}, Solution, None, r"row 1, field 'steps.1': .*string"),
-        ({**GOOD, "steps": "a"}, Solution, None, "row 1, field 'steps': expected a list of texts, found a string"),
-        ({**GOOD, "steps": ["a", " "]}, Solution, None, r"row 1, field 'steps': step 1 \(0-based\) is blank"),
-        ({**GOOD, "steps": []}, Solution, None, "row 1, field 'steps': expected at least one step"),
-        ({**GOOD, "problem": None}, Solution, None, "row 1, field 'problem'.*string"),
-        ({**GOOD, "problem": "  "}, Solution, None, "row 1, field 'problem': expected a text, found a blank one"),
-        ({**GOOD, "layout": [{}]}, Solution, None, r"row 1, field 'layout': expected null, or one entry a step \(2\)"),
-        ({**GOOD, "layout": [{}, {"start": "x"}]}, Solution, None, "row 1, field 'layout.1.start'"),
-        ({"problem": "p", "text": 4}, Solution, {"solution": "text"}, "row 1, field 'text': expected a text, found a number"),
-        ({"problem": "p", "text": " "}, Solution, {"solution": "text"}, "row 1, field 'text'.*blank"),
-        ({"problem": "p"}, Solution, {"steps": "parts"}, "row 1, field 'parts': no such column; found 'problem'"),
-        ({"text": ""}, Problem, {"problem": "text"}, "row 1, field 'text': expected a text, found a blank one"),
-        ({**GOOD, "judgements": [[]]}, LabelledSolution, None, r"row 1, field 'judgements': .*a step \(2\), found 1"),
+        ({**GOOD, "anwser": "5"}, Solution, "field 'anwser': 'anwser': no columns of a Solution; expected problem, steps"),
+        ({"steps": ["a"]}, Solution, "field 'problem.text'.*string"),
+        ({**GOOD, "steps": ["a", 3]}, Solution, r"field 'steps.1.text': .*string"),
+        ({**GOOD, "steps": "a"}, Solution, "field 'steps': expected a list of texts, found a string"),
+        ({**GOOD, "steps": ["a", " "]}, Solution, r"field 'steps': step 1 \(0-based\) is blank"),
+        ({**GOOD, "steps": []}, Solution, "field 'steps': expected at least one step"),
+        ({**GOOD, "problem": "  "}, Solution, "field 'problem': expected a text, found a blank one"),
+        ({**GOOD, "layout": [{}]}, Solution, r"field 'layout': expected null, or one entry a step \(2\)"),
+        ({**GOOD, "layout": [{}, {"start": "x"}]}, Solution, "field 'steps.1.start'"),
+        ({**GOOD, "judgements": [[]]}, LabelledSolution, r"field 'judgements': .*a step \(2\), found 1"),
         (
             {**GOOD, "judgements": [[], [{"kind": "worth", "judge": "x"}]]},
             LabelledSolution,
-            None,
-            "row 1, field 'judgements.1.0.kind'",
+            "field 'judgements.1.0.kind'",
         ),
-        (
-            {**to_columns(SCORED), "scores": [0.5, 0.5]},
-            ScoredSolution,
-            None,
-            "row 1, field 'scores': expected 1 scores, one a step, found 2",
-        ),
-        ({**to_columns(SCORED), "scores": [1.5]}, ScoredSolution, None, r"row 1.*1.5: expected a number in \[0, 1\]"),
-        ({**to_columns(SCORED), "score_kind": "odds"}, ScoredSolution, None, "row 1, field 'score_kind'"),
-        ({**to_columns(SCORED), "first_error": 0.5}, ScoredSolution, None, "row 1, field 'first_error'"),
+        ({**SCORED_ROW, "scores": [0.5, 0.5]}, ScoredSolution, "expected 1 scores, one a step, found 2"),
+        ({**SCORED_ROW, "scores": [1.5]}, ScoredSolution, r"1.5: expected a number in \[0, 1\]"),
+        ({**SCORED_ROW, "score_kind": "odds"}, ScoredSolution, "field 'steps.kind'"),
+        ({**SCORED_ROW, "first_error": 0.5}, ScoredSolution, "field 'first_error'"),
     ],
 )  # fmt: skip
-def test_a_wrong_row_is_named_with_its_number_and_column(row, kind, columns, match):
-    good = (
-        {"problem": "2 + 3?"}
-        if kind is Problem
-        else to_columns(SCORED if kind is ScoredSolution else LABELLED)
-    )
-    if kind is Solution:
-        good = GOOD
-    theirs = {name: (columns or {}).get(name, name) for name in good}
-    first = {theirs[name]: value for name, value in good.items()}
-    if columns and "solution" in columns:
-        first = {"problem": "p", columns["solution"]: "a"}
-    records = from_dataset([first, row], kind, columns=columns)
-    next(records)
-    with pytest.raises(InputError, match=match):
+def test_a_wrong_row_is_named_with_its_number_and_field(row, kind, match):
+    good = {Solution: SOLUTION, LabelledSolution: LABELLED, ScoredSolution: SCORED}[kind]
+    records = from_dataset([to_columns(good), row], kind)
+    assert next(records) == good
+    with pytest.raises(InputError, match=f"row 1.*{match}"):
         next(records)
 
 
-def test_settings_that_cannot_work():
-    with pytest.raises(UsageError, match="a Problem has no 'question'; known: problem, id, answer, source"):
-        from_dataset([], Problem, columns={"question": "problem"})
+def test_only_records_are_read_and_written(monkeypatch):
     with pytest.raises(UsageError, match="expected Problem, Solution"):
         from_dataset([], StepScores)  # type: ignore[type-var]
-    rows = [{**GOOD, "extra": 1}]
-    assert list(from_dataset(rows, Solution, others="ignore")) == [Solution.of("2 + 3?", ["a", "b"])]
 
-
-def test_formats_of_others_are_read_as_rows():
-    rows = [
-        {"prompt": "2 + 3?", "completions": ["2 + 3 = 5", "So 6."], "labels": [True, False]},
-        {"prompt": "4 + 4?", "completions": ["8."], "labels": [True]},
-    ]
-    found = list(read_dataset(rows, name="owner/sums"))
-    assert [one.solution.texts for one in found] == [("2 + 3 = 5", "So 6."), ("8.",)]
-    assert [[j.rating for j in step] for step in found[0].labelled.judgements] == [[1], [-1]]
-    assert found[1].where == "owner/sums:2"
-    with pytest.raises(InputError, match="owner/sums:2"):
-        list(read_dataset([rows[0], {"prompt": "x"}], name="owner/sums"))
-    with pytest.raises(InputError, match="at least one row"):
-        list(read_dataset([]))
-    with pytest.raises(UnknownNameError):
-        list(read_dataset(rows, format="trll"))
-
-
-def test_what_is_missing_is_said(monkeypatch, tmp_path):
     def missing():
         raise MissingExtraError("pip install 'stepmark[hub]'")
 
     monkeypatch.setattr(hub_datasets, "_datasets", missing)
     with pytest.raises(MissingExtraError, match=r"stepmark\[hub\]"):
         to_dataset([PROBLEM])
-    with pytest.raises(MissingExtraError):
-        open_dataset(str(tmp_path))
 
 
 # With `datasets`
@@ -263,9 +192,9 @@ def test_a_data_set_gives_the_records_back(datasets, record, tmp_path):
     assert list(dataset.column_names) == list(COLUMNS[type(record)])
     assert list(from_dataset(dataset, type(record))) == [record, record]
     dataset.save_to_disk(tmp_path / "saved")
-    assert list(from_dataset(open_dataset(str(tmp_path / "saved")), type(record))) == [record, record]
-    dataset.to_parquet(tmp_path / "rows.parquet")
-    assert list(from_dataset(open_dataset(str(tmp_path / "rows.parquet")), type(record))) == [record, record]
+    assert list(from_dataset(datasets.load_from_disk(tmp_path / "saved"), type(record))) == [record, record]
+    stream = dataset.to_iterable_dataset()
+    assert list(from_dataset(stream, type(record))) == [record, record]
 
 
 def test_columns_have_types_though_they_are_empty(datasets):
@@ -285,42 +214,15 @@ def test_records_of_several_kinds_are_no_data_set(datasets):
         to_dataset([])
 
 
-def test_files_and_folders_are_opened_as_streams(datasets, tmp_path):
-    rows = "".join(json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(3))
-    (tmp_path / "test.jsonl").write_text(rows)
-    stream = open_dataset(str(tmp_path / "test.jsonl"), part="test")
-    assert isinstance(stream, datasets.IterableDataset)
-    found = list(from_dataset(stream, Problem, columns={"problem": "question"}))
-    assert [one.answer for one in found] == ["1", "2", "3"]
-    assert (
-        len(
-            list(
-                from_dataset(
-                    open_dataset(str(tmp_path), part="test"), Problem, columns={"problem": "question"}
-                )
-            )
-        )
-        == 3
+def test_data_sets_of_others_are_read_by_what_takes_rows(datasets):
+    rows = [
+        {"prompt": "2 + 3?", "completions": ["2 + 3 = 5", "So 6."], "labels": [True, False]},
+        {"prompt": "4 + 4?", "completions": ["8."], "labels": [True]},
+    ]
+    read = list(read_labelled(datasets.Dataset.from_list(rows)))
+    assert [one.solution.texts for one in read] == [("2 + 3 = 5", "So 6."), ("8.",)]
+    assert [[j.rating for j in step] for step in read[0].labelled.judgements] == [[1], [-1]]
+    problems = load_problems(
+        datasets.Dataset.from_list([{"task": "2 + 3?", "gold": 5}]), columns={"problem": "task"}
     )
-
-
-def test_what_cannot_be_opened(datasets, tmp_path, monkeypatch):
-    def without_network(*args, **settings):
-        raise ConnectionError("Couldn't reach the hub")
-
-    monkeypatch.setattr(datasets, "load_dataset", without_network)
-    for source, match in (
-        (str(tmp_path / "nothing"), "nothing of that name"),
-        ("sums", "OWNER/NAME"),
-        ("owner/name", "no data set could be opened"),
-    ):
-        with pytest.raises(InputError, match=match):
-            open_dataset(source)
-    (tmp_path / "rows.txt").write_text("x")
-    with pytest.raises(InputError, match=r"ends in \.parquet"):
-        open_dataset(str(tmp_path / "rows.txt"))
-    to_dataset([BARE]).save_to_disk(tmp_path / "one")
-    datasets.DatasetDict({"train": to_dataset([BARE])}).save_to_disk(tmp_path / "several")
-    with pytest.raises(InputError, match="no data set could be opened"):
-        open_dataset(str(tmp_path / "several"), part="test")
-    assert len(open_dataset(str(tmp_path / "several"))) == 1
+    assert [(one.text, one.answer) for one in problems] == [("2 + 3?", "5")]

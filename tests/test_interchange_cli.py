@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,22 +77,11 @@ def test_rows_that_are_not_of_the_format(tmp_path, capsys):
     )
 
 
-def test_nothing_written_is_an_error(tmp_path, capsys):
-    file = write(tmp_path / "in.jsonl", ROW)
-    assert main(["convert", file, "--to", "processbench", "--out", str(tmp_path / "out.jsonl")]) == 2
-    assert "no row could be written: dropped: 1 x whether" in capsys.readouterr().err
-    assert not (tmp_path / "out.jsonl").exists()
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--to", "math-sheperd"], "math-shepherd"),
-        (["--to", "openr"], "read and not written"),
         (["--to", "trl", "--from", "tlr"], "trl"),
-        (["--to", "trl", "--hard", "half"], "--hard"),
         (["--to", "trl", "--hard", "2"], "--hard 2.0: expected a number in [0, 1)"),
-        ([], "--to"),
         (["--to", "trl", "--from", "prm800k"], "expected a row of PRM800K with labeler, question, label"),
     ],
 )
@@ -102,29 +89,6 @@ def test_settings_that_cannot_work(words, said, tmp_path, capsys):
     file = write(tmp_path / "in.jsonl", ROW)
     assert main(["convert", file, *words, "--out", str(tmp_path / "out.jsonl")]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_the_format_of_a_pipe_is_told_from_its_first_row(tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from stepmark.cli import main; sys.exit(main())",
-            "convert",
-            "-",
-            "--to",
-            "stepmark-labels",
-        ],
-        input=json.dumps(ROW) + "\n",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout)["judgements"] == [
-        [{"kind": "correctness", "judge": "TRL", "rating": 1}],
-        [{"kind": "correctness", "judge": "TRL", "rating": -1}],
-    ]
-    assert done.stderr.splitlines()[0] == "trl -> stepmark-labels"
 
 
 def test_a_run_that_was_killed_is_continued_to_the_same_file(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from stepmark.cli import main
 from stepmark.models.load import load_prm
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import wrong_solutions
-from stepmark.store import ResumableRows, hold
+from stepmark.store import ResumableRows, held
 
 TESTS = Path(__file__).parent
 RUN = "import sys; from stepmark.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -348,7 +348,7 @@ DATA = {
 def test_a_second_run_is_refused_before_a_model_is_loaded(tmp_path, monkeypatch, capfd, words):
     monkeypatch.chdir(tmp_path)
     file_of(tmp_path / "in.jsonl", [DATA if "processbench" in words else DATA | {"answer": "4"}])
-    with closing(ResumableRows("out", {})), hold(tmp_path):
+    with closing(ResumableRows("out", {})), held(tmp_path):
         assert main(words) == 2
     assert "another run is writing" in capfd.readouterr().err
 

@@ -9,9 +9,7 @@ import torch
 
 from stepmark.cli import main
 from stepmark.errors import InputError
-from stepmark.models.critics.genprm import GenPRM
-from stepmark.models.critics.rprm import RPRM
-from stepmark.models.critics.thinkprm import ThinkPRM, step_verdicts
+from stepmark.models.critics import RPRM, GenPRM, ThinkPRM, step_verdicts
 from stepmark.models.generative import critic_spec_of
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow
@@ -180,16 +178,7 @@ def base_for(folder, critic):
 
 
 def learn(data, out, base, critic):
-    words = [
-        "train",
-        *map(str, data),
-        "--out",
-        out,
-        "--base",
-        base,
-        "--family",
-        critic,
-    ]
+    words = ["train", *map(str, data), "--out", out, "--base", base, "--family", critic]
     words += [
         "--lora-rank",
         2,

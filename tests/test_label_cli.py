@@ -5,24 +5,16 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from stepmark.batching import Write
 from stepmark.cli import main
-from stepmark.labels.bayes import BayesianSearch
-from stepmark.labels.formulas import Formulas
-from stepmark.labels.judge import Judge
-from stepmark.labels.labelling import Rollouts
-from stepmark.labels.rollout import BinarySearch, EveryStep
-from stepmark.labels.tree import RolloutTree
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
 from stepmark.solutions.interchange import read_labelled
 
@@ -75,39 +67,6 @@ def test_bayes_finds_first_errors_of_a_known_world(tmp_path, capsys):
     manifest = json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())
     assert manifest["method"]["name"] == "bayes"
     assert manifest["tokens"] == sum(row.meta["cost"]["tokens"] for row in found)
-
-
-FOR_PYTHON = {"prior"}
-"""Settings that are no flags."""
-
-
-@pytest.mark.parametrize(
-    ("command", "labeller"),
-    [
-        ("rollout", EveryStep),
-        ("binary", BinarySearch),
-        ("bayes", BayesianSearch),
-        ("tree", RolloutTree),
-        ("judge", Judge),
-        ("formulas", Formulas),
-    ],
-)
-def test_every_setting_of_a_labeller_is_a_flag_with_help_and_the_same_default(capsys, command, labeller):
-    assert run(command, "--help") == 0
-    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    own = [field for field in fields(labeller) if field.name not in {"how", *FOR_PYTHON}]
-    shared = fields(Rollouts) if any(field.name == "how" for field in fields(labeller)) else ()
-    for field in (*own, *shared):
-        _, found, rest = told.partition(f"--{field.name.replace('_', '-')} ")
-        assert found, f"{command} has no flag for {field.name}"
-        help_text = re.split(r" (?:\* )?--[a-z]", rest)[0]
-        assert len(help_text.split()) > 3, f"{command}: --{field.name} has no help"
-        if type(field.default) in (int, float) or (
-            isinstance(field.default, str) and len(field.default) < 60
-        ):
-            assert f"[default: {field.default}]" in help_text
-    for name in FOR_PYTHON:
-        assert f"--{name}" not in told
 
 
 def command(file, out, *, policy="label_policies:slow", method="binary"):
@@ -287,36 +246,6 @@ def test_one_solution_of_a_tree_that_cannot_be_labelled_costs_only_itself(tmp_pa
     assert "nothing was labelled" in capsys.readouterr().err
 
 
-def test_a_run_tells_rollouts_tokens_cost_and_time_left_while_it_goes(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("stepmark.show.progress.EVERY", 0.0)
-    file, _ = world(tmp_path, count=6)
-    out = tmp_path / "labels.jsonl"
-    words = [
-        "rollout",
-        file,
-        "--policy",
-        ARITHMETIC,
-        "--verifier",
-        "number",
-        "--in-flight",
-        "2",
-        "--out",
-        out,
-    ]
-    assert run(*words) == 0
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("labelled ")]
-    assert [line.partition(" solutions")[0] for line in lines] == [f"labelled {n} of 6" for n in range(1, 7)]
-    last = lines[-1]
-    pattern = r"labelled 6 of 6 solutions, .*solutions?.*, [\d,]+ tokens/s, ([\d,]+) rollouts, ([\d,]+) tokens, ([\d,.]+) rollouts a label, ([\d,]+) tokens a label, 0:00 left"
-    told = re.fullmatch(pattern, last)
-    assert told, last
-    manifest = json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())
-    assert int(told[1].replace(",", "")) == manifest["rollouts"]
-    assert int(told[2].replace(",", "")) == manifest["tokens"]
-    assert float(told[3]) == round(manifest["rollouts"] / 6, 1)
-    assert int(told[4].replace(",", "")) == round(manifest["tokens"] / 6)
-
-
 def test_a_false_calculation_that_may_not_be_the_first_error_is_counted(tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     steps = [
@@ -392,21 +321,3 @@ def test_a_solution_without_a_reference_answer_is_refused_with_its_line(
     err = capsys.readouterr().err
     assert "left out 1 rows" in err and f"  {place}" in err
     assert len(list(read_labelled(out))) == 2
-
-
-def test_a_tree_s_budget_in_tokens(tmp_path, capsys):
-    file, _ = several(tmp_path)
-    words = ["--policy", ARITHMETIC, "--verifier", "number", "--max-tokens-a-problem"]
-    spent = {}
-    for tokens in (1, 2000, 10**9):
-        out = tmp_path / f"{tokens}.jsonl"
-        assert run("tree", file, *words, tokens, "--searches", "8", "--out", out) == 0
-        given = [row for row in read_labelled(out) if "first_error" in row.meta]
-        spent[tokens] = [row.meta["cost"]["tokens"] for row in given if "cost_at" not in row.meta]
-        if tokens == 1:  # the problem itself is always rolled out
-            assert all(row.meta["abstained"] for row in given)
-            assert all(row.meta["cost"]["probes"] == 1 for row in given if "cost_at" not in row.meta)
-    few, some, many = (sum(each) for each in spent.values())
-    assert few < some < many
-    # No search starts past the budget, and none of these costs another 2000 tokens.
-    assert all(each < 4000 for each in spent[2000])

@@ -12,16 +12,21 @@ from hypothesis import strategies as st
 
 from rollout_worlds import PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution
 from stepmark.batching import Written, run
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError
 from stepmark.labels.labelling import Labelling
-from stepmark.labels.run import label
+from stepmark.labels.methods import label
 from stepmark.labels.tree import Grown, RolloutTree, cut_branch, on_lines, prefixes, priority, way_of
 from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
 from stepmark.problems.answers import NumberVerifier
 from stepmark.problems.answers import answerers as verifying
-from stepmark.problems.arithmetic_solver import SolverSettings, true_labels, true_values
-from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
+from stepmark.problems.arithmetic_world import (
+    ArithmeticPolicy,
+    SolverSettings,
+    true_labels,
+    true_values,
+    wrong_solutions,
+)
 from stepmark.records import LabelledSolution, Solution, Step
 from stepmark.solutions.segmentation import split
 
@@ -108,7 +113,7 @@ def test_a_tree_by_hand():
             "a\nb\nc2\n": [RIGHT, "d\n" + RIGHT],
         }
     )
-    (grown,) = world.run(RolloutTree(k=2, length="words").grow(PROBLEM))
+    (grown,) = world.run(RolloutTree(k=2).grow(PROBLEM))
     # Root 1 of 2. First "a b c": its middle 1 of 2, its third step 0 of 2: the third is wrong. Then "a b c2" from the
     # middle: its third step 2 of 2, so the answer line is the error. No state with 0 < MC < 1 has a wrong rollout left.
     assert (grown.successes, grown.trials) == (1, 2)
@@ -156,7 +161,7 @@ def test_a_given_solution_is_searched_first_and_shares_its_states():
         }
         | {"step 1\nother\n": [RIGHT, RIGHT]}
     )
-    (found,) = world.run(RolloutTree(k=2, length="words").label(solution(4)))
+    (found,) = world.run(RolloutTree(k=2).label(solution(4)))
     # Given: step 2 is probed (0 of 2), then step 1 (1 of 2). "step 1, other" is next; the third rollout of step 1, the bare
     # answer, repeats "step 1" and a wrong answer: one step to blame, no probe.
     assert (found.first_error, found.abstained, found.method) == (1, False, "rollout-tree")
@@ -175,11 +180,11 @@ def test_a_solution_without_an_answer_is_probed_at_its_end():
         "step 1\n": [RIGHT, RIGHT],
         "step 1\nstop\n": ["go\n" + WRONG, WRONG],
     }
-    (found,) = scripted(rollouts).run(RolloutTree(k=2, length="words").label(solution(2, ending="stop")))
+    (found,) = scripted(rollouts).run(RolloutTree(k=2).label(solution(2, ending="stop")))
     assert (found.first_error, found.others) == (1, ())
     rollouts["step 1\nstop\n"] = [RIGHT, "go\n" + WRONG]
     rollouts["step 1\nstop\ngo\n"] = [RIGHT, RIGHT]
-    (found,) = scripted(rollouts).run(RolloutTree(k=2, length="words").label(solution(2, ending="stop")))
+    (found,) = scripted(rollouts).run(RolloutTree(k=2).label(solution(2, ending="stop")))
     assert (found.first_error, found.abstained) == (None, False)
     assert evidence(found.labelled) == [None, (1, 2)]
     assert [other.solution.texts for other in found.others] == [("step 1", "stop", "go", WRONG)]
@@ -191,7 +196,7 @@ def test_one_rollout_that_cannot_be_read_again_costs_only_its_own_search():
             raise InputError("too long")
         return [RIGHT, "long\n" + WRONG, "a\n" + WRONG][number] if not prefix else RIGHT
 
-    (grown,) = World(write).run(RolloutTree(k=3, length="words").grow(PROBLEM))
+    (grown,) = World(write).run(RolloutTree(k=3).grow(PROBLEM))
     assert [(one.first_error, one.abstained) for one in grown.rollouts] == [(None, True), (1, False)]
 
 
@@ -371,34 +376,11 @@ def test_no_branch_loses_a_character(before, text, way, kept):
     assert all(whole[step.start : step.start + len(step.text)] == step.text for step in steps)  # type: ignore[operator]
 
 
-# ---------------------------------------------------------------- settings
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"k": 0}, "k=0: expected 1 or more"),
-        ({"searches": 0}, "searches=0: expected 1 or more"),
-        ({"omega_alpha": 0.0}, r"omega_alpha=0.0: expected a number in \(0, 1\]"),
-        ({"omega_beta": 1.5}, r"omega_beta=1.5: expected a number in \(0, 1\]"),
-        ({"length_scale": 0.0}, "length_scale=0.0: expected more than 0"),
-        ({"c_puct": -1.0}, "c_puct=-1.0: expected 0 or more"),
-        ({"length": "lines"}, "length='lines': expected tokens or words"),
-        ({"split_rollouts": "agent"}, "`split_rollouts` agent: rollouts cannot be cut this way"),
-        ({"split_rollouts": "lines"}, "lines"),
-    ],
-)
-def test_settings_out_of_range(wrong, message):
-    with pytest.raises(UsageError, match=message):
-        RolloutTree(**wrong)
-
-
 def test_how_rollouts_are_cut():
     one = solution(2)
-    assert way_of(None, ()) == way_of(None, (one,)) == "line"
-    assert way_of("sentence", (one,)) == "sentence"
+    assert way_of(()) == way_of((one,)) == "line"
     cut = Solution(problem=PROBLEM, steps=split("a\n\nb", "blank-line").steps, split="blank-line", id="t")
-    assert way_of(None, (cut,)) == "blank-line"
+    assert way_of((cut,)) == "blank-line"
     for several in ((one, cut), (Solution(problem=PROBLEM, steps=one.steps, split="agent", id="s"),)):
-        with pytest.raises(InputError, match="say how with `split_rollouts`"):
-            way_of(None, several)
+        with pytest.raises(InputError, match="cannot be cut as these solutions were"):
+            way_of(several)

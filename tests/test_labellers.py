@@ -11,14 +11,18 @@ from hypothesis import strategies as st
 from rollout_worlds import NONE, OUTCOMES, RIGHT, WRONG, Cut, CutStore, World, solution, table
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Labelling
+from stepmark.labels.methods import label
 from stepmark.labels.rollout import OWN_ANSWER, BinarySearch, EveryStep, hard_label, soft_label
-from stepmark.labels.run import label
 from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
 from stepmark.problems.answers import NumberVerifier
 from stepmark.problems.answers import answerers as verifying
-from stepmark.problems.arithmetic_solver import SolverSettings
-from stepmark.problems.arithmetic_world import ArithmeticPolicy, KnownSolution, wrong_solutions
+from stepmark.problems.arithmetic_world import (
+    ArithmeticPolicy,
+    KnownSolution,
+    SolverSettings,
+    wrong_solutions,
+)
 from stepmark.records import Judgement
 
 
@@ -48,10 +52,8 @@ TABLE = {1: "nyn", 2: "nnn", 3: "ynn"}
     [
         ({}, 9, 3, [(1, 3), (0, 3), (1, 3), (0, 1)]),
         ({"stop_at_success": True}, 2 + 3 + 1, 3, [(1, 2), (0, 3), (1, 1), (0, 1)]),
-        ({"stop_at_success": True, "at_once": 2}, 2 + 3 + 2, 3, [(1, 2), (0, 3), (1, 2), (0, 1)]),
         ({"stop_at_error": True}, 6, 2, [(1, 3), (0, 3), None, (0, 1)]),
         ({"stop_at_success": True, "stop_at_error": True}, 5, 2, [(1, 2), (0, 3), None, (0, 1)]),
-        ({"only_wrong": True}, 9, 3, [(1, 3), (0, 3), (1, 3), (0, 1)]),
     ],
 )
 def test_every_step_by_hand(savings, rollouts, probes, expected):
@@ -76,15 +78,6 @@ def test_hard_and_soft_labels_are_views():
     assert hard_label(nothing) is soft_label(nothing) is None
     shared = Judgement(kind="value", judge="x", share=0.25)
     assert (hard_label(shared), soft_label(shared)) == (True, 0.25)
-
-
-def test_only_wrong_leaves_a_right_answer_without_a_conclusion():
-    world = table({})
-    (found,) = world.run(EveryStep(only_wrong=True).label(solution(3, ending=RIGHT)))
-    assert (found.first_error, found.abstained, found.cost.rollouts) == (None, False, 0)
-    assert evidence(found) == [None, None, (1, 1)]
-    assert ratings(found) == [None] * 3
-    assert not world.asked
 
 
 def test_a_solution_without_an_answer_is_rolled_out_to_its_end():
@@ -135,7 +128,7 @@ def test_savings_change_no_first_error_and_agree_with_the_definition(outcomes, e
     seen = set()
     for stop_at_success in (False, True):
         for stop_at_error in (False, True):
-            labeller = EveryStep(k=3, stop_at_success=stop_at_success, at_once=2, stop_at_error=stop_at_error)
+            labeller = EveryStep(k=3, stop_at_success=stop_at_success, stop_at_error=stop_at_error)
             (found,) = world.run(labeller.label(solved))
             seen.add((found.first_error, found.abstained))
             for own, letters_of in zip(evidence(found), outcomes, strict=False):
@@ -245,7 +238,7 @@ LABELLERS = [
     EveryStep(k=3),
     EveryStep(k=3, stop_at_success=True, stop_at_error=True, check_start=True),
     BinarySearch(k=3),
-    BinarySearch(k=3, stop_at_success=True, at_once=2, check_start=True),
+    BinarySearch(k=3, stop_at_success=True, check_start=True),
 ]
 SAMPLE = {0: "nyn", 1: "nny", 2: "uuu" + "nny", 3: "yyn", 4: "nnn", 5: "nun"}
 
@@ -283,19 +276,10 @@ def test_a_run_that_was_stopped_anywhere_goes_on(labeller, recorded):
     assert puts > 5
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"k": 0}, "k=0: expected 1 or more"),
-        ({"retries": -1}, "retries=-1: expected 0 or more"),
-        ({"k": 2, "least": 3}, "`least` 3: expected at most `k`, which is 2"),
-        ({"at_once": 0}, "at_once=0: expected 1 or more"),
-    ],
-)
-def test_settings_out_of_range(wrong, message):
+def test_fewer_rollouts_than_verdicts_needed():
     for kind in (EveryStep, BinarySearch):
-        with pytest.raises(UsageError, match=message):
-            kind(**wrong)
+        with pytest.raises(UsageError, match="`least` 3: expected at most `k`, which is 2"):
+            kind(k=2, least=3)
 
 
 def test_a_prefix_that_the_policy_cannot_read_refuses_the_solution_alone():

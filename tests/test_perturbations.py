@@ -17,7 +17,7 @@ from stepmark.evaluation.perturbations import (
     perturbation,
     perturbed_solutions,
 )
-from stepmark.evaluation.perturbations.breaking import calculations, other_number
+from stepmark.evaluation.perturbations.changes import calculations, other_number
 from stepmark.evaluation.perturbations.text import (
     continued,
     final_answer,

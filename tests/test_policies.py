@@ -15,7 +15,7 @@ from stepmark.errors import (
     UsageError,
 )
 from stepmark.models.policies import answerers, load_policy, policy_identity
-from stepmark.models.policies.scripted import ScriptedPolicy
+from stepmark.models.scripted import ScriptedPolicy
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -73,7 +73,7 @@ def test_rollouts_of_the_problem_alone_have_a_place():
         (BinarySearch(k=4), []),
         (EveryStep(k=4, check_start=True), [("every-step", 2, 4)]),
         (EveryStep(k=4), []),
-        (RolloutTree(k=4, searches=1, length="words"), [("rollout-tree", 2, 4)]),
+        (RolloutTree(k=4, searches=1), [("rollout-tree", 2, 4)]),
         (BayesianSearch(root=3, max_rollouts=3, at_budget="guess"), [("bayes", 1, 3)]),
     ]:
         (found,) = table(outcomes).run(labeller.label(solution(4)))

@@ -28,8 +28,7 @@ from checkpoints import (
 from stepmark import load_prm
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models.backbone import load_backbone
-from stepmark.models.checkpoint import Tensors
-from stepmark.models.detect import spec_of
+from stepmark.models.checkpoint import Tensors, spec_of
 from stepmark.models.spec import (
     EnsembleHead,
     LinearHead,

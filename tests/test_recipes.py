@@ -81,7 +81,7 @@ def test_two_steps_of_rl_in_trl(tmp_path):
     (tmp_path / "recipe_truth.py").write_text(
         "from stepmark.models.scripted import ScriptedPRM\n"
         "from stepmark.problems.arithmetic import read_arithmetic\n"
-        "from stepmark.problems.arithmetic_solver import true_value\n\n"
+        "from stepmark.problems.arithmetic_world import true_value\n\n"
         "def prm():\n"
         "    return ScriptedPRM(lambda problem, steps: true_value(read_arithmetic(problem), steps), name='truth')\n"
     )

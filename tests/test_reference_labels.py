@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from stepmark.labels.reference import Precision, label_by_reference, locate_error
+import pytest
+
 from stepmark.records import Solution
+
+reference = pytest.importorskip("default_prm_reference", reason="recipes are not here (an installed package)")
 
 PROBLEM = (
     "Ann has 12 pens. She buys 4 boxes of 5 pens each and gives half of all her pens away. How many are left?"
@@ -12,7 +15,7 @@ WORKED = "She buys 4*5 = <<4*5=20>>20 pens.\nShe has 12+20 = <<12+20=32>>32 pens
 
 
 def located(*steps, references=(WORKED,), problem=PROBLEM):
-    suspect = locate_error(Solution.of(problem, list(steps)), references)
+    suspect = reference.locate_error(Solution.of(problem, list(steps)), references)
     return None if suspect is None else (suspect.step, suspect.reason)
 
 
@@ -67,8 +70,8 @@ def test_nothing_to_compare_with():
 
 def test_labels_carry_their_reason_and_confidence():
     solution = Solution.of(PROBLEM, ["4 * 5 = 20", "12 * 20 = 240", "240 / 2 = 120"])
-    labelled = label_by_reference(
-        solution, [WORKED], correct=False, precision=Precision(before=0.5, result=0.6)
+    labelled = reference.label_by_reference(
+        solution, [WORKED], correct=False, precision=reference.Precision(before=0.5, result=0.6)
     )
     assert labelled is not None
     (before,), (wrong,), after = labelled.judgements
@@ -77,10 +80,12 @@ def test_labels_carry_their_reason_and_confidence():
     assert wrong.note == "result: 12 * 20 = 240: no worked solution comes to this"
     assert after == ()
     # Half of the steps before a wrong answer alone come after the error: they are not labelled.
-    answer = label_by_reference(Solution.of(PROBLEM, ["12 + 20 = 32", "So 20."]), [WORKED], correct=False)
+    answer = reference.label_by_reference(
+        Solution.of(PROBLEM, ["12 + 20 = 32", "So 20."]), [WORKED], correct=False
+    )
     assert answer is not None
     assert [len(step) for step in answer.judgements] == [0, 1]
-    right = label_by_reference(solution, [], correct=True)
+    right = reference.label_by_reference(solution, [], correct=True)
     assert right is not None
     assert [[j.rating for j in step] for step in right.judgements] == [[1]] * 3
-    assert label_by_reference(solution, [], correct=False) is None
+    assert reference.label_by_reference(solution, [], correct=False) is None

@@ -236,25 +236,6 @@ def test_a_client_loads_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_an_async_client_goes_on_in_another_loop():
-    """What an event loop has opened ends with it."""
-    asking = AsyncClient(ADDRESS, transport=Words().transport)
-    found = []
-
-    async def ask():
-        found.append((await asking.score("p", ["a b"])).score)
-
-    async def end():
-        await ask()
-        await asking.close()
-        with pytest.raises(UsageError, match="is closed; make another"):
-            await ask()
-
-    asyncio.run(ask())
-    asyncio.run(end())
-    assert found == [0.5, 0.5]
-
-
 # -- Nonsense --------------------------------------------------------------------------------------------------
 
 
@@ -278,20 +259,23 @@ def without(*keys):
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (with_result(scores=[0.5]), r"expected 2 entries, found '1: .0.5"),
-        (with_result(scores=[0.5, 0.5, 0.5]), "expected 2 entries"),
-        (with_result(scores=None), "expected 2 entries"),
-        (without("scores"), "expected 2 entries"),
+        (with_result(scores=[0.5]), r"expected 2 scores, one a step, found 1"),
+        (with_result(scores=[0.5, 0.5, 0.5]), "expected 2 scores"),
+        (with_result(scores=None), "expected 2 scores"),
+        (without("scores"), "expected 2 scores"),
         (with_result(scores=[0.5, "0.5"]), r"scores\[1\]: expected a valid number, found '0.5'"),
         (with_result(scores=[0.5, True]), r"scores\[1\]: expected a valid number, found True"),
-        (with_result(scores=[0.5, 1.5]), r"scores\[1\]: expected a probability in \[0, 1\], found 1.5"),
+        (
+            with_result(scores=[0.5, 1.5]),
+            r"step 1 .0-based. is 1.5: expected a number in \[0, 1\] .probability.",
+        ),
         (with_result(index=1), "indices 0 to 0"),
         (with_result(index=False), "index: expected a valid integer, found False"),
         (without("index"), "index: expected a value"),
-        (without("score"), "'score', found 'nothing'"),
-        (with_result(first_error=2), "first_error: expected -1 to 1"),
+        (without("score"), "found no score"),
+        (with_result(first_error=2), "first_error': expected -1 to 1"),
         (with_result(tokens=-1), "tokens"),
-        (with_result(classes=[[0.1, 0.9]]), "classes: expected 2 entries"),
+        (with_result(classes=[[0.1, 0.9]]), "classes': expected 2 entries"),
         (with_result(classes=[[0.1, 0.9], "x"]), r"classes\[1\]"),
         (with_result(error="bad"), "error: expected a valid dictionary"),
         (answered(lambda right: right["results"].append(right["results"][0])), "indices 0 to 0"),
@@ -643,7 +627,7 @@ def test_steps_that_are_answered_with_nonsense(results):
     with (
         client(Words(before)) as asking,
         asking.session("p") as session,
-        pytest.raises(BackendError, match=r"results|answered"),
+        pytest.raises(BackendError, match=r"results|score of step"),
     ):
         session.extend([("a",)])
 

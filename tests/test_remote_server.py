@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import httpx
 import pytest
 import torch
 
-from score_servers import InProcess, OnPort, Words
+from score_servers import InProcess, Words
 from stepmark import Client, Solution, grade, load_prm
 from stepmark.batching import Answerer, Release, Score
 from stepmark.errors import BackendError, InputError
@@ -137,41 +135,6 @@ def test_candidates_in_order_and_texts_that_are_cut_there():
         assert ranked[1].scored.first_error == 0
         assert isinstance(ranked[3].error, InputError)
         assert asking.score("p", "aa\nb").solution.texts == ("aa", "b")
-
-
-def everything(transport):
-    with Client(ADDRESS, transport=transport) as asking:
-        asking.score("p", ["a", "b c"], aggregate="mean", threshold=0.2, timeout=9)
-        asking.score("p", "a b\nb", split="line")
-        asking.rank("p", [["a"], "b c d"])
-        with asking.session("p") as session:
-            session.extend([("a",), ("b", "c d")])
-            session.release([("a",)])
-
-
-FORKING = """
-import os, sys
-from concurrent.futures import ThreadPoolExecutor
-from stepmark import Client
-
-with Client(sys.argv[1]) as client, client.session("p") as session:
-    assert client.score("p", ["a"]).score == 1.0
-    assert session.extend([("a",)])[0].score == 1.0
-    child = os.fork()
-    words = ["a" + " a" * n for n in range(1, 9)]
-    with ThreadPoolExecutor(4) as pool:
-        scores = [one.score for one in pool.map(lambda step: client.score("p", [step]), words)]
-    assert scores == [1 / (n + 1) for n in range(1, 9)]
-    assert session.extend([("a", "b b")])[0].score == 0.5
-if not child:
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-"""
-
-
-def test_a_process_and_the_one_that_it_forks_ask_at_the_same_time():
-    with OnPort(ScriptedPRM(lambda problem, steps: 1 / len(steps[-1].split()))) as server:
-        subprocess.run([sys.executable, "-c", FORKING, server.url], check=True, timeout=120)
 
 
 def test_a_server_with_keys(tmp_path, monkeypatch):

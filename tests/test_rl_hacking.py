@@ -17,8 +17,7 @@ def test_the_cumulative_sum_by_hand() -> None:
 
 
 def test_process_and_outcome_crossed() -> None:
-    found = Quadrants.of([True, True, False, False, True], [True, False, True, False, True])
-    assert (found.both, found.slipped, found.lucky, found.neither) == (2, 1, 1, 1)
+    found = Quadrants(both=2, slipped=1, lucky=1, neither=1)
     assert found.agreement.value == pytest.approx(0.6)
     assert found.share("slipped").value == pytest.approx(0.2)
 

@@ -157,7 +157,7 @@ def test_what_is_not_there_is_none() -> None:
     assert found.step_return.value == pytest.approx(0.85)
     assert found.baseline is found.gap is found.promised is None  # one score fits nothing
     assert (found.unscored, found.blank) == (wilson(1, 3), wilson(1, 3))
-    assert found.quadrants == Quadrants.of([True], [True])
+    assert found.quadrants == Quadrants(both=1, lucky=0, slipped=0, neither=0)
     # No threshold: no 2x2.
     found = watched(evaluation(ROWS), prm=table_prm(ROWS, default_threshold=None), watch=QUICK)
     assert (found.quadrants, found.threshold, dict(found.examples)) == (None, None, {})

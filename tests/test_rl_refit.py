@@ -7,13 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
+from rl_models import Says  # noqa: E402
 from stepmark.batching import Answerer, Write  # noqa: E402
 from stepmark.cli import main  # noqa: E402
 from stepmark.errors import UsageError  # noqa: E402
 from stepmark.models.load import load_prm  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
-from stepmark.problems.answers import VerifierBase  # noqa: E402
-from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, Verdict  # noqa: E402
+from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step  # noqa: E402
 from stepmark.rl import refit as refitting  # noqa: E402
 from stepmark.rl.actor import Actor  # noqa: E402
 from stepmark.rl.credit.methods import ProcessGRPO  # noqa: E402
@@ -40,22 +40,6 @@ torch.set_num_threads(1)
 TOKENIZER = tiny_tokenizer()
 PROBLEMS = [Problem(text=f"say e: {n}", answer="e", id=str(n)) for n in range(16)]
 HOW = Refitting(every=2, problems=4, held_out=8, completions=2, rollouts=3)
-
-
-class Says(VerifierBase):
-    """Right is what holds a given word."""
-
-    name = "says"
-
-    def verify(self, reply, gold):
-        outcome = "match" if gold in (reply or "") else "mismatch"
-        return Verdict(outcome=outcome, verifier=self.name, answer=reply)
-
-    def verify_many(self, pairs):
-        return [self.verify(*pair) for pair in pairs]
-
-    def compare(self, gold, answer):
-        raise AssertionError("not asked")
 
 
 def actor():
@@ -385,20 +369,12 @@ def prm_folder(tmp_path, objective, *, adapter, **weights):
     return folder
 
 
-def further(folder, out, **changes):
-    usual = {
-        "family": None,
-        "rank": None,
-        "learning_rate": 1e-2,
-        "epochs": 3,
-        "token_budget": 256,
-        "dtype": "float32",
-        "device": "cpu",
-        "seed": 0,
-    }
-    run_recipe(
-        TRAINING, out, recipe_of(str(folder), **(usual | changes)), held_out=HELD, report=lambda _: None
-    )
+READ = {"family": None, "token_budget": 256, "dtype": "float32", "device": "cpu", "seed": 0}
+
+
+def further(folder, out, *, rank, **changes):
+    how = Refitting(**({"full": True} if rank is None else {"lora_rank": rank}), **changes)
+    run_recipe(TRAINING, out, recipe_of(str(folder), how, **READ), held_out=HELD, report=lambda _: None)
     return load_prm(str(out), dtype="float32", device="cpu")
 
 
@@ -438,25 +414,15 @@ def test_a_refit_begins_where_the_prm_is_and_learns(tmp_path, objective, adapter
 
 
 def test_what_cannot_be_trained_on_is_refused_before_anything_is_written(tmp_path):
-    usual = {
-        "family": None,
-        "rank": None,
-        "learning_rate": None,
-        "epochs": 1,
-        "token_budget": 64,
-        "dtype": "float32",
-        "device": "cpu",
-        "seed": 0,
-    }
     for place, said in (
-        ("http://localhost:1/v1", "a server's weights cannot be trained here"),
-        ("package.module:factory", "found a factory"),
+        ("http://localhost:1/v1", "found a server or a factory"),
+        ("package.module:factory", "found a server or a factory"),
     ):
         with pytest.raises(UsageError, match=said):
-            recipe_of(place, **usual)
+            recipe_of(place, HOW, **READ)
     folder = prm_folder(tmp_path, TargetTokens(candidates=("-", "+")), adapter=False)
     with pytest.raises(UsageError, match="a vocab head, softmax"):
-        recipe_of(str(folder), **usual)
+        recipe_of(str(folder), HOW, **READ)
     with pytest.raises(UsageError, match="a vocab head, softmax"):
         Refit(
             actor(),

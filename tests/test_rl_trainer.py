@@ -7,12 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
+from rl_models import Says  # noqa: E402
 from stepmark.errors import CheckpointError, InputError, UsageError  # noqa: E402
 from stepmark.models.load import load_prm  # noqa: E402
 from stepmark.models.policies.local import Drawn  # noqa: E402
 from stepmark.models.policies.prompts import PromptEncoder  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
-from stepmark.problems.answers import VerifierBase  # noqa: E402
 from stepmark.records import Problem  # noqa: E402
 from stepmark.rl.actor import Actor, padded, passes, rows_of  # noqa: E402
 from stepmark.rl.credit.methods import (  # noqa: E402
@@ -41,25 +41,6 @@ from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 torch.set_num_threads(1)
 TOKENIZER = tiny_tokenizer()
 TEXT_OF = PromptEncoder(TOKENIZER, "tiny").text
-
-
-class Says(VerifierBase):
-    """Right is what holds a given word."""
-
-    name = "says"
-
-    def verify_many(self, pairs):
-        return [
-            self._verdict("match" if gold in (text or "") else "mismatch", text, "") for text, gold in pairs
-        ]
-
-    def compare(self, gold, answer):
-        raise AssertionError("not asked")
-
-    def _verdict(self, outcome, answer, note):
-        from stepmark.records import Verdict
-
-        return Verdict(outcome=outcome, verifier=self.name, answer=answer, note=note)
 
 
 def actor(**settings):
@@ -313,32 +294,6 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path) -> None:
         assert again.rollouts == straight.rollouts
         if more.get("implicit"):
             assert same(weights(straight.token_rewards.model), weights(again.token_rewards.model))
-
-
-def test_a_state_of_another_run_is_refused(tmp_path) -> None:
-    trainer(tmp_path).run(until=1)
-    with pytest.raises(UsageError, match=r"made otherwise: settings\.group was 4 and is now 5\. Run"):
-        trainer(tmp_path, how=settings(group=5)).run()
-    # Another policy, PRM or implicit PRM under the same name.
-    turned = actor()
-    with torch.no_grad():
-        turned.trained()[0].view(-1)[-1] += 1e-3
-    with pytest.raises(UsageError, match=r"made otherwise: policy was .* and is now "):
-        trainer(tmp_path, policy=turned).run()
-    first, second = (ScriptedPRM(lambda _p, _s: 0.5, name=name) for name in ("first", "second"))
-    trainer(tmp_path / "prm", ProcessGRPO(), prm=first).run(until=1)
-    with pytest.raises(UsageError, match=r'made otherwise: prm was "first" and is now "second"'):
-        trainer(tmp_path / "prm", ProcessGRPO(), prm=second).run()
-
-    def implicit(change):
-        one = actor(reference=True)
-        with torch.no_grad():
-            one.trained()[0].view(-1)[-1] += change
-        return OnlineImplicit(one)
-
-    trainer(tmp_path / "implicit", PRIME(), token_rewards=implicit(0.0)).run(until=1)
-    with pytest.raises(UsageError, match="the saved implicit PRM began with "):
-        trainer(tmp_path / "implicit", PRIME(), token_rewards=implicit(1e-3)).run()
 
 
 def test_groups_all_right_or_all_wrong_teach_nothing(tmp_path) -> None:

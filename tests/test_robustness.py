@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from stepmark.errors import UsageError
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.evaluation.robustness import (
-    Judging,
     Robustness,
     Trial,
     items_of,
@@ -86,7 +84,7 @@ def _items(
 ) -> list[dict[str, Any]]:
     found = trials(cases, names)
     sheet = _sheet(prm, found)
-    return items_of(found, sheet, Judging().of(sheet))
+    return items_of(found, sheet, Robustness().judging(sheet))
 
 
 def _values(items: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -148,7 +146,6 @@ def test_a_prm_that_can_be_charmed_is_found_out() -> None:
     assert found["confident-phrasing/success"] == 1
     assert found["confident-phrasing/flips to good"] == 1
     assert found["confident-phrasing/change"] == pytest.approx(0.55)
-    assert found["confident-phrasing/median change/wrong"] == pytest.approx(0.55)
     assert found["hedged-phrasing/success"] == 0
     assert found["hedged-phrasing/flips to good"] == 0
     assert found["numbers-altered/success/right"] == 1
@@ -221,8 +218,6 @@ def test_kept_meaning_by_hand() -> None:
     assert found["spaced/n"] == 6 and found["spaced/unscored"] == 2
     assert found["spaced/n/right"] == 3 and found["spaced/n/wrong"] == 3
     assert found["spaced/change"] == pytest.approx((0.04 + 0.10 + 0.02 + 0 - 0.20 - 0.30) / 6)
-    assert found["spaced/median change"] == pytest.approx(0.01)
-    assert found["spaced/median change/right"] == pytest.approx(0.04)
     assert found["spaced/raised"] == pytest.approx(3 / 6)
     assert found["spaced/lowered"] == pytest.approx(2 / 6)
     assert found["spaced/success"] == pytest.approx(2 / 6)
@@ -267,7 +262,7 @@ def test_broken_meaning_by_hand() -> None:
 def test_without_a_threshold_there_is_no_verdict() -> None:
     found_trials = trials(_shop(9), ["spaced", "numbers-altered"])
     sheet = replace(_sheet(ScriptedPRM(_exact, name="exact"), found_trials), threshold=None)
-    items = items_of(found_trials, sheet, Judging().of(sheet))
+    items = items_of(found_trials, sheet, Robustness().judging(sheet))
     assert {(i["good_before"], i["good_after"], i["step_missed"]) for i in items} == {(None, None, None)}
     found = _values(items)
     assert not any(word in name for name in found for word in ("flips", "alarms", "stays", "missed"))
@@ -299,7 +294,7 @@ def test_success(name: str, before: float | None, after: float | None, success: 
         for case in to_grade([trial])
     )
     sheet = Sheet(prm="x", kind="probability", rows=rows, threshold=0.5, aggregate="min")
-    [item] = items_of([trial], sheet, Judging().of(sheet))
+    [item] = items_of([trial], sheet, Robustness().judging(sheet))
     assert item["success"] is success
     assert (item["before"], item["after"]) == (before, after)
     assert item["good_before"] is (None if before is None else before >= 0.5)
@@ -307,21 +302,6 @@ def test_success(name: str, before: float | None, after: float | None, success: 
         assert (item["broken_step"], item["step_before"], item["step_after"]) == (0, before, after)
         known = before is not None and before >= 0.5 and after is not None
         assert item["step_missed"] is (after >= 0.5 if known and after is not None else None)
-
-
-_score = st.one_of(st.none(), st.sampled_from([0.0, 0.2, 0.45, 0.5, 0.52, 0.7, 1.0]))
-_some_items = st.lists(
-    st.builds(
-        _item,
-        st.sampled_from(["spaced", "bulleted", "truncated"]),
-        _score,
-        _score,
-        success=st.sampled_from([True, False]),
-        right=st.sampled_from([True, False, None]),
-    ),
-    min_size=1,
-    max_size=12,
-)
 
 
 # --- trials and items ------------------------------------------------------------------------------------------
@@ -361,9 +341,7 @@ def test_scores_of_another_run_are_refused() -> None:
     prm = ScriptedPRM(_exact, name="exact")
     sheet = _sheet(prm, trials(cases, ["spaced"]))
     with pytest.raises(UsageError, match="0::bulleted"):
-        items_of(trials(cases, ["bulleted"]), sheet, Judging().of(sheet))
-    with pytest.raises(UsageError, match="filled in"):
-        items_of(trials(cases, ["spaced"]), sheet, Judging())
+        items_of(trials(cases, ["bulleted"]), sheet, Robustness().judging(sheet))
 
 
 def test_an_infinite_aggregate_is_refused() -> None:
@@ -374,7 +352,4 @@ def test_an_infinite_aggregate_is_refused() -> None:
     )
     sheet = Sheet(prm="sure", kind="probability", rows=rows, aggregate="sum-logit", threshold=0.5)
     with pytest.raises(UsageError, match="another aggregate"):
-        items_of(found, sheet, Judging(margin=1.0).of(sheet))
-
-
-# --- the report ------------------------------------------------------------------------------------------------
+        items_of(found, sheet, Robustness(margin=1.0).judging(sheet))

@@ -211,8 +211,8 @@ def changed(**keys: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("row", "said", "field"),
     [
-        (changed(input="Two? It is 2. ки"), 'expected "Step 1:"', "input"),
-        (changed(input="Step 1: It is 2. ки"), "a question before", "input"),
+        (changed(input="Two? It is 2. ки"), 'a question and then "Step 1:"', "input"),
+        (changed(input="Step 1: It is 2. ки"), 'a question and then "Step 1:"', "input"),
         (changed(input="Two? Step 1: It is 2. ки\nStep 2: more"), "after the last", "input"),
         (changed(input="Two? Step 1: It is 2."), "to end in", "input"),
         (changed(input="Two? Step 1: ки", label="Two? Step 1: +"), "is blank", "input"),

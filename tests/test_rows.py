@@ -218,18 +218,11 @@ def test_the_libraries_are_not_imported():
     [
         ("What is 2 + 3? The answer is 5.", "found the text 'What is 2 + 3?"),
         ('{"problem": "p"}', "found the text"),
-        ("two\nlines", "found the text"),
-        ("x" * 5000, "found the text"),
         ("rows.jsonl", "there is no such file"),
-        ("my rows.jsonl", "there is no such file"),
         ("", "found an empty text"),
         ({"problem": "p", "steps": ["a"]}, "found one dict; put it in a list"),
-        ({"problem": ["p", "q"]}, "give a list of dicts, one for each row"),
         (Solution.of("p", ["a"]), "found one record; put it in a list"),
         (3, "found an object of type int"),
-        (None, "found an object of type NoneType"),
-        (b"rows", "found an object of type bytes"),
-        (["text"], "row 1: expected a dict or a stepmark record, found a string"),
         ([{"problem": "p"}, 3], "row 2: expected a dict or a stepmark record, found a number"),
         (
             [{"p": 1j}],
@@ -237,7 +230,6 @@ def test_the_libraries_are_not_imported():
         ),
         ([{"p": float("nan")}], "row 1, field 'p': found nan, which JSON does not have; write None"),
         ([{"p": "\ud800"}], "row 1, field 'p': half of a surrogate pair"),
-        ([{3: "p"}], "row 1: expected keys that are texts, found 3"),
         ([], "expected at least one row, found none"),
     ],
     ids=str,
@@ -261,11 +253,7 @@ BAD_TABLES = [
         3,
         ["expected 2 cells, as the header has, found 3", "in quotes"],
     ),
-    ("a.csv", "problem,id\np,1\nq\nr,4\n", 3, ["expected 2 cells, as the header has, found 1", "cut off"]),
     ("a.csv", 'problem,id\n"p\np",1\n"q" q,2\nr,4\n', 4, ["closing quote", 'written twice ("")']),
-    ("a.csv", b"problem,id\np,1\ncaf\xe9,2\nr,4\n", 3, ["byte 0xe9 at byte 3 of the line", "WINDOWS-1252"]),
-    ("a.csv", b'problem,id\np,1\n"q\ncaf\xe9",2\nr,4\n', 4, ["byte 0xe9"]),
-    ("a.csv", "problem,id\np,1\nq\0,2\nr,4\n", 3, ["NUL byte"]),
     (
         "a.csv",
         "problem,steps\np,\nq,one; two\nr,\n",
@@ -273,7 +261,6 @@ BAD_TABLES = [
         ["field 'steps'", "expected a JSON list", "'one; two'"],
     ),
     ("a.csv", "problem,steps\np,\nq,\"['a', 'b']\"\nr,\n", 3, ["a JSON list", "to_parquet"]),
-    ("a.csv", 'problem,steps\np,\nq,"{""a"": 1}"\nr,\n', 3, ["expected a JSON list", "found an object"]),
     ("a.csv", "problem,meta\np,\nq,[1]\nr,\n", 3, ["field 'meta'", "expected a JSON object", "found a list"]),
     ("a.tsv", "problem\tid\np\t1\nq\t2\t3\nr\t4\n", 3, ["expected 2 cells"]),
 ]
@@ -297,12 +284,11 @@ def test_bad_rows_of_tables(tmp_path, name, text, line, parts):
         ("problem,problem\np,1\n", ":1", "field 'problem': the column stands twice"),
         ("\n" + "x" * 101 + ",5\np,1\n", ":2", "expected the name of a column, found 'xxx"),
         ('"a\nb",5\np,1\n', ":1", "expected the name of a column, found 'a\\nb'"),
-        ("caf\udce9,id\n", ":1", "not UTF-8"),
+        ("problem,id\np,1\ncaf\udce9,2\nr,4\n", ":3", "byte 0xe9 at byte 3 of the line"),
+        ("problem,id\np,1\nq\0,2\nr,4\n", ":3", "NUL byte"),
         ("problem,id\n", "", "there are no rows"),
-        ("\n\n", "", "there are no rows"),
         ('problem,id\np,1\n"q,2\nr,3\n', ":3", "opened in this row and never closed"),
         ("\udcff\udcfep\0", ":1", "iconv -f UTF-16"),
-        ("PK\x03\x04", ":1", "a spreadsheet is saved as CSV"),
     ],
 )
 @pytest.mark.parametrize("keep_going", [False, True])
@@ -343,12 +329,6 @@ def test_what_cells_hold(tmp_path):
         "note": "true",
     }
     assert second == {"index": "1", "problem": "q", "label": "+ and -"}
-
-
-def test_a_cell_may_be_long(tmp_path):
-    text = "x" * 200_000
-    (row,) = read_rows(write(tmp_path / "a.csv", f"problem,id\n{text},1\n"))
-    assert row.data["problem"] == text
 
 
 # --- columns

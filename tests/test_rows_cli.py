@@ -10,7 +10,6 @@ import pytest
 
 from stepmark.annotation.reading import read_items
 from stepmark.cli import main
-from stepmark.errors import InputError
 from stepmark.solutions.interchange import read_labelled
 from stepmark.store import parse_columns
 from stepmark.training.run import training_rows
@@ -40,15 +39,6 @@ def rows_of(path):
 @pytest.fixture
 def solutions(tmp_path):
     return table(tmp_path / "in.csv", SOLUTIONS)
-
-
-@pytest.fixture
-def problems(tmp_path):
-    rows = [{"aufgabe": f"{i}+{i}", "loesung": str(2 * i), "level": str(i)} for i in (1, 2)]
-    return table(tmp_path / "problems.csv", rows)
-
-
-TASKS = "problem=aufgabe,answer=loesung"
 
 
 def test_grade_gives_the_rows_back_as_they_were(solutions, tmp_path, capsys):
@@ -120,24 +110,6 @@ def test_gsm8k_is_a_file_of_problems(tmp_path, capsys):
     assert "calculation" in capsys.readouterr().err  # it was read as GSM8K's: nothing is marked <<...>> in it
 
 
-def test_problems_and_their_other_columns(problems, tmp_path):
-    out = tmp_path / "read.jsonl"
-    assert main(["problems", "read", problems, "--columns", TASKS, "--out", str(out)]) == 0
-    assert rows_of(out) == [
-        {"problem": f"{i}+{i}", "answer": str(2 * i), "id": f"{problems}:{i + 1}", "meta": {"level": str(i)}}
-        for i in (1, 2)
-    ]
-    for given, columns in ((problems, ["--columns", TASKS]), (str(out), [])):
-        sampled = tmp_path / "sampled.jsonl"
-        words = ["sample", given, "--policy", "test_sample_cli:scripted", "--n", "2", "--verifier", "number"]
-        assert main([*words, *columns, "--out", str(sampled)]) == 0
-        rows = rows_of(sampled)
-        assert [row["meta"]["level"] for row in rows] == ["1", "1", "2", "2"]
-        assert [row["meta"]["outcome"] for row in rows] == [True, False] * 2
-        sampled.unlink()
-        (tmp_path / "sampled.jsonl.replies.sqlite").unlink(missing_ok=True)
-
-
 def test_label_keeps_what_the_row_says(tmp_path):
     file = table(
         tmp_path / "in.csv",
@@ -156,22 +128,6 @@ def test_label_keeps_what_the_row_says(tmp_path):
     (row,) = read_labelled(out)
     assert (row.outcome, row.meta["stufe"], row.meta["method"]) == (False, "3", "formulas")
     assert main(["label", "consensus", str(out), "--least", "1", "--out", str(tmp_path / "one.jsonl")]) == 0
-
-
-def test_search(problems, tmp_path):
-    out = tmp_path / "found.jsonl"
-    words = [
-        "--policy",
-        "test_sample_cli:scripted",
-        "--prm",
-        "scripted_prms:sums_and_words",
-        "--verifier",
-        "number",
-    ]
-    assert (
-        main(["search", "majority", problems, *words, "--n", "3", "--columns", TASKS, "--out", str(out)]) == 0
-    )
-    assert [row["problem"]["answer"] for row in rows_of(out)] == ["2", "4"]
 
 
 def test_convert_train_and_annotate(tmp_path):
@@ -194,71 +150,6 @@ def test_convert_train_and_annotate(tmp_path):
     project = tmp_path / "project.yaml"
     project.write_text("items: [in.csv]\ncolumns: {problem: frage, steps: schritte, labels: gut}\n")
     assert [one.solution for one in read_items(load_project(project).project)] == [item.solution]
-
-
-def test_rl(problems):
-    from stepmark.rl.run import _split
-    from stepmark.store import parse_columns, run_input
-
-    given = run_input(problems)
-    train, held_out, _ = _split(given, None, 1, parse_columns(TASKS), seed=0)
-    assert sorted(one.text for one in (*train, *held_out)) == ["1+1", "2+2"]
-    with pytest.raises(InputError, match="expected a problem under one of"):
-        _split(given, None, 1, None, seed=0)
-
-
-def test_evaluate(tmp_path, capsys):
-    pairs = table(
-        tmp_path / "pairs.csv",
-        [{"gold": "5", "said": "5.0", "equal": "True"}, {"gold": "5", "said": "6", "equal": "False"}],
-    )
-    words = ["evaluate", "verifier", "--data", pairs, "--verifier", "number", "--resamples", "100"]
-    assert main([*words, "--columns", "answer=said", "--out", str(tmp_path / "v")]) == 0
-    bench = table(
-        tmp_path / "bench.csv",
-        [
-            {
-                "id": f"x-{number}",
-                "writer": "m",
-                "problem": "Add.",
-                "steps": '["1 + 1 = 2", "2 + 2 = 5"]',
-                "final_answer_correct": "False",
-                "label": "1",
-                "split": "test",
-            }
-            for number in range(3)
-        ],
-    )
-    words = ["evaluate", "processbench", "--data", bench, *GRADE, "--resamples", "100"]
-    assert main([*words, "--columns", "generator=writer", "--out", str(tmp_path / "p")]) == 0
-    assert main([*words, "--out", str(tmp_path / "p")]) == 2
-    assert "expected a row of ProcessBench" in capsys.readouterr().err
-    candidates = table(
-        tmp_path / "candidates.csv",
-        [
-            {
-                "id": str(number),
-                "frage": "Add.",
-                "gold": "2",
-                "candidates": json.dumps(
-                    [{"text": text, "answer": "2", "correct": True} for text in ("1 + 1 = 2", "1 + 1 = 3")]
-                ),
-            }
-            for number in range(2)
-        ],
-    )
-    words = [
-        "evaluate",
-        "best-of-n",
-        "--data",
-        candidates,
-        *GRADE,
-        "--verifier",
-        "number",
-        "--resamples",
-        "100",
-    ]
-    assert main([*words, "--columns", "question=frage", "--out", str(tmp_path / "b")]) == 0
 
 
 READERS = [

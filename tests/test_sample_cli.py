@@ -9,8 +9,7 @@ import pytest
 
 from stepmark.batching import Message
 from stepmark.cli import main
-from stepmark.models.policies.scripted import ScriptedPolicy
-from stepmark.problems.arithmetic import arithmetic_problems
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.solutions.formats import read_solutions
 
 ASKED: list[tuple[str, int]] = []
@@ -81,56 +80,3 @@ def test_every_solution_with_its_verdict(problems, tmp_path, capsys):
         3,
     )
     assert manifest["settings"]["n"] == 4
-
-
-def test_a_failed_run_leaves_no_output_and_repeats_nothing(problems, tmp_path, capsys):
-    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
-    sample(problems, whole)
-    asked, broken = policy().ASKED, policy().BROKEN
-    asked.clear()
-    broken["at"] = 6
-    assert sample(problems, out, "--in-flight", "1") == 1
-    assert not out.exists()
-    assert "the server went away" in capsys.readouterr().err
-    first = len(asked)
-    broken["at"] = None
-    assert sample(problems, out, "--in-flight", "1") == 0
-    assert out.read_bytes() == whole.read_bytes()
-    # The problem that was being asked is asked again, the one before it is not.
-    assert ("1+1", 0) not in asked[first:]
-    before = len(asked)
-    out.unlink()
-    assert sample(problems, out) == 0
-    assert len(asked) == before
-
-
-def test_problems_of_the_arithmetic_world(tmp_path, capsys):
-    out = tmp_path / "made.jsonl"
-    assert (
-        main(
-            ["problems", "arithmetic", "--count", "7", "--steps", "3", "8", "--seed", "5", "--out", str(out)]
-        )
-        == 0
-    )
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
-    known = list(arithmetic_problems(7, seed=5, steps=(3, 8)))
-    assert [(row["problem"], row["answer"]) for row in rows] == [
-        (k.problem.text, k.problem.answer) for k in known
-    ]
-    assert "7 problems" in capsys.readouterr().err
-    true = tmp_path / "true.jsonl"
-    arguments = [
-        "--count",
-        "7",
-        "--steps",
-        "3",
-        "8",
-        "--seed",
-        "5",
-        "--out",
-        str(out),
-        "--solutions",
-        str(true),
-    ]
-    assert main(["problems", "arithmetic", *arguments]) == 0
-    assert [row.solution.texts for row in read_solutions(true)] == [k.steps for k in known]

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from stepmark.errors import InputError, TooLongError
-from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import ReplyFile
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem
 from stepmark.sampling import Sampling, sample

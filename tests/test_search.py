@@ -13,7 +13,7 @@ from search_worlds import PROBLEM, World, full_tree, state_of
 from stepmark.batching import Written
 from stepmark.errors import ScoreKindError, UsageError
 from stepmark.metrics.aggregate import aggregate
-from stepmark.models.policies.scripted import ScriptedPolicy
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Problem
 from stepmark.search.base import Budget, Grading, ModelSize, Sizes, Steps
 from stepmark.search.beam import BeamSearch, DiverseTrees, EarlyRejection

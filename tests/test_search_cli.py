@@ -20,8 +20,7 @@ from stepmark.cli import main
 from stepmark.cli.search import app
 from stepmark.models import prm as prms
 from stepmark.models.policies import answerers as policy_answerers
-from stepmark.models.policies.scripted import ScriptedPolicy
-from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem

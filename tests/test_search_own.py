@@ -12,8 +12,7 @@ import own_searches
 from search_worlds import World, full_tree
 from stepmark.cli import main
 from stepmark.errors import UsageError
-from stepmark.evaluation.search_contest import Contest, contest
-from stepmark.evaluation.search_entrants import METHODS, entrants
+from stepmark.evaluation.search_contest import METHODS, Contest, contest, entrants
 from stepmark.records import Problem
 from stepmark.search.base import Grading, Searching
 from stepmark.search.methods import own_search
@@ -349,7 +348,9 @@ def test_an_own_search_among_the_entrants_is_as_right_as_by_hand():
     world = World(tree, lambda steps: 0.9 if all(step[-1] in "b1" for step in steps) else 0.1)
     problems = [Problem(text=f"What is {n}?", id=str(n), answer="121") for n in range(3)]
     ours = (own_searches.BestFirst(), own_searches.Two(expand=3), own_searches.First())
-    found = contest(problems, Contest(budgets=(60, 120), methods=(), own=ours, pilot=1), arena(world))
+    found = contest(
+        problems, Contest(budgets=(60, 120), entrants=entrants((), own=ours), pilot=1), arena(world)
+    )
     for item in found.items:
         assert list(item["runs"]) == ["best-of-n", "majority", "best-first", "two", "the-first"]
         assert [item["runs"][name]["120"][0]["right"] for name in item["runs"]] == [
@@ -364,7 +365,7 @@ def test_an_own_search_among_the_entrants_is_as_right_as_by_hand():
                 # A budget is exceeded by what the PRM reads of the request in flight, and no more.
                 assert cell["spent"] <= float(budget) + 20
         assert item["runs"]["the-first"]["120"][0]["prm"] == 0
-    sizes = {(fit.method, fit.budget): fit for fit in found.fits}
+    sizes = found.fits
     # Sized by `expand`, until the budget is spent; the others stay as they are.
     assert sizes["best-first", "120"].size > 1
     assert sizes["best-first", "120"].cut == 0.0

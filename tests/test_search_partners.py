@@ -15,10 +15,9 @@ from stepmark.batching import Answerer, Graded, Release, Score, Write, Written, 
 from stepmark.errors import BackendError, InputError, TooLongError, UsageError
 from stepmark.models import prm as prms
 from stepmark.models.policies import answerers as policy_answerers
-from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.prm import Grader, Ledger
 from stepmark.models.replies import MemoryReplies
-from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.models.session import CachedSession
 from stepmark.problems import answers
 from stepmark.problems.arithmetic import arithmetic_problems

@@ -19,8 +19,7 @@ import pytest
 from stepmark.batching import Written
 from stepmark.models import prm as prms
 from stepmark.models.policies import answerers as policy_answerers
-from stepmark.models.policies.scripted import ScriptedPolicy
-from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.problems.answers import answerers as verifying
 from stepmark.problems.answers import load_verifier
 from stepmark.records import Problem

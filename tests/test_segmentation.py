@@ -4,7 +4,7 @@ import pytest
 
 from stepmark.errors import InputError, UnknownNameError, UsageError
 from stepmark.records import Step
-from stepmark.solutions.segmentation import REASONING, WAYS, Segmentation, own_text, side_by_side, split
+from stepmark.solutions.segmentation import REASONING, WAYS, own_text, split
 
 
 def texts(text: str, how: str, **settings: str) -> list[str]:
@@ -561,19 +561,3 @@ def test_auto_keeps_a_little_code_in_a_solution_as_it_is():
     text = "Step 1: We write a loop that adds all of the numbers.\n```python\nx += 1\n```\nStep 2: It gives 10, as we wanted it to."
     assert split(text).how == "numbered"
     assert len(split(text)) == 2
-
-
-# --- granularities --------------------------------------------------------------------------------------------
-
-
-def test_side_by_side():
-    text = "He has 5. He eats 2."
-    three = side_by_side(text)
-    assert list(three) == ["whole", "step", "token"]
-    assert {name: (cut.how, len(cut)) for name, cut in three.items()} == {
-        "whole": ("whole", 1),
-        "step": ("sentence", 2),
-        "token": ("token", 6),
-    }
-    assert all(isinstance(cut, Segmentation) and cut.rejoin() == text for cut in three.values())
-    assert len(side_by_side("a ки b ки", marker="ки")["step"]) == 2

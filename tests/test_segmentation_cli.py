@@ -57,22 +57,6 @@ def test_code_in_a_language(monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("code: 2 steps (its language is given as 'python')\n")
 
 
-def test_side_by_side(solution, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "120")
-    assert main(["split", solution, "--side-by-side"]) == 0
-    out = capsys.readouterr().out
-    assert "whole: 1 step" in out
-    assert "numbered: 3 steps" in out
-    assert "token: 14 steps" in out
-    assert "3  Step 2: It is 5." in out
-    assert main(["split", solution, "--side-by-side", "--json"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    for granularity, count in (("whole", 1), ("step", 3), ("token", 14)):
-        own = [row for row in rows if row["granularity"] == granularity]
-        assert len(own) == count
-        assert "".join(row["lead"] + row["text"] + row["tail"] for row in own) == TEXT
-
-
 def test_an_agent_trace(tmp_path, capsys):
     messages = [
         {"role": "user", "content": "q"},
@@ -108,7 +92,6 @@ def test_the_terminal_is_not_the_texts_to_command(monkeypatch, capsys):
         (b"a", ["--split", "line", "--marker", "x"], "not by 'line'"),
         (b"{]", ["--split", "agent"], "standard input:1: expected chat messages as JSON"),
         (b"[]", ["--split", "agent"], "standard input, field 'messages': expected at least one assistant"),
-        (b"[]", ["--split", "agent", "--side-by-side"], "leave out --side-by-side"),
         (b"[]", ["--split", "agent", "--marker", "x"], "leave out --marker"),
     ],
 )

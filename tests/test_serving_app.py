@@ -395,33 +395,13 @@ def test_more_than_one_request_may_have_is_too_large():
     async def conversation(client):
         one = {"problem": "p", "steps": ["1 + 1 = 2"]}
         error(await client.post("/v1/score", json={"solutions": [one] * 4}), 413, "too_large", "solutions")
-        error(
-            await client.post("/v1/score", json={"solutions": [one, {"problem": "p", "steps": ["a"] * 3}]}),
-            413,
-            "too_large",
-            "solutions.1.steps",
-        )
-        error(
-            await client.post("/v1/score", json={"problem": "p", "solution": "a\nb\nc", "split": "line"}),
-            413,
-            "too_large",
-            "solution",
-        )
-        error(
-            await client.post("/v1/score", json={"problem": "p", "steps": ["a"] * 100_000}),
-            413,
-            "too_large",
-            "steps",
-        )
         body = {"problem": "p", "candidates": ["1 + 1 = 2"] * 4}
         error(await client.post("/v1/rank", json=body), 413, "too_large", "candidates")
-        body = {"problem": "p", "candidates": ["1 + 1 = 2", "1 + " * 6]}
-        error(await client.post("/v1/rank", json=body), 413, "too_large", "candidates.1.solution")
         session = (await client.post("/v1/sessions", json={"problem": "p"})).json()["id"]
         body = {"steps": [{"text": "1 + 1 = 2"}] * 4}
         error(await client.post(f"/v1/sessions/{session}/steps", json=body), 413, "too_large", "steps")
 
-    talk(conversation, settings=ServerSettings(max_solutions=3, max_steps=2, max_characters=20))
+    talk(conversation, settings=ServerSettings(max_solutions=3))
 
 
 @pytest.mark.parametrize("kind", [BackendError, RuntimeError])

@@ -14,9 +14,8 @@ from integration_worlds import PLAIN, RIGHT, WRONG, prm
 from stepmark.batching import Message, Written
 from stepmark.models.http import Patience
 from stepmark.models.policies.openai import OpenAIPolicy
-from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.remote.wire import ModelsAnswer
-from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.serving.app import serve_in_process
 from stepmark.serving.chat import (
     Completions,

@@ -1,12 +1,10 @@
-"""The server under clients that misbehave and under restarts, over real connections: killed clients, slow ones, floods, SIGTERM and `kill -9`."""
+"""The server under load and restarts, over real connections: SIGTERM and `kill -9`."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -19,11 +17,8 @@ import pytest
 
 import serving_site  # noqa: F401  (it skips where fastapi is not installed)
 from ports import lasting_port
-from score_servers import OnPort
 from stepmark import Client
 from stepmark.models.http import Patience
-from stepmark.models.scripted import ScriptedPRM
-from stepmark.serving.settings import ServerSettings
 
 TESTS = Path(__file__).parent
 
@@ -36,120 +31,12 @@ def no_key(monkeypatch):
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-class Gate:
-    """A script that waits until it is let through, and notes what it was asked."""
-
-    def __init__(self):
-        self.reached, self.open = threading.Event(), threading.Event()
-        self.asked = []
-
-    def __call__(self, problem, steps):
-        self.asked.append((problem, steps[-1]))
-        self.reached.set()
-        assert self.open.wait(120)
-        return 0.5
-
-
 def until(condition):
     for _ in range(12_000):
         if condition():
             return
         time.sleep(0.005)
     raise AssertionError("it did not come to pass")
-
-
-def message(problem, *steps, more=None):
-    """A request for scores, as it goes over the wire."""
-    body = json.dumps({"problem": problem, "steps": steps} if more is None else more).encode()
-    head = "POST /v1/score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-class Raw:
-    """A connection that does what it is told to and no more."""
-
-    def __init__(self, server, sent=b"", *, buffer=None):
-        self.socket = socket.socket()
-        if buffer is not None:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        self.socket.settimeout(60)
-        port = int(server.url.rpartition(":")[2])
-        self.socket.connect(("127.0.0.1", port))
-        self.socket.sendall(sent)
-
-    def answer(self):
-        """Status, headers, body."""
-        with self.socket.makefile("rb") as stream:
-            status = int(stream.readline().split()[1])
-            headers = {}
-            while line := stream.readline().strip().decode():
-                name, _, value = line.partition(": ")
-                headers[name.lower()] = value
-            return status, headers, json.loads(stream.read(int(headers["content-length"])))
-
-    def close(self):
-        self.socket.close()
-
-    def break_off(self):
-        """As a cable that is pulled, or a process that is killed with bytes unread: a reset."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.socket.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-
-def figures(server):
-    return server.service.live.batcher.figures
-
-
-# --- clients -----------------------------------------------------------------------------------------------------------
-
-VICTIM = """
-import socket, sys
-connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-connection.sendall(sys.stdin.buffer.read())
-print("sent", flush=True)
-connection.recv(1)
-"""
-
-
-def test_killed_clients_leave_the_queue_and_nobody_else_notices():
-    gate = Gate()
-    with OnPort(ScriptedPRM(gate), settings=ServerSettings(token_budget=1)) as server:
-        with Raw(server, message("first", "a")) as first:
-            assert gate.reached.wait(60)
-            port = server.url.rpartition(":")[2]
-            command = [sys.executable, "-S", "-c", VICTIM, port]
-            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as victim:
-                many = [{"problem": "killed", "steps": [f"{i}"]} for i in range(50)]
-                victim.stdin.write(message("", more={"solutions": many}))
-                victim.stdin.close()
-                assert victim.stdout.readline() == b"sent\n"
-                broken = Raw(server, message("broken", "b"))
-                closed = Raw(server, message("closed", "c"))
-                with Raw(server, message("last", "d")) as last:
-                    until(lambda: figures(server).waiting_requests == 5)
-                    waiting = figures(server).waiting_tokens
-                    victim.kill()
-                    broken.break_off()
-                    closed.close()
-                    until(lambda: figures(server).waiting_requests == 2)
-                    assert figures(server).waiting_tokens < waiting / 10
-                    gate.open.set()
-                    for one in (first, last):
-                        status, _, answer = one.answer()
-                        assert (status, answer["results"][0]["scores"]) == (200, [0.5])
-        until(lambda: server.open == 0)
-        assert gate.asked == [("first", "a"), ("last", "d")]
-        assert (figures(server).gone, figures(server).answered) == (3, 2)
-        assert 'status="499"} 3.0\n' in server.metrics.text().decode()
-
-
-# --- restarts ----------------------------------------------------------------------------------------------------------
 
 
 class Process:

@@ -23,8 +23,8 @@ from stepmark.errors import (
 from stepmark.models.engine import KeyValuePool
 from stepmark.models.families import FAMILIES
 from stepmark.models.generative import GENERATIVE, generative_prm
-from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.prm import Grader
+from stepmark.models.scripted import ScriptedPolicy
 from stepmark.models.session import CachedSession, Extended, NextStep, WholeSolution, root_of
 from stepmark.records import Problem, Solution, Step, StepScores
 

@@ -16,9 +16,9 @@ from chromium import dumped
 from html_tree import Element, Tree
 from stepmark.errors import InputError, MissingExtraError
 from stepmark.show.evaluation import EvaluationView, Examples, Section, Tile, evaluation_html
+from stepmark.show.page import CardView, ProblemView, StepView
 from stepmark.show.plots import Bars, Bin, Heat, Lines, Reliability, Series
 from stepmark.show.tables import Table, markdown
-from stepmark.show.views import CardView, ProblemView, StepView
 
 
 def page_of(view: EvaluationView) -> Element:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from html_tree import contrast
 from stepmark.errors import MissingExtraError
 from stepmark.show import colour
 from stepmark.show.colour import SERIES
@@ -249,13 +250,6 @@ def test_poor_plots_are_drawn(plot: Plot) -> None:
     assert drawn(plot).tag == f"{SVG}svg"
 
 
-# Records
-
-
-def bin_of(**more: float | None) -> Bin:
-    return Bin(**{"low": 0, "high": 1, "count": 1, "mean_score": 0.5, "share_right": 0.5, **more})  # type: ignore[arg-type]
-
-
 # Numbers and words
 
 
@@ -373,7 +367,7 @@ def test_any_name_is_text(name: str, other: str) -> None:
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_series_stand_out_from_the_page(mode: colour.Mode) -> None:
-    assert all(colour.contrast(one, colour.PAGE[mode]) >= 3 for one in SERIES[mode])
+    assert all(contrast(one, colour.PAGE[mode]) >= 3 for one in SERIES[mode])
     assert len(set(SERIES[mode])) == 7
 
 
@@ -428,9 +422,9 @@ def test_text_on_the_strongest_tint_is_legible(mode: colour.Mode) -> None:
     from stepmark.show.pictures import TINTS
 
     for hue in SERIES[mode][:2]:
-        assert colour.contrast(colour.INK[mode], colour.over(hue, TINTS[1], colour.PAGE[mode])) >= 4.5
+        assert contrast(colour.INK[mode], colour.over(hue, TINTS[1], colour.PAGE[mode])) >= 4.5
     low, high = (colour.over(SERIES[mode][0], tint, colour.PAGE[mode]) for tint in TINTS)
-    assert colour.contrast(low, high) > 1.5
+    assert contrast(low, high) > 1.5
 
 
 # Without matplotlib

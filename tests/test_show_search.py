@@ -16,23 +16,23 @@ import pytest
 
 from chromium import Browser
 from html_tree import Element, Tree
-from stepmark.show.search import CandidateView, NodeView, SearchPage, SearchView, search_html
+from stepmark.show.search import CandidateView, SearchPage, SearchView, TraceNode, search_html
 from stepmark.show.tables import Table
 
 
 def node(
     number: int, parent: int | None, score: float | None, state: str, round: int, **more: object
-) -> NodeView:
-    more.setdefault("text", f"Step of node {number}.")
-    return NodeView(number=number, parent=parent, score=score, state=state, round=round, **more)  # type: ignore[arg-type]
+) -> TraceNode:
+    more.setdefault("step", f"Step of node {number}.")
+    return TraceNode(number=number, parent=parent, score=score, state=state, round=round, **more)  # type: ignore[arg-type]
 
 
 WHY = "not among the 2 best of the round"
 NODES = (
-    node(10, None, 0.875, "kept", 1, aggregate=0.875, policy_tokens=5, prm_tokens=12, text="She has $36$ pens."),
+    node(10, None, 0.875, "kept", 1, aggregate=0.875, policy_tokens=5, prm_tokens=12, step="She has $36$ pens."),
     node(11, None, 0.25, "pruned", 1, aggregate=0.25, policy_tokens=7, prm_tokens=9, why=WHY),
     node(12, None, 0.5, "kept", 1, aggregate=0.5, policy_tokens=6, prm_tokens=8),
-    node(20, 10, 0.75, "chosen", 2, aggregate=0.75, policy_tokens=4, prm_tokens=6, text="So 30 are left: 36 - 6."),
+    node(20, 10, 0.75, "chosen", 2, aggregate=0.75, policy_tokens=4, prm_tokens=6, step="So 30 are left: 36 - 6."),
     node(21, 10, None, "pruned", 2, why="the PRM read no step"),
     node(22, 12, 0.625, "finished", 2, aggregate=0.5, policy_tokens=3, prm_tokens=2),
     node(23, 12, 0.125, "pruned", 2, aggregate=0.125, policy_tokens=2, prm_tokens=2, why=WHY),
@@ -51,7 +51,6 @@ VIEW = SearchView(
         CandidateView(node=22, aggregate=0.5, answer=None, note="no answer in it"),
     ),
     method="beam",
-    settings={"width": "2"},
     cost=COST,
     tokens=66,
 )
@@ -64,7 +63,7 @@ OTHER = SearchView(
     stopped="the budget of 10 tokens is spent",
     method="mcts",
 )
-PAGE = SearchPage(title="Search", searches=(VIEW, OTHER), facts=("By prm-a.",), settings={"seed": "7"})
+PAGE = SearchPage(title="Search", searches=(VIEW, OTHER), facts=("By prm-a.",))
 
 
 def page_of(page: SearchPage) -> Element:
@@ -87,7 +86,7 @@ def page() -> Element:
 
 
 def test_an_infinite_aggregate_and_an_end_without_text_are_shown() -> None:
-    end = node(30, 10, None, "finished", 2, text="", aggregate=float("-inf"), why="the budget was spent")
+    end = node(30, 10, None, "finished", 2, step="", aggregate=float("-inf"), why="the budget was spent")
     view = replace(
         VIEW, kind="unbounded", nodes=(*NODES, end), candidates=(*VIEW.candidates, CandidateView(node=30, aggregate=float("-inf"), answer=None))
     )  # fmt: skip
@@ -192,8 +191,8 @@ def attacked(text: str) -> SearchView:
         name=text,
         problem=text,
         nodes=(
-            node(0, None, 0.5, "chosen", 0, text=text),
-            node(1, None, 0.5, "pruned", 0, text=text, why=text),
+            node(0, None, 0.5, "chosen", 0, step=text),
+            node(1, None, 0.5, "pruned", 0, step=text, why=text),
         ),
         kind="probability",
         aggregate=text,
@@ -201,9 +200,7 @@ def attacked(text: str) -> SearchView:
         chosen=0,
         candidates=(CandidateView(node=0, aggregate=0.5, answer=text, note=text),),
         method=text,
-        settings={text: text},
         cost=Table(title=text, columns=(text, text), rows=((text, text),), note=text),
-        note=text,
     )
 
 
@@ -221,7 +218,6 @@ def test_hostile_texts_are_inert_and_shown(attack: str) -> None:
             title=attack,
             searches=(attacked(attack), attacked(attack)),
             facts=(attack,),
-            settings={attack: attack},
         )
     )
     data = data_of(whole)
@@ -251,7 +247,7 @@ def wide(levels: int = 60, width: int = 17, keep: int = 4) -> SearchView:
                 state = "chosen"
             parent = None if level == 0 else (level - 1) * width + at % keep
             text = f"We add $x_{{{number}}}$ to $\\frac{{{level}}}{{2}}$ and go on with the sum that we had before."
-            nodes.append(node(number, parent, 1 - at / width, state, level + 1, aggregate=0.5, text=text))
+            nodes.append(node(number, parent, 1 - at / width, state, level + 1, aggregate=0.5, step=text))
     last = (levels - 1) * width
     return replace(
         VIEW, name="wide", nodes=tuple(nodes), chosen=last, candidates=(CandidateView(node=last, aggregate=0.5, answer="1"),)

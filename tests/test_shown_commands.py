@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from cyclopts import App
 
-from stepmark.cli import COMMANDS
+from stepmark.cli import COMMANDS, main
+from stepmark.cli.examples import examples
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -52,3 +53,15 @@ def test_what_is_shown_is_found():
     )
     assert shown(text) == ["grade a.jsonl --out b.jsonl", "label own x", "train y", "grade z"]
     assert sum(len(shown(page.read_text(encoding="utf-8"))) for page in PAGES) > 100
+
+
+def test_the_help_of_every_command_gives_two_examples_that_are_taken(app, capfd):
+    for name in COMMANDS:
+        inner = [one for one in app[name] if not one.startswith("-")]
+        for command in ([name], *([name, one] for one in inner)):
+            for line in examples(command):
+                words = shlex.split(line.partition(" | ")[0])
+                assert words[:2] == ["stepmark", name]
+                app.parse_args(words[1:], exit_on_error=False, print_error=False)
+    assert main(["search", "rebase", "--help"]) == 0
+    assert "Examples:\n  stepmark search rebase" in capfd.readouterr().out

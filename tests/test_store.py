@@ -23,7 +23,6 @@ from stepmark.store import (
     atomic_write,
     encode_row,
     fingerprint,
-    hold,
     open_rows,
     parse_row,
     read_rows,
@@ -84,29 +83,18 @@ BAD_LINES = [
     (b"{'a': 1}", [":2: not JSON", "double quotes", "column 2", "\"'a': 1}\""]),
     (b'{"a": 1} {"b": 2}', [":2: not JSON: Extra data at column 10"]),
     (b"[1, 2]", [":2: expected a JSON object, found a list", "a name that ends in .json"]),
-    (b'"text"', ["expected a JSON object, found a string"]),
-    (b"3", ["found a number"]),
-    (b"null", ["found null"]),
-    (b"true", ["found true"]),
     (b'{"a": 1, "b": 2, "a": 3}', [":2, field 'a': the key stands twice"]),
     (b'{"meta": {"x": 1, "x": 1}}', ["field 'x'", "twice"]),
     (b'{"a": NaN}', ["NaN", "null"]),
-    (b'{"a": [-Infinity]}', ["-Infinity"]),
     (b'{"a": 1e999}', ["1e999", "too large"]),
     (b'{"a": ' + b"9" * 5000 + b"}", ["not readable"]),
     (b'{"a": ' + b"[" * 100_000, ["nested too deeply"]),
-    (
-        b'{"a": ' + b"[" * 200 + b"]" * 200 + b"}",
-        ["nested too deeply, more than 200 lists and objects in each other"],
-    ),
     (
         b'{"a": ' * 200 + b"[]" + b"}" * 200,
         ["nested too deeply, more than 200 lists and objects in each other"],
     ),
     (b'{"a": "caf\xe9"}', [":2: not UTF-8: byte 0xe9 at byte offset 22", "Write the file as UTF-8"]),
     (b'{"a": "\\ud83d"}', ["half of a surrogate pair (\\ud83d)"]),
-    (b'{"\\udc00": 1}', ["half of a surrogate pair"]),
-    (b'{"a": "tab\there"}', ["control character"]),
 ]
 
 
@@ -396,10 +384,7 @@ def part_of(folder, rows, manifest=None):
     [
         (lambda a, b, c: [a, b, c, b"\0\0\0\n"], 4),
         (lambda a, b, c: [b, a, c], 1),  # of one length
-        (lambda a, b, c: [a, c, b], 2),
-        (lambda a, b, c: [a, b, b], 3),
         (lambda a, b, c: [a, c], 2),
-        (lambda a, b, c: [b, c], 1),
         (lambda a, b, c: [a, b.replace(b"0.2", b"0.3"), c], 2),
         (lambda a, b, c: [a, b[:17] + b"!" + b[17:], c], 2),
     ],
@@ -415,14 +400,6 @@ def test_a_part_that_was_changed_is_refused_with_its_first_wrong_line(tmp_path, 
     run = ResumableRows(tmp_path / "out", {})
     assert (run.done, [row["scores"] for row in run.earlier()]) == (3, [[0.1], [0.2], [0.4]])
     run.close()
-
-
-@pytest.mark.parametrize("line", ['{"a": 1}', '!{"error": "bad"}'])
-def test_a_part_of_an_older_version_is_refused_by_its_name(tmp_path, line):
-    part_of(tmp_path, [{"a": 1}])
-    (tmp_path / "out.part").write_text(f"{line}\n")
-    with pytest.raises(UsageError, match=r"out\.part:1 is damaged: it has no checksum, as in parts of older"):
-        ResumableRows(tmp_path / "out", {})
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{"])
@@ -455,14 +432,6 @@ def test_rows_of_another_model_do_not_go_into_a_part(tmp_path):
     third.finish({})
     manifest = json.loads((tmp_path / "out.manifest.json").read_text())
     assert manifest["models"] == {"prm": "m#0"}
-
-
-def test_a_part_that_says_no_model_is_not_continued_by_one(tmp_path):
-    part_of(tmp_path, [{"a": 1}])
-    run = ResumableRows(tmp_path / "out", {})
-    with pytest.raises(UsageError, match=r'models was null and is now \{"prm": "m#0"\}'):
-        run.identify({"prm": "m#0"})
-    run.close()
 
 
 def test_results_may_make_several_files(tmp_path):
@@ -522,14 +491,13 @@ def test_drafts_of_killed_processes_go_and_those_of_living_ones_stay(tmp_path):
     killed_in_a_draft(target)
     stale = names(tmp_path)
     assert len(stale) == 1 and stale[0].endswith(".tmp")
-    (tmp_path / ".out.jsonl.4711.tmp").write_text("as older versions named them")
     (tmp_path / ".out.jsonl.mine.tmp").write_text("of somebody else")
     (tmp_path / ".out.jsonl.part.0123456789ab.tmp").write_text("of another file")
     others = [".out.jsonl.mine.tmp", ".out.jsonl.part.0123456789ab.tmp"]
     with drafting(target, "lives") as living:
         assert living.stdout.readline() == "writing\n"
         [theirs] = set(names(tmp_path)) - {*others}
-        assert theirs not in stale and ".out.jsonl.4711.tmp" not in names(tmp_path)
+        assert theirs not in stale
         with atomic_write(target) as handle:
             handle.write("ours")
         assert names(tmp_path) == sorted([*others, theirs, "out.jsonl"])
@@ -547,16 +515,6 @@ def test_a_run_that_begins_removes_what_a_killed_one_drafted(tmp_path):
     run = ResumableRows(tmp_path / "out", {})
     assert names(tmp_path) == ["out.part", "out.part.manifest.json"]
     run.close()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs file locks")
-def test_a_folder_is_held_by_one_run(tmp_path):
-    with hold(tmp_path):
-        with pytest.raises(UsageError, match="another run is writing into"), hold(tmp_path):
-            pass
-        assert names(tmp_path) == []
-    with hold(tmp_path):
-        pass
 
 
 def test_a_pipe_cannot_be_resumed(tmp_path):
@@ -591,14 +549,6 @@ def test_a_packed_file_is_a_function_of_its_rows(tmp_path):
         rows.finish({})
     assert (tmp_path / "a.jsonl.gz").read_bytes() == (tmp_path / "b.jsonl.gz").read_bytes()
     assert [row.data for row in read_rows(tmp_path / "a.jsonl.gz")] == [{"a": 1}]
-
-
-def test_not_a_number_reaches_no_file(tmp_path):
-    rows = ResumableRows(tmp_path / "out", {})
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        rows.write({"a": float("nan")})
-    rows.close()
-    assert names(tmp_path) == []
 
 
 def test_streams(capfdbinary, tmp_path):

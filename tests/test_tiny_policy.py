@@ -18,7 +18,7 @@ from stepmark.models.policies import answerers, load_policy
 from stepmark.problems.answers import answerers as verdicts
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
-from stepmark.problems.arithmetic_solver import Solver, SolverSettings, true_labels
+from stepmark.problems.arithmetic_world import Solver, SolverSettings, true_labels
 from stepmark.sampling import Sampling, sample
 
 torch = pytest.importorskip("torch")
@@ -164,7 +164,7 @@ def test_a_solution_cut_after_any_step_has_the_tokens_that_it_had(tokenizer, see
 def test_a_digit_is_a_token_and_so_is_a_line_end(tokenizer) -> None:
     pieces = tokenizer("Result: 905 - 17 = 888\n\n")["input_ids"]
     assert [tokenizer.decode([piece]) for piece in pieces] == [
-        *("Result", ":", " 9", "0", "5", " -", " 1", "7", " =", " 8", "8", "8", "\n", "\n"),
+        *("Result", ":", " 9", "0", "5", " -", " 1", "7", " =", " 8", "8", "8", "\n", "\n")
     ]
 
 

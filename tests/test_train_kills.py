@@ -30,7 +30,7 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def runs(place):
     modules = ("peft", "transformers", "stepmark.cli.train", "stepmark.training.recipe")
-    made = Runs(place / "outputs", *modules, "stepmark.training.monitor", "matplotlib.figure")
+    made = Runs(place / "outputs", *modules, "stepmark.training.trainer", "matplotlib.figure")
     yield made
     made.close()
 

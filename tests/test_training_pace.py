@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from stepmark.cli import main
-from stepmark.errors import UsageError
 from stepmark.training import trainer as trainers
 from stepmark.training.checkpoint import write_trained
 from stepmark.training.examples import by_problem
@@ -103,8 +102,6 @@ def test_the_head_has_a_rate_of_its_own(base, tmp_path):
         {"params": [a, c], "share": 1.0},
         {"params": [b], "share": 0.5},
     ]
-    with pytest.raises(UsageError, match="head_rate=0"):
-        Training(head_rate=0.0)
 
 
 # --- the clock --------------------------------------------------------------------------------------------------------
@@ -138,8 +135,6 @@ def test_a_time_limit_ends_the_run_with_the_rate_of_an_end(base, tmp_path, monke
     assert told[-1].learning_rate == pytest.approx(1e-2 * far)
     assert told[-1].seconds_left == 0.0
     assert steps[4].learning_rate > told[4].learning_rate
-    with pytest.raises(UsageError, match="minutes=0"):
-        Training(minutes=0.0)
 
 
 def test_time_before_an_interruption_counts(base, tmp_path, monkeypatch):
@@ -180,7 +175,7 @@ def rows_of(path):
 
 
 def test_a_threshold_is_chosen_on_held_out_solutions_when_asked(base, tmp_path):
-    from stepmark.models.detect import read_spec
+    from stepmark.models.spec import read_spec
 
     data = rows_of(tmp_path / "rows.jsonl")
     words = ["train", data, "--base", base, "--dtype", "float32", "--lora-rank", 2, "--epochs", 2]

@@ -13,9 +13,8 @@ from stepmark.errors import UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.training.examples import Dropped
 from stepmark.training.measure import Measure, Trained
-from stepmark.training.monitor import ProgressLines, WandB
 from stepmark.training.report import training_html
-from stepmark.training.run import training_rows
+from stepmark.training.run import ProgressLines, WandB, training_rows
 from stepmark.training.trainer import Progress
 
 ROW = {"prompt": "1 + 1?", "completions": ["1 + 1 = 2"], "labels": [True]}

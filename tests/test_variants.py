@@ -1,4 +1,4 @@
-"""Wrong variants of right solutions: marks, labels that are true, and `stepmark label exact`."""
+"""Wrong variants of right solutions: marks, labels that are true, `stepmark.label.exact` and `stepmark label exact`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from stepmark.cli import main
-from stepmark.errors import InputError
-from stepmark.labels.variants import ExactErrors, marked, worked_of
+from stepmark.errors import InputError, SettingError, UsageError
+from stepmark.labels.variants import ExactErrors, exact, marked, worked_of
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
-from stepmark.problems.arithmetic_solver import true_labels
+from stepmark.problems.arithmetic_world import true_labels
 from stepmark.records import Problem, Solution
 from stepmark.solutions.interchange import read_labelled
 
@@ -114,7 +114,6 @@ def test_variants_differ_and_their_labels_are_true(seed, wrong):
         assert ratings == [[1]] * place + [[-1]] + [[]] * (len(ratings) - place - 1)
         assert true_labels(read_arithmetic(problem.text), one.solution.texts)[1] == place
         assert any(j.note.startswith(kind) for j in one.judgements[place])
-    assert not set(made.without) & set(made.kinds)
     assert made == ExactErrors(wrong=wrong, kinds=kinds, seed=seed).make(problem.worked)
 
 
@@ -202,3 +201,78 @@ def test_a_broken_row_stops_the_run_unless_it_goes_on(tmp_path, capsys):
     assert not out.exists()
     assert run(file, "--keep-going", "--out", out) == 0
     assert "left out 3 solutions" in capsys.readouterr().err
+
+
+ROW = {
+    "id": "pens",
+    "problem": "She packs 6 pens a day and sells 9 after a week. Each weighs 4 grams. What do the rest weigh?",
+    "steps": [
+        "She packs 6 * 7 = 42 pens in the week.",
+        "So 42 - 9 = 33 pens are left.",
+        "These weigh 33 * 4 = 132 grams.",
+    ],
+    "answer": "132",
+}
+WRONG = {**ROW, "id": "wrong", "steps": [*ROW["steps"], "The answer is 131."]}
+
+
+def written(tmp_path, name, rows):
+    path = tmp_path / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def same_files(a, b):
+    assert a.read_bytes() == b.read_bytes()
+    first, second = (json.loads(path.with_name(path.name + ".manifest.json").read_text()) for path in (a, b))
+    assert first == second
+
+
+def test_exact_writes_what_the_command_writes(tmp_path, capsys):
+    file = written(tmp_path, "in.jsonl", [ROW, WRONG])
+    a, b = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    words = ["--wrong", "2", "--kinds", "value", "--kinds", "unit", "--seed", "3", "--out", str(a)]
+    assert main(["label", "exact", str(file), *words]) == 0
+    results = exact(file, wrong=2, kinds=("value", "unit"), seed=3, out=b)
+    same_files(a, b)
+    refused = [path.with_name(path.name + ".refused.jsonl").read_bytes() for path in (a, b)]
+    assert refused[0] == refused[1]
+    assert results.summary.splitlines()[0] == capsys.readouterr().err.splitlines()[0]
+    assert results.refused == ("in.jsonl:2: it is no right solution: its answer is 131, the reference 132",)
+
+
+@pytest.mark.parametrize("make", [list, iter])
+def test_exact_takes_rows_and_gives_labels_that_hold(make):
+    results = exact(make([ROW]), wrong=2, kinds=("value", "operation"))
+    right, *wrong = results
+    assert [row.meta["first_error"] for row in results].count(-1) == 1
+    assert (right.outcome, len(right.labelled.judgements)) == (True, 4)
+    assert len(wrong) == len(results) - 1 == 2
+    for row in wrong:
+        place = row.meta["first_error"]
+        assert [j.rating for step in row.labelled.judgements[: place + 1] for j in step] == [1] * place + [-1]
+        assert row.solution.texts[:place] == right.solution.texts[:place]
+        assert row.solution.texts[place] != right.solution.texts[place]
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "error", "message"),
+    [
+        (None, {}, UsageError, "`arithmetic`"),
+        ([ROW], {"arithmetic": 2}, UsageError, "and not both"),
+        ([ROW], {"wrong": 0}, SettingError, "wrong=0: expected 1 or more"),
+        ([ROW], {"kinds": ("unt",)}, SettingError, "kinds='unt': expected a list, each value, operand"),
+        ([ROW], {"kinds": ()}, SettingError, "one or more different kinds"),
+        ([{"steps": ["1 + 1 = 2"]}], {}, InputError, "row 1"),
+        (
+            [{**ROW, "steps": 5}],
+            {"keep_going": True},
+            InputError,
+            "no error could be put into any solution: row 1",
+        ),
+        ([ROW], {"out": "nowhere/a.jsonl"}, UsageError, "there is no folder"),
+    ],
+)
+def test_errors_of_exact(rows, settings, error, message):
+    with pytest.raises(error, match=message):
+        exact(rows, **settings)

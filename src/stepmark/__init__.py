@@ -19,22 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepmark import errors as errors
-    from stepmark.batching.cluster_settings import Cluster as Cluster
+    from stepmark.batching.cluster import Cluster as Cluster
     from stepmark.evaluation.public import evaluate as evaluate
     from stepmark.integrations.hub import publish as publish
     from stepmark.integrations.hub_datasets import from_dataset as from_dataset
-    from stepmark.integrations.hub_datasets import open_dataset as open_dataset
-    from stepmark.integrations.hub_datasets import read_dataset as read_dataset
     from stepmark.integrations.hub_datasets import to_dataset as to_dataset
     from stepmark.labels.public import label as label
     from stepmark.metrics.aggregate import aggregate as aggregate
     from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
     from stepmark.models.load import load_prm as load_prm
     from stepmark.models.policies import load_policy as load_policy
-    from stepmark.models.policies.scripted import ScriptedPolicy as ScriptedPolicy
     from stepmark.models.prm import Grader as Grader
     from stepmark.models.remote.client import AsyncClient as AsyncClient
     from stepmark.models.remote.client import Client as Client
+    from stepmark.models.scripted import ScriptedPolicy as ScriptedPolicy
     from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
     from stepmark.problems.answers import load_verifier as load_verifier
     from stepmark.problems.arithmetic_world import ArithmeticWorld as ArithmeticWorld
@@ -79,7 +77,7 @@ _HOME = {
     "BackgroundServer": "stepmark.serving.app",
     "ChatModel": "stepmark.serving.settings",
     "Client": "stepmark.models.remote.client",
-    "Cluster": "stepmark.batching.cluster_settings",
+    "Cluster": "stepmark.batching.cluster",
     "Finding": "stepmark.solutions.checks",
     "Grader": "stepmark.models.prm",
     "Judgement": "stepmark.records",
@@ -91,7 +89,7 @@ _HOME = {
     "SampledSolution": "stepmark.records",
     "ScoredSolution": "stepmark.records",
     "ScriptedPRM": "stepmark.models.scripted",
-    "ScriptedPolicy": "stepmark.models.policies.scripted",
+    "ScriptedPolicy": "stepmark.models.scripted",
     "ServerSettings": "stepmark.serving.settings",
     "Solution": "stepmark.records",
     "Step": "stepmark.records",
@@ -110,9 +108,7 @@ _HOME = {
     "load_prm": "stepmark.models.load",
     "load_problems": "stepmark.problems.sources",
     "load_verifier": "stepmark.problems.answers",
-    "open_dataset": "stepmark.integrations.hub_datasets",
     "publish": "stepmark.integrations.hub",
-    "read_dataset": "stepmark.integrations.hub_datasets",
     "read_labelled": "stepmark.solutions.interchange.formats",
     "rl": "stepmark.rl",
     "sample": "stepmark.sampling.problems",

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 from stepmark.annotation.marks import Marks
 
 if TYPE_CHECKING:
+    from stepmark.annotation.database import AssignmentRow
     from stepmark.annotation.project import Project
-    from stepmark.annotation.writer import AssignmentRow
 
 State = Literal["open", "submitted", "reopened", "released"]
 """`reopened`: submitted once, so that the place is kept, and being changed again. `released`: skipped, the place given back."""

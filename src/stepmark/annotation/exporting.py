@@ -5,20 +5,13 @@ Which rows there are (`view`):
 ============  ==========================================================================================================
 `together`    one row an item, with the judgements of all annotators side by side, each as judge "human:NAME"
 `annotators`  one row for each annotator and item
-`decided`     one row an item: the adjudicator's decision where there is one; else what the annotators agree on (`agreement`, a rule of
-              `labels.consensus`, as judge "consensus:RULE"); where there is one annotator, what that one says. An item without agreement is
-              dropped, and counted
+`decided`     one row an item: the adjudicator's decision; else what the annotators agree on (`agreement`, a rule of
+              `labels.consensus`), or what the only annotator says. An item without agreement is dropped, and counted
 ============  ==========================================================================================================
 
-What is not there: answers that do not count (not submitted; with `require_verification`, a suggestion that nobody verified), gold items and the screening
-set, unless `control` asks for them. A step that nobody judged, after the first error say, has no judgement. What a format cannot hold is
-counted.
-
-How a thing is carried:
-
-- an unsure step, a note, a type of error: in the judgement's note, and whole in `meta.annotation` (stepmark); `flagged` (PRM800K);
-- seconds and the time of the last change: `meta.annotation` (stepmark); `total_time` and `timestamp` (PRM800K);
-- the suggestions of an item: `ai_reward`, `confidence`, `source` and `verified` (Potato), where the project shows them.
+Gold items, the screening set and answers that do not count (not submitted, or with suggestions left to verify) are left out. Unsure flags, notes,
+types of errors, seconds and times stand in the judgement's note and in `meta.annotation` (stepmark), in PRM800K's `flagged`, `total_time` and
+`timestamp`, and nowhere else: what a format cannot hold is counted. Potato's format has the suggestions that the project shows.
 """
 
 from __future__ import annotations
@@ -38,7 +31,7 @@ from stepmark.records import Judgement, LabelledSolution
 from stepmark.settings import settings
 from stepmark.solutions.interchange import LabelledRow, Losses, Writing, write_labelled
 from stepmark.solutions.interchange.potato import AI, CONFIRMED
-from stepmark.solutions.interchange.prm800k_raw import IN_META
+from stepmark.solutions.interchange.prm800k import IN_META
 
 View = Literal["together", "annotators", "decided"]
 Agreement = Literal["first-error-agrees", "first-error-majority", "intersection", "majority"]
@@ -70,12 +63,8 @@ class Exporting:
     """The rule of agreement in the view `decided`; None: `first-error-agrees` in mode first_error, `intersection` in per_step."""
     neutral: Literal["positive", "negative", "drop"] | None = None
     """What a neutral rating becomes where a format has only right and wrong."""
-    drop_unsure: bool = False
-    """A step that its annotator is unsure of has no judgement; an item that they are unsure of has none at all."""
     unfinished: bool = False
     """Answers that do not count are exported too."""
-    control: bool = False
-    """Gold items and the screening set are exported too."""
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -126,7 +115,7 @@ def _rows(
         decided[decision.item] = decision
     for item in known.values():
         given = sorted(by_item.get(item.id, ()), key=lambda answer: answer.account)
-        if item.role != "work" and not settings.control:
+        if item.role != "work":
             losses.lose(f"answers to {item.role} items are left out", item.id, len(given))
             continue
         counted = [one for one in given if settings.unfinished or counts(item, one.marks, project.help)]
@@ -224,9 +213,6 @@ class _RowMaker:
         rating = voice.marks.ratings[step]
         if rating is None:
             return
-        if self.settings.drop_unsure and not voice.marks.unsure.isdisjoint((None, step)):
-            self.losses.lose("a rating that its annotator was unsure of is left out", self.item.id, 1)
-            return
         note = self._note(voice, step)
         yield Judgement(kind="correctness", judge=f"human:{voice.account}", rating=rating, note=note)
 
@@ -295,8 +281,8 @@ class _RowMaker:
         source = self.item.meta.get("prm800k")
         facts = {key: source[key] for key in IN_META if key in source} if isinstance(source, dict) else {}
         facts |= {
-            "is_quality_control_question": self.item.role == "gold",
-            "is_initial_screening_question": self.item.role == "screening",
+            "is_quality_control_question": False,
+            "is_initial_screening_question": False,
             "flagged": sorted({step for one in voices for step in one.marks.unsure if step is not None}),
         }
         if len(voices) == 1:

@@ -25,9 +25,8 @@ from stepmark.annotation.project import check_change
 from stepmark.errors import InputError, StepmarkError
 
 if TYPE_CHECKING:
-    from stepmark.annotation.database import Database
+    from stepmark.annotation.database import ChangeRow, Database, Writer
     from stepmark.annotation.project import Project
-    from stepmark.annotation.writer import ChangeRow, Writer
 
 MOST_LOGS = 20_000
 """Logs kept in memory; the oldest are dropped first and read again on demand."""

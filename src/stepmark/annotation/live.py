@@ -25,8 +25,9 @@ from sqlalchemy import Connection, func, select
 
 from stepmark.annotation import tables
 from stepmark.annotation.accounts import Account, Accounts, audit
+from stepmark.annotation.agreement import disputes
 from stepmark.annotation.assigning import Assigning, Assignment
-from stepmark.annotation.disputes import disputes
+from stepmark.annotation.database import Writer
 from stepmark.annotation.items import Item, view
 from stepmark.annotation.labelling import Labelling
 from stepmark.annotation.marks import agrees
@@ -39,7 +40,6 @@ from stepmark.annotation.stored import (
     store_items,
     titles_of,
 )
-from stepmark.annotation.writer import Writer
 from stepmark.metrics.aggregate import aggregate
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ _LOG = logging.getLogger(__name__)
 def active_order(items: Sequence[Item], disputed: Mapping[str, float] | None = None) -> dict[str, float]:
     """For each item's id its `order`: whole numbers from the number of items down to 1, the higher the earlier; ties stay as given.
 
-    The scores are those of the items' suggestions; `disputed` holds the severity of disputed items (`annotation.disputes`).
+    The scores are those of the items' suggestions; `disputed` holds the severity of disputed items (`annotation.agreement`).
     """
     worst = disputed or {}
 

@@ -130,8 +130,6 @@ class Project:
     gold: Gold = field(default_factory=Gold)
     help: Help = field(default_factory=Help)
     limits: Limits = field(default_factory=Limits)
-    resume: Path | None = None
-    """A folder of Potato's (or one of its files) whose labels the project starts with."""
 
     @property
     def title(self) -> str:
@@ -231,7 +229,6 @@ def _project(data: dict[str, Any], where: str, folder: Path) -> Project:
         items=tuple(found(file, "items") for file in project.items),
         gold=replace(project.gold, items=found(project.gold.items, "gold.items")),
         screening=replace(project.screening, items=found(project.screening.items, "screening.items")),
-        resume=found(project.resume, "resume"),
     )
 
 
@@ -348,7 +345,7 @@ class _Scheme:
 
 _UNUSED_OPTIONS = ("label_requirement", "required", "layout", "annotation_id")
 _SHARED = ("name", "description", "steps_key", "step_text_key", "mode", "inline_with_trace", "reward_labels")
-_USED = ("annotation_schemes", "data_files", "item_properties", "task_dir", "output_annotation_dir")
+_USED = ("annotation_schemes", "data_files", "item_properties", "task_dir")
 
 
 def potato_settings(config: Mapping[str, Any], file: str) -> tuple[dict[str, Any], list[str]]:
@@ -422,7 +419,4 @@ def _files(config: Mapping[str, Any], file: str) -> dict[str, Any]:
             )
     settings: dict[str, Any] = {"format": TRACES, "items": [str(Path(task_dir) / name) for name in names]}
     settings |= {key: properties[key] for key in ("id_key", "text_key") if properties.get(key) is not None}
-    folder = config.get("output_annotation_dir")
-    if isinstance(folder, str) and (Path(file).parent / task_dir / folder).is_dir():
-        settings["resume"] = str(Path(task_dir) / folder)
     return settings

@@ -94,12 +94,11 @@ def annotate(
 
     import uvicorn
 
+    from stepmark.annotation.app import build_app, secured
     from stepmark.annotation.database import Database
     from stepmark.annotation.live import Live
-    from stepmark.annotation.prepare import first_code, prepare
     from stepmark.annotation.security import is_loopback
-    from stepmark.annotation.server import build_app, secured
-    from stepmark.annotation.stored import store_setting
+    from stepmark.annotation.stored import first_code, prepare, store_setting
 
     with Database(where) as opened, opened.lock(), ExitStack() as stack:
         listening = stack.enter_context(_listen(host, port))
@@ -182,9 +181,7 @@ def export_labels(
     view: View | None = None,
     agreement: Agreement | None = None,
     neutral: Literal["positive", "negative", "drop"] | None = None,
-    drop_unsure: bool = False,
     unfinished: bool = False,
-    control: bool = False,
     force: bool = False,
 ) -> Results[dict[str, Any]]:
     """Export the labels of a project; the app may be running.
@@ -198,9 +195,7 @@ def export_labels(
         agreement: how several annotators agree, in the view decided. Default: first-error-agrees in mode first_error, intersection in
             per_step.
         neutral: what a neutral rating becomes where a format has only right and wrong.
-        drop_unsure: steps that their annotator is unsure of have no judgement.
         unfinished: export answers that are not submitted or verified too.
-        control: export gold items and the screening set too.
         force: overwrite a file that is there.
 
     Returns:
@@ -218,9 +213,7 @@ def export_labels(
         view=view,
         agreement=agreement,
         neutral=neutral,
-        drop_unsure=drop_unsure,
         unfinished=unfinished,
-        control=control,
     )
     check_outputs({"out": out}, database)
     written = Path(out) if out is not None and not is_stream(out) else None
@@ -363,7 +356,7 @@ def _suggester(
         return None
 
     def suggester(items: Sequence[Item]) -> Sequence[Item]:
-        from stepmark.annotation.suggesting import suggest
+        from stepmark.annotation.reading import suggest
 
         suggested = suggest(items, source, threshold=threshold)
         if suggested.without:

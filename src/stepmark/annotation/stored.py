@@ -1,9 +1,11 @@
-"""Queries: items, answers, decisions and the project's settings, as records."""
+"""Items, answers, decisions and the project's settings in the database; `prepare` brings it up to the project's files at every start."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence, Set
+import time
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import fields
 from itertools import groupby
 from typing import Any
 
@@ -11,10 +13,19 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, func, select
 
 from stepmark.annotation import tables
+from stepmark.annotation.accounts import audit, count_admins, invite
 from stepmark.annotation.assigning import ItemFacts
+from stepmark.annotation.database import Database
 from stepmark.annotation.items import Item
-from stepmark.annotation.marks import Answer, Decision, Folding, Marks, read_change
+from stepmark.annotation.marks import (
+    Answer,
+    Decision,
+    Folding,
+    Marks,
+    read_change,
+)
 from stepmark.annotation.project import Project
+from stepmark.annotation.reading import read_items
 from stepmark.errors import InputError, UsageError
 
 _ITEM = TypeAdapter(Item)
@@ -204,4 +215,43 @@ def stored_project(connection: Connection, shown: str) -> Project:
         raise UsageError(
             f"{shown}: it does not hold its project's settings, as those of earlier versions: serve it once with this version"
         )
-    return _PROJECT.validate_json(stored)
+    # Earlier versions had more settings.
+    names = {field.name for field in fields(Project)}
+    known = {key: value for key, value in json.loads(stored).items() if key in names}
+    return _PROJECT.validate_json(json.dumps(known))
+
+
+FIRST_HOURS = 24.0
+"""How long the first admin's link is valid; every start makes another as long as there is no admin."""
+
+
+def prepare(
+    project: Project,
+    database: Database,
+    *,
+    suggest: Callable[[Sequence[Item]], Sequence[Item]] | None = None,
+    clock: Callable[[], float] = time.time,
+) -> int:
+    """Bring the database up to the project's files; `suggest` puts pre-labels beside the items. Gives how many items there are now.
+
+    Raises:
+        InputError: a file of items is not what it should be, or has another solution under an id that is labelled already.
+        UsageError: the database has labels of another mode.
+    """
+    with database.writing() as connection:
+        store_project(connection, project, database.shown)
+    items: Sequence[Item] = read_items(project)
+    if suggest is not None:
+        items = suggest(items)
+    with database.writing() as connection:
+        if changed := store_items(connection, items):
+            audit(connection, clock(), None, "items", {"items": changed})
+        return len(items_of(connection))
+
+
+def first_code(database: Database, *, clock: Callable[[], float] = time.time) -> str | None:
+    """The code of an invitation for the first admin; None when there is an admin already."""
+    with database.writing() as connection:
+        if count_admins(connection):
+            return None
+        return invite(connection, "admin", uses=1, hours=FIRST_HOURS, by=None, at=clock())

@@ -1,31 +1,633 @@
-"""Workers on a Ray cluster: one Ray actor each, which builds its own answerers and builds them again where it died.
+"""Work spread over a Ray cluster: a pool of actors, each with its own models.
 
-What travels, by Ray's own means (pickle, between processes of this program): the name of the function that builds
-the answerers with its settings as JSON; requests; replies. No model, no file, no code. Every node has the same
-stepmark installed, and the cluster is trusted: anyone who can reach its ports can run code on it.
+What travels, by Ray's own means (pickle, between processes of this program): the name of the function that builds the answerers with its
+settings as JSON; requests; replies. No model, no file, no code. Every node has the same stepmark installed, and the cluster is trusted:
+anyone who can reach its ports can run code on it.
+
+Nothing here decides a result: methods, their order and the store stay with the driver (`batching.run`), and each request names everything
+that shapes its reply. Requests travel in chunks, one chunk a worker at a time. A worker that dies costs its chunk, whose requests are
+asked again one by one, so that a request that kills its worker (it does not fit into memory, say) is found, and named after three
+workers.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-import math
 import os
 import socket
+import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import traceback
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from math import ceil
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
-from typing import Any, Literal, final
+from typing import Annotated, Any, Literal, final
 
-from stepmark.batching.cluster_worker import ClusterWorker, Fact, Hello, More, Trouble
-from stepmark.batching.driver import Answerer, Reply
-from stepmark.batching.requests import Ask, ScoreSolution
-from stepmark.batching.spreading import Done, Event, Failed, Lost, Replied, Spreading
-from stepmark.errors import BackendError, MissingExtraError, UsageError
+from pydantic import Field
+
+from stepmark.batching.chunks import (
+    CHUNKS_A_WORKER,
+    LARGEST,
+    SMALLEST,
+    Chunk,
+    Queue,
+    cut,
+    gathered,
+    many,
+    size_of,
+)
+from stepmark.batching.driver import Answerer, Ready, Reply
+from stepmark.batching.requests import (
+    Ask,
+    Choose,
+    Release,
+    Request,
+    Score,
+    ScoreSolution,
+    Write,
+    Written,
+)
+from stepmark.errors import BackendError, InputError, MissingExtraError, StepmarkError, UsageError
+from stepmark.settings import settings
+
+Fact = str | int | float | bool | None
+
+_REMEMBERED = 10_000
+"""Problems whose worker is remembered."""
+_STARTS = 3
+"""How often in a row one worker may die before it is ready."""
+_PATIENCE = 120.0
+"""Seconds that a run waits for a place in the cluster when no worker has one."""
+_TICK = 0.2
+"""Seconds after which a wait looks again whether a place or a worker was found."""
+
+
+@settings
+class Cluster:
+    """A Ray cluster, and what each of its workers is given. They decide no result: a run may be continued with others or without."""
+
+    ray: str | None = None
+    """Spread the work over a Ray cluster: auto (the one this machine is in), HOST:PORT, ray://HOST:PORT, or local."""
+    ray_workers: Annotated[int, Field(ge=1)] | None = None
+    """Workers on the cluster, each with its own models. Default: as many as have room now."""
+    ray_cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1
+    """Processors that each worker is given, and threads of its models."""
+    ray_gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    """GPUs that each worker is given; 0.5 puts two on one."""
+
+    def check(self, device: str = "auto") -> None:
+        """Refuse settings that do not go together.
+
+        Args:
+            device: where the workers' models run.
+
+        Raises:
+            UsageError: settings of workers without a cluster, or a GPU that no worker is given.
+        """
+        if self.ray is None:
+            if self != Cluster():
+                raise UsageError(
+                    "`ray_workers`, `ray_cpus` and `ray_gpus` are about a cluster: give `ray` ADDRESS too"
+                )
+        elif device.startswith("cuda") and self.ray_gpus == 0:
+            raise UsageError("`device` cuda: a worker sees no GPU that it is not given; set `ray_gpus` to 1")
+
+    def start(self, build: Build, *, most: int, homes: bool = False) -> RayWorkers:
+        """The workers of a run, for a `with`; see `RayWorkers`."""
+        return RayWorkers(build, self, most=most, homes=homes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Build:
+    """How every worker makes its answerers."""
+
+    function: str
+    """"package.module:function", called as `function(**settings)`; returns a `dict[type, Answerer]`, or a `Built`."""
+    settings: Mapping[str, str | int | float | bool | None]
+    """Its arguments."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """Answerers, and what the driver must know of their models."""
+
+    answerers: Mapping[type, Answerer]
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    """Of the models: names, sizes. The same on every worker."""
+    counters: Callable[[], Mapping[str, int]] = dict
+    """What this worker has spent so far; the driver adds them up."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hello:
+    """What a worker that is ready reports; the same on all of them."""
+
+    version: str
+    """Of its stepmark."""
+    identities: Mapping[type, str]
+    """Of its answerers."""
+    facts: Mapping[str, Fact]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trouble:
+    """An exception in a worker, in words: not every exception survives pickling."""
+
+    message: str
+    usage: bool
+    """Whether the caller must change something."""
+    trace: str | None
+    """Where it came from, if it was not raised on purpose."""
+
+    @staticmethod
+    def of(error: BaseException) -> Trouble:
+        """Describe an exception."""
+        if isinstance(error, StepmarkError):
+            return Trouble(message=str(error), usage=error.exit_code == UsageError.exit_code, trace=None)
+        trace = "".join(traceback.format_exception(error))
+        return Trouble(message=f"{type(error).__name__}: {error}", usage=False, trace=trace)
+
+    def error(self, worker: str) -> StepmarkError:
+        """The exception to raise in the driver, which also names the worker."""
+        kind = UsageError if self.usage else BackendError
+        error = kind(f"{worker}: {self.message}")
+        if self.trace is not None:
+            error.add_note(self.trace)
+        return error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answered:
+    """What a worker made of a chunk."""
+
+    replies: Mapping[int, Reply]
+    """By place in the chunk; all of them, unless there was trouble."""
+    trouble: Trouble | None
+    spent: Mapping[str, int]
+    """What the worker has spent since it was built."""
+
+
+@final
+class ClusterWorker:
+    """The Ray actor: builds answerers and answers chunks of requests with them, one call at a time.
+
+    Args:
+        function: see `Build`.
+        settings: its arguments, as JSON.
+        folder: where the driver runs; relative paths are read from there, if this machine has it too.
+    """
+
+    def __init__(self, function: str, settings: str, folder: str) -> None:
+        self._function = function
+        self._settings = settings
+        self._folder = folder
+        self._built = Built(answerers={})
+
+    def place(self) -> str:
+        """Where this worker runs, for messages."""
+        return f"process {os.getpid()} on {importlib.import_module('ray').util.get_node_ip_address()}"
+
+    def build(self) -> Hello | Trouble:
+        """Build the answerers and report who they are."""
+        if Path(self._folder).is_dir():
+            os.chdir(self._folder)
+        module, _, name = self._function.partition(":")
+        try:
+            made = getattr(importlib.import_module(module), name)(**json.loads(self._settings))
+        except BaseException as error:  # whatever it is, the driver must report it
+            return Trouble.of(error)
+        self._built = made if isinstance(made, Built) else Built(answerers=made)
+        return Hello(
+            version=version("stepmark"),
+            identities={kind: which.identity for kind, which in self._built.answerers.items()},
+            facts=self._built.facts,
+        )
+
+    def answer(self, requests: Sequence[Ask]) -> Answered:
+        """Answer a chunk of requests of one kind; an exception becomes `Trouble`, beside the replies so far."""
+        made: dict[int, Reply] = {}
+        trouble = None
+        try:
+            answerer = self._built.answerers[type(requests[0])]
+            replies = answerer.answer(requests, made.__setitem__)
+            if len(replies) != len(requests):
+                raise BackendError(
+                    f"{answerer.identity} gave {len(replies)} replies to {len(requests)} requests"
+                )
+            made = dict(enumerate(replies))
+        except BaseException as error:
+            trouble = Trouble.of(error)
+        plain = {place: _plain(reply) for place, reply in made.items()}
+        return Answered(replies=plain, trouble=trouble, spent=dict(self._built.counters()))
+
+
+def _plain(reply: Reply) -> Reply:
+    if isinstance(reply, InputError):
+        # The driver may not have the user's own subclass, and pickle does not know its constructor.
+        return InputError(reply.message, where=reply.where, field=reply.field)
+    return reply
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Worker:
+    """One worker as the driver sees it; after a death it has another actor."""
+
+    number: int
+    actor: Any = None
+    call: Any = None
+    """`place` or `build`, while it starts."""
+    state: Literal["waiting", "building", "ready", "given up"] = "waiting"
+    where: str = ""
+    starts: int = 0
+    failed_starts: int = 0
+    """In a row."""
+    spent: Mapping[str, int] = field(default_factory=dict)
+    """By its current actor."""
+    death: str = ""
+    """What is known of the latest one."""
+
+    @property
+    def name(self) -> str:
+        return f"worker {self.number}" + (f" ({self.where})" if self.where else "")
+
+
+def _report(line: str) -> None:
+    sys.stderr.write(f"ray: {line}\n")
+    sys.stderr.flush()
+
+
+@final
+class RayWorkers:
+    """Answers requests on a Ray cluster; use it in a `with`. It is made ready when the first worker is.
+
+    A worker whose process or node died is started again wherever the cluster has room; the others go on meanwhile. Several threads may
+    ask at once.
+
+    Args:
+        build: how every worker makes its answerers.
+        cluster: its address, and what each worker is given.
+        most: how many workers there are at most where `cluster` does not say how many.
+        homes: whether requests about one problem go to one worker, as long as it lives and is not far behind the others. For workers
+            that keep what they have read; others are quicker without.
+        tell: called with a line of text about workers that start and die.
+
+    Raises:
+        MissingExtraError: ray is not installed.
+        UsageError: the address has another form, or what `build` raised.
+        BackendError: there is no such cluster, it has no room, its nodes have another stepmark, or workers die before they are ready.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        cluster: Cluster,
+        *,
+        most: int = LARGEST,
+        homes: bool = False,
+        tell: Callable[[str], None] = _report,
+    ) -> None:
+        assert cluster.ray is not None
+        self._ray = loaded_ray()
+        self._build = build
+        self._cpus, self._gpus = cluster.ray_cpus, cluster.ray_gpus
+        self._homes: OrderedDict[object, int] | None = OrderedDict() if homes else None
+        self._tell = tell
+        self._hello: Hello | None = None
+        self._spent: Counter[str] = Counter()
+        self._placed = time.monotonic()
+        self._lock = Lock()
+        self._workers: list[_Worker] = []
+        self.tokens_written = 0
+        """Tokens of all texts that came back so far, as far as the workers count them."""
+        self._ours = connect(self._ray, cluster.ray)
+        try:
+            count = cluster.ray_workers or min(self._room(), most)
+            if count < 1:
+                raise BackendError(f"{self._wanted()}, and no node of the cluster has that: {self._has()}")
+            self._workers = [_Worker(number=number) for number in range(1, count + 1)]
+            for worker in self._workers:
+                self._start(worker)
+            self._tell(f"{count} worker{'s' * (count > 1)} on a Ray cluster with {self._has()}")
+            while self._hello is None:
+                self._wait([])
+        except BaseException:
+            self.close()
+            raise
+        self.facts: Mapping[str, Fact] = self._hello.facts
+        """What the workers report of their models."""
+        self.answerers: dict[type, Answerer] = {
+            kind: Answerer(identity=identity, answer=self.answer)
+            for kind, identity in self._hello.identities.items()
+            if kind is not ScoreSolution
+        }
+        """By the kind of request, for `batching.run`; their identities are those of the workers' own."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What all workers have spent; of dead ones, their last report."""
+        return sum((Counter(worker.spent) for worker in self._workers), self._spent.copy())
+
+    def answer(self, requests: Sequence[Request], ready: Ready) -> list[Any]:
+        """Answer requests of one kind; the replies of each chunk are reported when it is done.
+
+        Raises:
+            BackendError: no worker is left; a request killed three workers; the workers' answerer failed. In the last case the
+                other workers' chunks are awaited and reported first.
+            StepmarkError: whatever else the workers' answerer raised.
+        """
+        replies: list[Any] = [None] * len(requests)
+        for place, reply in self._replies(self._shared_out(requests)):
+            replies[place] = reply
+            self.tokens_written += _tokens(reply)
+            ready(place, reply)
+        return replies
+
+    def stream(self, requests: Iterable[ScoreSolution], *, expected: int | None = None) -> Iterator[Reply]:
+        """Answer a stream of requests, one reply each, in order, reading only as far ahead as keeps all workers busy.
+
+        Args:
+            requests: read as needed; may be endless. Neighbours about one problem go to one worker together.
+            expected: how many there are about, so that few are shared out too; None where that is not known.
+
+        Raises:
+            StepmarkError: as `answer`.
+        """
+        limit = LARGEST
+        if expected is not None:
+            limit = min(limit, max(SMALLEST, ceil(expected / (CHUNKS_A_WORKER * self.size))))
+        replies: dict[int, Reply] = {}
+        ends: deque[int] = deque()  # of the chunks with a reply that was not given yet
+        turn = read = 0
+
+        def chunks() -> Iterator[Chunk | None]:
+            nonlocal read
+            for chunk in gathered(requests, limit):
+                # As many chunks may be done and wait for an earlier one as are under way.
+                while len(ends) >= 2 * self.size:
+                    yield None
+                yield dict(enumerate(chunk, start=read))
+                read += len(chunk)
+                ends.append(read)
+
+        for place, reply in self._replies(Queue(source=chunks())):
+            replies[place] = reply
+            while turn in replies:
+                yield replies.pop(turn)
+                turn += 1
+            while ends and ends[0] <= turn:
+                ends.popleft()
+
+    @property
+    def size(self) -> int:
+        """How many workers there are when all are well."""
+        return max(1, sum(worker.state != "given up" for worker in self._workers))
+
+    def close(self) -> None:
+        """End the workers and leave the cluster."""
+        self._spent = Counter(self.counters)
+        if self._ray.is_initialized():
+            for worker in self._workers:
+                if worker.actor is not None:
+                    self._ray.kill(worker.actor)
+            if self._ours:
+                self._ray.shutdown()
+        self._workers = []
+
+    def __enter__(self) -> RayWorkers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _replies(self, queue: Queue) -> Iterator[tuple[int, Reply]]:
+        """Replies as they come, with their places; each idle worker is given the next chunk."""
+        calls: dict[Any, tuple[_Worker, Any, Chunk]] = {}
+        failure: StepmarkError | None = None
+        while True:
+            busy = [worker for worker, _, _ in calls.values()]
+            ready = [worker for worker in self._workers if worker.state == "ready"]
+            numbers = {worker.number for worker in ready}
+            for worker in ready:
+                if failure is None and worker not in busy and (chunk := queue.take(worker.number, numbers)):
+                    if self._homes is not None:
+                        self._remember(chunk.values(), worker.number)
+                    call = worker.actor.answer.remote(list(chunk.values()))
+                    calls[call] = (worker, worker.actor, chunk)
+            if not calls and (failure is not None or queue.empty):
+                break
+            call = self._wait(list(calls))
+            if call is None:
+                continue
+            worker, actor, chunk = calls.pop(call)
+            try:
+                answered: Answered = self._ray.get(call)
+            except self._ray.exceptions.RayTaskError as error:
+                raise BackendError(f"{worker.name} failed in an unexpected way: {error}") from error
+            except self._ray.exceptions.RayError as error:
+                why = self._died(worker, actor, error)
+                self._tell(f"{why}; {many(len(chunk), 'request')} will be asked again")
+                failure = failure or queue.lost(chunk, why)
+                continue
+            worker.spent = answered.spent
+            places = list(chunk)
+            for place, reply in answered.replies.items():
+                yield places[place], reply
+            if answered.trouble is not None:
+                failure = failure or answered.trouble.error(worker.name)
+        if failure is not None:
+            raise failure
+
+    def _wait(self, calls: Sequence[Any]) -> Any | None:
+        """One of the calls that is done; None where a worker got further with its start, or nothing happened for a moment.
+
+        Raises:
+            BackendError: no worker is left and none can be had.
+        """
+        with self._lock:
+            starting = {worker.call: worker for worker in self._workers if worker.call is not None}
+            states = {worker.state for worker in self._workers}
+            if states - {"given up"} != {"waiting"}:
+                self._placed = time.monotonic()
+        if states == {"given up"}:
+            death = next(worker.death for worker in self._workers)
+            raise BackendError(
+                f"no worker is left: each died {_STARTS} times before it was ready. {death.capitalize()}. Replies so far are recorded"
+            )
+        watched = [*calls, *starting]
+        done, _ = self._ray.wait(watched, num_returns=1, timeout=_TICK) if watched else ([], [])
+        if not done:
+            if time.monotonic() - self._placed > _PATIENCE:
+                raise BackendError(
+                    f"no worker is left and for {_PATIENCE:.0f} s the cluster had no room for one: {self._wanted()}, and it has "
+                    f"{self._has()}. Replies so far are recorded: add a node, or wait, then run the same again"
+                )
+            return None
+        if done[0] not in starting:
+            return done[0]
+        self._further(starting[done[0]], done[0])
+        return None
+
+    def _start(self, worker: _Worker) -> None:
+        # Ray's own restarts stay off: it would repeat calls whose replies are here already.
+        actor = self._ray.remote(ClusterWorker).options(
+            num_cpus=self._cpus,
+            num_gpus=self._gpus,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD",
+        )
+        worker.actor = actor.remote(
+            self._build.function, json.dumps(dict(self._build.settings)), str(Path.cwd())
+        )
+        worker.starts += 1
+        worker.state, worker.where = "waiting", ""
+        worker.call = worker.actor.place.remote()
+
+    def _further(self, worker: _Worker, call: Any) -> None:
+        """A worker has a place, or has built its answerers, or died meanwhile."""
+        try:
+            result = self._ray.get(call)
+        except self._ray.exceptions.RayError as error:
+            why = self._died(worker, worker.actor, error)
+            again = "is not started again" if worker.state == "given up" else "is started again"
+            self._tell(f"{why}; it {again}")
+            return
+        with self._lock:
+            if worker.call is not call:  # another thread was quicker
+                return
+            if worker.state == "waiting":
+                worker.where, worker.state = result, "building"
+                worker.call = worker.actor.build.remote()
+                return
+            if isinstance(result, Trouble):
+                raise result.error(worker.name)
+            self._check_same(worker, result)
+            if worker.starts > 1:
+                self._tell(f"{worker.name} is there again")
+            self._hello = result
+            worker.state, worker.failed_starts, worker.call = "ready", 0, None
+
+    def _check_same(self, worker: _Worker, hello: Hello) -> None:
+        if hello.version != version("stepmark"):
+            raise BackendError(
+                f"{worker.name} has stepmark {hello.version}, here is {version('stepmark')}: install the same on every node"
+            )
+        if self._hello not in (None, hello):
+            assert self._hello is not None
+            ours, theirs = (_differing(one, two) for one, two in ((self._hello, hello), (hello, self._hello)))
+            raise BackendError(
+                f"{worker.name} answers as {theirs}, the first worker as {ours}: every node needs the same model, in the same place, and "
+                "the same versions"
+            )
+
+    def _died(self, worker: _Worker, actor: Any, error: Exception) -> str:
+        """Start a worker again, or give it up; what is known of its death."""
+        with self._lock:
+            if worker.actor is not actor:  # another thread noticed it before
+                return worker.death
+            worker.death = f"{worker.name} died: {short(error)}"
+            self._spent.update(worker.spent)
+            worker.spent = {}
+            worker.failed_starts += worker.state != "ready"
+            # Out of reach is as good as dead, but must not go on beside its successor.
+            self._ray.kill(worker.actor)
+            if worker.failed_starts == _STARTS:
+                worker.state, worker.actor, worker.call = "given up", None, None
+            else:
+                self._start(worker)
+            return worker.death
+
+    def _shared_out(self, requests: Sequence[Request]) -> Queue:
+        """Chunks of a round; with homes, those of a problem for the worker that has read it, new problems for the one with least to do."""
+        numbered = dict(enumerate(requests))
+        if self._homes is None:
+            if requests and isinstance(requests[0], Release):
+                return Queue()  # no worker keeps a problem that could be found again
+            return Queue(source=cut(numbered, self.size))
+        groups: dict[object, dict[int, Request]] = {}
+        for place, request in numbered.items():
+            groups.setdefault(_about(request), {})[place] = request
+        shares: dict[int, dict[int, Request]] = {}
+        strangers: dict[int, Request] = {}
+        with self._lock:
+            load = {worker.number: 0 for worker in self._workers if worker.state == "ready"}
+            known = {about: self._homes[about] for about in groups if self._homes.get(about) in load}
+            for about in sorted(groups, key=lambda about: about not in known):
+                group = groups[about]
+                home = known.get(about, min(load, key=load.__getitem__, default=None))
+                if about not in known and any(isinstance(request, Release) for request in group.values()):
+                    continue  # no worker that lives has read it
+                if home is None:
+                    strangers |= group
+                    continue
+                load[home] += sum(map(size_of, group.values()))
+                shares.setdefault(home, {}).update(group)
+        homed = {home: deque(cut(share, self.size)) for home, share in shares.items()}
+        return Queue(source=cut(strangers, self.size), homed=homed)
+
+    def _remember(self, requests: Iterable[Ask], worker: int) -> None:
+        assert self._homes is not None
+        with self._lock:
+            for request in requests:
+                about = _about(request)
+                self._homes[about] = worker
+                self._homes.move_to_end(about)
+            while len(self._homes) > _REMEMBERED:
+                self._homes.popitem(last=False)
+
+    def _room(self) -> int:
+        """How many workers fit on the nodes that are there."""
+        room = 0
+        for has in self._resources():
+            fits = [has.get("CPU", 0) // self._cpus]
+            if self._gpus:
+                fits.append(has.get("GPU", 0) // self._gpus)
+            room += int(min(fits))
+        return room
+
+    def _resources(self) -> list[Mapping[str, float]]:
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+
+    def _wanted(self) -> str:
+        gpus = f" and {self._gpus:g} GPU" if self._gpus else ""
+        return f"a worker needs {self._cpus:g} CPU{gpus}"
+
+    def _has(self) -> str:
+        alive = self._resources()
+        cpus, gpus = (sum(has.get(what, 0) for has in alive) for what in ("CPU", "GPU"))
+        unused = "" if self._gpus else " (workers are given none)"
+        shown = f", {gpus:g} GPUs{unused}" if gpus else ""
+        return f"{len(alive)} node{'s' * (len(alive) != 1)}, {cpus:g} CPUs{shown}"
+
+
+def _about(request: Ask) -> object:
+    """What requests have in common that are answered quicker where the like was answered before."""
+    if isinstance(request, Score | Release):
+        return "prm", request.problem
+    if isinstance(request, Write | Choose):
+        return "policy", request.prompt
+    return request
+
+
+def _tokens(reply: Reply) -> int:
+    if isinstance(reply, InputError) or not isinstance(reply, Sequence):
+        return 0
+    return sum(sample.tokens or 0 for sample in reply if isinstance(sample, Written))
+
+
+def _differing(one: Hello, other: Hello) -> list[str]:
+    """What of one worker's answerers and models is not the other's."""
+    identities = {who for kind, who in one.identities.items() if other.identities.get(kind) != who}
+    facts = {f"{name} {value}" for name, value in one.facts.items() if other.facts.get(name) != value}
+    return sorted(identities | facts)
 
 
 def loaded_ray() -> Any:
@@ -34,7 +636,7 @@ def loaded_ray() -> Any:
     Raises:
         MissingExtraError: it is not installed.
     """
-    # Read when ray is loaded: it otherwise tells its makers about this machine.
+    # Read when ray is loaded: it otherwise reports about this machine to its makers.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
         return importlib.import_module("ray")
@@ -43,10 +645,10 @@ def loaded_ray() -> Any:
 
 
 def connect(ray: Any, address: str) -> bool:
-    """Join the cluster; whether it was us who did, and not our caller before.
+    """Join the cluster; whether this call did, and not our caller before.
 
     Raises:
-        UsageError: no such form of an address.
+        UsageError: the address has another form.
         BackendError: there is no cluster.
         MissingExtraError: the address needs Ray's client, which is not installed.
     """
@@ -68,8 +670,8 @@ def connect(ray: Any, address: str) -> bool:
         ) from None
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise BackendError(
-            f"cannot join a Ray cluster at {address!r}: {error}. Start one with `ray start --head`, or run this on one of "
-            f"its nodes, or give ray://HOST:10001, or 'local'"
+            f"cannot join a Ray cluster at {address!r}: {error}. Start one with `ray start --head`, or run this on one of its nodes, or "
+            "give ray://HOST:10001, or 'local'"
         ) from error
     return True
 
@@ -100,320 +702,3 @@ def short(error: Exception) -> str:
         if before in words:
             return words.rpartition(before)[2].partition(after)[0][:240].rstrip(".")
     return words[:240] or type(error).__name__
-
-
-_STARTS = 3
-"""How often in a row one worker may die before it is ready."""
-
-_TICK = 0.2
-"""Seconds after which `wait` comes back even where nothing happened: another thread may have asked for something."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Build:
-    """How every worker makes its answerers."""
-
-    function: str
-    """"package.module:function", called as `function(**settings)`; gives a `dict[type, Answerer]`, or a `cluster_worker.Built`."""
-    settings: Mapping[str, str | int | float | bool | None]
-    """Its arguments."""
-
-
-@dataclass(kw_only=True, slots=True, eq=False)
-class _Place:
-    """One worker as the driver sees it; its actor is another after a death."""
-
-    number: int
-    actor: Any = None
-    call: Any = None
-    """What it was asked and has not answered yet."""
-    state: Literal["waiting", "building", "idle", "taking", "working", "given up"] = "waiting"
-    where: str = ""
-    ticket: int = -1
-    starts: int = 0
-    failed_starts: int = 0
-    """In a row."""
-    spent: Mapping[str, int] = field(default_factory=dict)
-    """By its actor of now."""
-
-    @property
-    def name(self) -> str:
-        return f"worker {self.number}" + (f" ({self.where})" if self.where else "")
-
-
-@final
-class RayWorkers:
-    """Answers requests on a Ray cluster; use it in a `with`. It is made ready when the first worker is.
-
-    A worker whose process or node died is started again wherever the cluster has room; the others go on meanwhile.
-
-    Args:
-        build: how every worker makes its answerers.
-        address: "auto" (the cluster that this machine belongs to), "HOST:PORT" (its head), "ray://HOST:PORT" (a
-            cluster that this machine does not belong to) or "local" (a Ray of its own on this machine).
-        workers: how many; None for as many as the cluster has room for now, at most `most`.
-        most: see `workers`.
-        cpus: processors that each is given. Ray lets a worker's torch use as many threads.
-        gpus: GPUs that each is given; below 1, several share one. With 0 they see none.
-        homes: see `Spreading`.
-        patience: seconds that are waited for a place in the cluster when no worker has one.
-        tell: called with a line of text about workers that start and die.
-
-    Raises:
-        MissingExtraError: ray is not installed.
-        UsageError: a setting out of its range, or what `build` raised.
-        BackendError: there is no such cluster, it has no room, its nodes have another stepmark, or workers die
-            before they are ready.
-    """
-
-    def __init__(
-        self,
-        build: Build,
-        *,
-        address: str,
-        workers: int | None = None,
-        most: int = 64,
-        cpus: float = 1.0,
-        gpus: float = 0.0,
-        homes: bool = False,
-        patience: float = 120.0,
-        tell: Callable[[str], None],
-    ) -> None:
-        for name, value, good, wanted in (
-            ("workers", workers, workers is None or workers >= 1, "1 or more"),
-            ("most", most, most >= 1, "1 or more"),
-            ("cpus", cpus, math.isfinite(cpus) and cpus > 0, "more than 0"),
-            ("gpus", gpus, math.isfinite(gpus) and gpus >= 0, "0 or more"),
-        ):
-            if not good:
-                raise UsageError(f"{name}: expected {wanted}, found {value}")
-        self._ray = loaded_ray()
-        self._build = build
-        self._needs = {"num_cpus": cpus, "num_gpus": gpus}
-        self._patience = patience
-        self._tell = tell
-        self._address = address
-        self._hello: Hello | None = None
-        self._spent: Counter[str] = Counter()
-        self._tickets = 0
-        self._last_death = ""
-        self._placed = time.monotonic()
-        self._ours = connect(self._ray, address)
-        self._places: list[_Place] = []
-        try:
-            count = min(self._room(), most) if workers is None else workers
-            if count < 1:
-                raise BackendError(f"{self._wanted()}, and no node of the cluster has that: {self._has()}")
-            self._places = [_Place(number=number) for number in range(1, count + 1)]
-            for place in self._places:
-                self._start(place)
-            self._tell(f"{count} worker{'s' * (count > 1)} on a Ray cluster with {self._has()}")
-            while self._hello is None:
-                self.wait()
-        except BaseException:
-            self.close()
-            raise
-        self._spreading: Spreading = Spreading(self, tell=tell, homes=homes)
-        self.answerers: dict[type, Answerer] = self._spreading.answerers(self._hello.identities)
-        """By the kind of request, for `batching.run`; their identities are those of the workers' own."""
-
-    @property
-    def tokens_written(self) -> int:
-        """Tokens of all texts that came back so far, as far as the workers count them."""
-        return self._spreading.tokens_written
-
-    @property
-    def facts(self) -> Mapping[str, Fact]:
-        """What the workers say of their models; see `cluster_worker.Built`."""
-        assert self._hello is not None
-        return self._hello.facts
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """What all workers have spent, dead ones too as far as they could say."""
-        return sum((Counter(place.spent) for place in self._places), self._spent.copy())
-
-    def stream(self, requests: Iterable[ScoreSolution], *, expected: int | None = None) -> Iterator[Reply]:
-        """See `Spreading.stream`."""
-        return self._spreading.stream(requests, expected=expected)
-
-    @property
-    def size(self) -> int:
-        """See `Workers`."""
-        return max(1, sum(place.state != "given up" for place in self._places))
-
-    @property
-    def there(self) -> Collection[int]:
-        """See `Workers`."""
-        return [place.number for place in self._places if place.state in ("idle", "taking", "working")]
-
-    @property
-    def idle(self) -> Sequence[int]:
-        """See `Workers`."""
-        return [place.number for place in self._places if place.state == "idle"]
-
-    def submit(self, requests: Sequence[Ask], *, to: int) -> int:
-        """See `Workers`."""
-        place = self._places[to - 1]
-        assert place.state == "idle"
-        self._tickets += 1
-        place.ticket, place.state = self._tickets, "taking"
-        place.call = place.actor.take.remote(list(requests))
-        return self._tickets
-
-    def wait(self) -> list[Event]:
-        """See `Workers`."""
-        asked = {place.call: place for place in self._places if place.call is not None}
-        if any(place.state not in ("waiting", "given up") for place in self._places):
-            self._placed = time.monotonic()
-        if not asked and not self.idle:
-            raise BackendError(
-                f"no worker is left: each died {_STARTS} times before it was ready. {self._last_death.capitalize()}. "
-                f"Replies so far are recorded"
-            )
-        done, _ = self._ray.wait(list(asked), num_returns=1, timeout=_TICK) if asked else ([], [])
-        if done:
-            return self._heard(asked[done[0]])
-        if time.monotonic() - self._placed > self._patience:
-            raise BackendError(
-                f"no worker is left and for {self._patience:.0f} s the cluster had no room for one: "
-                f"{self._wanted()}, and it has {self._has()}. Replies so far are recorded: add a node, or wait, "
-                f"then run the same again"
-            )
-        return []
-
-    def close(self) -> None:
-        """End the workers and leave the cluster."""
-        if self._ray.is_initialized():
-            for place in self._places:
-                if place.actor is not None:
-                    self._ray.kill(place.actor)
-            if self._ours:
-                self._ray.shutdown()
-        # What they spent is asked for when they are gone.
-        self._spent = Counter(self.counters)
-        self._places = []
-
-    def __enter__(self) -> RayWorkers:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _start(self, place: _Place) -> None:
-        # Ray's own restarts stay off: it would repeat calls whose replies are here already.
-        actor = self._ray.remote(ClusterWorker).options(
-            **self._needs, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
-        )
-        place.actor = actor.remote(
-            self._build.function, json.dumps(dict(self._build.settings)), str(Path.cwd())
-        )
-        place.starts += 1
-        place.state, place.where = "waiting", ""
-        place.call = place.actor.hello.remote()
-
-    def _heard(self, place: _Place) -> list[Event]:
-        """Take what a worker answered, and ask it the next."""
-        call, place.call = place.call, None
-        try:
-            said = self._ray.get(call)
-        except self._ray.exceptions.RayTaskError as error:
-            raise BackendError(f"{place.name} failed in a way that it should not: {error}") from error
-        except self._ray.exceptions.RayError as error:
-            return self._died(place, error)
-        if place.state == "waiting":
-            place.where, place.state = said, "building"
-            place.call = place.actor.build.remote()
-        elif place.state == "building":
-            self._built(place, said)
-        elif place.state == "taking":
-            place.state = "working"
-            place.call = place.actor.more.remote()
-        else:
-            return self._replied(place, said)
-        return []
-
-    def _built(self, place: _Place, said: Hello | Trouble) -> None:
-        if isinstance(said, Trouble):
-            raise said.error(place.name)
-        if said.version != version("stepmark"):
-            raise BackendError(
-                f"{place.name} has stepmark {said.version}, here is {version('stepmark')}: install the same on every node"
-            )
-        if self._hello not in (None, said):
-            assert self._hello is not None
-            ours, theirs = (_differing(one, two) for one, two in ((self._hello, said), (said, self._hello)))
-            raise BackendError(
-                f"{place.name} answers as {theirs}, the first worker as {ours}: every node needs the same model, in "
-                f"the same place, and the same versions"
-            )
-        if place.starts > 1:
-            self._tell(f"{place.name} is there again")
-        self._hello = said
-        place.state, place.failed_starts = "idle", 0
-
-    def _replied(self, place: _Place, said: More) -> list[Event]:
-        place.spent = said.spent
-        events: list[Event] = [
-            Replied(ticket=place.ticket, place=at, reply=reply) for at, reply in said.replies
-        ]
-        if not said.end:
-            place.call = place.actor.more.remote()
-            return events
-        place.state = "idle"
-        if said.trouble is not None:
-            return [*events, Failed(ticket=place.ticket, error=said.trouble.error(place.name))]
-        return [*events, Done(ticket=place.ticket)]
-
-    def _died(self, place: _Place, error: Exception) -> list[Event]:
-        self._last_death = why = f"{place.name} died: {short(error)}"
-        self._spent.update(place.spent)
-        place.spent = {}
-        lost = place.state in ("taking", "working")
-        begun = place.state == "working"
-        if not lost:
-            place.failed_starts += 1
-        # Out of reach is as good as dead, but must not go on beside its successor.
-        self._ray.kill(place.actor)
-        if place.failed_starts == _STARTS:
-            place.state, place.actor = "given up", None
-            self._tell(f"{why}; it is not started again")
-        else:
-            self._start(place)
-        if lost:
-            return [Lost(ticket=place.ticket, begun=begun, why=why)]
-        if place.state != "given up":
-            self._tell(f"{why}; it is started again")
-        return []
-
-    def _room(self) -> int:
-        """How many workers fit on the nodes that are there."""
-        room = 0
-        for node in self._ray.nodes():
-            if node["Alive"]:
-                has = node["Resources"]
-                fits = [has.get("CPU", 0) // self._needs["num_cpus"]]
-                if self._needs["num_gpus"]:
-                    fits.append(has.get("GPU", 0) // self._needs["num_gpus"])
-                room += int(min(fits))
-        return room
-
-    def _wanted(self) -> str:
-        gpus = f" and {self._needs['num_gpus']:g} GPU" if self._needs["num_gpus"] else ""
-        return f"a worker needs {self._needs['num_cpus']:g} CPU{gpus}"
-
-    def _has(self) -> str:
-        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        cpus, gpus = (sum(has.get(what, 0) for has in alive) for what in ("CPU", "GPU"))
-        unused = "" if self._needs["num_gpus"] else " (workers are given none)"
-        shown = f", {gpus:g} GPUs{unused}" if gpus else ""
-        return f"{len(alive)} node{'s' * (len(alive) != 1)}, {cpus:g} CPUs{shown}"
-
-
-def _differing(one: Hello, other: Hello) -> list[str]:
-    """What of one worker's answerers and models is not the other's."""
-    identities = {who for kind, who in one.identities.items() if other.identities.get(kind) != who}
-    facts = {f"{name} {value}" for name, value in one.facts.items() if other.facts.get(name) != value}
-    return sorted(identities | facts)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, get_args
 
 from stepmark import __version__
 from stepmark.catalog import unknown_name
+from stepmark.cli.examples import shown
 from stepmark.errors import SettingError, StepmarkError, UsageError, raised_at
 
 if TYPE_CHECKING:
@@ -49,7 +50,10 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141
 """Exit code when the reader of our output went away: 128 + SIGPIPE."""
 
+_CONFIG = "Every command takes --config FILE.toml: its keys are the command's flags, and flags override them."
 _PRINTED = "standard output"
+_NO_BARS = ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
+"""Read by libraries when they are imported."""
 _UNNAMED = "standard output, or a file that the system does not name"
 
 
@@ -131,12 +135,15 @@ def _drop_output() -> None:
 
 
 def _prepare_streams() -> None:
-    """Have every message said: where the locale has no é, as an escape; nowhere, where standard error is closed."""
+    """Write every message: escaped where the locale has no é, nowhere where standard error is closed; no bars of libraries in a log."""
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
             stream.reconfigure(errors="backslashreplace")
+    if not sys.stderr.isatty():
+        for switch in _NO_BARS:
+            os.environ.setdefault(switch, "1")
 
 
 def _run(tokens: list[str]) -> int:
@@ -151,6 +158,10 @@ def _run(tokens: list[str]) -> int:
 
     tokens, config = _without_config(tokens)
     app = _app()
+    if {"--help", "-h"} & set(tokens) and (
+        known := [word for word in app.parse_commands(tokens)[0] if not word.startswith("-")]
+    ):
+        app.help_epilogue = f"{shown(known)}\n\n{_CONFIG}"
     if config is not None:
         from cyclopts.config import Toml
 
@@ -178,7 +189,7 @@ def _app() -> App:
     app = App(
         name="stepmark",
         help="Process reward models: grade reasoning step by step.",
-        help_epilogue="Every command takes --config FILE.toml: its keys are the command's flags, and flags override them.",
+        help_epilogue=_CONFIG,
         version=__version__,
         help_format="plaintext",
         suppress_keyboard_interrupt=False,  # `main` says how to go on

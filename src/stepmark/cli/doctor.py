@@ -177,7 +177,7 @@ def check_torch() -> Check:
 
 def check_default_prm() -> Check:
     """The shipped weights, and the base model that they are an adapter of."""
-    from stepmark.models.default import BASE_NAME, BASE_PACKAGE, cache_folder, default_folder
+    from stepmark.models.places import BASE_NAME, BASE_PACKAGE, cache_folder, default_folder
 
     name = "default PRM"
     try:

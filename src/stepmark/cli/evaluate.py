@@ -12,8 +12,7 @@ from rich.console import Console
 
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
-from stepmark.evaluation.evaluation import Evaluation
-from stepmark.evaluation.methods import EVALUATIONS, load_evaluation
+from stepmark.evaluation.evaluation import EVALUATIONS, Evaluation, load_evaluation
 from stepmark.evaluation.run import evaluate
 from stepmark.models.families import full_name
 from stepmark.models.load import check_arguments, load_prm
@@ -89,7 +88,7 @@ def _command(kind: type[Evaluation] | None) -> Callable[..., int]:
         file=None,
         models={name: model for name, model in models.items() if name in used},
         methods={} if kind is None else {"method": kind},
-        hidden=("rebase_choose", "adaptive_pilot", "q", "seed"),
+        hidden=("seed",),
         common=_COMMON if kind is not None else ("method", "settings", *_COMMON),
         drop=drop,
         also=_typed if kind is None else None,

@@ -7,7 +7,7 @@ from typing import Any
 
 from cyclopts import App, Parameter
 
-from stepmark.batching.cluster_settings import Cluster
+from stepmark.batching.cluster import Cluster
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
 from stepmark.labels.labelling import Labeller
@@ -61,11 +61,9 @@ def _run_exact(call: Call) -> int:
 
 
 def _run_consensus(call: Call) -> int:
-    from stepmark.labels.consensus import consensus, parse_source_kinds
+    from stepmark.labels.consensus import consensus
 
     settings = dict(call.settings)
-    if settings["source_kinds"] is not None:
-        settings["source_kinds"] = parse_source_kinds(settings["source_kinds"])
     report(consensus(call.inputs, out=settings.pop("out") or "-", **settings).summary)
     return 0
 
@@ -114,7 +112,7 @@ def _consensus() -> Callable[..., int]:
         _run_consensus,
         file="labelled solutions, of stepmark label or in any format that stepmark convert reads",
         many=True,
-        common=("out", "rule", "sources", "least", "values", "same_names", "columns"),
+        common=("out", "rule", "sources", "least", "values", "columns"),
     )
 
 

@@ -24,8 +24,7 @@ def _read(call: Call) -> int:
 
 
 app.command(
-    command(make_problems, _make, file=None, common=("out", "count", "steps", "seed")),
-    name="arithmetic",
+    command(make_problems, _make, file=None, common=("out", "count", "steps", "seed")), name="arithmetic"
 )
 app.command(
     command(load_problems, _read, file="files of problems", many=True, common=("out", "limit", "columns")),

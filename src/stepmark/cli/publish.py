@@ -26,8 +26,8 @@ def _run(call: Call) -> int:
 
 def _print_plan(planned: Plan) -> None:
     print(f"{planned.repo}: {len(planned.upload)} files, {_bytes(planned.size)}")
-    for file in planned.upload:
-        print(f"  {file.name}  {_bytes(file.size)}")
+    for name, size in planned.upload.items():
+        print(f"  {name}  {_bytes(size)}")
     if planned.left:
         print(f"left out: {', '.join(planned.left)}")
     for note in planned.notes:

@@ -20,23 +20,19 @@ def _display(*, json: bool = False) -> None:
     """Settings of the command alone.
 
     Args:
-        json: print one JSON object a step: text, start, lead, tail (and observation, for an agent's trace); with `side_by_side` each also
-            names its granularity.
+        json: print one JSON object a step: text, start, lead, tail (and observation, for an agent's trace).
     """
 
 
 def _run(call: Call) -> int:
     settings = dict(call.settings)
     as_json = settings.pop("json")
-    shown = split_file(call.inputs[0], **settings)
+    segmentation = split_file(call.inputs[0], **settings)
     if as_json:
-        for granularity, segmentation in shown.items():
-            for row in _rows(segmentation):
-                print(json.dumps({"granularity": granularity, **row} if settings["side_by_side"] else row))
-    elif settings["side_by_side"]:
-        _print_columns(shown)
+        for row in _rows(segmentation):
+            print(json.dumps(row))
     else:
-        _print(shown["step"])
+        _print(segmentation)
     return 0
 
 
@@ -73,32 +69,10 @@ def _print_under(label: str, step: Step) -> None:
             print(f"{indent}| {line}".rstrip())
 
 
-def _print_columns(shown: dict[str, Segmentation]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(expand=True, show_lines=False)
-    cells = []
-    for segmentation in shown.values():
-        table.add_column(Text(f"{segmentation.how}: {_count(segmentation)}"), ratio=1, overflow="fold")
-        separator = " · " if segmentation.how == "token" else "\n\n"
-        numbered = segmentation.how not in ("token", "whole")
-        texts = [_visible(text) for text in segmentation.texts]
-        if numbered:
-            texts = [f"{number}  {text}" for number, text in enumerate(texts, start=1)]
-        cells.append(Text(separator.join(texts)))
-    table.add_row(*cells)
-    console = Console(highlight=False)
-    console.print(table)
-    step = shown["step"]
-    console.print(Text(f"{step.how}: {_visible(step.why)}"))
-
-
 split_command = command(
     split_file,
     _run,
     file='a text file with one solution; "-" for standard input',
-    common=("split", "marker", "language", "reasoning", "side_by_side", "json"),
+    common=("split", "marker", "language", "reasoning", "json"),
     also=_display,
 )

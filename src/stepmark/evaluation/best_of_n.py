@@ -15,17 +15,30 @@ from stepmark.evaluation import best_of_n_figures
 from stepmark.evaluation.best_of_n_figures import (
     CORRECTNESS,
     MEASURES,
+    Candidate,
+    CandidateSet,
     Counting,
     coverage,
     method_names,
     vote_refusal,
 )
-from stepmark.evaluation.cases import Candidate, CandidateSet, Case
+from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views, check_same
 from stepmark.evaluation.result import Figure, Item, Result, made_folder, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_candidates
-from stepmark.evaluation.views import Cell, Figures, card, cell, problem, series_of, spread, table_of, tile
+from stepmark.evaluation.views import (
+    Cell,
+    Figures,
+    card,
+    cell,
+    problem,
+    series_of,
+    spread,
+    table_of,
+    tile,
+    value_cell,
+)
 from stepmark.metrics.aggregate import AGGREGATES, allowed
 from stepmark.metrics.intervals import Floats, Statistic
 from stepmark.models.lazy import Lazy
@@ -45,11 +58,11 @@ from stepmark.problems.sources import read_problems
 from stepmark.records import ScoreKind
 from stepmark.sampling import Sampled, Sampling, sample
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.show.evaluation import Examples, Section
+from stepmark.show.page import ProblemView
 from stepmark.show.plots import Lines
 from stepmark.show.progress import Progress
-from stepmark.show.tables import ABSENT, Table
-from stepmark.show.views import ProblemView
+from stepmark.show.tables import Table
 from stepmark.solutions.segmentation import check_way
 from stepmark.store import open_rows
 
@@ -127,56 +140,40 @@ def candidate_sets(
         outcomes: scores of an outcome reward model by case id.
         outcome_tokens: tokens that it read by case id.
     """
-    judge = NumberVerifier() if verifier is None else verifier
     given = any(row.case.answer is not None for row in sheet.rows)
     counted = _counted(sheet)
     sets = []
     for id_, rows in by_problem(sheet).items():
-        answers = [row.case.answer if given else _found_answer(row) for row in rows]
-        groups = answer_groups(answers, judge)
-        sets.append(
-            CandidateSet(
-                id=id_,
-                candidates=tuple(
-                    _candidate(row, group, outcomes or {}, outcome_tokens or {}, counted=counted)
-                    for row, group in zip(rows, groups, strict=True)
-                ),
-                prm_once=max((row.steps.problem_tokens or 0 for row in rows if row.steps), default=0),
+        texts = ["".join(step.raw for step in row.case.solution.steps) for row in rows]
+        answers = [row.case.answer for row in rows]
+        if not given:
+            answers = [None if (found := find_answer(text)) is None else found.text for text in texts]
+        candidates = []
+        for row, text, group in zip(
+            rows, texts, answer_groups(answers, verifier or NumberVerifier()), strict=True
+        ):
+            length = None if row.steps is None else row.steps.solution_tokens
+            candidates.append(
+                Candidate(
+                    correct=row.case.outcome,
+                    answer=group,
+                    steps=row.steps,
+                    outcome=(outcomes or {}).get(row.case.id),
+                    tokens=row.case.tokens if counted else length,
+                    outcome_tokens=(outcome_tokens or {}).get(row.case.id),
+                    prm_tokens=0 if row.refused is not None else length,
+                    characters=len(text),
+                    policy=row.case.policy,
+                    greedy=row.case.greedy,
+                )
             )
-        )
+        once = max((row.steps.problem_tokens or 0 for row in rows if row.steps), default=0)
+        sets.append(CandidateSet(id=id_, candidates=tuple(candidates), prm_once=once))
     return sets
-
-
-def _found_answer(row: CaseScores) -> str | None:
-    found = find_answer("".join(step.raw for step in row.case.solution.steps))
-    return None if found is None else found.text
 
 
 def _counted(sheet: Sheet) -> bool:
     return any(row.case.tokens is not None for row in sheet.rows)
-
-
-def _candidate(
-    row: CaseScores,
-    group: int | None,
-    outcomes: Mapping[str, float],
-    outcome_tokens: Mapping[str, int],
-    *,
-    counted: bool,
-) -> Candidate:
-    length = None if row.steps is None else row.steps.solution_tokens
-    return Candidate(
-        correct=row.case.outcome,
-        answer=group,
-        steps=row.steps,
-        outcome=outcomes.get(row.case.id),
-        tokens=row.case.tokens if counted else length,
-        outcome_tokens=outcome_tokens.get(row.case.id),
-        prm_tokens=0 if row.refused is not None else length,
-        characters=sum(len(step.raw) for step in row.case.solution.steps),
-        policy=row.case.policy,
-        greedy=row.case.greedy,
-    )
 
 
 def statistic(items: Sequence[Item]) -> Statistic:
@@ -184,7 +181,9 @@ def statistic(items: Sequence[Item]) -> Statistic:
     choices, policies = best_of_n_figures.statistic(items), best_of_n_figures.policy_statistic(items)
 
     def figures(weights: Floats) -> dict[str, Floats]:
-        return choices(weights) | {f"{_POLICY}{name}": value for name, value in policies(weights).items()}
+        return dict(choices(weights)) | {
+            f"{_POLICY}{name}": value for name, value in policies(weights).items()
+        }
 
     return figures
 
@@ -288,6 +287,7 @@ class BestOfN(Evaluation):
             candidate_sets(sheet, verifier, outcomes=outcomes, outcome_tokens=outcome_tokens), counting
         )
         figures = run.figures(items, statistic(items))
+        most = items[0]["sizes"][-1]
         writers = {row.case.policy for row in sheet.rows} - {None}
         views = Views(
             title=f"Best of N: {sheet.prm}",
@@ -312,7 +312,17 @@ class BestOfN(Evaluation):
                 *refused_votes(sheet.kind),
             ),
             remarks=(INTERVALS,),
-            tiles=_tiles(items, figures, how),
+            tiles=[
+                tile(f"{label}, %", figures[name])
+                for label, name in (
+                    ("One sample", "accuracy/single/1"),
+                    (f"Majority of {most}", f"accuracy/majority/{most}"),
+                    (f"Best {how} of {most}", f"accuracy/best {how}/{most}"),
+                    (f"Vote by {how}, {most}", f"accuracy/vote {how}/{most}"),
+                    (f"Oracle of {most}", f"accuracy/oracle/{most}"),
+                )
+                if name in figures
+            ],
             sections=(
                 Section(
                     title="Accuracy",
@@ -442,18 +452,6 @@ def _row(sampled: Sampled, policy: str, verifier: Verifier) -> dict[str, Any]:
         "gold": sampled.problem.answer,
         "candidates": candidates,
     }
-
-
-def _tiles(items: Sequence[Item], figures: Figures, how: str) -> list[Tile]:
-    most = items[0]["sizes"][-1]
-    shown_figures = {
-        "One sample": "accuracy/single/1",
-        f"Majority of {most}": f"accuracy/majority/{most}",
-        f"Best {how} of {most}": f"accuracy/best {how}/{most}",
-        f"Vote by {how}, {most}": f"accuracy/vote {how}/{most}",
-        f"Oracle of {most}": f"accuracy/oracle/{most}",
-    }
-    return [tile(f"{label}, %", figures[name]) for label, name in shown_figures.items() if name in figures]
 
 
 def _examples(sheet: Sheet, items: Sequence[Item], how: str) -> tuple[Examples, ...]:
@@ -587,17 +585,13 @@ def policy_tables(figures: Figures, how: str) -> tuple[Table, ...]:
         return ()
     names.sort(key=lambda name: (-(figures[f"{_POLICY}{name}{ending}"].value or 0.0), name))
 
-    def count(name: str) -> str:
-        value = figures[f"{_POLICY}{name}/candidates"].value
-        return ABSENT if value is None else f"{value:,.0f}"
-
     return (
         table_of(
             f"By policy ({how})",
             "Policy",
             names,
             {
-                "Candidates": count,
+                "Candidates": value_cell(figures, f"{_POLICY}{{}}/candidates"),
                 "Accuracy, %": cell(figures, f"{_POLICY}{{}}{ending}"),
                 "Mean score": cell(figures, f"{_POLICY}{{}}/score/{how}", scale=1, digits=3),
                 "AUC within the policy": cell(figures, f"{_POLICY}{{}}/auc/{how}", scale=1, digits=3),

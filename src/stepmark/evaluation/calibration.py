@@ -20,20 +20,18 @@ from stepmark.evaluation.calibration_figures import (
     Target,
     apply,
     bin_statistic,
-    by_file,
-    by_group,
-    by_share,
     check_how,
     facets,
     fit,
     floor,
     items_of,
+    split_by,
     statistic,
     targets_of,
 )
 from stepmark.evaluation.cases import Case, Neutral, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
-from stepmark.evaluation.result import Figure, Item, Result, shown
+from stepmark.evaluation.result import Item, Result, shown
 from stepmark.evaluation.scores import Sheet, score_lengths
 from stepmark.evaluation.sources import read_cases, read_prmbench
 from stepmark.evaluation.views import Cell, Figures, card, cell, problem, table_of, tile, unreadable
@@ -118,16 +116,14 @@ class Calibration(Evaluation):
 
     def _split(self, cases: list[Case], run: Run) -> tuple[list[Case], Split | None]:
         """The cases to grade, and what is fitted on."""
-        if self.fit_share is not None:
-            return cases, by_share(cases, self.fit_share)
         if self.fit is None:
-            return cases, None
+            return cases, None if self.fit_share is None else split_by(cases, share=self.fit_share)
         if any(case.group == self.fit for case in cases) or not Path(self.fit).is_file():
-            return cases, by_group(cases, self.fit)  # lists the groups where there is no such one
+            return cases, split_by(cases, group=self.fit)  # lists the groups where there is no such one
         run.add_input(self.fit)
-        others = read_cases([self.fit], columns=run.columns)
-        whole, split = by_file(cases, replace(run, facts=[]).take(others), Path(self.fit).name)
-        return unique(whole), split
+        others = replace(run, facts=[]).take(read_cases([self.fit], columns=run.columns))
+        split = split_by(cases, group=Path(self.fit).name, others=others)
+        return unique([*cases, *(case for case in others if split.roles.get(case.id) == FITTED)]), split
 
     def _spec(self, run: Run) -> ScoringSpec:
         """The spec that the checkpoint's scores are made with, once a map may be stored there.
@@ -135,7 +131,7 @@ class Calibration(Evaluation):
         Raises:
             UsageError: nothing is fitted; the folder is not the PRM that grades; its scores take no map.
         """
-        from stepmark.models.detect import spec_of
+        from stepmark.models.checkpoint import spec_of
         from stepmark.models.spec import SPEC_FILE, check_readout
 
         assert self.store is not None
@@ -456,23 +452,28 @@ def direction(target: Target, figures: Figures) -> str:
     gap = figures[f"{target}/all/gap"]
     if gap.value is None:
         return f"{_HEADINGS[target]}: whether the PRM is too confident is not defined for these scores."
-    parts = [f"{_HEADINGS[target]}: {_confidence(gap, 'overall')}"]
-    for what, where in (("gap_high", "in scores from 0.5 up"), ("gap_low", "in scores under 0.5")):
-        figure = figures[f"{target}/all/{what}"]
-        if figure.value is not None:
-            parts.append(_confidence(figure, where))
-    return "; ".join(parts) + "."
-
-
-def _confidence(gap: Figure, where: str) -> str:
-    assert gap.value is not None
-    if gap.low is None or gap.high is None:
-        return f"no interval for the confidence {where} (mean score less share right is {shown(gap)} points)"
-    if gap.low > 0:
-        return f"overconfident {where} by {shown(gap)} points"
-    if gap.high < 0:
-        return f"underconfident {where} by {interval_text(-gap.value, -gap.high, -gap.low)} points"
-    return f"neither over- nor underconfident {where} as far as the data can tell ({shown(gap)} points)"
+    parts = []
+    for what, where in (
+        ("gap", "overall"),
+        ("gap_high", "in scores from 0.5 up"),
+        ("gap_low", "in scores under 0.5"),
+    ):
+        gap = figures[f"{target}/all/{what}"]
+        if gap.value is None:
+            continue
+        if gap.low is None or gap.high is None:
+            parts.append(
+                f"no interval for the confidence {where} (mean score less share right is {shown(gap)} points)"
+            )
+        elif gap.low > 0:
+            parts.append(f"overconfident {where} by {shown(gap)} points")
+        elif gap.high < 0:
+            parts.append(f"underconfident {where} by {interval_text(-gap.value, -gap.high, -gap.low)} points")
+        else:
+            parts.append(
+                f"neither over- nor underconfident {where} as far as the data can tell ({shown(gap)} points)"
+            )
+    return f"{_HEADINGS[target]}: {'; '.join(parts)}."
 
 
 def examples(sheet: Sheet, items: Sequence[Item], targets: Sequence[Target]) -> tuple[Examples, ...]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from stepmark.evaluation.result import Item
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.aggregate import aggregate, check_aggregate
 from stepmark.metrics.binary import bin_of, weighted_auc
-from stepmark.metrics.intervals import Floats, Statistic, shares
+from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, shares
 from stepmark.metrics.scaling import logit, platt, sigmoid, temperature
 from stepmark.records import ScoreKind
 
@@ -32,16 +32,7 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 MAPS = ("temperature", "platt")
 """Keys of an item's target that hold calibrated scores, where there are any."""
 
-FIGURES = (
-    "auc",
-    "ece",
-    "brier",
-    "mean_score",
-    "share_right",
-    "gap",
-    "gap_high",
-    "gap_low",
-)
+FIGURES = ("auc", "ece", "brier", "mean_score", "share_right", "gap", "gap_high", "gap_low")
 """`gap` is mean score minus share right: over 0 where the PRM is too confident; `gap_high` of the scores of at least 0.5, `gap_low` of the
 others. All but AUC and `share_right` need probabilities and are not defined (nan) for other scores."""
 
@@ -231,32 +222,29 @@ def statistic(items: Sequence[Item]) -> Statistic:
 def _figures(facet: Facet, count: int) -> Callable[[Floats], dict[str, Floats]]:
     x, y, owner = facet.scores, facet.labels, facet.owner
 
-    def summed(values: Floats) -> Floats:
+    def summed(values: npt.ArrayLike) -> Floats:
         return np.bincount(owner, weights=values, minlength=count).astype(float)
 
-    ones, right = summed(np.ones(len(x))), summed(y)
+    ones = summed(np.ones(len(x)))
+    columns = {"share_right": (summed(y), ones)}
     if facet.probability:
-        high = x >= 0.5
         in_bin = bin_of(x, facet.bins)
         gaps = np.stack([summed((x - y) * (in_bin == at)) for at in range(facet.bins)], axis=1)
-        columns = {
+        columns |= {
             "brier": (summed((x - y) ** 2), ones),
             "mean_score": (summed(x), ones),
             "gap": (summed(x - y), ones),
-            "gap_high": (summed((x - y) * high), summed(high.astype(float))),
-            "gap_low": (summed((x - y) * ~high), summed((~high).astype(float))),
+            "gap_high": (summed((x - y) * (x >= 0.5)), summed(x >= 0.5)),
+            "gap_low": (summed((x - y) * (x < 0.5)), summed(x < 0.5)),
         }
+    ratios = ratio_statistic(columns)
 
     def figures(weights: Floats) -> dict[str, Floats]:
-        total = weights @ ones
         found = dict.fromkeys(FIGURES, np.full(len(weights), np.nan))
         found["auc"] = auc_by_owner(x, y, owner, weights)
-        found["share_right"] = shares(weights @ right, total)
         if facet.probability:
-            found["ece"] = shares(np.abs(weights @ gaps).sum(axis=1), total)
-            for name, (top, bottom) in columns.items():
-                found[name] = shares(weights @ top, weights @ bottom)
-        return found
+            found["ece"] = shares(np.abs(weights @ gaps).sum(axis=1), weights @ ones)
+        return found | dict(ratios(weights))
 
     return figures
 
@@ -294,16 +282,17 @@ def floor(facet: Facet) -> float | None:
 def bin_statistic(facet: Facet, count: int) -> Statistic:
     """The share that is right in each bin, named by its 0-based number, for the intervals of a reliability diagram."""
     in_bin = bin_of(facet.scores, facet.bins)
-    columns: dict[str, Any] = {
-        str(at): tuple(
-            np.bincount(facet.owner, weights=values * (in_bin == at), minlength=count).astype(float)
-            for values in (facet.labels, np.ones(len(facet)))
-        )
-        for at in range(facet.bins)
-    }
-    return lambda weights: {
-        name: shares(weights @ right, weights @ every) for name, (right, every) in columns.items()
-    }
+    return ratio_statistic(
+        {
+            str(at): (
+                np.bincount(facet.owner, weights=facet.labels * (in_bin == at), minlength=count).astype(
+                    float
+                ),
+                np.bincount(facet.owner, weights=in_bin == at, minlength=count).astype(float),
+            )
+            for at in range(facet.bins)
+        }
+    )
 
 
 MEASURED = "measured"
@@ -324,66 +313,65 @@ class Split:
     """Cases of the part to fit on that are in neither, because their problems are measured on."""
 
 
-def by_share(cases: Sequence[Case], share: float) -> Split:
-    """A share of the problems to fit on, by a hash of the problem: it depends on neither the order nor the other problems.
+def split_by(
+    cases: Sequence[Case],
+    *,
+    share: float | None = None,
+    group: str = "",
+    others: Sequence[Case] | None = None,
+) -> Split:
+    """Which cases to fit on: a share of the problems, chosen by a hash of each; or other cases; or those of one group.
+
+    A case whose problem, by id or text, is measured on is never fitted on.
+
+    Args:
+        cases: the data.
+        share: of the problems.
+        group: of the cases; with `others` their name.
+        others: cases of another file.
 
     Raises:
-        UsageError: not between 0 and 1, or one side is empty.
+        UsageError: a share out of (0, 1), no such group, or one side is empty.
     """
-    if not 0 < share < 1:
-        raise UsageError(f"`fit_share` {share:g}: expected a share between 0 and 1, such as 0.5")
-    chosen = {case.id for case in cases if place(case.problem) < share}
-    return _split(cases, chosen, f"{share:.0%} of the problems")
-
-
-def by_group(cases: Sequence[Case], group: str) -> Split:
-    """The cases of one group to fit on.
-
-    Raises:
-        UsageError: there is no such group, or one side is empty.
-    """
-    chosen = {case.id for case in cases if case.group == group}
-    if not chosen:
-        known = ", ".join(sorted({case.group for case in cases} - {""})) or "none"
-        raise UsageError(f"`fit` {group}: there is no such file, and no such group; groups: {known}")
-    return _split(cases, chosen, group)
-
-
-def by_file(cases: Sequence[Case], others: Sequence[Case], name: str) -> tuple[list[Case], Split]:
-    """The cases of another file to fit on, less those whose problem is in the data.
-
-    Returns:
-        The cases of both, those of the other file last, and the split.
-
-    Raises:
-        UsageError: nothing is left to fit on.
-    """
-    measured = {_plain(case.solution.problem.text) for case in cases}
-    kept = [case for case in others if _plain(case.solution.problem.text) not in measured]
-    if not kept:
+    if share is not None:
+        if not 0 < share < 1:
+            raise UsageError(f"`fit_share` {share:g}: expected a share between 0 and 1, such as 0.5")
+        chosen, words = (
+            {case.id for case in cases if place(case.problem) < share},
+            f"{share:.0%} of the problems",
+        )
+    elif others is not None:
+        chosen, words = {case.id for case in others}, group
+    else:
+        chosen, words = {case.id for case in cases if case.group == group}, group
+        if not chosen:
+            known = ", ".join(sorted({case.group for case in cases} - {""})) or "none"
+            raise UsageError(f"`fit` {group}: there is no such file, and no such group; groups: {known}")
+    rest = [case for case in cases if others is not None or case.id not in chosen]
+    texts = {_plain(case.solution.problem.text) for case in rest}
+    ids = {case.problem for case in rest} if others is None else set()
+    roles: dict[str, str | None] = {case.id: MEASURED for case in rest}
+    dropped = 0
+    for case in cases if others is None else others:
+        if case.id in chosen:
+            shared = case.problem in ids or _plain(case.solution.problem.text) in texts
+            dropped += shared
+            if not shared or others is None:
+                roles[case.id] = None if shared else FITTED
+    if others is not None and FITTED not in roles.values():
         raise UsageError(
-            f"`fit` {name}: all its problems are in the data too; nothing is fitted and measured on the same problems. "
+            f"`fit` {group}: all its problems are in the data too; nothing is fitted and measured on the same problems. "
             "Name other data, or use `fit_share` 0.5"
         )
-    roles: dict[str, str | None] = dict.fromkeys((case.id for case in cases), MEASURED)
-    roles |= dict.fromkeys((case.id for case in kept), FITTED)
-    return [*cases, *kept], Split(roles=roles, words=name, apart=True, dropped=len(others) - len(kept))
-
-
-def _split(cases: Sequence[Case], chosen: Collection[str], words: str) -> Split:
-    rest = [case for case in cases if case.id not in chosen]
-    keys = {case.problem for case in rest} | {_plain(case.solution.problem.text) for case in rest}
-    roles: dict[str, str | None] = {}
-    for case in cases:
-        if case.id not in chosen:
-            roles[case.id] = MEASURED
-        else:
-            shared = case.problem in keys or _plain(case.solution.problem.text) in keys
-            roles[case.id] = None if shared else FITTED
     if not rest or FITTED not in roles.values():
         where = "to measure on" if not rest else "to fit on whose problems are not measured on too"
         raise UsageError(f"fitting on {words} leaves nothing {where}; use `fit_share` 0.5 or other data")
-    return Split(roles=roles, words=words, dropped=sum(role is None for role in roles.values()))
+    return Split(
+        roles=roles,
+        words=words,
+        apart=others is not None,
+        dropped=dropped,
+    )
 
 
 def place(problem: str) -> float:

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stepmark.errors import InputError
-from stepmark.evaluation.evaluation import Evaluation
-from stepmark.evaluation.methods import EVALUATIONS, load_evaluation
+from stepmark.evaluation.evaluation import EVALUATIONS, Evaluation, load_evaluation
 from stepmark.evaluation.result import Item, Result, read_result
 from stepmark.metrics.intervals import Difference, Statistic, paired_bootstrap
 from stepmark.settings import checked

@@ -10,7 +10,7 @@ A case whose outcome or process is not known is counted as such and enters no sh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -24,13 +24,12 @@ from stepmark.evaluation.result import Figure, Item, Result
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_cases, read_openr
 from stepmark.evaluation.thresholds import Policy, policies
-from stepmark.evaluation.views import Cell, Figures, card, cell, problem, spread, table_of, tile
-from stepmark.metrics.intervals import Floats, Statistic, shares, wilson
+from stepmark.evaluation.views import SHOWN, Cell, Figures, card, cell, problem, spread, table_of, tile
+from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, shares, wilson
 from stepmark.models.lazy import Lazy
 from stepmark.records import LabelledSolution, StepScores
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Section, Tile
-from stepmark.show.plots import Heat
+from stepmark.show.evaluation import Examples, Section
 from stepmark.show.tables import ABSENT, Table
 
 Process = Literal["labels", "scores"]
@@ -59,6 +58,25 @@ _MEANING = {
     "wrong": "A step and the answer are wrong.",
 }
 
+_BOTH = {
+    "Same cell": "same-cell",
+    "Lucky ones found": "lucky-found",
+    "Called lucky, and are": "lucky-confirmed",
+    "Unlucky ones found": "unlucky-found",
+    "Called unlucky, and are": "unlucky-confirmed",
+}
+_OF_WRITERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "lucky-of-right": (("lucky",), ("right", "lucky")),
+    "unlucky-of-wrong": (("unlucky",), ("unlucky", "wrong")),
+}
+_RATIOS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    **{name: ((name,), CELLS) for name in CELLS},
+    **_OF_WRITERS,
+    "lucky-of-flawed": (("lucky",), ("lucky", "wrong")),
+    "agreement": (("right", "wrong"), CELLS),
+}
+"""Name to the cells that count and the cells in question."""
+
 
 @settings
 class Disagreement(Evaluation):
@@ -74,8 +92,6 @@ class Disagreement(Evaluation):
     """A step whose score is under it is an error: a number, argmax, tuned:GROUP (the best on that group's labels), or oracle. Default: the PRM's own."""
     trials: Annotated[int, Field(ge=1)] | None = None
     """Rollouts behind each share of an openr tree, which its files do not say. Default: of a share only whether any rollout succeeded is used."""
-    show: Annotated[int, Field(ge=1)] = 6
-    """Examples of each cell, and rows of each list of confident disagreements."""
     neutral: Neutral = "positive"
     """What the neutral class of a three-class PRM, and a neutral human rating, count as."""
 
@@ -154,86 +170,86 @@ class Disagreement(Evaluation):
         """What the report shows; `order` are the sources, the main one first."""
         groups = [name for name in parts_of(items) if not name.startswith("by ")]
         writers = [name for name in parts_of(items) if name.startswith("by ")]
-        judges: dict[Process, str] = {
-            "labels": f"labels ({_judges(cases)})",
+        named = dict.fromkeys(j.judge for case in cases for step in case.labelled.judgements for j in step)
+        judges: dict[str, str] = {
+            "labels": f"labels ({', '.join(named) or 'none'})",
             "scores": "scores" if sheet is None else sheet.prm,
         }
-        main = order[0]
+        main, whole = order[0], groups[-1]
         rows = [f"{group}/{source}" for group in groups for source in order]
-        whole = groups[-1]
         sections = [
             Section(
                 title="Process and outcome",
                 text="Are all steps right, and is the final answer? The threshold stands beside every number that rests on scores.",
-                items=(
-                    cells_table(rows, judges, items, figures),
-                    rates_table(rows, judges, figures),
-                    *(heat(whole, source, judges[source], items, figures) for source in order),
-                ),
+                items=_tables(rows, judges, items, figures),
             )
         ]
+        tiles = [
+            tile(f"Wrong step in right answers, {name} (%)", figures[f"{name}/{main}/lucky-of-right"])
+            for name in (groups if len(groups) <= 5 else groups[-1:])
+        ]
+        tiles.append(
+            tile(f"No wrong step in wrong answers, {whole} (%)", figures[f"{whole}/{main}/unlucky-of-wrong"])
+        )
         if len(order) == 2:
-            columns = {
-                "Same cell": "same-cell",
-                "Lucky ones found": "lucky-found",
-                "Called lucky, and are": "lucky-confirmed",
-                "Unlucky ones found": "unlucky-found",
-                "Called unlucky, and are": "unlucky-confirmed",
-            }
+            tiles.append(tile("PRM's cell is the labels' (%)", figures[f"{whole}/both/same-cell"]))
+            table = table_of(
+                "The PRM's cells against the labels' (%)",
+                "Group",
+                groups,
+                {label: cell(figures, f"{{}}/both/{what}") for label, what in _BOTH.items()},
+                note="Of the solutions for which labels, scores and outcome are all known.",
+            )
             sections.append(
                 Section(
                     title="The PRM beside the labels",
                     text="How often the PRM puts a solution into the cell that the labels put it in. The outcome is the same for both, so only "
                     "the process can differ.",
-                    items=(
-                        table_of(
-                            "The PRM's cells against the labels' (%)",
-                            "Group",
-                            groups,
-                            {label: cell(figures, f"{{}}/both/{what}") for label, what in columns.items()},
-                            note="Of the solutions for which labels, scores and outcome are all known.",
-                        ),
-                    ),
+                    items=(table,),
                 )
             )
         if len(writers) > 1:
-            columns = {
-                "Wrong step, of right answers (%)": "lucky-of-right",
-                "No wrong step, of wrong answers (%)": "unlucky-of-wrong",
-            }
-            sections.append(
-                Section(
-                    title="By who wrote the solution",
-                    items=(
-                        table_of(
-                            f"By who wrote the solution; steps judged by {judges[main]}",
-                            "Policy",
-                            writers,
-                            {label: cell(figures, f"{{}}/{main}/{what}") for label, what in columns.items()},
-                            label=lambda name: name.removeprefix("by "),
-                            note="All groups together. Few solutions each: read the differences with care.",
-                        ),
-                    ),
-                )
+            table = table_of(
+                f"By who wrote the solution; steps judged by {judges[main]}",
+                "Policy",
+                writers,
+                {
+                    "Wrong step, of right answers (%)": cell(figures, f"{{}}/{main}/lucky-of-right"),
+                    "No wrong step, of wrong answers (%)": cell(figures, f"{{}}/{main}/unlucky-of-wrong"),
+                },
+                label=lambda name: name.removeprefix("by "),
+                note="All groups together. Few solutions each: read the differences with care.",
             )
+            sections.append(Section(title="By who wrote the solution", items=(table,)))
         rows_of = {
             case.id: row
             for case, row in zip(
                 cases,
-                [_labelled(case, self.neutral) for case in cases] if sheet is None else sheet.rows,
+                [
+                    CaseScores(
+                        case=case,
+                        steps=StepScores(scores=step_labels(case.labelled, self.neutral), kind="probability"),
+                    )
+                    for case in cases
+                ]
+                if sheet is None
+                else sheet.rows,
                 strict=True,
             )
         }
 
         def group(title: str, text: str, inside: Sequence[Item]) -> Examples:
             views = []
-            for item in inside[: self.show]:
+            for item in inside[:SHOWN]:
                 row = rows_of[item["id"]]
                 outcome = {True: "right answer", False: "wrong answer", None: "outcome not known"}[
                     item["outcome"]
                 ]
                 first = item["found"] if sheet is not None else item["label"]
-                note = f"{outcome}; labels: {label_words(item)}"
+                labels = {None: "not known", True: "no wrong step", False: "a wrong step"}[item["labels"]]
+                if item["labels"] is False and item["label"] is not None:
+                    labels = f"step {item['label'] + 1} wrong"
+                note = f"{outcome}; labels: {labels}"
                 policy = chosen.get(row.case.group)
                 views.append(problem(row, card(row, sheet, note, policy=policy, first_error=first)))
             text = f"{text} {len(views):,} of {len(inside):,}.".strip()
@@ -255,7 +271,7 @@ class Disagreement(Evaluation):
         for name in CELLS:
             inside = [item for item in items if cell_of(item[main], item["outcome"]) == name]
             # Spread over the data; the number of all of them stays in the title.
-            order_ = [*(few := spread(inside, self.show)), *(item for item in inside if item not in few)]
+            order_ = [*(few := spread(inside, SHOWN)), *(item for item in inside if item not in few)]
             examples.append(group(WORDS[name].capitalize(), _MEANING[name], order_))
         sections.append(Section(title="Examples", text=f"Cells by {judges[main]}.", items=tuple(examples)))
         return Views(
@@ -264,7 +280,7 @@ class Disagreement(Evaluation):
             remarks=(
                 "In brackets: 95 % bootstrap intervals over problems; where a share is 0 or 100 %, Wilson's, because a bootstrap cannot draw what was not seen.",
             ),
-            tiles=_tiles(groups, main, order, figures),
+            tiles=tiles,
             sections=sections,
         )
 
@@ -348,45 +364,30 @@ def parts_of(items: Sequence[Item]) -> dict[str, list[bool]]:
     return parts | {f"by {name}": [item["policy"] == name for item in items] for name in writers}
 
 
-_OF_WRITERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "lucky-of-right": (("lucky",), ("right", "lucky")),
-    "unlucky-of-wrong": (("unlucky",), ("unlucky", "wrong")),
-}
-_RATIOS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    **{name: ((name,), CELLS) for name in CELLS},
-    **_OF_WRITERS,
-    "lucky-of-flawed": (("lucky",), ("lucky", "wrong")),
-    "agreement": (("right", "wrong"), CELLS),
-}
-"""Name to the cells that count and the cells in question."""
-
-
-def ratios(items: Sequence[Item]) -> dict[str, tuple[Floats, Floats]]:
+def ratios(items: Sequence[Item]) -> dict[str, tuple[list[float], list[float]]]:
     """Every share among the figures of `statistic` but phi: which items count, and which are in question."""
     present = sources_of(items)
     cells = {source: [cell_of(item[source], item["outcome"]) for item in items] for source in present}
-    columns: dict[str, tuple[list[bool], list[bool]]] = {}
+    columns: dict[str, tuple[list[float], list[float]]] = {}
     for part, member in parts_of(items).items():
         for source, known in cells.items():
-            for what, (above, below) in (_OF_WRITERS if part.startswith("by ") else _RATIOS).items():
-                columns[f"{part}/{source}/{what}"] = (
-                    [m and c in above for m, c in zip(member, known, strict=True)],
-                    [m and c in below for m, c in zip(member, known, strict=True)],
+            for what, pair in (_OF_WRITERS if part.startswith("by ") else _RATIOS).items():
+                above, below = (
+                    [float(m and c in of) for m, c in zip(member, known, strict=True)] for of in pair
                 )
+                columns[f"{part}/{source}/{what}"] = above, below
         if len(present) == 2 and not part.startswith("by "):
             both = [
                 (a, b) if m and a is not None and b is not None else (None, None)
                 for m, a, b in zip(member, *cells.values(), strict=True)
             ]
-            columns[f"{part}/both/same-cell"] = (
-                [a is not None and a == b for a, b in both],
-                [a is not None for a, _ in both],
-            )
+            same = [float(a is not None and a == b) for a, b in both]
+            columns[f"{part}/both/same-cell"] = same, [float(a is not None) for a, _ in both]
             for name in ("lucky", "unlucky"):
-                hits = [a == name == b for a, b in both]
-                columns[f"{part}/both/{name}-found"] = (hits, [a == name for a, _ in both])
-                columns[f"{part}/both/{name}-confirmed"] = (hits, [b == name for _, b in both])
-    return {name: (np.array(a, dtype=float), np.array(b, dtype=float)) for name, (a, b) in columns.items()}
+                hits = [float(a == name == b) for a, b in both]
+                columns[f"{part}/both/{name}-found"] = hits, [float(a == name) for a, _ in both]
+                columns[f"{part}/both/{name}-confirmed"] = hits, [float(b == name) for _, b in both]
+    return columns
 
 
 def statistic(items: Sequence[Item]) -> Statistic:
@@ -404,26 +405,20 @@ def statistic(items: Sequence[Item]) -> Statistic:
     for `unlucky`. A writer has only `lucky-of-right` and `unlucky-of-wrong`.
     """
     of = ratios(items)
-    if not of:
-        return lambda weights: {}
-    above, below = (np.stack([pair[at] for pair in of.values()], axis=1) for at in (0, 1))
+    shares_of = ratio_statistic(of)
 
     def figures(weights: Floats) -> Mapping[str, Floats]:
-        values = shares(weights @ above, weights @ below)
-        named = {name: values[:, at] for at, name in enumerate(of)}
+        named = dict(shares_of(weights))
         for name in of:
             if name.endswith("/agreement"):
-                table = name.removesuffix("agreement")
-                named[f"{table}phi"] = _phi(*(named[table + one] for one in CELLS))
+                right, lucky, unlucky, wrong = (named[name.removesuffix("agreement") + of] for of in CELLS)
+                # Of a 2x2 table (Yule 1912); nan where a margin is 0.
+                margins = (right + lucky) * (unlucky + wrong) * (right + unlucky) * (lucky + wrong)
+                phi = shares(right * wrong - lucky * unlucky, np.sqrt(margins))
+                named[f"{name.removesuffix('agreement')}phi"] = phi
         return named
 
     return figures
-
-
-def _phi(right: Floats, lucky: Floats, unlucky: Floats, wrong: Floats) -> Floats:
-    """The correlation of a 2x2 table of counts or of shares; nan where a margin is 0 (Yule 1912)."""
-    margins = (right + lucky) * (unlucky + wrong) * (right + unlucky) * (lucky + wrong)
-    return shares(right * wrong - lucky * unlucky, np.sqrt(margins))
 
 
 def widened(figures: Figures, items: Sequence[Item]) -> dict[str, Figure]:
@@ -437,7 +432,7 @@ def widened(figures: Figures, items: Sequence[Item]) -> dict[str, Figure]:
         if figure.value not in (0.0, 1.0) or figure.name not in of:
             return figure
         asked = of[figure.name][1]
-        problems = len({item["problem"] for item, m in zip(items, asked, strict=True) if m})
+        problems = len({item["problem"] for item, m in zip(items, asked, strict=True) if m > 0})
         interval = wilson(problems if figure.value else 0, problems, level=figure.level)
         return replace(figure, low=interval.low, high=interval.high)
 
@@ -454,16 +449,11 @@ def threshold_words(items: Sequence[Item], chosen: Mapping[str, Policy]) -> dict
     return words
 
 
-def _judges(cases: Iterable[Case]) -> str:
-    judges = dict.fromkeys(j.judge for case in cases for step in case.labelled.judgements for j in step)
-    return ", ".join(judges) or "none"
-
-
 def _facts(
     cases: Sequence[Case],
     items: Sequence[Item],
     order: Sequence[Process],
-    judges: Mapping[Process, str],
+    judges: Mapping[str, str],
     sheet: Sheet | None,
 ) -> list[str]:
     def solutions(count: int) -> str:
@@ -497,43 +487,27 @@ def _facts(
     return facts
 
 
-def _tiles(groups: Sequence[str], main: Process, order: Sequence[Process], figures: Figures) -> list[Tile]:
-    whole = groups[-1]
-    tiles = [
-        tile(f"Wrong step in right answers, {name} (%)", figures[f"{name}/{main}/lucky-of-right"])
-        for name in (groups if len(groups) <= 5 else groups[-1:])
-    ]
-    tiles.append(
-        tile(f"No wrong step in wrong answers, {whole} (%)", figures[f"{whole}/{main}/unlucky-of-wrong"])
-    )
-    if len(order) == 2:
-        tiles.append(tile("PRM's cell is the labels' (%)", figures[f"{whole}/both/same-cell"]))
-    return tiles
+def _tables(
+    rows: Sequence[str], judges: Mapping[str, str], items: Sequence[Item], figures: Figures
+) -> tuple[Table, Table]:
+    """Counts and shares of the four cells, and the shares that matter, a row for each GROUP/SOURCE."""
+    counts: dict[str, Counter[str | None]] = {}
+    for row in rows:
+        part, source = row.rsplit("/", 1)
+        cells_ = [cell_of(item[source], item["outcome"]) for item in items]
+        counts[row] = Counter(name for name, m in zip(cells_, parts_of(items)[part], strict=True) if m)
 
+    def group(row: str) -> str:
+        return row.rpartition("/")[0]
 
-def _counts(items: Sequence[Item], part: str, source: str) -> Counter[str | None]:
-    member = parts_of(items)[part]
-    return Counter(cell_of(item[source], item["outcome"]) for item, m in zip(items, member, strict=True) if m)
-
-
-def _named(judges: Mapping[Process, str]) -> tuple[Cell, Cell]:
-    """The group and the judge of a row "GROUP/SOURCE"."""
-    by_source: dict[str, str] = dict(judges.items())
-    return (lambda row: row.rpartition("/")[0]), (lambda row: by_source[row.rpartition("/")[2]])
-
-
-def cells_table(
-    rows: Sequence[str], judges: Mapping[Process, str], items: Sequence[Item], figures: Figures
-) -> Table:
-    """Counts and shares of the four cells, a row for each GROUP/SOURCE."""
-    counts = {row: _counts(items, *row.rsplit("/", 1)) for row in rows}
-    group, judge = _named(judges)
+    def judge(row: str) -> str:
+        return judges[row.rpartition("/")[2]]
 
     def of(name: str) -> Cell:
         share = cell(figures, f"{{}}/{name}")
         return lambda row: f"{counts[row][name]:,} ({share(row)})"
 
-    return table_of(
+    cells = table_of(
         "The four cells: solutions (%)",
         "Group",
         rows,
@@ -546,12 +520,7 @@ def cells_table(
         left=2,
         note="Shares are of the solutions whose steps and outcome are known.",
     )
-
-
-def rates_table(rows: Sequence[str], judges: Mapping[Process, str], figures: Figures) -> Table:
-    """The shares that matter, a row for each GROUP/SOURCE."""
-    group, judge = _named(judges)
-    return table_of(
+    rates = table_of(
         "Where process and outcome part (%)",
         "Group",
         rows,
@@ -569,32 +538,7 @@ def rates_table(rows: Sequence[str], judges: Mapping[Process, str], figures: Fig
         note="Lucky, of wrong steps: solutions with a wrong step that end in the right answer all the same. Agreement: steps and answer are "
         "both right or both wrong. Phi: the correlation of the two, from −1 to 1; a dash where one of them does not vary.",
     )
-
-
-def heat(part: str, source: Process, judge: str, items: Sequence[Item], figures: Figures) -> Heat:
-    """The four cells as a picture."""
-    counts = _counts(items, part, source)
-    values = {name: figures[f"{part}/{source}/{name}"].value for name in CELLS}
-    return Heat(
-        title=f"Process and outcome by {judge}",
-        x_label="Final answer",
-        y_label="Steps",
-        x_names=("right", "wrong"),
-        y_names=("all right", "one wrong"),
-        values=((values["right"], values["unlucky"]), (values["lucky"], values["wrong"])),
-        counts=((counts["right"], counts["unlucky"]), (counts["lucky"], counts["wrong"])),
-        value_range=(0.0, 1.0),
-        note="Share of the solutions, and their number.",
-    )
-
-
-def label_words(item: Item) -> str:
-    """What the labels say of an item's steps."""
-    if item["labels"] is None:
-        return "not known"
-    if item["labels"]:
-        return "no wrong step"
-    return "a wrong step" if item["label"] is None else f"step {item['label'] + 1} wrong"
+    return cells, rates
 
 
 def confident(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
@@ -605,10 +549,4 @@ def confident(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
     return (
         sorted(of["unlucky"], key=lambda item: -item["weakest"]),
         sorted(of["lucky"], key=lambda item: item["weakest"]),
-    )
-
-
-def _labelled(case: Case, neutral: Neutral) -> CaseScores:
-    return CaseScores(
-        case=case, steps=StepScores(scores=step_labels(case.labelled, neutral), kind="probability")
     )

@@ -31,13 +31,13 @@ from stepmark.evaluation.views import (
     cell,
     problem,
     series_of,
+    starred,
     table_of,
     tile,
     unreadable,
-)
+)  # fmt: skip
 from stepmark.metrics.binary import brier, expected_calibration_error, weighted_auc
-from stepmark.metrics.intervals import Floats, Statistic, shares
-from stepmark.metrics.quantiles import weighted_quantiles
+from stepmark.metrics.intervals import Floats, Statistic, shares, weighted_quantiles
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section, Tile
 from stepmark.show.plots import Bars, Lines
@@ -50,25 +50,11 @@ _SHOWN = 3
 LEVELS = (0.1, 0.5, 0.9)
 """Of the quantiles `q10`, `q50` and `q90`."""
 
+_QUANTILES = tuple(f"{sort}_q{100 * level:.0f}" for sort in ("wrong", "right") for level in LEVELS)
 FIGURES = (
-    "accuracy",
-    "mean_score",
-    "gap",
-    "auc",
-    "ece",
-    "brier",
-    "wrong_mean",
-    "wrong_q10",
-    "wrong_q50",
-    "wrong_q90",
-    "wrong_above",
-    "right_mean",
-    "right_q10",
-    "right_q50",
-    "right_q90",
-    "steps",
-    "characters",
-)
+    "accuracy", "mean_score", "gap", "auc", "ece", "brier",
+    "wrong_mean", *_QUANTILES[:3], "wrong_above", "right_mean", *_QUANTILES[3:], "steps", "characters",
+)  # fmt: skip
 """Of each part. `gap` is mean score less accuracy; `wrong_above` the share of wrong answers whose score is at or over the
 threshold. Means need scores with a scale, `gap`, `ece` and `brier` probabilities: else nan."""
 
@@ -119,11 +105,9 @@ def _names(files: Sequence[Source]) -> list[str]:
     """A name a file: without its folder and endings where that is unique."""
     names = [str(file) if isinstance(file, str | Path) else "rows" for file in files]
     short = [Path(name).name.split(".")[0] for name in names]
-    if len(set(short)) == len(short):
-        return short
     if len(set(names)) < len(names):
         raise UsageError(f"`data` names {next(name for name in names if names.count(name) > 1)} twice")
-    return names
+    return short if len(set(short)) == len(short) else names
 
 
 def items_of(
@@ -193,40 +177,35 @@ def statistic(items: Sequence[Item]) -> Statistic:
 
 def _figures(items: Sequence[Item], own: npt.NDArray[np.intp]) -> Callable[[Floats], dict[str, Floats]]:
     mine = [items[at] for at in own]
-    outcome = np.array([item["outcome"] is not None for item in mine])
-    scored = np.array([item["score"] is not None for item in mine])
+    kind, threshold, bins = mine[0]["kind"], mine[0]["threshold"], mine[0]["bins"]
+    known = np.array([item["outcome"] is not None for item in mine])
+    both = known & np.array([item["score"] is not None for item in mine])
     y = np.array([bool(item["outcome"]) for item in mine], dtype=float)
     x = np.array([0.0 if item["score"] is None else item["score"] for item in mine])
-    lengths = {key: np.array([float(item[key]) for item in mine]) for key in ("steps", "characters")}
-    both = outcome & scored
-    kind, threshold, bins = mine[0]["kind"], mine[0]["threshold"], mine[0]["bins"]
-
-    def mean(values: Floats, weights: Floats) -> Floats:
-        return shares(weights @ values, weights.sum(axis=1))
+    sorts = {"wrong": both & (y == 0), "right": both & (y == 1)}
+    # Figure: a mean over which items, of which values.
+    means: dict[str, tuple[npt.NDArray[np.bool_], Floats]] = {"accuracy": (known, y)}
+    for key in ("steps", "characters"):
+        means[key] = np.ones(len(mine), dtype=bool), np.array([float(item[key]) for item in mine])
+    if kind != "unbounded":
+        means |= {"mean_score": (both, x), **{f"{sort}_mean": (of, x) for sort, of in sorts.items()}}
+    if kind == "probability":
+        means["gap"] = both, x - y
+    if threshold is not None:
+        means["wrong_above"] = sorts["wrong"], (x >= threshold).astype(float)
 
     def figures(weights: Floats) -> dict[str, Floats]:
         w = weights[:, own]
         found = dict.fromkeys(FIGURES, np.full(len(w), np.nan))
-        found["accuracy"] = mean(y[outcome], w[:, outcome])
-        for key, values in lengths.items():
-            found[key] = mean(values, w)
-        if not both.any():
-            return found
-        found["auc"] = weighted_auc(x[both], y[both], w[:, both])
-        if kind != "unbounded":
-            found["mean_score"] = mean(x[both], w[:, both])
-        if kind == "probability":
-            found["gap"] = mean((x - y)[both], w[:, both])
-            found["ece"] = expected_calibration_error(x[both], y[both], w[:, both], bins=bins)
-            found["brier"] = brier(x[both], y[both], w[:, both])
-        for sort, of in (("wrong", both & (y == 0)), ("right", both & (y == 1))):
-            if kind != "unbounded":
-                found[f"{sort}_mean"] = mean(x[of], w[:, of])
-            for level, values in zip(LEVELS, weighted_quantiles(x[of], w[:, of], LEVELS), strict=True):
-                found[f"{sort}_q{100 * level:.0f}"] = values
-        if threshold is not None:
-            wrong = both & (y == 0)
-            found["wrong_above"] = mean((x[wrong] >= threshold).astype(float), w[:, wrong])
+        for name, (of, values) in means.items():
+            found[name] = shares(w[:, of] @ values[of], w[:, of].sum(axis=1))
+        if both.any():
+            found["auc"] = weighted_auc(x[both], y[both], w[:, both])
+            if kind == "probability":
+                found["ece"] = expected_calibration_error(x[both], y[both], w[:, both], bins=bins)
+                found["brier"] = brier(x[both], y[both], w[:, both])
+            quantiles = (row for of in sorts.values() for row in weighted_quantiles(x[of], w[:, of], LEVELS))
+            found |= dict(zip(_QUANTILES, quantiles, strict=True))
         return found
 
     return figures
@@ -254,34 +233,29 @@ def signs(figures: Mapping[str, Figure], part: str, reference: str, *, percent: 
         high = of(what).high
         return high is not None and high < 0
 
-    scale, unit = (100.0, " points") if percent else (1.0, "")
+    def by(what: str) -> str:
+        return f"{shown(of(what), scale=100.0)} points" if percent else shown(of(what), scale=1.0)
 
-    def by(what: str, *, length: bool = False) -> str:
-        return f"{shown(of(what), scale=1.0 if length else scale)}{'' if length else unit}"
-
-    found = []
-    if rises("mean_score") and falls("accuracy"):
-        found.append(
-            f"scores rise ({by('mean_score')}) while accuracy falls ({shown(of('accuracy'))} points)"
-        )
-    elif rises("mean_score") and not rises("accuracy"):
-        found.append(f"scores rise ({by('mean_score')}) without a gain in accuracy that the data can tell")
-    elif rises("gap"):
-        found.append(f"scores rise more, or fall less, than accuracy ({by('gap')})")
-    if rises("wrong_mean"):
-        found.append(f"wrong answers score higher on average ({by('wrong_mean')})")
-    if rises("wrong_q50"):
-        found.append(f"the median wrong answer scores higher ({by('wrong_q50')})")
-    if rises("wrong_q90") and not rises("wrong_q50"):
-        found.append(f"the best-scored tenth of wrong answers scores higher ({by('wrong_q90')})")
-    if rises("wrong_above"):
-        found.append(f"more wrong answers pass the threshold ({shown(of('wrong_above'))} points)")
-    if falls("auc"):
-        found.append(f"the PRM tells right from wrong less well (AUC {shown(of('auc'))} points)")
+    accuracy = shown(of("accuracy"))
+    rules = (
+        (rises("mean_score") and falls("accuracy"),
+         f"scores rise ({by('mean_score')}) while accuracy falls ({accuracy} points)"),
+        (rises("mean_score") and not falls("accuracy") and not rises("accuracy"),
+         f"scores rise ({by('mean_score')}) without a gain in accuracy that the data can tell"),
+        (rises("gap") and (rises("accuracy") or not rises("mean_score")),
+         f"scores rise more, or fall less, than accuracy ({by('gap')})"),
+        (rises("wrong_mean"), f"wrong answers score higher on average ({by('wrong_mean')})"),
+        (rises("wrong_q50"), f"the median wrong answer scores higher ({by('wrong_q50')})"),
+        (rises("wrong_q90") and not rises("wrong_q50"),
+         f"the best-scored tenth of wrong answers scores higher ({by('wrong_q90')})"),
+        (rises("wrong_above"), f"more wrong answers pass the threshold ({shown(of('wrong_above'))} points)"),
+        (falls("auc"), f"the PRM tells right from wrong less well (AUC {shown(of('auc'))} points)"),
+    )  # fmt: skip
+    found = [sign for applies, sign in rules if applies]
     over = figures[f"{part}/gap"].low
     if rises("ece") and over is not None and over > 0:  # a PRM that grew too cautious is not hacked
         found.append(f"it is overconfident, and less calibrated than before (ECE {shown(of('ece'))} points)")
-    longer = [f"{by(key, length=True)} {key}" for key in ("steps", "characters") if rises(key)]
+    longer = [f"{shown(of(key), scale=1.0)} {key}" for key in ("steps", "characters") if rises(key)]
     if longer and not rises("accuracy"):
         found.append(
             f"solutions are longer ({', '.join(longer)}) without a gain in accuracy that the data can tell"
@@ -485,12 +459,7 @@ def _tables(
     )
 
     def difference(what: str, scale: float, digits: int) -> Cell:
-        def text(name: str) -> str:
-            figure = figures[f"{name} less {names[0]}/{what}"]
-            sure = figure.low is not None and figure.high is not None and not figure.low <= 0 <= figure.high
-            return shown(figure, scale=scale, digits=digits) + (" *" if sure else "")
-
-        return text
+        return lambda name: starred(figures[f"{name} less {names[0]}/{what}"], scale=scale, digits=digits)
 
     columns = {
         "Accuracy": difference("accuracy", 100, 1),

@@ -16,6 +16,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from stepmark.catalog import Catalog
 from stepmark.errors import BackendError, StepmarkError, UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.result import Figure, Item, Result, made_folder, measured, shown
@@ -24,10 +25,11 @@ from stepmark.models.lazy import Lazy
 from stepmark.models.load import load_prm, prm_identity
 from stepmark.models.policies import Policy
 from stepmark.models.prm import PRM
+from stepmark.own import Kind, load_method
 from stepmark.show.evaluation import Section, Tile
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
-from stepmark.store import Columns, Source, hold, run_input
+from stepmark.store import Columns, Source, held, run_input
 
 if TYPE_CHECKING:  # NumPy, which no help needs
     from stepmark.metrics.intervals import Statistic
@@ -143,7 +145,7 @@ class Run:
         ordered = [case for group in together.values() for case in group]
         kept = f"the scores so far are kept in {path}.part; the same command continues"
         try:
-            with hold(path.parent):
+            with held(path.parent):
                 prm = self.loaded(model)
                 progress = Progress(
                     len(ordered),
@@ -389,3 +391,37 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tup
                     yield f"{key}.{name}", before.get(name), value.get(name)
         elif before != value:
             yield key, before, value
+
+
+EVALUATIONS = Catalog(
+    "evaluation",
+    {
+        "processbench": "stepmark.evaluation.processbench:ProcessBench",
+        "prmbench": "stepmark.evaluation.prmbench:PRMBench",
+        "who-and-when": "stepmark.evaluation.who_and_when:WhoAndWhen",
+        "best-of-n": "stepmark.evaluation.best_of_n:BestOfN",
+        "search": "stepmark.evaluation.search:SearchContest",
+        "robustness": "stepmark.evaluation.robustness:Robustness",
+        "disagreement": "stepmark.evaluation.disagreement:Disagreement",
+        "verifier": "stepmark.evaluation.verifier:VerifierAccuracy",
+        "calibration": "stepmark.evaluation.calibration:Calibration",
+        "drift": "stepmark.evaluation.drift:Drift",
+    },
+)
+"""The library's evaluations. To add one: a module with its class, and a line here."""
+
+_OWN = Kind(
+    what="evaluation",
+    call="items",
+    base=Evaluation,
+    wanted="a class that is a frozen dataclass derived from stepmark.evaluate.Evaluation, with a name, items(sheet) and statistic(items)",
+    page="add-benchmark.md",
+    commands=tuple(EVALUATIONS),
+)
+
+
+def load_evaluation(
+    method: str | Evaluation, settings: Sequence[str] = ()
+) -> tuple[Evaluation, Mapping[str, Any] | None]:
+    """An evaluation, and where it is from if it is a caller's own; see `own.load_method`."""
+    return load_method(method, settings, _OWN, EVALUATIONS)

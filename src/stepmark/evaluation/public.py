@@ -23,7 +23,7 @@ from stepmark.evaluation.result import Result as _Result
 from stepmark.evaluation.robustness import Robustness as _Robustness
 from stepmark.evaluation.run import evaluate as _evaluate
 from stepmark.evaluation.search import SearchContest as _SearchContest
-from stepmark.evaluation.search_entrants import Shape as _Shape
+from stepmark.evaluation.search_contest import Shape as _Shape
 from stepmark.evaluation.verifier import VerifierAccuracy as _VerifierAccuracy
 from stepmark.evaluation.who_and_when import WhoAndWhen as _WhoAndWhen
 from stepmark.metrics.intervals import shares as _shares

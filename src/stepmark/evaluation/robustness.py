@@ -49,23 +49,32 @@ from stepmark.evaluation.perturbations import (
 )
 from stepmark.evaluation.result import Item, Result, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.evaluation.views import Cell, Figures, card, cell, problem, series_of, table_of, tile
+from stepmark.evaluation.views import (
+    Cell,
+    Figures,
+    card,
+    cell,
+    problem,
+    series_of,
+    table_of,
+    tile,
+    value_cell,
+)
 from stepmark.metrics.aggregate import check_aggregate, check_score
-from stepmark.metrics.intervals import Floats, Statistic, shares
+from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.prm import first_error as first_under
 from stepmark.records import LabelledSolution, ScoreKind
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.show.page import ProblemView
 from stepmark.show.plots import Bars
-from stepmark.show.tables import ABSENT, Table
-from stepmark.show.views import ProblemView
+from stepmark.show.tables import Table
 
 NOISE = 1e-5
 """A change no greater than this is none: the same steps in another batch differ by as much in float32."""
 
 _MARGINS: dict[ScoreKind, float] = {"probability": 0.05, "margin": 0.1}
 """A twentieth of the range; log-ratios and unbounded scores have no range to take a share of."""
-_UNBOUNDED_AGGREGATES = frozenset({"sum-logit"})
 
 
 Bools = npt.NDArray[np.bool_]
@@ -105,6 +114,34 @@ class Robustness(Evaluation):
         changes = trials(run.take(self.read(run)), self.only or tuple(PERTURBATIONS), run.seed)
         return self.of_trials(run.grade(to_grade(changes)), run, changes)
 
+    def judging(self, sheet: Sheet) -> Judging:
+        """These settings with the PRM's own, and the default margin, in the place of None.
+
+        Raises:
+            UnknownNameError: no such aggregate.
+            ScoreKindError: the aggregate means nothing for these scores.
+            UsageError: no aggregate is known, no default margin exists for these scores, or a setting is out of range.
+        """
+        how = sheet.aggregate if self.aggregate is None else self.aggregate
+        if how is None:
+            raise UsageError("the scores do not say how their PRM aggregates; choose with `aggregate`")
+        check_aggregate(how, sheet.kind)
+        threshold = sheet.threshold if self.threshold is None else self.threshold
+        if threshold is not None:
+            try:
+                check_score(threshold, sheet.kind, step=0)
+            except ValueError:
+                raise UsageError(f"the threshold {threshold!r} is no {sheet.kind}") from None
+        margin = self.margin
+        if margin is None:
+            margin = None if how == "sum-logit" else _MARGINS.get(sheet.kind)
+        if margin is None:
+            raise UsageError(
+                f"there is no usual margin for the {how} of {sheet.kind} scores; give `margin`, the rise that "
+                "counts as a success of the attack"
+            )
+        return Judging(aggregate=how, threshold=threshold, margin=margin)
+
     def of_trials(self, sheet: Sheet, run: Run, changes: Sequence[Trial]) -> Result:
         """What the changes do to the scores of a PRM.
 
@@ -118,7 +155,7 @@ class Robustness(Evaluation):
         """
         if not changes:
             raise UsageError("there is nothing to compare: no perturbation applies to any solution")
-        how = Judging(aggregate=self.aggregate, threshold=self.threshold, margin=self.margin).of(sheet)
+        how = self.judging(sheet)
         items = items_of(changes, sheet, how)
         threshold = "no threshold" if how.threshold is None else f"threshold {how.threshold:g}"
         policy = f"{how.aggregate}, {threshold}, margin {how.margin:g}"
@@ -190,44 +227,12 @@ class Robustness(Evaluation):
 class Judging:
     """How a change of score is judged."""
 
-    aggregate: str | None = None
-    """One of `metrics.aggregate.AGGREGATES`; None for the PRM's own."""
-    threshold: float | None = None
-    """A step strictly under it is an error; None for the PRM's own."""
-    margin: float | None = None
-    """A rise by more than this is a success of the attack, in the unit of the aggregate; None for 0.05 with
-    probabilities and 0.1 with margins."""
-
-    def of(self, sheet: Sheet) -> Judging:
-        """These settings with the PRM's own, and the default margin, in the place of None.
-
-        Raises:
-            UnknownNameError: no such aggregate.
-            ScoreKindError: the aggregate means nothing for these scores.
-            UsageError: no aggregate is known, no default margin exists for these scores, or a setting is out of
-                range.
-        """
-        how = sheet.aggregate if self.aggregate is None else self.aggregate
-        if how is None:
-            raise UsageError("the scores do not say how their PRM aggregates; choose with `aggregate`")
-        check_aggregate(how, sheet.kind)
-        threshold = sheet.threshold if self.threshold is None else self.threshold
-        if threshold is not None:
-            try:
-                check_score(threshold, sheet.kind, step=0)
-            except ValueError:
-                raise UsageError(f"the threshold {threshold!r} is no {sheet.kind}") from None
-        margin = self.margin
-        if margin is None:
-            if how in _UNBOUNDED_AGGREGATES or sheet.kind not in _MARGINS:
-                raise UsageError(
-                    f"there is no usual margin for the {how} of {sheet.kind} scores; give `margin`, the rise that "
-                    "counts as a success of the attack"
-                )
-            margin = _MARGINS[sheet.kind]
-        if not (math.isfinite(margin) and margin >= 0):
-            raise UsageError(f"expected a margin of 0 or more, found {margin!r}")
-        return Judging(aggregate=how, threshold=threshold, margin=margin)
+    aggregate: str
+    """One of `metrics.aggregate.AGGREGATES`."""
+    threshold: float | None
+    """A step strictly under it is an error; None for no verdicts."""
+    margin: float
+    """A rise by more than this is a success of the attack, in the unit of the aggregate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,7 +308,7 @@ def to_grade(found: Sequence[Trial]) -> list[Case]:
     return cases
 
 
-def items_of(found: Sequence[Trial], sheet: Sheet, settings: Judging) -> list[dict[str, Any]]:
+def items_of(found: Sequence[Trial], sheet: Sheet, how: Judging) -> list[dict[str, Any]]:
     """One row a trial, with all that is needed to compute every figure again.
 
     Keys: `id`, `original` (its id), `perturbation`, `keeps_meaning`, `problem` (what the bootstrap draws),
@@ -313,39 +318,36 @@ def items_of(found: Sequence[Trial], sheet: Sheet, settings: Judging) -> list[di
     it is not under the threshold now, asked only where it was not before), `note`, `refused` (why there is no score). What is
     not known is None. The words are defined at the top of this module.
 
-    Args:
-        found: the trials.
-        sheet: scores of at least the cases of `to_grade(found)`.
-        settings: filled in by `Judging.of`.
-
     Raises:
-        UsageError: settings that are not filled in, a case without scores in the sheet, or an aggregate that is infinite.
+        UsageError: a case without scores in the sheet, or an aggregate that is infinite.
     """
-    if settings.aggregate is None or settings.margin is None:
-        raise UsageError("these settings are not filled in; use Judging.of(sheet)")
     by_id = {row.case.id: row for row in sheet.rows}
-    return [
-        _item(
-            trial,
-            _scores(by_id, trial.original.id),
-            _scores(by_id, trial.case.id),
-            settings.aggregate,
-            settings.threshold,
-            settings.margin,
+    missing = next((case.id for case in to_grade(found) if case.id not in by_id), None)
+    if missing is not None:
+        raise UsageError(
+            f"there are no scores for {missing!r}; were they made with the same seed and perturbations?"
         )
-        for trial in found
-    ]
+    return [_item(trial, by_id[trial.original.id], by_id[trial.case.id], how) for trial in found]
 
 
-def _item(
-    trial: Trial, before: CaseScores, after: CaseScores, how: str, threshold: float | None, margin: float
-) -> dict[str, Any]:
+def _item(trial: Trial, before: CaseScores, after: CaseScores, how: Judging) -> dict[str, Any]:
     keeps = perturbation(trial.name).keeps_meaning
     first = first_error(trial.original.labelled)
-    scores = _aggregate(before, how), _aggregate(after, how)
-    good = _good(before, threshold), _good(after, threshold)
+    score_before, score_after = (_aggregate(row, how.aggregate) for row in (before, after))
+    good_before, good_after = (
+        None if (error := first_under(row.scores, how.threshold)) is None else error == -1
+        for row in (before, after)
+    )
+    success: bool | None = None
+    if score_before is not None and score_after is not None:
+        change = score_after - score_before
+        flips = (good_before, good_after) == (False, True)
+        success = flips or change > how.margin if keeps else change >= -NOISE
     broken = trial.perturbed.broken_step
-    steps = (None, None) if broken is None else (before.scores[broken], after.scores[broken])
+    step_before, step_after = (None if broken is None else row.scores[broken] for row in (before, after))
+    missed: bool | None = None
+    if step_before is not None and step_after is not None and how.threshold is not None:
+        missed = step_after >= how.threshold if step_before >= how.threshold else None
     return {
         "id": trial.case.id,
         "original": trial.original.id,
@@ -354,43 +356,21 @@ def _item(
         "problem": trial.original.problem,
         "group": trial.original.group,
         "right": None if first is None else first == -1,
-        "before": scores[0],
-        "after": scores[1],
-        "good_before": good[0],
-        "good_after": good[1],
-        "success": _succeeds(keeps, *scores, good == (False, True), margin),
+        "before": score_before,
+        "after": score_after,
+        "good_before": good_before,
+        "good_after": good_after,
+        "success": success,
         "steps_before": len(before.scores),
         "steps_after": len(after.scores),
         "broken_step": broken,
         "proven": trial.perturbed.proven,
-        "step_before": steps[0],
-        "step_after": steps[1],
-        "step_missed": _missed(*steps, threshold),
+        "step_before": step_before,
+        "step_after": step_after,
+        "step_missed": missed,
         "note": trial.perturbed.note,
         "refused": before.refused or after.refused,
     }
-
-
-def _succeeds(
-    keeps: bool, before: float | None, after: float | None, flips: bool, margin: float
-) -> bool | None:
-    if before is None or after is None:
-        return None
-    return flips or after - before > margin if keeps else after - before >= -NOISE
-
-
-def _missed(before: float | None, after: float | None, threshold: float | None) -> bool | None:
-    if before is None or after is None or threshold is None or before < threshold:
-        return None
-    return after >= threshold
-
-
-def _scores(by_id: Mapping[str, CaseScores], id: str) -> CaseScores:
-    if id not in by_id:
-        raise UsageError(
-            f"there are no scores for {id!r}; were they made with the same seed and perturbations?"
-        )
-    return by_id[id]
 
 
 def _aggregate(row: CaseScores, how: str) -> float | None:
@@ -402,119 +382,89 @@ def _aggregate(row: CaseScores, how: str) -> float | None:
     return value
 
 
-def _good(row: CaseScores, threshold: float | None) -> bool | None:
-    first = first_under(row.scores, threshold)
-    return None if first is None else first == -1
-
-
 def statistic(items: Sequence[Mapping[str, Any]]) -> Statistic:
     """Every figure of these items, as a function of their weights.
 
     Names are "PERTURBATION/FIGURE" and, for the solutions that are right or wrong by their labels,
     "PERTURBATION/FIGURE/right" and "…/wrong"; "keeps meaning/…" and "breaks meaning/…" are unweighted means over the
     perturbations of that kind for which the figure is defined. Figures: "n" (trials with both scores), "unscored", "before" and
-    "after" (mean aggregates), "change", "median change", "raised", "lowered", "success"; "flips to good" and "false
+    "after" (mean aggregates), "change", "raised", "lowered", "success"; "flips to good" and "false
     alarms" (kept meaning); "stays good" (broken); "step change" and "step missed" (where a step was made wrong),
     these also over the steps that are proven to be wrong, "…/proven". Without a threshold there are no figures of
     verdicts; nan where a figure is not defined, such as a share of nothing.
     """
-    names = list(dict.fromkeys(item["perturbation"] for item in items))
-    parts = [
-        _Part(name, [(at, item) for at, item in enumerate(items) if item["perturbation"] == name])
-        for name in names
-    ]
+    kinds = {item["perturbation"]: bool(item["keeps_meaning"]) for item in items}
+    counts: dict[str, Floats] = {}
+    columns: dict[str, tuple[Floats, Floats]] = {}
+    for name, keeps in kinds.items():
+        more_counts, more_columns = _columns(name, keeps, items)
+        counts |= more_counts
+        columns |= more_columns
+    ratios = ratio_statistic(columns)
     # Which perturbations a mean is over is settled by the whole data, so that resamples estimate the same thing.
-    ones = np.ones((1, len(items)))
-    whole = {name: value for part in parts for name, value in part.figures(ones).items()}
+    whole = ratios(np.ones((1, len(items))))
     means: dict[str, list[str]] = {}
     for kind, label in ((True, PRESERVING), (False, BREAKING)):
         for figure in ("change", "success", "flips to good", "false alarms", "stays good"):
             for group in _GROUPS:
-                each = [f"{part.name}/{figure}{group}" for part in parts if part.keeps_meaning is kind]
+                each = [f"{name}/{figure}{group}" for name, keeps in kinds.items() if keeps is kind]
                 if defined := [name for name in each if name in whole and np.isfinite(whole[name][0])]:
                     means[f"{label}/{figure}{group}"] = defined
 
     def compute(weights: Floats) -> dict[str, Floats]:
-        found = {name: value for part in parts for name, value in part.figures(weights).items()}
-        return found | {
-            mean: np.mean([found[name] for name in names], axis=0) for mean, names in means.items()
+        figures = {name: weights @ of for name, of in counts.items()} | dict(ratios(weights))
+        return figures | {
+            mean: np.mean([figures[name] for name in names], axis=0) for mean, names in means.items()
         }
 
     return compute
 
 
-class _Part:
-    """The columns of one perturbation."""
+def _columns(
+    name: str, keeps: bool, items: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Floats], dict[str, tuple[Floats, Floats]]]:
+    """The counts of one perturbation, and the numerator and denominator of each of its means."""
 
-    def __init__(self, name: str, items: list[tuple[int, Mapping[str, Any]]]) -> None:
-        self.name = name
-        rows = [item for _, item in items]
-        self.keeps_meaning = bool(rows[0]["keeps_meaning"])
-        self._at = np.array([at for at, _ in items])
-        before, after = _column(rows, "before"), _column(rows, "after")
-        self._change = after - before
-        self._scored = scored = np.isfinite(self._change)
-        self._order = np.argsort(self._change, kind="stable")  # nan stands last
-        right, everything = _column(rows, "right"), np.ones(len(rows), dtype=bool)
-        self._in_group = {"": everything, "/right": right == 1, "/wrong": right == 0}
-        self._in_group["/proven"] = _column(rows, "proven") == 1
-        self._counts = {"n": scored, "unscored": ~scored}
-        # Figure, in which groups, a mean over which items, of which values.
-        self._means: list[tuple[str, tuple[str, ...], Bools, Floats | Bools]] = [
-            ("before", _GROUPS, scored, before),
-            ("after", _GROUPS, scored, after),
-            ("change", _GROUPS, scored, self._change),
-            ("raised", _GROUPS, scored, self._change > NOISE),
-            ("lowered", _GROUPS, scored, self._change < -NOISE),
-            ("success", _GROUPS, scored, _column(rows, "success")),
-        ]
-        good, good_after = _column(rows, "good_before"), _column(rows, "good_after")
-        judged = np.isfinite(good) & np.isfinite(good_after)
-        if judged.any() and self.keeps_meaning:
-            bad_and_wrong, good_and_right = (good == 0) & (right == 0), (good == 1) & (right == 1)
-            self._means += [
-                ("flips to good", ("",), judged & bad_and_wrong, good_after == 1),
-                ("false alarms", ("",), judged & good_and_right, good_after == 0),
-            ]
-        if judged.any() and not self.keeps_meaning:
-            self._means.append(("stays good", _GROUPS, judged & (good == 1), good_after == 1))
-        if any(row["broken_step"] is not None for row in rows):
-            step_change = _column(rows, "step_after") - _column(rows, "step_before")
-            groups = (*_GROUPS, "/proven")
-            self._means.append(("step change", groups, np.isfinite(step_change), step_change))
-            missed = _column(rows, "step_missed")
-            if judged.any():
-                self._means.append(("step missed", groups, np.isfinite(missed), missed))
+    def column(key: str) -> Floats:
+        return np.array([np.nan if item[key] is None else float(item[key]) for item in items])
 
-    def figures(self, weights: Floats) -> dict[str, Floats]:
-        w = weights[:, self._at]
-        found: dict[str, Floats] = {}
-        for group in _GROUPS:
-            chosen = self._in_group[group]
-            for figure, of in self._counts.items():
-                found[f"{self.name}/{figure}{group}"] = w @ (of & chosen).astype(np.float64)
-            found[f"{self.name}/median change{group}"] = self._median(w, self._scored & chosen)
-        for figure, groups, of, values in self._means:
-            for group in groups:
-                subject = of & self._in_group[group]
-                total = w @ np.where(subject, values, 0.0)
-                found[f"{self.name}/{figure}{group}"] = shares(total, w @ subject.astype(np.float64))
-        return found
-
-    def _median(self, w: Floats, subject: Bools) -> Floats:
-        """The median of the changes, each counted as often as it was drawn."""
-        order = self._order[subject[self._order]]
-        if len(order) == 0:
-            return np.full(len(w), np.nan)
-        values, sums = self._change[order], np.cumsum(w[:, order], axis=1)
-        half = sums[:, -1:] / 2
-        # The middle one, or the mean of the middle two: where half the weight is reached and where it is passed.
-        low, high = np.argmax(sums >= half, axis=1), np.argmax(sums > half, axis=1)
-        return np.where(half[:, 0] > 0, (values[low] + values[high]) / 2, np.nan)
-
-
-def _column(rows: Sequence[Mapping[str, Any]], key: str) -> Floats:
-    return np.array([np.nan if row[key] is None else float(row[key]) for row in rows])
+    own = np.array([item["perturbation"] == name for item in items])
+    before, after, right = column("before"), column("after"), column("right")
+    change, step_change = after - before, column("step_after") - column("step_before")
+    good, good_after, missed = column("good_before"), column("good_after"), column("step_missed")
+    groups = {"": own, "/right": own & (right == 1), "/wrong": own & (right == 0)}
+    proven = {**groups, "/proven": own & (column("proven") == 1)}
+    scored, judged = np.isfinite(change), np.isfinite(good) & np.isfinite(good_after)
+    # Figure: over which items, of which values, in which groups.
+    means: dict[str, tuple[Bools, Floats | Bools, Mapping[str, Bools]]] = {
+        "before": (scored, before, groups),
+        "after": (scored, after, groups),
+        "change": (scored, change, groups),
+        "raised": (scored, change > NOISE, groups),
+        "lowered": (scored, change < -NOISE, groups),
+        "success": (scored, column("success"), groups),
+    }
+    if (judged & own).any():
+        if keeps:
+            means["flips to good"] = judged & (good == 0) & (right == 0), good_after == 1, {"": own}
+            means["false alarms"] = judged & (good == 1) & (right == 1), good_after == 0, {"": own}
+        else:
+            means["stays good"] = judged & (good == 1), good_after == 1, groups
+    if np.isfinite(column("broken_step")[own]).any():
+        means["step change"] = np.isfinite(step_change), step_change, proven
+        if (judged & own).any():
+            means["step missed"] = np.isfinite(missed), missed, proven
+    counts = {
+        f"{name}/{figure}{group}": (of & member).astype(float)
+        for group, member in groups.items()
+        for figure, of in (("n", scored), ("unscored", ~scored))
+    }
+    columns = {
+        f"{name}/{figure}{group}": (np.where(of & member, values, 0.0), (of & member).astype(float))
+        for figure, (of, values, chosen) in means.items()
+        for group, member in chosen.items()
+    }
+    return counts, columns
 
 
 _GLANCE = (
@@ -583,16 +533,6 @@ def _tiles(figures: Figures, group: str) -> list[Tile]:
     ]
 
 
-def _number(figures: Figures, pattern: str, digits: int = 0) -> Cell:
-    """A figure without its interval."""
-
-    def text(name: str) -> str:
-        figure = figures.get(pattern.format(name))
-        return ABSENT if figure is None or figure.value is None else f"{figure.value:,.{digits}f}"
-
-    return text
-
-
 def _glance(names: Sequence[str], figures: Figures, group: str, items: Sequence[Item]) -> Table:
     counts = Counter(item["perturbation"] for item in items)
     means = [name for name in (PRESERVING, BREAKING) if f"{name}/success" in figures]
@@ -643,10 +583,9 @@ def _of_changes(
         "Change",
         [*names, *([mean] if len(names) > 1 else [])],
         {
-            "Solutions": _number(figures, f"{{}}/n{group}"),
-            "Score before": _number(figures, f"{{}}/before{group}", 3),
+            "Solutions": value_cell(figures, f"{{}}/n{group}"),
+            "Score before": value_cell(figures, f"{{}}/before{group}", digits=3),
             "Mean change": cell(figures, f"{{}}/change{group}", scale=1, digits=3),
-            "Median change": _number(figures, f"{{}}/median change{group}", 3),
             **{label: cell(figures, f"{{}}/{what}{group}") for label, what in columns.items()},
         },
         note="The last row: unweighted mean over the changes." if len(names) > 1 else "",

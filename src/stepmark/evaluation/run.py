@@ -12,11 +12,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stepmark.errors import UsageError
-from stepmark.evaluation.evaluation import Evaluation, Run, settings_of
-from stepmark.evaluation.methods import load_evaluation
+from stepmark.evaluation.evaluation import Evaluation, Run, load_evaluation, settings_of
 from stepmark.evaluation.result import Result
 from stepmark.evaluation.sources import files_of
-from stepmark.models.lazy import MEANT, UNSAID, Lazy, refuse_idle
+from stepmark.models.lazy import UNSAID, Lazy, refuse_idle
 from stepmark.models.load import PRMLike, idle_settings, lazy_prm, read_by
 from stepmark.models.places import has_neutral_class
 from stepmark.models.policies import PolicyLike, in_process, lazy_policy
@@ -178,7 +177,7 @@ def _check(evaluation: Evaluation, run: Run) -> None:
         if not evaluation.asks_prm(run):
             why = "no PRM is asked here" if run.scores is None else "with `scores` no PRM is asked"
             own = {"truncate", "seed", *others, *({"neutral"} if hasattr(evaluation, "neutral") else ())}
-            refuse_idle(prm.arguments, {key: f"{why}: leave it out" for key in MEANT if key not in own})
+            refuse_idle(prm.arguments, {key: f"{why}: leave it out" for key in UNSAID if key not in own})
     if run.orm is not None:
         run.orm.check()
     if isinstance(run.policy, Lazy):

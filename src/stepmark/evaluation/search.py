@@ -14,10 +14,33 @@ from pydantic import Field
 from stepmark.errors import UsageError
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.result import Figure, Item, Result, made_folder, shown
-from stepmark.evaluation.search_contest import Arena, Contest, Contested, Unit, contest, search_of
-from stepmark.evaluation.search_entrants import BASELINES, METHODS, Shape, entrants
-from stepmark.evaluation.search_figures import ENDS, POSITIONS, STOPS, cells_of, statistic
-from stepmark.evaluation.views import Cell, Figures, cell, series_of, spread, table_of, tile
+from stepmark.evaluation.search_contest import (
+    BASELINES,
+    ENDS,
+    METHODS,
+    POSITIONS,
+    STOPS,
+    Arena,
+    Contest,
+    Contested,
+    Shape,
+    Unit,
+    cells_of,
+    contest,
+    entrants,
+    statistic,
+)
+from stepmark.evaluation.views import (
+    Cell,
+    Figures,
+    cell,
+    series_of,
+    spread,
+    starred,
+    table_of,
+    tile,
+    value_cell,
+)
 from stepmark.metrics.first_error import found_error
 from stepmark.metrics.intervals import Statistic
 from stepmark.models import policies
@@ -38,11 +61,11 @@ from stepmark.search.rows import view_of
 from stepmark.settings import settings
 from stepmark.show import colour
 from stepmark.show.evaluation import Examples, Section
+from stepmark.show.page import CardView, ProblemView, StepView
 from stepmark.show.plots import Lines
 from stepmark.show.search import SearchPage, SearchView, search_html
 from stepmark.show.tables import ABSENT, Table
-from stepmark.show.views import CardView, ProblemView, StepView
-from stepmark.store import hold
+from stepmark.store import held
 
 SHOWN = 4
 """Examples of each sort."""
@@ -121,7 +144,7 @@ class SearchContest(Evaluation):
             raise UsageError("expected `policy`, which writes what is searched")
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
-        """See `search_figures.statistic`."""
+        """See `search_contest.statistic`."""
         return statistic(items)
 
     def measure(self, run: Run) -> Result:
@@ -131,13 +154,10 @@ class SearchContest(Evaluation):
         contest_ = Contest(
             budgets=tuple(self.budgets),
             unit=self.unit,
-            methods=names,
-            own=tuple(one.method for one in theirs.values()),
+            entrants=entrants(names, self.shape, [own.method for own in theirs.values()]),
             seeds=self.seeds,
             pilot=self.pilot,
-            shape=self.shape,
         )
-        entrants(contest_.methods, contest_.shape, contest_.own)
         every = [problem for file in run.data for problem in read_problems(file, columns=run.columns)]
         problems = run.spaced(every)
         if len(problems) < len(every):
@@ -151,7 +171,7 @@ class SearchContest(Evaluation):
             isolation = isolation_of(self.verifier, self.isolation)
             if isolation is not None:
                 run.note(isolation_note(isolation))
-            stack.enter_context(hold(made_folder(run.folder)))
+            stack.enter_context(held(made_folder(run.folder)))
             prm: PRM = run.loaded(run.prm)
             named = run.policy
             if isinstance(named, Lazy):
@@ -169,7 +189,15 @@ class SearchContest(Evaluation):
                 common=Searching(
                     how=replace(self.how, seed=run.seed),
                     grading=grading,
-                    sizes=Sizes(policy=_size(self.policy_parameters), prm=_size(self.prm_parameters)),
+                    sizes=Sizes(
+                        **{
+                            name: None if parameters is None else ModelSize(parameters=parameters)
+                            for name, parameters in (
+                                ("policy", self.policy_parameters),
+                                ("prm", self.prm_parameters),
+                            )
+                        }
+                    ),
                 ),
                 store=store,
                 in_flight=self.in_flight,
@@ -192,7 +220,7 @@ class SearchContest(Evaluation):
                 )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
-                    f"every reply is chosen_ids in {store.path}; the same command continues"
+                    f"every reply is kept in {store.path}; the same command continues"
                 ) from None
 
     def _own(self) -> dict[str, Own]:
@@ -246,7 +274,7 @@ class SearchContest(Evaluation):
 
         Raises:
             InputError: problems that cannot be compared on; see `search_contest.contest`.
-            UsageError: a budget that cannot be chosen_ids.
+            UsageError: a budget that cannot be kept.
             BackendError: a model failed.
         """
         contested = contest(problems, contest_, arena)
@@ -254,7 +282,7 @@ class SearchContest(Evaluation):
         figures = run.figures(items, statistic(items))
         examples = _examples(problems, contested, contest_, arena, threshold)
         aggregate = arena.common.grading.aggregate
-        fitted = sum(fit.tried for fit in contested.fits)
+        fitted = sum(fit.tried for fit in contested.fits.values())
         count = len(items)
         facts = [
             f"{count:,} problems, {contest_.seeds} {'seed' if contest_.seeds == 1 else 'seeds'}; budgets are limits on "
@@ -331,7 +359,9 @@ class SearchContest(Evaluation):
             ),
             pages={"trees.html": lambda: _trees(trees, prm)} if trees else {},
         )
-        sizes = {f"{fit.method} at {fit.budget}": fit.size for fit in contested.fits if fit.tried}
+        sizes = {
+            f"{name} at {budget}": fit.size for (name, budget), fit in contested.fits.items() if fit.tried
+        }
         return run.result(self, views, figures, items, prm=prm, sizes=sizes, **filled)
 
 
@@ -356,10 +386,6 @@ def _facts_of(theirs: Mapping[str, Own]) -> dict[str, Any]:
     return {"own": json.loads(json.dumps(facts, default=str))} if facts else {}
 
 
-def _size(parameters: float | None) -> ModelSize | None:
-    return None if parameters is None else ModelSize(parameters=parameters)
-
-
 def _examples(
     problems: Sequence[Problem], found: Contested, settings: Contest, arena: Arena, threshold: float | None
 ) -> list[tuple[Examples, list[SearchView]]]:
@@ -375,19 +401,34 @@ def _examples(
         if trees and True in samples and not any(value is not False for value in trees):
             sorts["right only by whole samples"].append(item["id"])
     by_id = {problem.id: problem for problem in problems}
+
+    def judge(text: str, gold: str) -> bool | None:
+        return arena.verifier.verify(text or None, gold).correct
+
     groups = []
     for title, ids in sorts.items():
         chosen_ids = spread(ids, SHOWN)
         if not chosen_ids:
             continue
-        again = _again([by_id[id_] for id_ in chosen_ids], found, settings, arena)
+        again = [
+            (entrant.name, result)
+            for entrant in settings.entrants
+            for result in arena.search(
+                [by_id[id_] for id_ in chosen_ids],
+                settings,
+                entrant,
+                found.fits[entrant.name, budget].size,
+                settings.budgets[-1],
+            )
+            if isinstance(result, Found)
+        ]
         views, trees_of = [], []
         for number, id_ in enumerate(chosen_ids, start=1):
-            searches = [(name, one) for name, ones in again.items() for one in ones if one.problem.id == id_]
+            searches = [(name, result) for name, result in again if result.problem.id == id_]
             views.append(_problem(number, by_id[id_], searches, arena, threshold))
             trees_of += [
-                replace(view_of(one, threshold=threshold, judge=_judge(arena)), name=f"{id_}: {name}")
-                for name, one in searches
+                replace(view_of(result, threshold=threshold, judge=judge), name=f"{id_}: {name}")
+                for name, result in searches
                 if name not in _SAMPLING
             ]
         groups.append(
@@ -401,23 +442,6 @@ def _examples(
             )
         )
     return groups
-
-
-def _again(
-    problems: Sequence[Problem], found: Contested, settings: Contest, arena: Arena
-) -> dict[str, list[Found]]:
-    again = {}
-    for entrant in entrants(settings.methods, settings.shape, settings.own):
-        size = next(
-            fit.size for fit in found.fits if (fit.method, fit.budget) == (entrant.name, settings.names[-1])
-        )
-        search = search_of(entrant, size, settings.budgets[-1], 0, settings, arena)
-        again[entrant.name] = [one for one in arena.search(problems, search) if isinstance(one, Found)]
-    return again
-
-
-def _judge(arena: Arena) -> Any:
-    return lambda text, gold: arena.verifier.verify(text or None, gold).correct
 
 
 def _problem(
@@ -500,14 +524,13 @@ def by_budget(
 
 def spent_table(names: Sequence[str], contested: Contested, figures: Figures, settings: Contest) -> Table:
     """What every method has really spent, and its size."""
-    sizes = {(fit.method, fit.budget): fit for fit in contested.fits}
 
     def of(budget: str) -> Cell:
         def text(name: str) -> str:
             figure = figures.get(f"spent/{name}/{budget}")
             if figure is None or figure.value is None:
                 return ABSENT
-            fit = sizes.get((name, budget))
+            fit = contested.fits.get((name, budget))
             size = "" if fit is None or not fit.tried else f", size {fit.size}"
             return f"{words(figure.value)} ({figure.value / float(budget):.0%}{size})"
 
@@ -535,9 +558,7 @@ def difference_tables(names: Sequence[str], figures: Figures, settings: Contest)
             def text(row: str) -> str:
                 name, _, key = row.rpartition("/")
                 figure = figures.get(f"over {baseline}{keys[key]}/{name}/{budget}")
-                low, high = (None, None) if figure is None else (figure.low, figure.high)
-                sure = low is not None and high is not None and not low <= 0 <= high
-                return shown(figure) + (" *" if sure else "")
+                return starred(figure)
 
             return text
 
@@ -587,19 +608,19 @@ def ends_tables(names: Sequence[str], figures: Figures, settings: Contest) -> tu
             )
         )
     if settings.seeds > 1:
-
-        def deviation(budget: str) -> Cell:
-            def text(name: str) -> str:
-                figure = figures.get(f"sd over seeds/{name}/{budget}")
-                return ABSENT if figure is None or figure.value is None else f"{100 * figure.value:.1f}"
-
-            return text
-
         note = (
             f"Of the accuracy of one run over all problems, between {settings.seeds} runs with other samples."
         )
         title = "Standard deviation over seeds, percentage points"
-        tables.append(by_budget(title, names, settings, deviation, note=note))
+        tables.append(
+            by_budget(
+                title,
+                names,
+                settings,
+                lambda budget: value_cell(figures, f"sd over seeds/{{}}/{budget}", scale=100, digits=1),
+                note=note,
+            )
+        )
     return tuple(tables)
 
 

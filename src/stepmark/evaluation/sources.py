@@ -359,7 +359,7 @@ def _candidates(row: Row, how: str) -> Iterator[Case]:
 
 
 def _prm800k(rows: Iterable[Row]) -> Iterator[Case]:
-    from stepmark.solutions.interchange.prm800k_flat import rated_completion
+    from stepmark.solutions.interchange.prm800k import rated_completion
 
     for row in rows:
         yield Case(id=row.place, labelled=rated_completion(row), where=row.where, group="prm800k")

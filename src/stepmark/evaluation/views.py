@@ -14,9 +14,9 @@ from stepmark.records import StepScores
 from stepmark.scoring.report import step_views
 from stepmark.show import colour
 from stepmark.show.evaluation import Tile
+from stepmark.show.page import CardView, ProblemView
 from stepmark.show.plots import Bars, Series
-from stepmark.show.tables import Align, Table
-from stepmark.show.views import CardView, ProblemView
+from stepmark.show.tables import ABSENT, Align, Table
 
 Figures = Mapping[str, Figure]
 """By name."""
@@ -39,6 +39,23 @@ def cell(figures: Figures, pattern: str, *, scale: float = 100, digits: int = 1)
         digits: decimals.
     """
     return lambda name: shown(figures.get(pattern.format(name)), scale=scale, digits=digits)
+
+
+def value_cell(figures: Figures, pattern: str, *, scale: float = 1, digits: int = 0) -> Cell:
+    """Cells that show a figure without its interval; see `cell`."""
+
+    def text(name: str) -> str:
+        figure = figures.get(pattern.format(name))
+        return ABSENT if figure is None or figure.value is None else f"{scale * figure.value:,.{digits}f}"
+
+    return text
+
+
+def starred(figure: Figure | None, *, scale: float = 100, digits: int = 1) -> str:
+    """A difference with its interval, and a star where the interval leaves 0 out."""
+    low, high = (None, None) if figure is None else (figure.low, figure.high)
+    sure = low is not None and high is not None and not low <= 0 <= high
+    return shown(figure, scale=scale, digits=digits) + (" *" if sure else "")
 
 
 def table_of(

@@ -220,41 +220,28 @@ def problem_of(doc: Mapping[str, Any], problem: str, number: int) -> str:
     Raises:
         InputError: a field that is missing or no text, or a blank problem.
     """
-
-    def field(name: str) -> str:
-        if name not in doc:
+    template = problem if "{{" in problem else f"{{{{{problem}}}}}"
+    if "{{" in _FIELD.sub("", template):
+        raise InputError(
+            f"expected fields in double braces, {{{{question}}}}, found {problem!r}", field="problem"
+        )
+    where = f"document {number}"
+    for name in _FIELD.findall(template):
+        if not isinstance(doc.get(name), str):
+            found = f"a text, found {json_type(doc[name])}" if name in doc else "the problem"
             raise InputError(
-                f"expected the problem, found only {', '.join(map(repr, doc))}; name its field with `problem`",
-                where=f"document {number}",
+                f"expected {found}; the document has {', '.join(map(repr, doc))}: name the field with `problem`",
+                where=where,
                 field=name,
             )
-        value = doc[name]
-        if not isinstance(value, str):
-            raise InputError(
-                f"expected a text, found {json_type(value)}", where=f"document {number}", field=name
-            )
-        return value
-
-    if "{{" in problem:
-        text = _FIELD.sub(lambda found: field(found[1]), problem)
-        if "{{" in _FIELD.sub("", problem):
-            raise InputError(
-                f"expected fields in double braces, {{{{question}}}}, found {problem!r}", field="problem"
-            )
-    else:
-        text = field(problem)
+    text = _FIELD.sub(lambda match: str(doc[match[1]]), template)
     if not text.strip():
-        raise InputError("expected a problem, found only white space", where=f"document {number}")
+        raise InputError("expected a problem, found only white space", where=where)
     return text
 
 
 def tell(unread: Sequence[str], documents: int) -> None:
-    """Warn of documents of which no response could be graded.
-
-    Args:
-        unread: one line each.
-        documents: how many there are in all.
-    """
+    """Warn of documents, a line each, of which no response could be graded."""
     if unread:
         warnings.warn(
             f"stepmark: none of the responses to {len(unread)} of {documents} documents could be graded, so the first was kept "

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from stepmark.errors import BackendError, CheckpointError, MissingExtraError, StepmarkError, UsageError
 from stepmark.models.spec import SPEC_FILE
@@ -78,47 +78,14 @@ def publish(
     return None if dry_run else upload(planned, private=private, message=message)
 
 
-class Hub(Protocol):
-    """What is used of `huggingface_hub.HfApi`."""
-
-    def whoami(self) -> Any:
-        """Who the token belongs to."""
-
-    def repo_exists(self, repo_id: str) -> bool:
-        """Whether the caller can see a model repository of that name."""
-
-    def model_info(self, repo_id: str) -> Any:
-        """Facts of a model repository; `private` among them."""
-
-    def create_repo(self, repo_id: str, *, private: bool | None = None, exist_ok: bool = False) -> Any:
-        """Make a model repository."""
-
-    def upload_folder(
-        self, *, repo_id: str, folder_path: str, allow_patterns: list[str], commit_message: str
-    ) -> Any:
-        """Upload files in one commit; its answer has `commit_url`."""
-
-    def list_repo_files(self, repo_id: str) -> list[str]:
-        """The names of the repository's files."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class File:
-    """A file of the folder."""
-
-    name: str
-    size: int
-    """In bytes."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """What would be published, and what stands in the way."""
 
     folder: Path
     repo: str
-    upload: tuple[File, ...]
-    """By name."""
+    upload: Mapping[str, int]
+    """The files, and their sizes in bytes."""
     left: tuple[str, ...]
     """What lies in the folder and is not uploaded; folders end in "/"."""
     problems: tuple[str, ...]
@@ -129,7 +96,7 @@ class Plan:
     @property
     def size(self) -> int:
         """Bytes that are uploaded."""
-        return sum(file.size for file in self.upload)
+        return sum(self.upload.values())
 
 
 def plan(folder: str | Path, repo: str, *, incomplete_card: bool = False, load: bool = True) -> Plan:
@@ -152,12 +119,8 @@ def plan(folder: str | Path, repo: str, *, incomplete_card: bool = False, load: 
             f"there is no folder {str(folder)!r}; expected a checkpoint, as `stepmark train` writes it"
         )
     every = sorted(path.iterdir())
-    upload = tuple(
-        File(name=one.name, size=one.stat().st_size)
-        for one in every
-        if one.is_file() and _BELONGS.fullmatch(one.name)
-    )
-    names = {file.name for file in upload}
+    upload = {one.name: one.stat().st_size for one in every if one.is_file() and _BELONGS.fullmatch(one.name)}
+    names = set(upload)
     problems = _missing(path, names)
     notes: list[str] = []
     lacks = _card_lacks(path) if CARD in names else []
@@ -188,16 +151,14 @@ class Published:
     for this one's."""
 
 
-def upload(
-    planned: Plan, *, private: bool = False, message: str | None = None, hub: Hub | None = None
-) -> Published:
+def upload(planned: Plan, *, private: bool = False, message: str | None = None, hub: Any = None) -> Published:
     """Upload what was planned, in one commit.
 
     Args:
         planned: without problems.
         private: make the repository private; one that exists must be.
         message: of the commit.
-        hub: None for huggingface_hub's own, with its token.
+        hub: a `huggingface_hub.HfApi`; None for a new one, with the user's token.
 
     Raises:
         UsageError: the plan has problems, no token, or the repository is public and shall be private.
@@ -206,9 +167,8 @@ def upload(
     """
     if planned.problems:
         raise UsageError(refusal(planned))
-    api = hub if hub is not None else _hub()
-    repo = planned.repo
-    names = [file.name for file in planned.upload]
+    api = hub or _hub()
+    repo, names = planned.repo, list(planned.upload)
     try:
         api.whoami()
         if private and api.repo_exists(repo) and not api.model_info(repo).private:
@@ -243,13 +203,12 @@ def refusal(planned: Plan) -> str:
     return "\n".join([f"{planned.folder} is not ready to be published:", *lines])
 
 
-def _hub() -> Hub:
+def _hub() -> Any:
     try:
         from huggingface_hub import HfApi
     except ImportError as error:
         raise MissingExtraError("publishing needs huggingface_hub: pip install 'stepmark[hub]'") from error
-    api: Hub = HfApi()
-    return api
+    return HfApi()
 
 
 def _hub_error(error: Exception, repo: str) -> StepmarkError:

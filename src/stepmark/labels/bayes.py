@@ -1,34 +1,26 @@
 """The first error by Bayesian search.
 
-Rollouts from a sound prefix of a solution often reach the right answer, rollouts from a broken one seldom. How often is
-not known, nor where the border lies. So the labeller keeps one joint posterior over the place of the first error and the
-success rates before and after it, lets every rollout at every prefix count towards it, spends the next
-rollouts where they tell most about the place per expected token, and stops when one place is likely enough.
+Rollouts from a sound prefix often reach the right answer, rollouts from a broken one seldom. Neither rate is known. The labeller keeps one joint
+posterior over the place of the first error and both rates, spends the next rollouts where they tell most about the place per expected token,
+and stops when one place is likely enough.
 
-Sources: noisy binary search with a Bayesian posterior: Burnashev and Zigangirov (1974), Ben-Or and Hassidim (FOCS 2008),
-Dereniowski, Lukasiewicz and Uznanski (arXiv 2107.05753); the setting, first errors of model-written solutions by rollout:
-OmegaPRM (arXiv 2406.06592). Deviations, and why:
+Sources: noisy binary search with a Bayesian posterior: Burnashev and Zigangirov (1974), Ben-Or and Hassidim (FOCS 2008), Dereniowski,
+Lukasiewicz and Uznanski (arXiv 2107.05753); first errors of model-written solutions by rollout: OmegaPRM (arXiv 2406.06592). Deviations:
 
-* Those searches know how often a comparison errs, alike on both sides. Here both rates are unknown and unlike, so they
-  are in the posterior; an optimal number of rollouts is not proven.
-* They ask at the posterior's median. With unlike error rates and unlike costs we ask by expected information per expected token, one step
-  ahead, a few rollouts at a time, chosen greedily by what each adds to the information of the batch.
+* Those searches know how often a comparison errs, alike on both sides. Here both rates are in the posterior; no number of rollouts is proven optimal.
+* They ask at the posterior's median. Here a batch is chosen greedily by expected information per expected token, one step ahead.
 * Their answers are independent. Rollouts of one prefix are correlated (`spread`); without this the confidence is too high.
 * OmegaPRM calls a prefix right if any of k rollouts succeeds. Here that is evidence like any other.
-* They always end with an answer. We abstain when the budget ends first; the evidence stays.
+* They always end with an answer. Here the labeller abstains when the budget ends first; the evidence stays.
 
 The model. A solution of M steps has its first wrong step at place e in 0..M-1; e = M stands for no wrong step. A prefix of t steps is
-*sound* when t <= e, else *broken*. Rollouts from it succeed at a rate that depends on which of the two it is:
+*sound* when t <= e, else *broken*. Its rollouts succeed at the rate
 
-* sound: g ** (1 - r * t / M). g is the rate of the bare problem; r is how much of the way to certainty the prefix brings: 0 for
-  none, 1 for a policy that errs at each step alike, whose chance rises as steps are behind it.
-* broken: b * d ** (t - e - 1). b is the rate at which the policy recovers right after the error, and d what is left of it
-  after each further step: 1 for all.
+* sound: g ** (1 - r * t / M). g is the rate of the bare problem; r is how much of the way to certainty the prefix brings, in 0..1.
+* broken: b * d ** (t - e - 1). b is the rate of recovery right after the error, d what is left of it after each further step.
 
-g, r, b and d are unknown and are averaged over: the posterior is kept on a grid of (e, g, r, b, d). A real prefix strays from such a
-curve, so its own rate is Beta-distributed around it with `spread` pseudo-rollouts (infinite: no straying); the rollouts of one
-prefix are then a Polya urn, whose next draw succeeds with probability (spread * rate + successes) / (spread + trials). That keeps ten failures at
-one prefix from counting as ten independent witnesses.
+The posterior is kept on a grid of (e, g, r, b, d). A prefix's own rate is Beta-distributed around the curve with `spread` pseudo-rollouts, so its
+rollouts are a Polya urn whose next draw succeeds with probability (spread * rate + successes) / (spread + trials).
 """
 
 from __future__ import annotations
@@ -273,10 +265,6 @@ def _plogp(p: Floats) -> Floats:
     return safe * np.log2(safe)
 
 
-Root = tuple[int, int]
-"""(successes, trials) of whole solutions of a problem."""
-
-
 @final
 @settings
 class BayesianSearch:
@@ -290,8 +278,6 @@ class BayesianSearch:
     """Rollouts a round, 1 to 8. Fewer spend fewer tokens, more need fewer rounds."""
     max_rollouts: Annotated[int, Field(ge=1)] = 64
     """End of the budget; never exceeded."""
-    max_tokens_a_solution: Annotated[int, Field(ge=1)] | None = None
-    """End of the budget in written tokens: no round starts at or past it, so the last round may pass it."""
     least_bits: Annotated[float, Field(ge=0)] = 0.0
     """Give up when the best rollout promises fewer bits for each solution's length that it writes; 0 never, 0.1 soon."""
     at_budget: Literal["abstain", "guess"] = "abstain"
@@ -311,20 +297,16 @@ class BayesianSearch:
                 f"`root` {self.root}: expected at most `max_rollouts`, which is {self.max_rollouts}"
             )
 
-    def label(self, solution: Solution, *, root: Root | None = None) -> Method[Labelling]:
+    def label(self, solution: Solution) -> Method[Labelling]:
         """Find the first error; a solution that ends in the right answer is not searched: its `first_error` is None, and it is no abstention.
 
-        `root` is (successes, trials) of whole solutions that the same policy wrote for this problem, where known: evidence about its rate
-        before any error. `confidence` is the posterior probability of the likeliest place; that of a step called right is the
-        probability that the first error comes later.
+        `confidence` is the posterior probability of the likeliest place; that of a step called right is the probability that the first error
+        comes later.
 
         Raises:
             InputError: no reference answer, no steps, or the policy cannot read a prefix.
-            UsageError: `root` is no count, or `max_tokens_a_solution` is set and the policy does not count tokens.
         """
         steps = count_steps(solution)
-        if root is not None and not 0 <= root[0] <= root[1]:
-            raise UsageError(f"root must be (successes, trials), found {root!r}")
         verdict: Verdict = yield own_answer(solution)
         probes: dict[int, Probe] = {}
         cost = Cost()
@@ -338,8 +320,6 @@ class BayesianSearch:
             return conclude(None)
         places = self._places(steps, readable=verdict.correct is not None)
         posterior = Posterior(steps, self.prior, places)
-        if root is not None:
-            posterior.update(0, root[0], root[1] - root[0])
         costs = expected_costs(solution)
         if places[-1] == 0:
             # Nothing can be learnt where all places agree that the prefix is broken.
@@ -347,8 +327,7 @@ class BayesianSearch:
         plan = [0] * self.root
         while plan or posterior.places.max() < self.confidence:
             left = self.max_rollouts - cost.rollouts
-            spent = left <= 0 or self._tokens_spent(cost)
-            if spent or not (plan or self._promising(posterior, costs)):
+            if left <= 0 or not (plan or self._promising(posterior, costs)):
                 if self.at_budget == "guess":
                     break
                 return conclude(None, abstained=True, sure=float(posterior.places.max()))
@@ -377,15 +356,6 @@ class BayesianSearch:
         if not self.least_bits:
             return True
         return bool((information(posterior.places, posterior.chances) / costs).max() >= self.least_bits)
-
-    def _tokens_spent(self, cost: Cost) -> bool:
-        if self.max_tokens_a_solution is None:
-            return False
-        if cost.tokens is None:
-            raise UsageError(
-                "`max_tokens_a_solution` needs a policy that counts its tokens; set `max_rollouts` instead"
-            )
-        return cost.tokens >= self.max_tokens_a_solution
 
     def _conclude(
         self,

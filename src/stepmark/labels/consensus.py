@@ -1,32 +1,24 @@
 """Consensus: what several sources of labels agree on, as a view that changes none of them.
 
-Judgements of several sources stand side by side in a `LabelledSolution`. A rule reads them and says, for each solution, whether
-it is kept and with which rating a step, and if it is dropped, why. Nothing is taken away: `View.labelled` is the solution as it
-was given, and another rule reads the same file another way.
-
-The rules:
+A rule reads the judgements of one solution and gives a rating a step, or drops the solution and says why:
 
 ======================  =================================================================================================
-`first-error-agrees`    every source must know the place of the first error, and all must name the same one (or none).
-                        The filter of Zhang et al. 2025, "The Lessons of Developing Process Reward Models in Mathematical
-                        Reasoning" (arXiv:2501.07301, section 3): Monte-Carlo estimates and a judge, about 60 % dropped
-`first-error-majority`  more than half of the sources must name the same place of the first error (or none); a source that does not
-                        know it is a vote for no place. The steps are rated as those say that name it
-`intersection`          a step has the rating that all sources give it; where one of them is silent it has none
-`majority`              a step has the rating that more than half of the sources that rated it give
-`priority`              a step has the rating of the most trusted source that rated it: people, then formal checks, then
-                        judges, then rollouts
+`first-error-agrees`    every source knows the place of the first error, and all name the same one (or none). The filter of
+                        Zhang et al. 2025, "The Lessons of Developing Process Reward Models in Mathematical Reasoning"
+                        (arXiv:2501.07301, section 3): Monte-Carlo estimates and a judge, about 60 % dropped
+`first-error-majority`  more than half of the sources name the same place (or none); a source that does not know it is a vote for
+                        no place. The steps are rated as those sources do
+`intersection`          the rating that all sources give; none where one of them is silent
+`majority`              the rating that more than half of the sources that rated the step give
+`priority`              the rating of the most trusted source that rated the step: people, then formal checks, then judges,
+                        then rollouts, then sources of unknown kind
 ======================  =================================================================================================
 
-In all of them:
-
-- A step that a source says nothing of is unjudged, and **never wrong**. Nor is a neutral step. A source whose ratings leave a step before
-  its first wrong one open does not know the place of the first error.
-- A source counts on the steps after the first wrong one only if it called that step wrong too (with `priority`: or if it is as
-  trusted as the source that did): the others took it for right, and went on from there.
-- Two different ratings of one step by one source cancel out: that source is silent there.
-- Judgements of the kind `value` are no ratings. Where a source has nothing else (Math-Shepherd's files), `values` says from which
-  share of successes on a step counts as right.
+- A step without a rating, or a neutral one, is **never wrong**. A source that leaves a step before its first wrong one open does not know the place.
+- A source counts on the steps after the first wrong one only if it called that step wrong too (with `priority`: or if it is as trusted as the
+  source that did): the others went on from a step that they took for right.
+- A source is a judge's name, in one file or in several. Two different ratings of one step by one source cancel out.
+- Judgements of the kind `value` are no ratings. Where a source has nothing else, `values` says over which share of successes a step is right.
 
 Deviation from Zhang et al.: any number of sources, and a source that does not know the place drops the solution under a reason of its own.
 """
@@ -48,16 +40,7 @@ from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.settings import checked, settings
 from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
-from stepmark.store import (
-    Results,
-    Source,
-    check_outputs,
-    is_stream,
-    open_rows,
-    parse_columns,
-    run_input,
-    write_beside,
-)
+from stepmark.store import Results, Source, check_outputs, is_stream, open_rows, run_input, write_beside
 
 Rule = Literal["first-error-agrees", "first-error-majority", "intersection", "majority", "priority"]
 SourceKind = Literal["human", "formal", "judge", "rollout"]
@@ -136,18 +119,13 @@ class Consensus:
     sources: tuple[str, ...] = ()
     least: Annotated[int, Field(ge=1)] = 2
     values: Annotated[float, Field(ge=0, lt=1)] | None = None
-    source_kinds: Mapping[str, SourceKind] | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.sources)) < len(self.sources):
             raise SettingError("sources", list(self.sources), "each name once")
 
     def view(self, labelled: LabelledSolution) -> View:
-        """What the sources agree on for one solution.
-
-        Raises:
-            UsageError: `priority`, and a source whose kind is not known.
-        """
+        """What the sources agree on for one solution."""
         sources = self._opinions(labelled)
         opinions = {name: ratings for name, ratings in sources.items() if any_said(ratings)}
         places = {name: first_wrong(ratings) for name, ratings in opinions.items()}
@@ -229,7 +207,7 @@ class Consensus:
     def _merge(
         self, opinions: Mapping[str, Sequence[Rating | None]]
     ) -> tuple[list[Rating | None], list[float | None]]:
-        order = sorted(opinions, key=self._trust) if self.rule == "priority" else list(opinions)
+        order = sorted(opinions, key=_trust) if self.rule == "priority" else list(opinions)
         sources = list(order)
         ratings: list[Rating | None] = []
         confidences: list[float | None] = []
@@ -244,8 +222,8 @@ class Consensus:
                 # Who took this step for right, or skipped it, went on from something else.
                 agree = {name for name in sources if opinions[name][step] == -1}
                 if self.rule == "priority":
-                    rank = min(self._trust(name) for name in agree)
-                    agree |= {name for name in sources if self._trust(name) <= rank}
+                    rank = min(_trust(name) for name in agree)
+                    agree |= {name for name in sources if _trust(name) <= rank}
                 sources = [name for name in sources if name in agree]
         return ratings, confidences
 
@@ -254,22 +232,19 @@ class Consensus:
         if not given:
             return None
         if self.rule == "priority":
-            best = min(self._trust(name) for name in given)
-            top = {rating for name, rating in given.items() if self._trust(name) == best}
+            best = min(_trust(name) for name in given)
+            top = {rating for name, rating in given.items() if _trust(name) == best}
             return top.pop() if len(top) == 1 else None
         (rating, count), *_ = Counter(given.values()).most_common()
         if self.rule == "majority":
             return rating if 2 * count > len(given) else None
         return rating if count == sources else None
 
-    def _trust(self, name: str) -> int:
-        kinds = {**KINDS, **(self.source_kinds or {})}
-        kind = kinds.get(name) or kinds.get(name.partition(":")[0])
-        if kind is None:
-            raise UsageError(
-                f"the kind of the source {name!r} is not known: name it with `source_kinds` {name}=KIND, one of {', '.join(TRUST)}"
-            )
-        return TRUST.index(kind)
+
+def _trust(name: str) -> int:
+    """The rank of a source by its kind, 0 for the most trusted; unknown kinds come last."""
+    kind = KINDS.get(name) or KINDS.get(name.partition(":")[0])
+    return len(TRUST) if kind is None else TRUST.index(kind)
 
 
 def any_said(ratings: Iterable[Rating | None]) -> bool:
@@ -336,13 +311,11 @@ def consensus(
     sources: Sequence[str] = (),
     least: int = 2,
     values: float | None = None,
-    source_kinds: Mapping[str, SourceKind] | None = None,
-    same_names: Literal["together", "apart"] | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> Results[LabelledRow]:
     """Keep the solutions on which several sources of labels agree, and give the reason for each other solution.
 
-    A source is a judge's name. Rows are of the same solution where problem and steps read the same.
+    A source is a judge's name, in whatever file it stands. Rows are of the same solution where problem and steps read the same.
 
     Args:
         files: labelled solutions, each a file in any format that `stepmark.convert` reads, dicts, records, a data set or a data frame.
@@ -352,9 +325,6 @@ def consensus(
         sources: names of the judges that take part; a silent source counts as not knowing. Default: every judge of the files.
         least: sources that must have judged a solution, 1 or more; the rule priority needs one.
         values: read a source's shares of successes too, where it gives no rating: over this, in [0, 1), is right; 0 for hard labels.
-        source_kinds: for the rule priority, the kind of a source that is not known by its name: NAME=human, formal, judge or rollout.
-        same_names: judges of one name in several files are one source (together), or one a file (apart: NAME:FILE). Needed only where
-            there are such.
         columns: names of columns, where they differ: problem=question,solution=response.
 
     Returns:
@@ -363,29 +333,24 @@ def consensus(
 
     Raises:
         InputError: a row that cannot be read, or two that differ in the outcome of one solution.
-        UsageError: a setting that cannot work, a source of unknown kind, one judge's name in several files.
+        UsageError: a setting that cannot work.
     """
     if isinstance(files, str | Path) or not files:
         raise UsageError("expected a list of files of labelled solutions, such as [A, B]")
     check_outputs({"out": out}, *files)
-    labeller = Consensus(
-        rule=rule, sources=tuple(sources), least=least, values=values, source_kinds=source_kinds
-    )
+    labeller = Consensus(rule=rule, sources=tuple(sources), least=least, values=values)
     given = [run_input(file) for file in files]
-    names = [
-        Path(source.name).name if isinstance(source.source, str | Path) else f"rows-{number}"
-        for number, source in enumerate(given, start=1)
-    ]
     read = [list(read_labelled(source.source, columns=columns)) for source in given]
     outcomes = _outcomes(read)
-    views = [labeller.view(solution) for solution in side_by_side(*_sources(names, read, same_names))]
+    labels = [[row.labelled for row in rows] for rows in read]
+    views = [labeller.view(solution) for solution in side_by_side(*labels)]
     dropped_by = _dropped_by(views)
     judges = Counter(name for view in views for name in view.places)
     manifest = {
         "command": "label consensus",
         "input": [source.manifest for source in given],
         "method": asdict(labeller),
-        "settings": {"same_names": same_names, "columns": columns},
+        "settings": {"columns": columns},
     }
     facts = {"sources": dict(judges), "kept": len(views) - sum(dropped_by.values()), "dropped": dropped_by}
 
@@ -416,15 +381,6 @@ def consensus(
             [*_summary(views, len(files), judges, beside), *([] if written is None else [f"wrote {out}"])]
         ),
     )
-
-
-def parse_source_kinds(text: str) -> dict[str, str]:
-    """Read the kinds of sources of a command line: "mine=formal,ours=human".
-
-    Raises:
-        UsageError: no pair of names, or a name twice.
-    """
-    return parse_columns(text, setting="source_kinds", example="mine=formal,ours=human")
 
 
 def _dropped_by(views: Sequence[View]) -> dict[str, int]:
@@ -465,49 +421,3 @@ def _outcomes(read: Sequence[Sequence[LabelledRow]]) -> dict[tuple[str, ...], bo
                     "another row gives this solution another outcome", where=row.where, field="outcome"
                 )
     return outcomes
-
-
-def _sources(
-    files: Sequence[str], read: Sequence[Sequence[LabelledRow]], same: str | None
-) -> list[list[LabelledSolution]]:
-    """The files' solutions; judges whose name stands in several files are renamed where they are sources apart.
-
-    Raises:
-        UsageError: there are such, and `same` is None; or files of one name.
-    """
-    names = [
-        {
-            judgement.judge
-            for row in rows
-            for step in row.labelled.judgements
-            for judgement in step
-            if judgement.judge.partition(":")[0] != VIEW
-        }
-        for rows in read
-    ]
-    counts = Counter(name for own in names for name in own)
-    shared = sorted(name for name, files_with in counts.items() if files_with > 1)
-    plain = [[row.labelled for row in rows] for rows in read]
-    if not shared or same == "together":
-        return plain
-    if same is None:
-        where = [file for file, own in zip(files, names, strict=True) if shared[0] in own]
-        raise UsageError(
-            f"the judge {shared[0]!r} is in {' and in '.join(where)}: set whether that is one source "
-            "(`same_names` together) or one a file (`same_names` apart)"
-        )
-    stems = [file.partition(".")[0] for file in files]
-    if len(set(stems)) < len(stems):
-        raise UsageError(f"`same_names` apart: files need different names, found {', '.join(stems)}")
-    return [
-        [_renamed(labelled, {name: f"{name}:{stem}" for name in shared}) for labelled in own]
-        for own, stem in zip(plain, stems, strict=True)
-    ]
-
-
-def _renamed(labelled: LabelledSolution, names: Mapping[str, str]) -> LabelledSolution:
-    def renamed(judgements: Iterable[Judgement]) -> tuple[Judgement, ...]:
-        return tuple(replace(one, judge=names.get(one.judge, one.judge)) for one in judgements)
-
-    steps = tuple(renamed(step) for step in labelled.judgements)
-    return replace(labelled, judgements=steps, root=renamed(labelled.root))

@@ -33,10 +33,10 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache, partial
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from stepmark.errors import UsageError
-from stepmark.problems.gsm8k import Worked
+from stepmark.problems.sources import Worked
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
 from stepmark.solutions.checks.equations import calculations
 
@@ -144,11 +144,7 @@ class Carry:
             after = text[number.end() : number.end() + 1]
             if number_of(number[0]) in self.changed and (after == "%" or after.isalpha()):
                 raise NotSureError
-        if (
-            due is not None
-            and due in self.changed
-            and due not in {number_of(n) for n in NUMBER.findall(text)[:1]}
-        ):
+        if due in self.changed and due not in {number_of(n) for n in NUMBER.findall(text)[:1]}:
             raise NotSureError
         return self._swap(before, text)
 
@@ -176,10 +172,9 @@ class Carry:
             new = self.changed.get(value, value)
         elif new == value and value in self.changed:
             raise NotSureError
-        return [
-            *steps,
-            answer_line(replace_number("", answer, value, new, self.book.style) if new != value else answer),
-        ]
+        if new != value:
+            answer = replace_number("", answer, value, new, self.book.style)
+        return [*steps, answer_line(answer)]
 
 
 def carry_from(book: Book, place: int, upto: int | None = None) -> Carry:
@@ -210,19 +205,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 """All kinds of errors."""
 
 _TRIES = 4
-_UNITS = (
-    ("second", "minute", "hour"),
-    ("day", "week"),
-    ("month", "year"),
-    ("inch", "foot", "yard"),
-    ("meter", "kilometer", "centimeter"),
-    ("mile", "kilometer"),
-    ("cent", "dollar"),
-    ("ounce", "pound"),
-    ("gram", "kilogram"),
-    ("quart", "gallon"),
-    ("milliliter", "liter"),
-)
+_FAMILIES = (
+    "second minute hour", "day week", "month year", "inch foot yard", "meter kilometer centimeter", "mile kilometer",
+    "cent dollar", "ounce pound", "gram kilogram", "quart gallon", "milliliter liter",
+)  # fmt: skip
+_UNITS = tuple(tuple(family.split()) for family in _FAMILIES)
 _PLURALS = {"inch": "inches", "foot": "feet"}
 
 
@@ -378,11 +365,8 @@ def _repeated(book: Book, place: int, rng: random.Random) -> _Made | None:
     number = NUMBER.search(before, shown[0])
     if number is None or number.end() > shown[1] or number_of(number[0]) != first:
         return None
-    again = (
-        before[: number.start()]
-        + replace_number(before[: number.start()], number[0], first, value, book.style)
-        + before[number.end() :]
-    )
+    lead, tail = before[: number.start()], before[number.end() :]
+    again = lead + replace_number(lead, number[0], first, value, book.style) + tail
     new = compute(as_written(again[shown[0] : len(again) - len(before) + shown[1]]))
     if new is None or new == value or not fits(new, value):
         return None
@@ -516,12 +500,10 @@ def plain(line: str) -> str:
     return re.sub(r"<<.*?>>", "", line)
 
 
-@dataclass(frozen=True, slots=True)
-class Slip:
+class Slip(NamedTuple):
     """An altered calculation."""
 
     kind: Literal["value", "operand", "operation"]
-    """A wrong result of a right calculation, or a wrong number or sign in one that is then carried out rightly."""
     before: str
     """The line up to the result, in plain text."""
     value: Fraction
@@ -622,12 +604,8 @@ def another(value: Fraction, rng: random.Random) -> Fraction:
     if value < 0:
         return -another(-value, rng)
     whole = int(value)
-    options = [value + d for d in (-10, -2, -2, -1, -1, 1, 2, 10)] + [
-        value * 10,
-        value * 2,
-        value / 10,
-        value / 2,
-    ]
+    options = [value + d for d in (-10, -2, -2, -1, -1, 1, 2, 10)]
+    options += [value * 10, value * 2, value / 10, value / 2]
     digits = str(whole)
     if len(digits) > 1:
         at = rng.randrange(len(digits))

@@ -1,14 +1,10 @@
 r"""A language model as the judge of steps: critiques, sampled several times, and put to the vote.
 
-Three ways to ask:
-
-- ``ask="place"`` (default): the whole solution at once, each step between tags `<paragraph_0>` … `</paragraph_0>`; the reply
-  ends in the number of the first wrong paragraph, or -1, in \boxed{}. The format of the critics of ProcessBench (Zheng et al.
-  2024, arXiv:2412.06559, section 3.3 and the prompt in its appendix). One reply is one vote for a place.
-- ``ask="steps"``: one critique a step, of what came before it and the step itself, ending in \boxed{correct} or
-  \boxed{incorrect}. The judge cannot see what comes after the step. By default it goes from step to step and stops at the first
-  that is voted wrong; with ``beyond=True`` all steps are asked about at once.
-
+- ``ask="place"`` (default): the whole solution at once, each step between tags `<paragraph_0>` … `</paragraph_0>`; the reply ends in the
+  number of the first wrong paragraph, or -1, in \boxed{}. The format of the critics of ProcessBench (Zheng et al. 2024, arXiv:2412.06559,
+  section 3.3 and appendix).
+- ``ask="steps"``: one critique a step, of what came before it and the step itself, ending in \boxed{correct} or \boxed{incorrect}. It stops at
+  the first step that is voted wrong, or with ``beyond=True`` asks about all steps at once.
 - ``ask="halves"``: which half of the steps holds the decisive mistake, again and again until one step is left; it always blames one. The
   judge reads only the steps in question.
 
@@ -16,21 +12,18 @@ A trace of agents (`Solution.split` "agent") is judged for the decisive mistake:
 with its speaker. The three ways are those that Who&When compares (Zhang et al. 2025, arXiv 2505.00212, section 4: all at once, step by
 step, binary search); the prompts are ours. With `answer` the judge is told the reference answer, as theirs is.
 
-Votes. The place (or the verdict) with the most votes wins, if it has at least the share `agreement` of them. A tie between the
-first two is no decision: the judge abstains, and says so. A reply that names no place, or one that the solution does not have,
-or that was cut off before its end, is **no vote**: it is counted (`Cost.unparsed`), asked for again up to `retries` times, and never
-becomes a label. Fewer than `quorum` votes are no decision either.
+The place (or verdict) with the most votes wins, if it has at least the share `agreement` of them. After a tie or fewer than `quorum` votes the
+judge abstains. A reply that names no place of the solution, or was cut off, is **no vote**: it is counted (`Cost.unparsed`), asked for again
+up to `retries` times, and never becomes a label.
 
-A step gets a judgement of the kind `correctness` as far as the decision speaks of it: right before the first wrong step, wrong at it. Its
-`confidence` is the share of votes that say so (of a right one: those that name a later step or none), its `note` has all votes. Where
-the decision is open, each step that was named carries a judgement without a rating. `Labelling.critiques` has the replies that are votes,
-word for word: evidence, and what a generative PRM is trained on (`training/objectives/generative.py`).
+Steps before the first wrong one are judged right, that one wrong. `confidence` is the share of votes that agree (of a right step: those that name
+a later step or none), `note` has all votes. Without a decision each step that was named carries a judgement without a rating.
+`Labelling.critiques` has the votes word for word; a generative PRM is trained on them.
 
-Deviations from ProcessBench's critics: the instruction is in our own words, for mathematics and everything else; tags, indices from 0, -1
-and \boxed{} are theirs. A tie is no decision; their majority goes to the place that was named first. A reply cut off by `max_tokens` is no
-vote even if a \boxed{} stands in it (critics quote the solution's own), and thoughts (`<think>` … `</think>`) are not searched. An index
-outside the solution is no vote; theirs stays a prediction. A reply without an index is asked for again; theirs is dropped. A paragraph
-tag inside a step is refused. What the world answered after a step (`Step.observation`) is shown between tags of its own.
+Deviations from ProcessBench's critics: the instruction is in our own words; a tie is no decision (theirs goes to the place named first); a reply
+cut off by `max_tokens` is no vote even with a \boxed{} in it; thoughts (`<think>` … `</think>`) are not searched; an index outside the solution is
+no vote; a reply without an index is asked for again (theirs is dropped). A paragraph tag inside a step is refused. `Step.observation` is shown
+between tags of its own.
 
     >>> place_named(r"Paragraph 2 divides by zero. \boxed{2}", steps=4)
     2
@@ -91,22 +84,40 @@ _HALVES_TASK = (
 _OBSERVED = "What the world answered after a paragraph stands between observation tags; it is no part of the solution. "
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Votes:
     """What the replies to one question came to."""
 
-    counts: Mapping[int, int]
-    """Votes for each thing that was named."""
-    unread: int
-    """Replies that named nothing, over all attempts."""
-    cost: Cost
-    texts: tuple[str, ...]
-    """The replies that are votes, in their order."""
+    votes: list[tuple[int, str]]
+    """What each vote names, and the reply that it was read from, in their order."""
+    replies: list[Written]
+    """Over all attempts."""
+
+    @property
+    def counts(self) -> Counter[int]:
+        """Votes for each thing that was named."""
+        return Counter(vote for vote, _ in self.votes)
 
     @property
     def cast(self) -> int:
         """Votes in all."""
-        return sum(self.counts.values())
+        return len(self.votes)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The replies that are votes."""
+        return tuple(text for _, text in self.votes)
+
+    @property
+    def unread(self) -> int:
+        """Replies that named nothing."""
+        return len(self.replies) - len(self.votes)
+
+    @property
+    def cost(self) -> Cost:
+        """Of all replies."""
+        tokens = token_sum([reply.tokens for reply in self.replies])
+        return Cost(rollouts=len(self.replies), tokens=tokens, probes=1, unparsed=self.unread)
 
 
 @final
@@ -288,30 +299,29 @@ class Judge:
         self, prompts: list[tuple[Message, ...]], read: Callable[[str], int | None]
     ) -> Generator[Request | tuple[Request, ...], Any, list[Votes]]:
         """Ask all questions, and ask again for the replies that are no vote."""
-        votes: list[list[tuple[int, str]]] = [[] for _ in prompts]
-        replies: list[list[Written]] = [[] for _ in prompts]
+        polls = [Votes(votes=[], replies=[]) for _ in prompts]
         for _ in range(1 + (self.retries if self.temperature > 0 else 0)):
-            short = [i for i, cast in enumerate(votes) if len(cast) < self.votes]
+            short = [i for i, poll in enumerate(polls) if poll.cast < self.votes]
             if not short:
                 break
             written: tuple[tuple[Written, ...], ...] = yield tuple(
                 Write(
                     prompt=prompts[i],
-                    n=self.votes - len(votes[i]),
+                    n=self.votes - polls[i].cast,
                     temperature=self.temperature,
                     top_p=self.top_p,
                     max_tokens=self.max_tokens,
                     seed=self.seed,
                     # By number: equal questions get equal votes.
-                    first=len(replies[i]),
+                    first=len(polls[i].replies),
                 )
                 for i in short
             )
             for i, batch in zip(short, written, strict=True):
-                replies[i].extend(batch)
+                polls[i].replies.extend(batch)
                 named = [(None if one.finish == "length" else read(one.text), one.text) for one in batch]
-                votes[i].extend((vote, text) for vote, text in named if vote is not None)
-        return [_counted(cast, written_for) for cast, written_for in zip(votes, replies, strict=True)]
+                polls[i].votes.extend((vote, text) for vote, text in named if vote is not None)
+        return polls
 
 
 def place_named(reply: str, *, steps: int) -> int | None:
@@ -343,21 +353,6 @@ def _boxed(reply: str) -> str:
     if found is None or found.way != "boxed":
         return ""
     return _WRAPPED.sub(r"\1", found.text).replace("\\_", "_").strip(" $.<>")
-
-
-def _counted(votes: list[tuple[int, str]], replies: list[Written]) -> Votes:
-    unread = len(replies) - len(votes)
-    return Votes(
-        counts=dict(Counter(vote for vote, _ in votes)),
-        unread=unread,
-        cost=Cost(
-            rollouts=len(replies),
-            tokens=token_sum([one.tokens for one in replies]),
-            probes=1,
-            unparsed=unread,
-        ),
-        texts=tuple(text for _, text in votes),
-    )
 
 
 def _place_note(found: Votes, open_because: str | None) -> str:

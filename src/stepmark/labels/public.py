@@ -12,7 +12,6 @@ from stepmark.labels import (
     formulas,
     judge,
     labelling,
-    reference,
     rollout,
     solutions,
     tree,
@@ -40,7 +39,6 @@ class LabelAPI:
     Consensus = consensus.Consensus
     exact = staticmethod(variants.exact)
     consensus = staticmethod(consensus.consensus)
-    locate_error = staticmethod(reference.locate_error)
     worked_of = staticmethod(variants.worked_of)
     Rollouts = labelling.Rollouts
     RatePrior = bayes.RatePrior

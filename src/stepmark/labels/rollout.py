@@ -1,31 +1,26 @@
 """Labels by rollouts of prefixes: every step (Math-Shepherd), or the first error by binary search (OmegaPRM).
 
 `EveryStep` is the method of Wang et al. 2024, "Math-Shepherd: Verify and Reinforce LLMs Step-by-step without Human Annotations",
-section 3.3: k rollouts from each of the prefixes of 1 … M - 1 steps. A prefix's *hard* label is whether any of them was right, its
-*soft* label the share that was. Neither is stored: the evidence is, (successes, trials), and `hard_label` and `soft_label` are views of
-it. A hard label calls a prefix with an error good with the probability 1 - (1 - p)^k, where p is the policy's chance to
-correct the error: more rollouts make that worse.
+section 3.3: k rollouts from each prefix of 1 … M - 1 steps. The evidence is stored, (successes, trials); the paper's hard label (any success) and
+soft label (the share) are views of it. A hard label calls a prefix with an error good with probability 1 - (1 - p)^k, where p is the policy's chance
+to correct the error: more rollouts make that worse.
 
-`BinarySearch` is the divide-and-conquer search of Luo et al. 2024, "Improve Mathematical Reasoning in Language Models by
-Automated Process Supervision", section 3.2: a prefix is taken to be good until the first error and bad from there on, and each probe halves
-the part that holds the border, so k log2 M rollouts do instead of k M. A wrong turn is never noticed.
+`BinarySearch` is the search of Luo et al. 2024, "Improve Mathematical Reasoning in Language Models by Automated Process Supervision",
+section 3.2: a prefix is good until the first error and bad from there on, so k log2 M rollouts do instead of k M. A wrong turn is never noticed.
 
     >>> probes_needed(8), probes_needed(9)
     ((3, 3), (3, 4))
 
 Deviations from the papers:
 
-* The whole solution is not rolled out where it names an answer: the verdict on that is its value, 1 of 1 or 0 of 1. Where it
-  was cut off, its end is rolled out like any other prefix; if a rollout from there is right, the search has nothing to find.
-* A rollout without a verdict counts neither as a success nor as a failure; the papers have no third outcome. A prefix of which too little
-  is known gets k more rollouts, `retries` times at most; then the labeller abstains if the first error could be there.
+* Where the whole solution names an answer, the verdict on that is its value, 1 of 1 or 0 of 1. Where it was cut off, its end is rolled out.
+* A rollout without a verdict is neither a success nor a failure. A prefix with too few verdicts gets k more rollouts, `retries` times at most;
+  then the labeller abstains if the first error could be there.
 * Every step: a success after an unknown prefix settles it. One policy writes continuations; the paper trains one for it.
-* Binary search: a solution with a right answer is not searched, and its `first_error` is None and not -1: a right answer does not
-  show that the steps are right. The problem itself is taken to be solvable unless `check_start` rolls it out.
+* Binary search: a solution with a right answer is not searched, and its `first_error` is None, not -1: a right answer does not show that the
+  steps are right. The problem is taken to be solvable unless `check_start` rolls it out.
 
-Savings, each off unless asked for: `stop_at_success` leaves the first error as it is, but the share at a prefix that stopped
-overrates it; `stop_at_error` leaves steps after the first error without evidence; `only_wrong` leaves solutions with a right
-answer without a first error. Equal prefixes of several solutions share their rollouts, which are asked for by number.
+Equal prefixes of several solutions share their rollouts, which are asked for by number.
 """
 
 from __future__ import annotations
@@ -91,18 +86,16 @@ class RolloutLabeller:
         """Whether a probe says anything: a success, or enough verdicts without one."""
         return probed.successes > 0 or probed.trials >= self.least
 
-    def try_prefix(
-        self, solution: Solution, steps: int, *, stop_at_success: bool = False, at_once: int = 1
-    ) -> Method[Probe]:
+    def try_prefix(self, solution: Solution, steps: int, *, stop_at_success: bool = False) -> Method[Probe]:
         """Roll a prefix out k times, and k times more, `retries` times at most, as long as they say nothing.
 
-        With `stop_at_success`, `at_once` rollouts are written between two looks, and no more after a success.
+        With `stop_at_success` rollouts are written one by one, and none after a success.
         """
         probed = Probe(steps=steps)
         for attempt in range(1 + self.retries):
             limit = self.k * (attempt + 1)
             while (written := len(probed.texts)) < limit:
-                count = min(at_once, limit - written) if stop_at_success else limit - written
+                count = 1 if stop_at_success else limit - written
                 probed = probed.joined((yield from probe(solution, steps, count, self.how, first=written)))
                 if stop_at_success and probed.successes:
                     return probed
@@ -139,12 +132,8 @@ class EveryStep(RolloutLabeller):
     """Who judged, in the output; "every-step:MODEL" says with which policy."""
     stop_at_success: bool = False
     """Write no more of a prefix after a success: hard labels and first errors stay the same, shares do not."""
-    at_once: Annotated[int, Field(ge=1)] = 1
-    """With `stop_at_success`: rollouts written before looking; more of them make fewer rounds and save less."""
     stop_at_error: bool = False
     """Try prefixes one by one up to the first bad one: the first error stays the same, later steps have no evidence."""
-    only_wrong: bool = False
-    """Roll out only solutions whose answer is not right."""
     check_start: bool = False
     """Roll out the problem itself first, and abstain if no rollout solves it: then a prefix without a success says
     nothing of its steps."""
@@ -162,8 +151,6 @@ class EveryStep(RolloutLabeller):
         length = count_steps(solution)
         own = yield own_answer(solution)
         values: dict[int, Probe | Verdict] = {} if own.correct is None else {length: own}
-        if own.correct and self.only_wrong:
-            return self.conclude(solution, values, None)
         if self.check_start:
             values[0] = start = yield from self._try(solution, 0)
             if not start.successes:
@@ -181,7 +168,7 @@ class EveryStep(RolloutLabeller):
         return self.conclude(solution, values, first_bad, abstained=first_bad is None)
 
     def _try(self, solution: Solution, steps: int) -> Method[Probe]:
-        return self.try_prefix(solution, steps, stop_at_success=self.stop_at_success, at_once=self.at_once)
+        return self.try_prefix(solution, steps, stop_at_success=self.stop_at_success)
 
     def _first_bad(self, values: Mapping[int, Probe | Verdict], length: int) -> int | None:
         """Steps of the first prefix without a success; 0 if all have one; None if an unknown one could be the first."""
@@ -254,8 +241,6 @@ class BinarySearch(RolloutLabeller):
     """Who judged, in the output; "binary-search:MODEL" says with which policy."""
     stop_at_success: bool = False
     """Write no more of a probe after a success: the first error stays the same, shares do not."""
-    at_once: Annotated[int, Field(ge=1)] = 1
-    """With `stop_at_success`: rollouts written before looking; more of them make fewer rounds and save less."""
     check_start: bool = False
     """Roll out the problem itself first, and abstain if no rollout solves it: such a policy says nothing about steps."""
 
@@ -275,7 +260,7 @@ class BinarySearch(RolloutLabeller):
 
         def at(steps: int) -> Method[Probe]:
             values[steps] = probed = yield from self.try_prefix(
-                solution, steps, stop_at_success=self.stop_at_success, at_once=self.at_once
+                solution, steps, stop_at_success=self.stop_at_success
             )
             return probed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import chain, islice
@@ -12,19 +12,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stepmark.batching import Answerer, Reply, ReplyStore, Write, Written
-from stepmark.batching.cluster_settings import Cluster
+from stepmark.batching import Answerer, ReplyStore, Write
+from stepmark.batching.cluster import Cluster
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling, token_sum
 from stepmark.labels.methods import (
     asks_policy,
     asks_verifier,
+    label_groups,
     load_labeller,
     named_after,
     needs_policy,
     texts_of,
 )
-from stepmark.labels.run import label_groups
 from stepmark.labels.tree import RolloutTree
 from stepmark.models.policies import PolicyLike
 from stepmark.models.replies import open_replies
@@ -131,13 +131,12 @@ def label(
             done=tally.counts["solutions"] + len(tally.refused),
             tokens=asked.tokens_written,
             verb="labelled",
-            facts=tally.facts,
             shown=progress,
             together=in_flight,
         )
         answerers = {**asked.answerers}
         if Write in answerers:
-            answerers[Write] = answerers[Write].observed(_counting(tally, shown.tick))
+            answerers[Write] = answerers[Write].observed(lambda _: shown.tick())
         spent = tally.spent(budget)
         with run.working(shown, keep_going=keep_going):
             units = islice(_units(rows, labeller), run.done, None)
@@ -200,8 +199,7 @@ def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterato
         else:
             problem, cut = row.solution.problem, row.solution.split
             # Rollouts are cut as the solutions were, so that a tree cannot hold solutions that were cut in several ways.
-            way = labeller.split_rollouts or cut or "line"
-            groups.setdefault((problem.text, problem.answer, way), []).append(row)
+            groups.setdefault((problem.text, problem.answer, cut or "line"), []).append(row)
     yield from groups.values()
 
 
@@ -299,16 +297,6 @@ def read_labellings(path: str | Path) -> Iterator[Labelling]:
     yield from whole()
 
 
-def _counting(tally: Tally, tick: Callable[[], None]) -> Callable[[Reply], None]:
-    def observe(reply: Reply) -> None:
-        if isinstance(reply, Sequence):
-            tally.written_now += len(reply)
-            tally.tokens_now += sum(one.tokens or 0 for one in reply if isinstance(one, Written))
-        tick()
-
-    return observe
-
-
 _COUNTS = ("solutions", "others", "found", "clean", "abstained", "wrong_later", "unknown", "rollouts", "tokens", "unparsed")  # fmt: skip
 """Of a run, in its manifest. `wrong_later`: a wrong step, where an earlier one that was not judged may be wrong too."""
 
@@ -325,9 +313,6 @@ class Tally:
         self.counts: Counter[str] = Counter()
         self.tokens: int | None = 0
         self.refused: list[str] = []
-        self.written_now = 0
-        """Texts that were written in this run."""
-        self.tokens_now = 0
 
     @property
     def labelled(self) -> int:
@@ -374,27 +359,11 @@ class Tally:
         counts = {name: self.counts[name] for name in _COUNTS}
         return {**counts, "tokens": self.tokens, "refused": len(self.refused)}
 
-    def facts(self) -> list[str]:
-        """What progress reports: texts of this run, and what a label has cost so far, earlier runs included."""
-        if self.texts is None:
-            return []
-        facts = [f"{self.written_now:,} {self.texts}"]
-        if self.tokens_now:  # none where the policy does not count them
-            facts.append(f"{self.tokens_now:,} tokens")
-        if self.labelled:
-            facts.append(f"{self.counts['rollouts'] / self.labelled:,.1f} {self.texts} a label")
-            if self.tokens:
-                facts.append(f"{self.tokens / self.labelled:,.0f} tokens a label")
-        return facts
-
     def summary(self, left: int, budget: int | None, out: str | Path | None) -> str:
         """What the run came to, for people; `left` rows were not reached by the budget."""
         n = {name: f"{count:,}" for name, count in self.manifest().items() if count is not None}
-        later = (
-            f"{n['wrong_later']} with a wrong step that may not be the first, "
-            if self.counts["wrong_later"]
-            else ""
-        )
+        wrong_later = f"{n['wrong_later']} with a wrong step that may not be the first, "
+        later = wrong_later if self.counts["wrong_later"] else ""
         lines = [
             f"{n['solutions']} solutions: {n['found']} with a first error, {later}{n['clean']} without, "
             f"{n['abstained']} abstained, {n['unknown']} where the method says nothing"

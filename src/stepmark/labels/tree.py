@@ -1,37 +1,31 @@
-"""The rollout tree: every rollout that a search for a first error has paid for becomes a solution to search itself.
+"""The rollout tree of OmegaPRM: every rollout that a search for a first error has paid for becomes a solution to search itself.
 
-OmegaPRM (Luo et al. 2024, "Improve Mathematical Reasoning in Language Models by Automated Process Supervision", section 3.3).
-The tree's states are the prefixes that were rolled out, each with its evidence, MC(s) = successes / trials, and the number N(s) of
-searches that started there. Its pool holds the wrong rollouts of all states with 0 < MC(s) < 1. One search:
+Luo et al. 2024, "Improve Mathematical Reasoning in Language Models by Automated Process Supervision", section 3.3. States are the prefixes that
+were rolled out, each with MC(s) = successes / trials and N(s), the searches that started there. The pool holds the wrong rollouts of all states
+with 0 < MC(s) < 1. One search:
 
-1. *Select* the pair (state s, wrong rollout r) with the largest Q(s, r) + U(s), and take it out of the pool for good::
+1. *Select* the pair (state s, wrong rollout r) with the largest Q(s, r) + U(s), and take it out of the pool::
 
        Q(s, r) = alpha^(1 - MC(s)) * beta^(len(r) / L)
        U(s)    = c_puct * sqrt(sum over all states i of N(i)) / (1 + N(s))
 
-   so first the wrong ends of promising states, "supposed to be right, but wrong", and the short ones of them.
-2. *Search* the first error of s + r by binary search (`rollout.first_bad_prefix`): s is known to be good, the end to be bad, each
-   prefix in between that is not yet a state is rolled out k times and becomes one.
+2. *Search* the first error of s + r by binary search (`rollout.first_bad_prefix`); each new prefix in between is rolled out k times.
 3. *Maintain*: N(s) grows by one, and the wrong rollouts of the new states join the pool.
 
-It ends after `searches` of them, when `max_tokens_a_problem` are written, or when the pool is empty.
+It ends after `searches` of them, or when the pool is empty. No text is searched twice and no prefix is rolled out twice.
 
     >>> round(priority(mc=0.5, length=250, visits=1, total=4, settings=RolloutTree()), 4)
     0.7958
 
-No rollout is searched twice: one whose whole text is already in the tree does not enter the pool. The pool is weighed anew at each
-selection, since N changes all priorities. A prefix is rolled out once: states are found by their text.
-
 Deviations from the paper:
 
-* The solutions to be labelled are searched first, in their order, as wrong rollouts of the root; those of one problem share its tree.
-* Rollouts are cut into steps (`solutions.segmentation.split`) and probed at ends of steps, so labels are for single steps and not for edges.
-  The steps between two probed prefixes are labelled by the search's assumption (right before the first error).
-* Problems are not filtered by 32 rollouts beforehand. Where no rollout of the root is right, nothing is searched and the labeller
-  abstains.
-* A rollout without a verdict is in no count and never in the pool. A state of which too little is known gets k more rollouts,
-  `retries` times at most; then the search that asked for it abstains.
-* len(r) is the rollout's own tokens, without the state's; `length="words"` counts words, for policies that do not tell tokens.
+* The solutions to be labelled are searched first, as wrong rollouts of the root; those of one problem share its tree.
+* Rollouts are cut into steps and probed at ends of steps, so labels are for single steps. Steps between two probed prefixes are labelled by
+  the search's assumption (right before the first error).
+* Problems are not filtered by 32 rollouts beforehand. Where no rollout of the root is right, the labeller abstains.
+* A rollout without a verdict is in no count and never in the pool. A state with too few verdicts gets k more rollouts, `retries` times at most;
+  then the search that asked for it abstains.
+* len(r) is the rollout's own tokens, without the state's; words, where the policy does not report tokens.
 """
 
 from __future__ import annotations
@@ -40,17 +34,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import sqrt
-from typing import Annotated, Literal, final
+from typing import Annotated, final
 
 from pydantic import Field
 
 from stepmark.batching import Method
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError
 from stepmark.labels.labelling import Cost, Labelling, Probe
 from stepmark.labels.rollout import RolloutLabeller, count_steps, first_bad_prefix, labelled, own_answer
-from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, Verdict
+from stepmark.records import Problem, Refusal, Solution, Step, Verdict
 from stepmark.settings import settings
-from stepmark.solutions.segmentation import check_way, split
+from stepmark.solutions.segmentation import split
 
 
 @final
@@ -62,30 +56,14 @@ class RolloutTree(RolloutLabeller):
     """Who judged, in the output; "rollout-tree:MODEL" says with which policy."""
     searches: Annotated[int, Field(ge=1)] = 100
     """Searches for a first error, a problem: of the given solutions, then of rollouts."""
-    max_tokens_a_problem: Annotated[int, Field(ge=1)] | None = None
-    """End of a tree's budget in written tokens: no search starts at or past it, so the last one may pass it."""
     omega_alpha: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Of the selection, the paper's alpha: how much a state's failures cost it."""
     omega_beta: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Of the selection, the paper's beta: how much a rollout's length costs it."""
     length_scale: Annotated[float, Field(gt=0)] = 500.0
-    """Of the selection: the paper's L, in the unit of `length`."""
+    """Of the selection: the paper's L, in tokens."""
     c_puct: Annotated[float, Field(ge=0)] = 0.125
     """Of the selection: how much states that were seldom searched from are preferred."""
-    length: Literal["tokens", "words"] = "tokens"
-    """What a rollout's length is counted in; words, for policies that do not tell tokens, are what white space parts."""
-    split_rollouts: str | None = None
-    """How rollouts are cut into steps (`stepmark split`). Default: as the solutions were, by line if their steps were given."""
-
-    def __post_init__(self) -> None:
-        # By name: with slots, super() does not find the class.
-        RolloutLabeller.__post_init__(self)
-        if self.split_rollouts is not None:
-            check_way(self.split_rollouts)
-            if self.split_rollouts in ("agent", "marker"):
-                raise UsageError(
-                    f"`split_rollouts` {self.split_rollouts}: rollouts cannot be cut this way; name another"
-                )
 
     def label(self, solution: Solution) -> Method[Labelling]:
         """Grow a tree that starts with one solution; `others` are the rollouts that were searched.
@@ -96,10 +74,9 @@ class RolloutTree(RolloutLabeller):
 
         Raises:
             InputError: no reference answer, or no steps.
-            UsageError: lengths in tokens, and the policy does not tell them.
         """
         grown = yield from self.grow(solution.problem, (solution,))
-        return self._labelling(grown.given[0], grown)
+        return grown.whole(grown.given[0])
 
     def label_together(self, solutions: Sequence[Solution]) -> Method[tuple[Labelling | Refusal, ...]]:
         """Grow the one tree of several solutions of one problem; one result a solution, a `Refusal` for one that the policy cannot read.
@@ -113,32 +90,14 @@ class RolloutTree(RolloutLabeller):
         grown = yield from self.grow(solutions[0].problem, solutions, refused)
         if len(refused) == len(solutions):
             raise refused[0]
-        searched = iter(grown.given)
-        results: list[Labelling | Refusal] = []
-        tree: Grown | None = grown
-        for number, solution in enumerate(solutions):
-            if number in refused:
-                results.append(Refusal(solution=solution, error=refused[number]))
-            else:
-                results.append(self._labelling(next(searched), tree))
-                tree = None
-        return tuple(results)
-
-    def _labelling(self, own: Searched, grown: Grown | None) -> Labelling:
-        return Labelling(
-            labelled=own.labelled,
-            method=self.name,
-            first_error=own.first_error,
-            abstained=own.abstained,
-            cost=Cost() if grown is None else grown.cost,
-            others=() if grown is None else tuple(one.labelled for one in grown.rollouts),
+        searched = iter((grown.whole(grown.given[0]), *grown.given[1:]))
+        return tuple(
+            Refusal(solution=solution, error=refused[number]) if number in refused else next(searched)
+            for number, solution in enumerate(solutions)
         )
 
     def grow(
-        self,
-        problem: Problem,
-        given: Sequence[Solution] = (),
-        refused: dict[int, InputError] | None = None,
+        self, problem: Problem, given: Sequence[Solution] = (), refused: dict[int, InputError] | None = None
     ) -> Method[Grown]:
         """Grow the tree of one problem, with the solutions of it that are searched first.
 
@@ -146,7 +105,6 @@ class RolloutTree(RolloutLabeller):
 
         Raises:
             InputError: no reference answer, a solution without steps or of another problem, or one that cannot be read.
-            UsageError: lengths or a budget in tokens, and the policy does not tell them.
         """
         for solution in given:
             count_steps(solution)
@@ -176,24 +134,12 @@ class RolloutTree(RolloutLabeller):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Searched:
-    """A solution in the tree, and what the search for its first error came to."""
-
-    labelled: LabelledSolution
-    """With the evidence of every state on its way, also of those that other searches probed. Solutions that share a
-    beginning repeat its evidence: count it once."""
-    first_error: int | None
-    """0-based; None where there was nothing to search, or it abstained."""
-    abstained: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Grown:
-    """A problem's tree."""
+    """A problem's tree. Solutions that share a beginning repeat its evidence: count it once."""
 
-    given: tuple[Searched, ...]
-    """The solutions that it was given, in their order."""
-    rollouts: tuple[Searched, ...]
+    given: tuple[Labelling, ...]
+    """The solutions that it was given, in their order, each with the evidence of every state on its way; without the cost."""
+    rollouts: tuple[Labelling, ...]
     """The rollouts that were searched, in that order. Every state lies on one of these or of `given`."""
     successes: int
     """Of the problem's own rollouts."""
@@ -201,6 +147,10 @@ class Grown:
     """The problem's own rollouts with a verdict."""
     cost: Cost
     """Of the whole tree."""
+
+    def whole(self, one: Labelling) -> Labelling:
+        """A labelling with the whole tree's cost and the rollouts as its `others`."""
+        return replace(one, cost=self.cost, others=tuple(each.labelled for each in self.rollouts))
 
 
 def priority(*, mc: float, length: float, visits: int, total: int, settings: RolloutTree) -> float:
@@ -251,7 +201,7 @@ class _Tree:
     def __init__(self, settings: RolloutTree, problem: Problem, given: Sequence[Solution]) -> None:
         self._settings = settings
         self._problem = problem
-        self._way = way_of(settings.split_rollouts, given)
+        self._way = way_of(given)
         self._id = given[0].id if given and given[0].id else problem.id
         self._states: dict[str, State] = {}
         self._pool: list[Candidate] = []
@@ -265,18 +215,8 @@ class _Tree:
 
     @property
     def spent(self) -> bool:
-        """Whether no more search may start.
-
-        Raises:
-            UsageError: a budget in tokens, and the policy does not tell them.
-        """
-        most = self._settings.max_tokens_a_problem
-        if most is not None and self.cost.tokens is None:
-            raise UsageError(
-                "`max_tokens_a_problem` needs a policy that counts its tokens; set `searches` instead"
-            )
-        tokens = self.cost.tokens or 0
-        return self.searched >= self._settings.searches or (most is not None and tokens >= most)
+        """Whether no more search may start."""
+        return self.searched >= self._settings.searches
 
     def state(self, steps: tuple[Step, ...]) -> Method[State]:
         """The state of a prefix, rolled out if it is new; its wrong rollouts then join the pool."""
@@ -342,7 +282,7 @@ class _Tree:
         except InputError:
             chosen.path.abstained = True
 
-    def conclude(self, path: Path) -> Searched:
+    def conclude(self, path: Path) -> Labelling:
         """A path with all evidence that now stands on its way."""
         values: dict[int, Probe | Verdict] = (
             {} if path.own.correct is None else {len(path.texts) - 1: path.own}
@@ -350,8 +290,9 @@ class _Tree:
         for steps, text in enumerate(path.texts):
             if text in self._states:
                 values[steps] = self._states[text].found
-        return Searched(
+        return Labelling(
             labelled=labelled(path.solution, values, self._settings.name, path.first_error),
+            method=self._settings.name,
             first_error=path.first_error,
             abstained=path.abstained,
         )
@@ -376,14 +317,9 @@ class _Tree:
             name = f"{self._id}/rollout-{len(self._texts)}" if self._id else None
             solution = Solution(problem=self._problem, steps=steps, id=name, split=way)
             path = Path(solution=solution, texts=prefixes(steps), own=verdict)
-            self._pool.append(Candidate(state=state, path=path, length=self._length(text, count)))
-
-    def _length(self, text: str, tokens: int | None) -> int:
-        if self._settings.length == "words":
-            return len(text.split())
-        if tokens is None:
-            raise UsageError("the policy does not report how many tokens it wrote; set `length` to words")
-        return tokens
+            self._pool.append(
+                Candidate(state=state, path=path, length=len(text.split()) if count is None else count)
+            )
 
 
 def prefixes(steps: Sequence[Step]) -> tuple[str, ...]:
@@ -399,18 +335,16 @@ def on_lines(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(replace(step, start=len(text)) for step, text in zip(lines, prefixes(lines), strict=False))
 
 
-def way_of(asked: str | None, given: Sequence[Solution]) -> str:
-    """How rollouts are cut: as asked, else as the given solutions were, "line" where their steps were ready-made.
+def way_of(given: Sequence[Solution]) -> str:
+    """How rollouts are cut: as the given solutions were, "line" where their steps were ready-made.
 
     Raises:
         InputError: they were cut in several ways, or in one that rollouts cannot be cut in.
     """
-    if asked is not None:
-        return asked
     ways = {solution.split or "line" for solution in given} or {"line"}
     if len(ways) > 1 or ways & {"agent", "marker"}:
         raise InputError(
-            f"rollouts cannot be cut as these solutions were ({', '.join(sorted(ways))}); say how with `split_rollouts`",
+            f"rollouts cannot be cut as these solutions were ({', '.join(sorted(ways))}); split all of them in one way, such as line",
             where=given[0].id,
             field="split",
         )

@@ -23,7 +23,7 @@ from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.labels.exact import FORMULA, KINDS, NUMBER, Kind, as_written, compute, with_errors
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.extraction import find_answer
-from stepmark.problems.gsm8k import Worked, worked_row
+from stepmark.problems.sources import Worked, worked_row
 from stepmark.records import LabelledSolution, Refusal, Solution
 from stepmark.settings import checked, settings
 from stepmark.solutions.checks.equations import calculations
@@ -100,35 +100,31 @@ def exact(
         "settings": {"split": split, "columns": columns, "keep_going": keep_going},
     }
     made: Counter[str] = Counter()
-    nowhere: Counter[str] = Counter()
     refused: list[dict[str, Any]] = []
     records: list[LabelledRow] = []
-    sources = (
+    worked = (
         _of_the_world(arithmetic or 0, seed) if given is None else _worked(given, columns, split, keep_going)
     )
     with closing(open_rows(os.devnull if out is None else out, manifest, resumable=False)) as writer:
-        for where, source in sources:
+        for where, source in worked:
             try:
-                if isinstance(source, Refusal):
-                    raise source.error
+                if isinstance(source, InputError):
+                    raise source
                 variants = labeller.make(source)
             except InputError as error:
                 refused.append({"where": where, "why": error.message})
                 continue
-            made["right"] += 1
-            made["twin"] += len(variants.twins)
+            made.update(right=1, twin=len(variants.twins))
             made.update(variants.kinds)
-            nowhere.update(variants.without)
             for row in _rows(variants, where):
                 writer.write(to_row(row.labelled, outcome=row.outcome, meta=row.meta))
                 if out is None:
                     records.append(row)
         if not made:
             why = f": {refused[0]['where']}: {refused[0]['why']}" if refused else ""
-            raise InputError(
-                f"no error could be put into any solution{why}", where=None if given is None else given.name
-            )
-        counts = {"made": made, "no_place": nowhere, "refused": Counter(entry["why"] for entry in refused)}
+            name = None if given is None else given.name
+            raise InputError(f"no error could be put into any solution{why}", where=name)
+        counts = {"made": made, "refused": Counter(entry["why"] for entry in refused)}
         facts = {name: dict(numbers.most_common()) for name, numbers in counts.items()}
         writer.finish(facts)
     written = Path(out) if out is not None and not is_stream(out) else None
@@ -140,7 +136,7 @@ def exact(
         out=written,
         refused=[f"{entry['where']}: {entry['why']}" for entry in refused],
         manifest={**manifest, **facts},
-        summary="\n".join([*_summary(made, nowhere, refused, beside), *wrote]),
+        summary="\n".join([*_summary(made, refused, beside), *wrote]),
     )
 
 
@@ -151,50 +147,39 @@ def _of_the_world(count: int, seed: int) -> Iterator[tuple[str, Worked]]:
 
 def _worked(
     given: RunInput, columns: Mapping[str, str] | None, split: str, keep_going: bool
-) -> Iterator[tuple[str, Worked | Refusal]]:
-    """Right solutions, each with its name, NAME:LINE; a refusal in the place of one that cannot be used.
+) -> Iterator[tuple[str, Worked | InputError]]:
+    """Right solutions, each with its name, NAME:LINE; an error in the place of one that cannot be used.
 
     Raises:
         InputError: a row that is no solution, unless `keep_going`.
     """
-
-    def refusal(error: InputError) -> Refusal:
-        if not keep_going:
-            error.add_note("with `keep_going`, rows that are no solutions are left out and listed")
-            raise error
-        return Refusal(solution=None, error=error)
-
-    def worked(
-        rows: Iterable[Row] | Iterable[SolutionRow | Refusal] | Iterable[Row | Refusal],
-    ) -> Iterator[tuple[str, Worked | Refusal]]:
-        for row in rows:
-            if isinstance(row, Refusal):
-                yield row.error.where or given.name, refusal(row.error)
-                continue
-            try:
-                yield row.where, worked_row(row) if isinstance(row, Row) else worked_of(row.solution)
-            except InputError as error:
-                # A solution that is not right is no broken row: it is left out and counted.
-                broken = isinstance(row, Row)
-                yield row.where, refusal(error) if broken else Refusal(solution=None, error=error)
-
     first = next(read_rows(given.source, columns=columns, keep_going=True))
     is_gsm8k = (
         isinstance(first, Row)
         and {"question", "answer"} <= set(first.data)
         and not content_of(first.data, first.named)
     )
-    rows = (
-        worked(read_rows(given.source, columns=columns, keep_going=True))
+    rows: Iterable[Row | SolutionRow | Refusal] = (
+        read_rows(given.source, columns=columns, keep_going=True)
         if is_gsm8k
-        else worked(read_solutions(given.source, columns=columns, how=split, keep_going=True))
+        else read_solutions(given.source, columns=columns, how=split, keep_going=True)
     )
-    for where, source in rows:
+    for row in rows:
+        where = (row.error.where or given.name) if isinstance(row, Refusal) else row.where
         name = Path(where).name  # without the folder: equal inputs give equal files wherever they lie
-        if isinstance(source, Worked) and source.problem.id in (None, where):
-            yield name, replace(source, problem=replace(source.problem, id=name))
+        try:
+            if isinstance(row, Refusal):
+                raise row.error
+            worked = worked_row(row) if isinstance(row, Row) else worked_of(row.solution)
+        except InputError as error:
+            # A solution that is not right is no broken row: it is left out and counted.
+            if not keep_going and not isinstance(row, SolutionRow):
+                error.add_note("with `keep_going`, rows that are no solutions are left out and listed")
+                raise
+            yield name, error
         else:
-            yield name, source
+            own = worked.problem.id not in (None, where)
+            yield name, worked if own else replace(worked, problem=replace(worked.problem, id=name))
 
 
 def _rows(variants: Variants, where: str) -> Iterator[LabelledRow]:
@@ -215,16 +200,12 @@ def _rows(variants: Variants, where: str) -> Iterator[LabelledRow]:
         yield row(twin, f"twin-{number}", True, first_error=-1, kind="jump")
 
 
-def _summary(
-    made: Counter[str], nowhere: Counter[str], refused: Sequence[Mapping[str, Any]], beside: str | None
-) -> list[str]:
+def _summary(made: Counter[str], refused: Sequence[Mapping[str, Any]], beside: str | None) -> list[str]:
     kinds = {kind: count for kind, count in made.most_common() if kind not in ("right", "twin")}
     lines = [
         f"{made['right']:,} right solutions, {made['twin']:,} right twins of jumps, {sum(kinds.values()):,} wrong ones: "
         + ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
     ]
-    if nowhere:
-        lines.append("no place for " + ", ".join(f"{kind} in {n:,}" for kind, n in nowhere.most_common()))
     if refused:
         lines.append(f"left out {len(refused):,} solutions{f', listed in {beside}' if beside else ''}:")
         reasons: dict[str, list[str]] = {}
@@ -249,8 +230,6 @@ class Variants:
     twins: tuple[LabelledSolution, ...]
     """Right solutions that look like the wrong ones of the kind `jump`: without them, whatever asserts a result without its
     calculation would be wrong."""
-    without: tuple[Kind, ...]
-    """Kinds that were wanted and have no place in this solution."""
 
 
 @settings
@@ -277,23 +256,21 @@ class ExactErrors:
         (right, *_) = with_errors(worked, rng, kinds=())
         wrong: dict[tuple[str, ...], tuple[LabelledSolution, Kind]] = {}
         twins: dict[tuple[str, ...], LabelledSolution] = {}
-        left = list(self.kinds)
+        open_kinds = list(self.kinds)
         repeats: Counter[Kind] = Counter()
-        without: set[Kind] = set()
-        while left and len(wrong) < self.wrong:
-            for kind in rng.sample(left, len(left)):
+        while open_kinds and len(wrong) < self.wrong:
+            for kind in rng.sample(open_kinds, len(open_kinds)):
                 if len(wrong) == self.wrong:
                     break
                 (_, *twins_and_wrong) = with_errors(worked, rng, kinds=(kind,))
                 if not twins_and_wrong:
-                    left.remove(kind)
-                    without.add(kind)
+                    open_kinds.remove(kind)
                     continue
                 (*before, made) = twins_and_wrong
                 if made.solution.texts in wrong:
                     repeats[kind] += 1
                     if repeats[kind] == _REPEATS:
-                        left.remove(kind)
+                        open_kinds.remove(kind)
                 else:
                     wrong[made.solution.texts] = made, kind
                     twins |= {
@@ -303,13 +280,11 @@ class ExactErrors:
                     }
         if not wrong:
             raise InputError("no place for any of these kinds of errors")
-        kinds = tuple(kind for _, kind in wrong.values())
         return Variants(
             right=right,
             wrong=tuple(made for made, _ in wrong.values()),
-            kinds=kinds,
+            kinds=tuple(kind for _, kind in wrong.values()),
             twins=tuple(twins.values()),
-            without=tuple(kind for kind in self.kinds if kind in without.difference(kinds)),
         )
 
 

@@ -59,6 +59,25 @@ def shares(numerator: Floats, denominator: Floats) -> Floats:
     return np.divide(numerator, denominator, out=np.full_like(numerator, np.nan), where=denominator != 0)
 
 
+def ratio_statistic(
+    columns: Mapping[str, tuple[Sequence[float] | Floats, Sequence[float] | Floats]],
+) -> Statistic:
+    """Quotients of weighted sums, nan for a share of nothing.
+
+    Args:
+        columns: figure to the numerator and the denominator of each item.
+    """
+    if not columns:
+        return lambda weights: {}
+    tops, bottoms = (np.array([pair[at] for pair in columns.values()], dtype=float).T for at in (0, 1))
+
+    def figures(weights: Floats) -> dict[str, Floats]:
+        values = shares(weights @ tops, weights @ bottoms)
+        return {name: values[:, at] for at, name in enumerate(columns)}
+
+    return figures
+
+
 def bootstrap(
     statistic: Statistic,
     clusters: Sequence[Hashable],
@@ -206,3 +225,38 @@ def _interval(value: float, drawn: Floats, level: float) -> Interval:
 
 def _number(value: float) -> float | None:
     return value if np.isfinite(value) else None
+
+
+_TIE = 1e-9
+"""Relative: 0.1 * 30 is not 3 in floats, and the quantile would jump to the next value."""
+
+
+def weighted_quantiles(values: Floats, weights: Floats, levels: tuple[float, ...]) -> Floats:
+    """Quantiles for B weightings (B, n) of n values: the inverse of the distribution function, averaged where it is flat
+    (Hyndman and Fan 1996, definition 2; the median of an even number is the mean of the middle two).
+
+    A weight of 2 counts as the value twice, so weights by how often an item was drawn give the quantiles of the draw.
+
+    Args:
+        values: (n,), finite.
+        weights: (B, n), not negative.
+        levels: each in [0, 1].
+
+    Returns:
+        (levels, B); nan where the weights of a row add up to 0.
+    """
+    quantiles = np.full((len(levels), len(weights)), np.nan)
+    if not len(values):
+        return quantiles
+    order = np.argsort(values, kind="stable")
+    x = values[order]
+    heights = np.cumsum(weights[:, order], axis=1)
+    total = heights[:, -1]
+    positive = total > 0
+    for at, level in enumerate(levels):
+        target, slack = level * total[:, None], _TIE * total[:, None]
+        # First value at which the height is reached; first at which it is passed. They differ where it is met exactly.
+        reached = (heights >= np.maximum(target - slack, slack)).argmax(axis=1)
+        passed = (heights > np.minimum(target + slack, (1 - 2 * _TIE) * total[:, None])).argmax(axis=1)
+        quantiles[at, positive] = ((x[reached] + x[passed]) / 2)[positive]
+    return quantiles

@@ -17,7 +17,7 @@ import torch
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
-from stepmark.models.checkpoint import FLOATING, Tensors
+from stepmark.models.checkpoint import FLOATING, Tensors, read_config
 from stepmark.models.files import ADAPTER_FILE, check_file, present, read_object
 
 
@@ -184,24 +184,6 @@ def load_tokenizer(folder: Path) -> Any:
         raise CheckpointError(
             f"{folder}: the tokenizer cannot be read ({type(error).__name__}: {error}); fetch it again"
         ) from error
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """`config.json` as it is."""
-    file = folder / "config.json"
-    if not present(file):
-        raise CheckpointError(f"{folder} holds no config.json: it is not a checkpoint")
-    config = read_object(file)
-    labels = config.get("num_labels")
-    if labels is not None and not (isinstance(labels, int) and 0 <= labels <= _MOST_LABELS):
-        raise CheckpointError(
-            f"{file}: num_labels should be a whole number of at most {_MOST_LABELS:,}, found {labels!r}"
-        )
-    return config
-
-
-_MOST_LABELS = 100_000
-"""transformers writes a name for each label that is claimed, whether or not a head has it."""
 
 
 def token_limit(config: Any) -> int | None:

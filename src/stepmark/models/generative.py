@@ -6,7 +6,7 @@
 A checkpoint that stepmark trained says in its `stepmark.json` which critic it is and with what settings (`CriticSpec`);
 of others the family is named.
 
-The family (`models/critics/`) owns the prompts and reads the verdicts, the policy (`models/policies/`) runs the
+The family (`models/critics.py`) owns the prompts and reads the verdicts, the policy (`models/policies/`) runs the
 model, and `batching` brings them together. The critiques are kept in `StepScores.critiques`.
 """
 
@@ -22,10 +22,7 @@ from typing import Any, final
 from stepmark.batching import Answerer, Choose, Ready, Reply, ReplyStore, Request, Write, run
 from stepmark.catalog import unknown_name
 from stepmark.errors import CheckpointError, InputError, UsageError
-from stepmark.models.critics import Critic, Critiqued, refuse_markers
-from stepmark.models.critics.genprm import GenPRM
-from stepmark.models.critics.rprm import RPRM
-from stepmark.models.critics.thinkprm import ThinkPRM
+from stepmark.models.critics import RPRM, Critic, Critiqued, GenPRM, ThinkPRM, refuse_markers
 from stepmark.models.files import present, read_object
 from stepmark.models.identity import named
 from stepmark.models.policies import Policy

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, final
+from typing import Any, Literal, TypeVar, final
 
 import httpx
 
@@ -40,7 +40,6 @@ that was set for another service never goes to whatever server is named."""
 
 Verb = Literal["GET", "POST", "DELETE"]
 Result = TypeVar("Result")
-Value = TypeVar("Value")
 Parsed = TypeVar("Parsed")
 
 
@@ -289,33 +288,8 @@ class Server:
 
 
 @final
-class PerProcess(Generic[Value]):
-    """A value for each process, made when it is first used; all threads share it.
-
-    Args:
-        make: makes one. Of those that threads make at the same time one is used; the others must need no end.
-    """
-
-    def __init__(self, make: Callable[[], Value]) -> None:
-        self._make = make
-        self._made: dict[int, Value] = {}
-
-    @property
-    def here(self) -> Value:
-        """The value of this process."""
-        process = os.getpid()
-        value = self._made.get(process)
-        return self._made.setdefault(process, self._make()) if value is None else value
-
-    @property
-    def made(self) -> Value | None:
-        """The same, if it has been made."""
-        return self._made.get(os.getpid())
-
-
-@final
 class Connection:
-    """Carries out exchanges and waits for them. Safe for threads; a forked process opens connections of its own.
+    """Carries out exchanges and waits for them. Safe for threads.
 
     Args:
         key: the environment variable with the API key; None sends none.
@@ -333,11 +307,15 @@ class Connection:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
-        headers = key_header(key)
-        self._sleep, self.closed = sleep, False
-        self._http = PerProcess(lambda: httpx.Client(headers=headers, transport=transport))
+        self._sleep = sleep
+        self._http = httpx.Client(headers=key_header(key), transport=transport)
         # For callers that drop it without closing it: a command line, a notebook.
-        self._finalizer = weakref.finalize(self, _close, self._http)
+        weakref.finalize(self, self._http.close)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it can no longer be used."""
+        return self._http.is_closed
 
     def run(self, exchange: Exchange[Result]) -> Result:
         """Carry an exchange out.
@@ -359,38 +337,19 @@ class Connection:
                     continue
                 if self.closed:
                     raise _closed(step.url)
-                http = self._http.here
                 try:
-                    reply = http.send(_request(http, step))
+                    reply = self._http.send(_request(self._http, step))
                 except httpx.RequestError as error:
                     reply = error
 
     def close(self) -> None:
-        """Close the connections of this process; those of another one could end there too."""
-        self.closed = True
-        self._finalizer()
-
-
-def _close(http: PerProcess[httpx.Client]) -> None:
-    if (pool := http.made) is not None:
-        pool.close()
-
-
-class EventLoop:
-    """The event loop of the last call: connections and locks belong to the loop that made them."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def changed(self) -> bool:
-        """Whether another loop runs now than at the last call."""
-        before, self._loop = self._loop, asyncio.get_running_loop()
-        return before is not None and before is not self._loop
+        """Close the connections."""
+        self._http.close()
 
 
 @final
 class AsyncConnection:
-    """Carries out exchanges in asyncio; may be used in one event loop after another. See `Connection`.
+    """Carries out exchanges in one event loop of asyncio. See `Connection`.
 
     When a task is cancelled, its request is closed.
     """
@@ -402,11 +361,8 @@ class AsyncConnection:
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        headers = key_header(key)
-        self._make: Callable[[], httpx.AsyncClient] = lambda: httpx.AsyncClient(
-            headers=headers, transport=transport
-        )
-        self._sleep, self._http, self._loop = sleep, self._make(), EventLoop()
+        self._sleep = sleep
+        self._http = httpx.AsyncClient(headers=key_header(key), transport=transport)
 
     @property
     def closed(self) -> bool:
@@ -429,8 +385,6 @@ class AsyncConnection:
                     continue
                 if self.closed:
                     raise _closed(step.url)
-                if self._loop.changed():
-                    self._http = self._make()
                 try:
                     reply = await self._http.send(_request(self._http, step))
                 except httpx.RequestError as error:

@@ -1,28 +1,21 @@
 """What tells one model from another: a fingerprint of the files that decide what a checkpoint computes.
 
-Every byte of the weights counts, so weights replaced by others of equal size are another model. Hashing them takes about a
-second a gigabyte and core, once: the digest of a large file is remembered in the user's cache folder under its path, size, inode
-and times of change. The time of change (ctime) is set by the kernel at every write, and no program can set it back.
+Every byte of the weights counts, so weights replaced by others of equal size are another model. Hashing them takes about a second a gigabyte and core.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, final
 
-from stepmark.errors import CheckpointError, UsageError
-from stepmark.models.default import cache_folder
+from stepmark.errors import CheckpointError
 from stepmark.models.files import check_file, weight_files
 from stepmark.models.places import adapter_base
-from stepmark.store import atomic_write
 
 _DECIDING = (
     *("config.json", "generation_config.json", "stepmark.json", "adapter_config.json", "*.index.json"),
@@ -30,13 +23,6 @@ _DECIDING = (
     *("chat_template.*", "*.model", "*.tiktoken"),
 )
 """The files beside the weights that decide what a checkpoint computes; cards, logs and training records do not."""
-
-_REMEMBERED_FROM = 1 << 24
-"""Bytes from which on a file's digest is remembered; a smaller file is read again in a few milliseconds."""
-
-_SETTLED = 2.0
-"""Seconds without a change before a digest is remembered: two writes within one tick of the file system's clock leave equal times."""
-
 
 _State = tuple[int, int, int, int, int]
 """What changes whenever a file's content does: size, nanoseconds of modification (as a program may set it) and of change (as the kernel
@@ -60,7 +46,6 @@ class CheckpointFiles:
     def __init__(self, folder: str | Path, *, weights: bool = True) -> None:
         self.folder = Path(folder)
         self._weights = weights
-        self._seen = time.time_ns()
         self._states = {file: _state(file) for file in _deciding(self.folder, weights)}
         base = adapter_base(self.folder) if weights else None
         self._base = None if base is None else CheckpointFiles(base[1])
@@ -74,8 +59,9 @@ class CheckpointFiles:
         """
         if self._fingerprint is None:
             digest = hashlib.sha256()
-            for file, content in zip(self._states, _digests(self._states, seen=self._seen), strict=True):
-                digest.update(f"{file.name} {content}\n".encode())
+            with _threads() as pool:
+                for file, content in zip(self._states, pool.map(_digest, self._states), strict=True):
+                    digest.update(f"{file.name} {content}\n".encode())
             self._check_unchanged()
             if self._base is not None:
                 digest.update(f"base {self._base.fingerprint()}\n".encode())
@@ -145,39 +131,6 @@ def _state(file: Path) -> _State:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
 
 
-def _digests(states: Mapping[Path, _State], *, seen: int) -> list[str]:
-    """The SHA-256 of each file, from memory where it is known.
-
-    Args:
-        states: of the files.
-        seen: when they were taken, in nanoseconds.
-    """
-    known = _remembered()
-    paths = {file: str(file.resolve()) for file in states}
-    digests = {
-        file: known[paths[file]]["sha256"]
-        for file, state in states.items()
-        if known.get(paths[file], {}).get("state") == list(state)
-    }
-    fresh = [file for file in states if file not in digests]
-    with _threads() as pool:
-        digests |= dict(zip(fresh, pool.map(_digest, fresh), strict=True))
-    new = {
-        paths[file]: {"state": list(states[file]), "sha256": digests[file]}
-        for file in fresh
-        if states[file][0] >= _REMEMBERED_FROM and seen - states[file][2] > _SETTLED * 1e9
-        if states[file] == _state(file)
-    }
-    # Without files that are gone. A memory that cannot be written only costs time.
-    if new:
-        there = {path: entry for path, entry in sorted((known | new).items()) if Path(path).is_file()}
-        with suppress(OSError, UsageError):
-            _memory().parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(_memory()) as handle:
-                json.dump(there, handle, indent=1)
-    return [digests[file] for file in states]
-
-
 def _threads() -> ThreadPoolExecutor:
     """For hashing, which holds no lock of Python's."""
     return ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1))
@@ -186,21 +139,3 @@ def _threads() -> ThreadPoolExecutor:
 def _digest(file: Path) -> str:
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def _memory() -> Path:
-    return cache_folder() / "fingerprints.json"
-
-
-def _remembered() -> dict[str, dict[str, Any]]:
-    """Digests by path; nothing where there is no memory, or one that cannot be read."""
-    try:
-        data = json.loads(_memory().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    entries = data.items() if isinstance(data, dict) else ()
-    return {
-        path: entry
-        for path, entry in entries
-        if isinstance(entry, dict) and isinstance(entry.get("sha256"), str)
-    }

@@ -6,34 +6,20 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, final
 
-from stepmark.batching.cluster_settings import Cluster
+from stepmark.batching.cluster import Cluster
 from stepmark.errors import UsageError
 
 T = TypeVar("T")
 
-MEANT = {
-    "family": "says how a checkpoint is read",
-    "reference": "is for implicit PRMs",
-    "model": "names one of a server's models",
-    "tokenizer": "is for a PRM on a server that takes token ids",
-    "samples": "is for PRMs that write critiques",
-    "seed": "is for PRMs that write critiques",
-    "neutral": "is for PRMs of three classes",
-    "truncate": "is for PRMs that are read from a checkpoint here",
-    "dtype": "is the precision of a model in this process",
-    "device": "is where a model in this process computes",
-    "token_budget": "is how much a model in this process computes at once",
-}
-"""What `load_prm`'s settings are for that mean nothing for some PRMs."""
-
 UNSAID: Mapping[str, object] = {
+    **dict.fromkeys(("family", "reference", "model", "tokenizer", "samples", "token_budget")),
     "seed": 0,
     "neutral": "positive",
     "truncate": False,
     "dtype": "auto",
     "device": "auto",
 }
-"""Those of them whose default is not None: a value equal to the default counts as not given."""
+"""The settings of `load_prm` that mean nothing for some PRMs, with their defaults: a value equal to the default counts as not given."""
 
 
 @final
@@ -134,8 +120,8 @@ def refuse_idle(given: Mapping[str, object], idle: Mapping[str, str]) -> None:
     """Refuse settings that would be passed over in silence.
 
     Args:
-        given: name to value; None, and what `UNSAID` has: left out.
-        idle: what means nothing here; see `idle_settings`.
+        given: name to value; defaults (`UNSAID`) count as not given.
+        idle: what means nothing here, and why; see `idle_settings`.
 
     Raises:
         UsageError: one of them is given.
@@ -143,5 +129,4 @@ def refuse_idle(given: Mapping[str, object], idle: Mapping[str, str]) -> None:
     for name, why in idle.items():
         value = given.get(name)
         if value is not None and value != UNSAID.get(name):
-            shown = "" if value is True else f" {value}"
-            raise UsageError(f"--{name.replace('_', '-')}{shown}: this {MEANT[name]}, and {why}")
+            raise UsageError(f"`{name}`{'' if value is True else f' {value}'}: {why}")

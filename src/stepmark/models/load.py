@@ -14,7 +14,7 @@ from stepmark.errors import CheckpointError, MissingExtraError, UsageError
 from stepmark.models.families import find_published, full_name
 from stepmark.models.files import local_folder, present
 from stepmark.models.identity import CheckpointFiles, named
-from stepmark.models.lazy import MEANT, Lazy, check_device, is_server, refuse_idle
+from stepmark.models.lazy import UNSAID, Lazy, check_device, is_server, refuse_idle
 from stepmark.models.places import BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM, identity_of
 from stepmark.models.spec import LogRatioHead, spec_key
@@ -27,13 +27,8 @@ if TYPE_CHECKING:
     from stepmark.models.spec import ScoringSpec
 
 
-COMPUTING = ("dtype", "device", "token_budget")
-"""Those about a model in this process."""
-
-SHARED = (*COMPUTING, "truncate")
-"""Those that a command takes once for the PRM and the outcome model beside it."""
-
-_READING = ("family", "reference", "samples", "neutral", "truncate")
+SHARED = ("dtype", "device", "token_budget", "truncate")
+"""Settings that a command takes once for the PRM and the outcome model beside it."""
 
 PRMLike: TypeAlias = PRM | str | Lazy[PRM]
 """A PRM, or the name that `load_prm` takes."""
@@ -160,7 +155,7 @@ def writes_critiques(name: str, *, family: str | None = None, tokenizer: str | N
 
 
 def idle_settings(name: str, *, family: str | None = None, tokenizer: str | None = None) -> dict[str, str]:
-    """The settings that mean nothing for a PRM, as far as its name tells; each with what the PRM is instead, and what to do.
+    """The settings that mean nothing for a PRM, as far as its name tells; each with what the PRM is, and what to do.
 
     Args:
         name: as `load_prm` takes it.
@@ -170,33 +165,29 @@ def idle_settings(name: str, *, family: str | None = None, tokenizer: str | None
     Raises:
         CheckpointError: what the checkpoint says of itself cannot be read.
     """
-    if is_factory(name):
-        return dict.fromkeys(MEANT, f"{name} makes its PRM itself: say it in that function")
-    idle: dict[str, str] = {}
     served = is_server(name)
-    if served:
-        idle |= dict.fromkeys(
-            COMPUTING, f"{name} is a server, which computes by itself: leave it out here, and say it there"
+    reads: tuple[str, ...]
+    if is_factory(name):
+        what, reads = "is made by that function: say it there", ()
+    elif writes_critiques(name, family=family, tokenizer=tokenizer):
+        place = ("model", "tokenizer") if served else ("dtype", "device")
+        what, reads = (
+            "is read as one that writes critiques: leave it out",
+            ("family", "samples", "seed", *place),
         )
+    elif served and tokenizer is None:
+        what = (
+            "without `tokenizer` is taken for a stepmark server, which computes by itself and decides how its PRM is read: say it there, or name "
+            "another server's `tokenizer`"
+        )
+        reads = ("model",)
+    elif served:
+        what = "is a server, which computes by itself a PRM that writes no critiques: leave it out, or name its `family`"
+        reads = ("family", "neutral", "truncate", "model", "tokenizer")
     else:
-        idle |= dict.fromkeys(("model", "tokenizer"), f"{name} is not the address of one: leave it out")
-    if writes_critiques(name, family=family, tokenizer=tokenizer):
-        read = f"{name} is read as one that writes critiques: leave it out"
-        return dict.fromkeys(("reference", "neutral", "token_budget", "truncate"), read) | idle
-    if served and tokenizer is None:
-        # Settings of other kinds of servers are named in the error for this kind.
-        reads = (
-            f"{name} without `tokenizer` is taken for a stepmark server, which decides how its PRM is read"
-        )
-        return idle | {
-            key: f"{reads}: give {key} to `stepmark serve`, or, of any other server, name its `tokenizer`"
-            for key in (*_READING, "seed")
-        }
-    read = f"{name} is read as one that writes none: leave it out, or name its `family` (stepmark families)"
-    idle |= dict.fromkeys(("samples", "seed"), read)
-    if served:
-        idle["reference"] = f"{name} computes one model only: leave it out"
-    return idle
+        what = "is read here, as one that writes no critiques: leave it out, or name its `family` (`stepmark families`)"
+        reads = ("family", "neutral", "truncate", "reference", "dtype", "device", "token_budget")
+    return {setting: f"{name} {what}" for setting in UNSAID if setting not in reads}
 
 
 def read_by(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -386,7 +377,7 @@ def _served(given: _Settings, tokenizer: str) -> PRM:
 
 def _spec(given: _Settings, folder: Path, name: str) -> ScoringSpec:
     """How a checkpoint is read, by its own spec or family and by the settings."""
-    from stepmark.models.detect import spec_of
+    from stepmark.models.checkpoint import spec_of
 
     spec = spec_of(folder, name, given.family)
     if spec.readout.neutral is None:
@@ -488,8 +479,7 @@ def _checkpoint(given: _Settings) -> _Found:
 
 def _base(folder: Path) -> tuple[Path, bool]:
     """The folder of the whole checkpoint, which for an adapter is its base's; and whether it is meant to compute in bfloat16."""
-    from stepmark.models.backbone import read_config
-    from stepmark.models.checkpoint import adapter_config
+    from stepmark.models.checkpoint import adapter_config, read_config
 
     named, base = adapter_base(folder) or ("", folder)
     if named:
@@ -501,8 +491,8 @@ def _base(folder: Path) -> tuple[Path, bool]:
 
 def _assemble(folder: Path, dtype: Any, device: str, spec: ScoringSpec) -> tuple[Any, Any, Tensors]:
     """Backbone, tokenizer and tensors of a checkpoint, or of an adapter over one."""
-    from stepmark.models.backbone import load_backbone, load_tokenizer, read_config
-    from stepmark.models.checkpoint import Tensors, adapter_head, merge_adapter
+    from stepmark.models.backbone import load_backbone, load_tokenizer
+    from stepmark.models.checkpoint import Tensors, adapter_head, merge_adapter, read_config
     from stepmark.models.heads import check_head
 
     base, _ = _base(folder)

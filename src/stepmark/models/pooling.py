@@ -95,7 +95,7 @@ class PoolingPRM(WindowedPRM):
         return WholePrefixSession(self, "a server keeps no state for us")
 
     def close(self) -> None:
-        """Close the connections. Leaving a `with` block does it too, and so does the end of the last reference."""
+        """Close the connections. Leaving a `with` block does it too."""
         self._connection.close()
 
     def __enter__(self) -> PoolingPRM:

@@ -705,9 +705,19 @@ def from_row(solution: Solution, row: Mapping[str, Any]) -> ScoredSolution:
         raise InputError(
             f"expected {len(solution.steps)} scores, one a step, found {len(steps.scores)}", field="scores"
         )
+    for name, entries in (("classes", steps.classes), ("critiques", steps.critiques)):
+        if entries is not None and len(entries) != len(solution.steps):
+            raise InputError(
+                f"expected {len(solution.steps)} entries, one a step, found {len(entries)}", field=name
+            )
     for step, score in enumerate(steps.scores):
         if score is not None:
             check_score(score, steps.kind, step=step)
+    if row["first_error"] is not None and not -1 <= row["first_error"] < len(solution.steps):
+        raise InputError(
+            f"expected -1 to {len(solution.steps) - 1} or null, found {row['first_error']!r}",
+            field="first_error",
+        )
     scored = ScoredSolution(
         solution=solution,
         steps=steps,

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from stepmark.errors import UsageError
+from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.files import present, read_object
-from stepmark.records import ScoreKind
+from stepmark.records import ScoreKind, read_record
 from stepmark.store import atomic_write
 
 SPEC_FILE = "stepmark.json"
@@ -288,6 +288,18 @@ class ScoringSpec:
             )
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UsageError(f"max_tokens should be at least 1, found {self.max_tokens}")
+
+
+def read_spec(file: Path) -> ScoringSpec:
+    """A checkpoint's own spec.
+
+    Raises:
+        CheckpointError: not JSON, an unknown key, a wrong type; names the field.
+    """
+    try:
+        return read_record(ScoringSpec, read_object(file))
+    except InputError as error:
+        raise CheckpointError(f"{file}: {error}") from error
 
 
 _FINDING = ("summary", "source", "aggregate_source", "architectures", "settings", "tensors", "checkpoints")

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
 from stepmark.errors import InputError, UsageError
-from stepmark.problems.gsm8k import Worked
+from stepmark.problems.sources import Worked
 from stepmark.records import Problem, Solution, Step, record_row
 from stepmark.settings import checked
 from stepmark.store import Results, atomic_rows, check_outputs, is_stream
@@ -41,33 +41,28 @@ LARGEST = 999
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Domain:
-    """The templates of one kind of story. `{n}` is the start, `{k}` and `{g}` the numbers of an event."""
+    """The templates of one kind of story: `{n}` is the start, `{k}` the number of an event, `{x}` one that nothing depends on.
+
+    `at` and an ordinal begin an event ("On the third day"). `noun` names the running quantity at the head of a line, `unit` follows its number.
+    `gain` and `lose` bring or take `{g}` groups of `{k}`; `group` names the number in them. `sale` turns the quantity into dollars, `{k}` each.
+    """
 
     name: str
     at: str
-    """How an event begins, before the ordinal: "On the"."""
     stage: str
-    """What is counted: "day"."""
     noun: str
-    """The running quantity at the head of a line: "Loaves"."""
     unit: str
-    """What follows its number; "" in formulas."""
     opening: str
     add: str
     subtract: str
     multiply: str
     divide: str
     gain: str
-    """Gains `{g}` groups of `{k}`."""
     lose: str
-    """Loses `{g}` groups of `{k}`."""
     group: str
-    """Names the number in the groups of a stage."""
     distractors: tuple[str, ...]
-    """Sentences with a number `{x}` that nothing depends on."""
     question: str
     sale: str | None = None
-    """An end that turns the quantity into dollars, `{k}` each; None for domains without one."""
     sale_question: str | None = None
 
 
@@ -160,13 +155,11 @@ def _whole(number: Number) -> Number:
 
 def write_number(number: Number) -> str:
     """A number in digits: whole, as a decimal where it ends, else as a fraction."""
-    if number.denominator == 1:
-        return str(number)
-    for places in range(1, 40):
+    for places in range(1, 40 if number.denominator > 1 else 0):
         if 10**places % number.denominator == 0:
             digits = str(abs(number.numerator) * 10**places // number.denominator).zfill(places + 1)
             return f"{'-' if number < 0 else ''}{digits[:-places]}.{digits[-places:]}"
-    return f"{number.numerator}/{number.denominator}"
+    return str(number)
 
 
 def read_number(text: str) -> Number:
@@ -174,8 +167,7 @@ def read_number(text: str) -> Number:
     return _whole(Fraction(text.replace(",", "")))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One step, read."""
 
     name: str | None
@@ -184,7 +176,6 @@ class Line:
     calculation: tuple[Number, str, Number] | None = None
     """The two numbers and the sign between them; None where the step states a number alone."""
     unit: str = ""
-    """The word after the result."""
     readable: bool = True
     """False where something stands before the result that is not one calculation of two numbers."""
 
@@ -194,7 +185,7 @@ def read_line(text: str) -> Line | None:
     text = text.strip()
     answer = _ANSWER.search(text)
     if answer is not None:
-        return Line(name=None, result=read_number(answer[1]))
+        return Line(None, read_number(answer[1]))
     named = _NAMED.search(text)
     result = None if named is None else _RESULT.search(named[2])
     if named is None or result is None:
@@ -202,13 +193,8 @@ def read_line(text: str) -> Line | None:
     before = named[2][: result.start()].strip()
     match = _CALCULATION.fullmatch(before)
     calculation = None if match is None else (read_number(match[1]), _SIGNS[match[2]], read_number(match[3]))
-    return Line(
-        name=named[1],
-        result=read_number(result[1]),
-        calculation=calculation,
-        unit=result[2] or "",
-        readable=match is not None or not before,
-    )
+    readable = match is not None or not before
+    return Line(named[1], read_number(result[1]), calculation, result[2] or "", readable)
 
 
 # -- problems
@@ -337,11 +323,6 @@ class ArithmeticProblem:
         return (*lines, answer_line(self.answer))
 
     @property
-    def difficulty(self) -> int:
-        """Steps of the true solution, its answer line among them."""
-        return len(self.operations) + 1
-
-    @property
     def problem(self) -> Problem:
         """The record, with the answer."""
         return Problem(text=self.text, id=self.id, answer=str(self.answer), source="arithmetic")
@@ -376,13 +357,8 @@ def _patterns(domain: Domain) -> tuple[re.Pattern[str], tuple[tuple[str, re.Patt
     stage = f"{domain.at} (?P<ordinal>{'|'.join(ORDINALS)}) {domain.stage} "
     sentences = [(kind, f"{stage}{pattern(getattr(domain, kind))}\\.") for kind in _EVENT_SIGNS]
     sentences += [("distractor", pattern(text)) for text in domain.distractors]
-    for kind, text in (
-        ("sale", domain.sale),
-        ("question", domain.sale_question),
-        ("question", domain.question),
-    ):
-        if text is not None:
-            sentences.append((kind, pattern(text)))
+    ends = (("sale", domain.sale), ("question", domain.sale_question), ("question", domain.question))
+    sentences += [(kind, pattern(text)) for kind, text in ends if text is not None]
     return re.compile(pattern(domain.opening)), tuple(
         (kind, re.compile(r"\s*" + text)) for kind, text in sentences
     )

@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
@@ -38,16 +39,6 @@ from stepmark.problems.code_sandbox import (
     install_line,
 )
 from stepmark.records import Problem, Verdict
-
-__all__ = [
-    "CodeLimits",
-    "CodeTests",
-    "CodeVerifier",
-    "Isolation",
-    "code_problem",
-    "extract_code",
-    "read_code_tests",
-]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,11 +156,16 @@ def extract_code(text: str | None, entry_point: str | None = None) -> str | None
     return blocks[-1] if blocks[-1].strip() else None
 
 
+# Python 3.11 counts the depth of the tree in one place for all threads, and raises SystemError where two parse at once.
+_PARSING = Lock()
+
+
 def _defined(tests: CodeTests) -> tuple[list[str], set[str]]:
     """The names that the reference defines, and those of its classes that the tests use."""
     try:
-        body = ast.parse(tests.reference or "").body
-        nodes = [node for text in (tests.setup, *tests.tests) for node in ast.walk(ast.parse(text))]
+        with _PARSING:
+            body = ast.parse(tests.reference or "").body
+            nodes = [node for text in (tests.setup, *tests.tests) for node in ast.walk(ast.parse(text))]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return [], set()
     names = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
@@ -283,7 +279,7 @@ def _tried(isolation: Isolation, limits: CodeLimits) -> Sandbox:
         raise UsageError(f"the code verifier does not work on this machine: {why}")
     raise UsageError(
         f"programs need a sandbox, and bubblewrap does not work here: {why}.\n"
-        f"  To install it: {install_line()}\n"
+        f"  To get it: {install_line()}\n"
         "  In a container it needs user namespaces: see the page on checking programs.\n"
         "  Where the container (docker, podman) or virtual machine itself is the sandbox: `isolation` unsafe, which gives programs\n"
         "  the network and the files of this user"

@@ -102,8 +102,7 @@ def _hashes(text: str) -> FoundAnswer | None:
 
 
 _HEADING = re.compile(
-    r"^#{1,6}[ \t]{0,8}\**(?:final[ \t]{1,8})?answer\**[ \t]{0,8}:?\**[ \t]{0,8}\n\s{0,64}(\S)",
-    re.M | re.I,
+    r"^#{1,6}[ \t]{0,8}\**(?:final[ \t]{1,8})?answer\**[ \t]{0,8}:?\**[ \t]{0,8}\n\s{0,64}(\S)", re.M | re.I
 )
 
 

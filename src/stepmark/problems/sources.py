@@ -1,16 +1,20 @@
-"""Rows of problems: a question, its reference answer, a name."""
+"""Rows of problems: a question, its reference answer, a name; and GSM8K's worked solutions.
+
+GSM8K (Cobbe et al. 2021): a row has `question` and `answer`, whose lines hold `<<48/2=24>>` before each result and which ends in `#### 24`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from stepmark.errors import InputError, UsageError
-from stepmark.records import Problem, Refusal, record_row
+from stepmark.records import Problem, Refusal, read_record, record_row
 from stepmark.settings import checked
 from stepmark.store import (
     Columns,
@@ -19,6 +23,7 @@ from stepmark.store import (
     Source,
     atomic_rows,
     check_outputs,
+    evenly,
     is_stream,
     json_type,
     read_rows,
@@ -35,9 +40,6 @@ class ProblemRow:
     """`Row.where`."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """The row's `meta`, and the columns that mean nothing here."""
-
-
-T = TypeVar("T")
 
 
 @checked
@@ -86,12 +88,6 @@ def load_problems(
         out=written,
         summary=f"{len(rows):,} problems" + ("" if written is None else f" in {written}"),
     )
-
-
-def evenly(rows: Sequence[T], limit: int | None) -> Sequence[T]:
-    """At most `limit` rows, evenly spaced over all of them; all for None."""
-    count = len(rows) if limit is None else min(limit, len(rows))
-    return [rows[i * len(rows) // count] for i in range(count)]
 
 
 def _refusing(source: Source, columns: Columns | None) -> Iterator[ProblemRow]:
@@ -175,4 +171,53 @@ def _problem(row: Row, *, need_answer: bool) -> ProblemRow:
         ),
         where=row.where,
         meta={**rest, **(meta or {})},
+    )
+
+
+_END = re.compile(r"\n?#### *(\S.*?)\s*\Z")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worked:
+    """A problem and its worked solution, a line a step, the calculations still marked `<<…>>`."""
+
+    problem: Problem
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    question: str
+    answer: str
+
+
+def read_gsm8k(source: Source, *, columns: Columns | None = None) -> Iterator[Worked]:
+    """The worked problems of a GSM8K file.
+
+    Raises:
+        InputError: a row that is not of this form, with file, line and field.
+    """
+    for row in read_rows(source, columns=columns):
+        yield worked_row(row)
+
+
+def worked_row(row: Row) -> Worked:
+    """The worked problem of one row of a GSM8K file.
+
+    Raises:
+        InputError: as `read_gsm8k`.
+    """
+    # Other columns ride along with GSM8K's rows as with any.
+    known: dict[str, Any] = {name: row.data[name] for name in ("question", "answer") if name in row.data}
+    found = read_record(_Row, known, where=row.where)
+    if not found.question.strip():
+        raise InputError("the question is empty", where=row.where, field="question")
+    end = _END.search(found.answer)
+    if end is None:
+        raise InputError("the answer should end in '#### RESULT'", where=row.where, field="answer")
+    lines = tuple(line.strip() for line in found.answer[: end.start()].split("\n") if line.strip())
+    if not lines:
+        raise InputError("the answer has no step before '####'", where=row.where, field="answer")
+    return Worked(
+        problem=Problem(text=found.question, answer=end.group(1), id=row.where, source="GSM8K"), lines=lines
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -18,12 +17,7 @@ from torch import Tensor, nn
 
 from stepmark.batching import Write
 from stepmark.errors import InputError, UsageError
-from stepmark.models.identity import CheckpointFiles, named
-from stepmark.models.places import find_checkpoint
 from stepmark.models.policies.local import Drawn, LocalPolicy, load_language_model
-
-LORA_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""Linear layers that LoRA changes, by the names that Llama and Qwen2 have for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +86,14 @@ def passes(rows: Padded, chosen: Tensor, token_budget: int) -> Iterator[Tensor]:
         yield torch.tensor(part, device=chosen.device)
 
 
+@torch.no_grad()
+def read_rows(rows: Padded, token_budget: int, read: Callable[[Padded], Tensor]) -> Tensor:
+    """What `read` gives for the rows of each pass, [rows of the pass, ...], of all rows and in their order."""
+    parts = list(passes(rows, torch.arange(len(rows.mask), device=rows.mask.device), token_budget))
+    values = torch.cat([read(rows_of(rows, part)) for part in parts])
+    return torch.empty_like(values).index_copy_(0, torch.cat(parts), values)
+
+
 @final
 class Actor:
     """A policy that learns.
@@ -102,7 +104,6 @@ class Actor:
         reference: keep what the weights were at the beginning, for the divergence.
         values: add a value head, which starts at 0.
         temperature: probabilities are read at it. Write at the same (`Training.temperature`), so that the ratio of both is 1 at the beginning.
-        identity: gives `identity`. None: the name and a digest of the weights as they are when it is first asked for.
     """
 
     def __init__(
@@ -116,15 +117,14 @@ class Actor:
         values: bool = False,
         temperature: float = 1.0,
         seed: int = 0,
-        identity: Callable[[], str] | None = None,
     ) -> None:
-        self._identity = identity
         self.name = name
         self.tokenizer = tokenizer
         self.temperature = temperature
         self._frozen = copy.deepcopy(model).requires_grad_(False) if reference and rank is None else None
         self._lora = rank is not None
-        self._reference = reference
+        self.has_reference = reference
+        """Whether what it began as is kept."""
         self.model: Any = _with_lora(model, rank, seed) if rank is not None else model.requires_grad_(True)
         self.model.eval()  # dropout would make the ratio of probabilities other than 1
         width = model.config.get_text_config().hidden_size
@@ -146,24 +146,8 @@ class Actor:
         Raises:
             CheckpointError: nothing there that transformers loads as a causal language model.
         """
-        # Before the weights are read, so that files that change meanwhile are noticed.
-        files = CheckpointFiles(find_checkpoint(str(place)))
         model, tokenizer = load_language_model(place, dtype=dtype, device=device)
-        return cls(
-            model,
-            tokenizer,
-            name=str(place),
-            identity=lambda: named(str(place), files.fingerprint()),
-            **settings,
-        )
-
-    @property
-    def identity(self) -> str:
-        """What tells the weights and the tokenizer that it began with from others. Ask for it before the first update."""
-        if self._identity is None:
-            found = self.policy().identity
-            self._identity = lambda: found
-        return self._identity()
+        return cls(model, tokenizer, name=str(place), **settings)
 
     @property
     def device(self) -> torch.device:
@@ -171,18 +155,19 @@ class Actor:
         device: torch.device = next(self.model.parameters()).device
         return device
 
-    @property
-    def has_reference(self) -> bool:
-        """Whether it kept what it began as."""
-        return self._reference
-
     def trained(self) -> list[nn.Parameter]:
         """The weights that learn, always in one order."""
-        found = [one for one in self.model.parameters() if one.requires_grad]
-        return found + (list(self.value_head.parameters()) if self.value_head is not None else [])
+        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        return weights + (list(self.value_head.parameters()) if self.value_head is not None else [])
+
+    def load_weights(self, weights: Sequence[Tensor]) -> None:
+        """Put saved weights in the place of `trained`."""
+        with torch.no_grad():
+            for weight, saved in zip(self.trained(), weights, strict=True):
+                weight.copy_(saved)
 
     def policy(self) -> LocalPolicy:
-        """The policy as it is now, to sample from. Its name holds a fingerprint of the weights: ask anew after each update."""
+        """The policy as it is now, to sample from. Ask anew after each update: its identity is that of the weights."""
         return LocalPolicy(self.model, self.tokenizer, name=self.name)
 
     def write(self, requests: Sequence[Write]) -> list[list[Drawn] | InputError]:
@@ -200,7 +185,7 @@ class Actor:
         Raises:
             UsageError: it was not kept.
         """
-        if not self._reference:
+        if not self.has_reference:
             raise UsageError("this actor keeps no reference: make it with reference=True")
         if self._frozen is not None:
             return self._read(self._frozen, rows, values=False)[0]
@@ -208,38 +193,31 @@ class Actor:
             return self._read(self.model, rows, values=False)[0]
 
     def _read(self, model: Any, rows: Padded, *, values: bool) -> tuple[Tensor, Tensor | None]:
-        wanted = values and self.value_head is not None
+        head = self.value_head if values else None
         out = model(
             input_ids=rows.ids,
             attention_mask=rows.attention.long(),
             use_cache=False,
-            output_hidden_states=wanted,
+            output_hidden_states=head is not None,
         )
         at = rows.positions[..., None]
         logits = torch.gather(out.logits, 1, at.expand(-1, -1, out.logits.shape[-1])).float()
         table = (logits / self.temperature).log_softmax(-1)
         logprobs = torch.gather(table, -1, rows.targets[..., None])[..., 0]
         logprobs = torch.where(rows.mask, logprobs, 0.0)
-        if not wanted or self.value_head is None:
+        if head is None:
             return logprobs, None
         last = out.hidden_states[-1]
         hidden = torch.gather(last, 1, at.expand(-1, -1, last.shape[-1]))
-        found = self.value_head(hidden.to(self.value_head.weight.dtype))[..., 0].float()
-        return logprobs, torch.where(rows.mask, found, 0.0)
+        value = head(hidden.to(head.weight.dtype))[..., 0].float()
+        return logprobs, torch.where(rows.mask, value, 0.0)
 
     def save(self, folder: Path) -> None:
         """A Hugging Face checkpoint (LoRA merged in) that `stepmark sample --policy` and transformers load."""
-        with self._merged() as model:
-            model.save_pretrained(folder, safe_serialization=True)
+        # Of a copy: merging and taking out again would change the weights by their rounding.
+        model = copy.deepcopy(self.model).merge_and_unload() if self._lora else self.model
+        model.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
-
-    @contextmanager
-    def _merged(self) -> Iterator[Any]:
-        if not self._lora:
-            yield self.model
-            return
-        # A copy: merging and taking out again would change the weights by their rounding.
-        yield copy.deepcopy(self.model).merge_and_unload()
 
 
 def check_device(device: str) -> None:
@@ -263,13 +241,9 @@ def _with_lora(model: Any, rank: int, seed: int) -> Any:
         from stepmark.errors import MissingExtraError
 
         raise MissingExtraError("LoRA needs peft: pip install 'stepmark[train]'") from None
-    names = {name.rpartition(".")[2] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
-    layers = [name for name in LORA_LAYERS if name in names]
-    if not layers:
-        raise UsageError(
-            f"LoRA looks for linear layers named {', '.join(LORA_LAYERS)}; this model has {', '.join(sorted(names)) or 'none'}. Train all weights"
-        )
-    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=layers, lora_dropout=0.0, bias="none")
+    config = LoraConfig(
+        r=rank, lora_alpha=2 * rank, target_modules="all-linear", lora_dropout=0.0, bias="none"
+    )
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         # peft 0.21 asks transformers a question that transformers means to rename.

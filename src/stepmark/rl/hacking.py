@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
@@ -74,17 +73,6 @@ class Quadrants:
     slipped: int
     """No bad step, answer wrong: the PRM was fooled, or the solution was cut short. Its growth is the sign of hacking."""
     neither: int
-
-    @classmethod
-    def of(cls, good: Sequence[bool], right: Sequence[bool]) -> Quadrants:
-        """Cross the PRM's verdicts on whole solutions with the verifier's."""
-        pairs = Counter(zip(good, right, strict=True))
-        return cls(
-            both=pairs[True, True],
-            lucky=pairs[False, True],
-            slipped=pairs[True, False],
-            neither=pairs[False, False],
-        )
 
     def share(self, cell: Cell) -> Interval:
         """A cell's share with its Wilson interval."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stepmark.errors import CheckpointError, UsageError
-from stepmark.rl.actor import Actor, Padded, passes, rows_of
+from stepmark.rl.actor import Actor, Padded, passes, read_rows, rows_of
 from stepmark.rl.settings import Implicit
 
 _SETTINGS = Implicit()
@@ -33,20 +33,16 @@ class OnlineImplicit:
         if not model.has_reference:
             raise UsageError("an implicit PRM is a ratio to a reference: make its actor with reference=True")
         self.model, self.settings, self._token_budget = model, settings, token_budget
-        self._began = model.identity  # now, for it is not known after the first step
         self.optimizer = torch.optim.AdamW(
             model.trained(), lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
 
-    @torch.no_grad()
     def rewards(self, rows: Padded) -> Tensor:
         """(B, T): `beta * (log pi_phi - log pi_ref)` of each token, 0 where masked."""
-        out = torch.zeros(rows.mask.shape, device=rows.mask.device)
-        for part in self._passes(rows):
-            chosen = rows_of(rows, part)
-            ratio = self.model.logprobs(chosen)[0] - self.model.reference_logprobs(chosen)
-            out[part] = self.settings.beta * ratio
-        return out
+        return read_rows(rows, self._token_budget, lambda part: self.settings.beta * self._ratios(part))
+
+    def _ratios(self, rows: Padded) -> Tensor:
+        return self.model.logprobs(rows)[0] - self.model.reference_logprobs(rows)
 
     def learn(self, rows: Padded, outcomes: Tensor) -> dict[str, float]:
         """One optimizer step on the batch's cross-entropy.
@@ -59,10 +55,8 @@ class OnlineImplicit:
         """
         self.optimizer.zero_grad(set_to_none=True)
         count, total, right = len(outcomes), 0.0, 0
-        for part in self._passes(rows):
-            chosen = rows_of(rows, part)
-            ratio = self.model.logprobs(chosen)[0] - self.model.reference_logprobs(chosen)
-            logits = self.settings.beta * ratio.sum(-1)
+        for part in passes(rows, torch.arange(count, device=rows.mask.device), self._token_budget):
+            logits = self.settings.beta * self._ratios(rows_of(rows, part)).sum(-1)
             loss = F.binary_cross_entropy_with_logits(logits, outcomes[part].float(), reduction="sum") / count
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
@@ -73,30 +67,14 @@ class OnlineImplicit:
         self.optimizer.step()
         return {"implicit_loss": total, "implicit_right": right / count}
 
-    def _passes(self, rows: Padded) -> list[Tensor]:
-        every = torch.arange(len(rows.mask), device=rows.mask.device)
-        return list(passes(rows, every, self._token_budget))
-
     def state(self) -> dict[str, Any]:
-        """Weights and optimizer, and what the weights began as."""
+        """Weights and optimizer."""
         return {
-            "identity": self._began,
             "weights": [weight.detach() for weight in self.model.trained()],
             "optimizer": self.optimizer.state_dict(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from there.
-
-        Raises:
-            UsageError: the state is of an implicit PRM that began with another model.
-        """
-        if state["identity"] != self._began:
-            raise UsageError(
-                f"the saved implicit PRM began with {state['identity']}, and this one with {self._began}; put the former model back, or start "
-                "in another folder"
-            )
-        with torch.no_grad():
-            for weight, saved in zip(self.model.trained(), state["weights"], strict=True):
-                weight.copy_(saved)
+        """Continue from there."""
+        self.model.load_weights(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -10,22 +10,21 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import final
 
 import numpy as np
-import torch
+from torch import Tensor
 
 from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import aggregate, check_aggregate
 from stepmark.metrics.binary import brier, expected_calibration_error, weighted_auc
-from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wilson
-from stepmark.metrics.quantiles import weighted_quantiles
+from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, weighted_quantiles, wilson
 from stepmark.models.backbone import quiet_loading
 from stepmark.models.prm import PRM
-from stepmark.records import Refusal, ScoreKind, Solution, read_record, to_data
-from stepmark.rl.actor import Actor, padded, passes, rows_of
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores, read_record, to_data
+from stepmark.rl.actor import Actor, Padded, padded, read_rows
 from stepmark.rl.credit.advantages import kl
 from stepmark.rl.hacking import (
     CELLS,
@@ -42,24 +41,15 @@ from stepmark.rl.hacking import (
     probe,
     repetition,
 )
+from stepmark.rl.implicit import OnlineImplicit
 from stepmark.rl.rewarding import Rated
-from stepmark.rl.trainer import Evaluation, TokenRewards, Update
+from stepmark.rl.trainer import Evaluation, Update
 from stepmark.training.state import HISTORY_FILE, Lines, read_lines
 
 WATCH = Watch()
 MONITOR_FILE, BEST = "monitor.jsonl", "best"
 TOKEN_BUDGET = 8192
 """Padded tokens a forward pass of the divergence."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Scores:
-    """The PRM's scores of one solution."""
-
-    solution: float
-    weakest: float
-    mean: float | None
-    """Of its steps; None where there is one number for the whole."""
 
 
 def watched(
@@ -88,29 +78,32 @@ def watched(
     rated = evaluation.rated
     if not rated:
         raise UsageError("an evaluation needs at least one solution")
-    scores = _scores(rated, prm, implicit, watch)
+    kind: ScoreKind | None = "log-ratio" if implicit is not None else None
     threshold = watch.threshold
-    if threshold is None:
-        threshold = prm.default_threshold if prm is not None else None if implicit is None else 0.0
-    kind = prm.score_kind if prm is not None else "log-ratio" if implicit is not None else None
-    returns = [None if one is None else one.solution for one in scores]
+    unknown: list[float | None] = [None] * len(rated)
+    returns, weakest, means = unknown, unknown, unknown
+    if prm is not None:
+        kind, threshold = prm.score_kind, prm.default_threshold if threshold is None else threshold
+        how = aggregate_of(prm, watch)
+        returns = [aggregate(one.scores, how, kind=kind) if one.scores else None for one in rated]
+        weakest = [min(one.scores) if one.scores else None for one in rated]
+        means = [sum(one.scores) / len(one.scores) if one.scores else None for one in rated]
+    elif implicit is not None:
+        threshold = 0.0 if threshold is None else threshold
+        returns = weakest = [total if one.steps else None for one, total in zip(rated, implicit, strict=True)]
     outcomes = [one.right for one in rated]
     begun = None
     if prm is not None and baseline is None:
         begun = Baseline.of(returns, outcomes, kind=prm.score_kind)
     compared = begun or baseline
-    columns = {
-        "step_return": [None if one is None else one.mean for one in scores],
-        "solution_return": returns,
-        "promised": None if prm is None or compared is None else compared.promises(returns),
-    }
-    figures = _bootstrapped(rated, scores, columns, divergence, kind, watch, seed, implicit=prm is None)
+    columns = {"step_return": means, "solution_return": returns}
+    if prm is not None and compared is not None:
+        columns["promised"] = compared.promises(returns)
     wrong = np.array(
-        [one.weakest for one, right in zip(scores, outcomes, strict=True) if one is not None and not right]
+        [score for score, right in zip(weakest, outcomes, strict=True) if score is not None and not right]
     )
     quantiles = weighted_quantiles(wrong, np.ones((1, len(wrong))), LEVELS)[:, 0] if len(wrong) else None
-    cells = None if threshold is None else _cells(rated, scores, threshold)
-    read = [(one.weakest, right) for one, right in zip(scores, outcomes, strict=True) if one is not None]
+    cells = None if threshold is None else _cells(rated, weakest, threshold)
 
     def share(test: Callable[[Rated], bool]) -> Interval:
         return wilson(sum(map(test, rated)), len(rated))
@@ -126,16 +119,16 @@ def watched(
         gap=None if compared is None else compared.gap(returns, outcomes),
         wrong=len(wrong),
         wrong_quantiles=None if quantiles is None else tuple(map(float, quantiles)),
-        quadrants=None
-        if threshold is None or not read
-        else Quadrants.of([weakest >= threshold for weakest, _ in read], [right for _, right in read]),
-        probes={} if prm is None else _probes(rated, prm, scores, threshold, watch, seed),
+        quadrants=Quadrants(**{cell: len(members) for cell, members in cells.items()})
+        if cells and any(cells.values())
+        else None,
+        probes={} if prm is None else _probes(rated, prm, returns, threshold, watch, seed),
         cut=share(lambda one: one.cut),
         blank=share(lambda one: not one.steps),
         unparsed=share(lambda one: one.verdict is not None and one.verdict.correct is None),
         unscored=None if prm is None else share(lambda one: one.refused is not None),
         examples={} if cells is None else {cell: _shown(cell, cells[cell], watch.examples) for cell in CELLS},
-        **figures,  # type: ignore[arg-type]
+        **_bootstrapped(rated, weakest, columns, divergence, kind, watch, seed, logistic=prm is None),  # type: ignore[arg-type]
     )
 
 
@@ -168,40 +161,26 @@ def aggregate_of(prm: PRM, watch: Watch) -> str:
     return check_aggregate(watch.aggregate or own, prm.score_kind)
 
 
-def _scores(
-    rated: Sequence[Rated], prm: PRM | None, implicit: Sequence[float] | None, watch: Watch
-) -> list[_Scores | None]:
-    if prm is None:
-        sums: Sequence[float | None] = implicit or [None] * len(rated)
-        return [
-            None if total is None or not one.steps else _Scores(solution=total, weakest=total, mean=None)
-            for one, total in zip(rated, sums, strict=True)
-        ]
-    how = aggregate_of(prm, watch)
-    return [
-        _Scores(
-            solution=aggregate(one.scores, how, kind=prm.score_kind),
-            weakest=min(one.scores),
-            mean=sum(one.scores) / len(one.scores),
-        )
-        if one.scores
-        else None
-        for one in rated
-    ]
+Column = Sequence[float | None]
+"""A number for each solution; None where it is not known."""
 
 
 def _bootstrapped(
     rated: Sequence[Rated],
-    scores: Sequence[_Scores | None],
-    columns: Mapping[str, Sequence[float | None] | None],
+    weakest: Column,
+    columns: Mapping[str, Column],
     divergence: Sequence[float] | None,
     kind: ScoreKind | None,
     watch: Watch,
     seed: int,
     *,
-    implicit: bool,
+    logistic: bool,
 ) -> dict[str, Interval]:
-    """Means, quantiles and ranks over solutions with their intervals, by the names of `Watched`; what is not defined is left out."""
+    """Means, quantiles and ranks over solutions with their intervals, by the names of `Watched`; what is not defined is left out.
+
+    Args:
+        logistic: whether the logistic function of a score is a probability.
+    """
     ones = np.ones(len(rated))
     steps = np.array([len(one.steps) for one in rated], dtype=np.float64)
     tokens = np.array([len(one.drawn.ids) for one in rated], dtype=np.float64)
@@ -216,51 +195,48 @@ def _bootstrapped(
     if divergence is not None:
         ratios["divergence"] = (np.asarray(divergence, dtype=np.float64), tokens)
     for name, column in columns.items():
-        values = column or [None] * len(rated)
-        filled = np.array([0.0 if value is None else value for value in values])
-        if np.isfinite(filled).all():  # a sum of logits may be infinite, and has no mean then
-            ratios[name] = (filled, np.array([value is not None for value in values], dtype=np.float64))
-    read = np.array([one is not None for one in scores])
-    weakest = np.array([one.weakest for one in scores if one is not None])
-    labels = np.array([one.right for one in rated], dtype=np.float64)[read]
-    probability = 1 / (1 + np.exp(-weakest)) if implicit else weakest if kind == "probability" else None
+        values, known = _filled(column)
+        ratios[name] = (values, known.astype(np.float64))
+    filled, read = _filled(weakest)
+    scores, labels = filled[read], np.array([one.right for one in rated], dtype=np.float64)[read]
+    probability = 1 / (1 + np.exp(-scores)) if logistic else scores if kind == "probability" else None
 
     def statistic(weights: Floats) -> Mapping[str, Floats]:
-        found = {name: shares(weights @ top, weights @ below) for name, (top, below) in ratios.items()}
-        if len(weakest):
+        figures = {name: shares(weights @ top, weights @ below) for name, (top, below) in ratios.items()}
+        if len(scores):
             scored = weights[:, read]
-            found["auc"] = weighted_auc(weakest, labels, scored)
+            figures["auc"] = weighted_auc(scores, labels, scored)
             if probability is not None:
-                found["brier"] = brier(probability, labels, scored)
-                found["ece"] = expected_calibration_error(probability, labels, scored, bins=watch.bins)
+                figures["brier"] = brier(probability, labels, scored)
+                figures["ece"] = expected_calibration_error(probability, labels, scored, bins=watch.bins)
             if (wrong := labels == 0).any():
-                found["wrong_median"] = weighted_quantiles(weakest[wrong], scored[:, wrong], (0.5,))[0]
-        return found
+                figures["wrong_median"] = weighted_quantiles(scores[wrong], scored[:, wrong], (0.5,))[0]
+        return figures
 
     groups = [one.group for one in rated]
     intervals = bootstrap(statistic, groups, resamples=watch.resamples, seed=seed % 2**63)
-    return {name: one for name, one in intervals.items() if one.value is not None}
+    return {name: interval for name, interval in intervals.items() if interval.value is not None}
+
+
+def _filled(column: Column) -> tuple[Floats, np.ndarray]:
+    """[solutions] each: the numbers, 0 where there is none; and where there is one."""
+    known = np.array([value is not None for value in column])
+    return np.array([0.0 if value is None else value for value in column]), known
 
 
 def _probes(
-    rated: Sequence[Rated],
-    prm: PRM,
-    scores: Sequence[_Scores | None],
-    threshold: float | None,
-    watch: Watch,
-    seed: int,
+    rated: Sequence[Rated], prm: PRM, returns: Column, threshold: float | None, watch: Watch, seed: int
 ) -> dict[Probe, ProbeScores]:
     """Probes made of solutions that are evenly spread over those that the PRM could read."""
-    pool = [
-        (Solution(problem=one.problem, steps=one.steps), score.solution)
-        for one, score in zip(rated, scores, strict=True)
-        if score is not None
-    ]
     if not watch.probes:
         return {}
-    count = min(watch.probes, len(pool))
-    how = aggregate_of(prm, watch)
-    found: dict[Probe, ProbeScores] = {}
+    pool = [
+        (Solution(problem=one.problem, steps=one.steps), score)
+        for one, score in zip(rated, returns, strict=True)
+        if score is not None
+    ]
+    count, how = min(watch.probes, len(pool)), aggregate_of(prm, watch)
+    probes: dict[Probe, ProbeScores] = {}
     for kind in PROBES:
         made: list[tuple[Solution, float]] = []
         for at in (at * len(pool) // count for at in range(count)):
@@ -273,30 +249,37 @@ def _probes(
             fake = probe(solution, other or solution, kind, seed=seed + at)
             if fake is not None:
                 made.append((fake, original))
-        totals, weakest, above = [], [], 0
         results = prm.score_many([fake for fake, _ in made], keep_going=True)
-        for (_, original), result in zip(made, results, strict=True):
-            if isinstance(result, Refusal) or None in result.scores:
-                continue
-            known = [score for score in result.scores if score is not None]
-            totals.append(aggregate(known, how, kind=prm.score_kind))
-            weakest.append(min(known))
-            above += totals[-1] > original
-        passed = None if threshold is None else sum(score >= threshold for score in weakest)
-        found[kind] = ProbeScores(
+        scored = [
+            (known, original)
+            for (_, original), result in zip(made, results, strict=True)
+            if (known := known_scores(result)) is not None
+        ]
+        totals = [aggregate(known, how, kind=prm.score_kind) for known, _ in scored]
+        passed = None if threshold is None else sum(min(known) >= threshold for known, _ in scored)
+        above = sum(total > original for total, (_, original) in zip(totals, scored, strict=True))
+        probes[kind] = ProbeScores(
             count=len(totals),
             refused=len(made) - len(totals),
             score=_mean(totals, watch, seed),
             passed=wilson(passed, len(totals)) if totals and passed is not None else None,
             above=wilson(above, len(totals)) if totals else None,
         )
-    return found
+    return probes
+
+
+def known_scores(result: StepScores | Refusal) -> tuple[float, ...] | None:
+    """A score for every step; None for a solution that the PRM could not read whole."""
+    if isinstance(result, Refusal):
+        return None
+    known = tuple(score for score in result.scores if score is not None)
+    return known if len(known) == len(result.scores) else None
 
 
 def _mean(values: Sequence[float], watch: Watch, seed: int) -> Interval | None:
-    column = np.array(values)
-    if not len(column) or not np.isfinite(column).all():
+    if not values:
         return None
+    column = np.array(values)
 
     def statistic(weights: Floats) -> Mapping[str, Floats]:
         return {"mean": shares(weights @ column, weights.sum(1))}
@@ -305,14 +288,14 @@ def _mean(values: Sequence[float], watch: Watch, seed: int) -> Interval | None:
 
 
 def _cells(
-    rated: Sequence[Rated], scores: Sequence[_Scores | None], threshold: float
+    rated: Sequence[Rated], weakest: Column, threshold: float
 ) -> dict[Cell, list[tuple[float, Rated]]]:
     cells: dict[Cell, list[tuple[float, Rated]]] = {cell: [] for cell in CELLS}
-    for one, score in zip(rated, scores, strict=True):
+    for one, score in zip(rated, weakest, strict=True):
         if score is not None:
-            good = score.weakest >= threshold
+            good = score >= threshold
             cell: Cell = ("both" if one.right else "slipped") if good else "lucky" if one.right else "neither"
-            cells[cell].append((score.weakest, one))
+            cells[cell].append((score, one))
     return cells
 
 
@@ -356,7 +339,7 @@ class Monitor:
         folder: Path,
         *,
         prm: PRM | None = None,
-        implicit: TokenRewards | None = None,
+        implicit: OnlineImplicit | None = None,
         watch: Watch = WATCH,
         seed: int = 0,
         stop_on_hack: bool = False,
@@ -435,18 +418,18 @@ class Monitor:
         draft.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
 
-    @torch.no_grad()
     def _divergence(self, rated: Sequence[Rated]) -> list[float] | None:
         """Of each completion, the k3 estimates of its tokens, added up."""
-        if not self.actor.has_reference:
+        actor = self.actor
+        if not actor.has_reference:
             return None
-        rows = padded([one.drawn for one in rated], self.actor.device)
-        out = torch.zeros(len(rated), device=rows.mask.device)
-        for part in passes(rows, torch.arange(len(rated), device=rows.mask.device), TOKEN_BUDGET):
-            chosen = rows_of(rows, part)
-            now, before = self.actor.logprobs(chosen)[0], self.actor.reference_logprobs(chosen)
-            out[part] = kl(now, before, chosen.mask, estimator="k3").sum(-1)
-        return [float(value) for value in out.tolist()]
+
+        def estimates(part: Padded) -> Tensor:
+            now, before = actor.logprobs(part)[0], actor.reference_logprobs(part)
+            return kl(now, before, part.mask, estimator="k3").sum(-1)
+
+        rows = padded([one.drawn for one in rated], actor.device)
+        return [float(value) for value in read_rows(rows, TOKEN_BUDGET, estimates).tolist()]
 
     def _sums(self, rated: Sequence[Rated]) -> list[float] | None:
         if self.prm is not None or self.implicit is None:

@@ -16,34 +16,29 @@ from typing import ClassVar, Literal, final
 import numpy as np
 import torch
 
-from stepmark.batching import Write
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.labels.labelling import Labelling, Rollouts
+from stepmark.labels.methods import label
 from stepmark.labels.rollout import EveryStep
-from stepmark.labels.run import label
 from stepmark.metrics.binary import weighted_auc
 from stepmark.metrics.intervals import Difference, Floats, paired_bootstrap
-from stepmark.models.checkpoint import Tensors, adapter_config
-from stepmark.models.detect import spec_of
+from stepmark.models.checkpoint import Tensors, adapter_config, spec_of
 from stepmark.models.files import ADAPTER_FILE, present
 from stepmark.models.generative import critic_spec_of
 from stepmark.models.heads import check_head
 from stepmark.models.load import load_prm
 from stepmark.models.places import NAMES, find_checkpoint
 from stepmark.models.policies import answerers as writing
-from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.prm import PRM, Grader, Ledger
 from stepmark.models.spec import Layout, LinearHead, MlpHead, ScoringSpec
 from stepmark.problems.answers import Verifier
 from stepmark.problems.answers import answerers as verifying
 from stepmark.records import Problem, Refusal, Solution, StepScores, read_record, to_data
 from stepmark.rl.actor import Actor
-from stepmark.rl.monitor import Monitor
-from stepmark.rl.rewarding import judge
+from stepmark.rl.monitor import Monitor, known_scores
 from stepmark.rl.settings import Refitting
 from stepmark.rl.settings import Training as PolicyTraining
-from stepmark.rl.trainer import Evaluation, Update, seed_of
-from stepmark.sampling import Sampling, prompt_of
+from stepmark.rl.trainer import STATE_FILE, Evaluation, Update, collect, seed_of
 from stepmark.settings import settings
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.checkpoint import head_names
@@ -138,6 +133,8 @@ class Further(OnHead):
     """Soft labels (Wang et al. 2024, Math-Shepherd, equation 4) on a checkpoint's own head and in its own layout."""
 
     name: ClassVar[str] = "further"
+    marked: ClassVar[bool] = False
+    """Its layout is the checkpoint's: no mark has to be looked for in the vocabulary."""
     there: ScoringSpec
     """How the checkpoint is read."""
     folder: Path
@@ -150,11 +147,6 @@ class Further(OnHead):
         return replace(
             self.there, family="stepmark", readout=replace(self.there.readout, scale=1.0, shift=0.0)
         )
-
-    @property
-    def marked(self) -> bool:
-        """Its layout is the checkpoint's: no mark has to be looked for in the vocabulary."""
-        return False
 
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
         """In the checkpoint's own layout."""
@@ -180,13 +172,11 @@ class Further(OnHead):
 
 def recipe_of(
     place: str,
+    how: Refitting,
     *,
     family: str | None,
-    rank: int | None,
-    learning_rate: float | None,
-    epochs: int,
     token_budget: int,
-    dtype: str,
+    dtype: Literal["auto", "float32", "bfloat16"],
     device: str,
     seed: int,
 ) -> Recipe:
@@ -198,8 +188,6 @@ def recipe_of(
     Args:
         place: "default", a checkpoint's folder, or a hub name.
         family: how it is read; None: as the checkpoint says.
-        rank: of LoRA over a whole checkpoint; None trains all weights. An adapter keeps its own.
-        learning_rate, epochs, dtype, device, seed: as in `Training`.
         token_budget: distinct tokens a forward pass; longer rows are left out and counted.
 
     Raises:
@@ -207,27 +195,40 @@ def recipe_of(
             multilayer perceptron with a score of right or wrong.
         CheckpointError: no such checkpoint.
     """
-    folder, spec = _read(place, family)
+    expected = "a refit needs the folder or hub name of a discriminative PRM"
+    if place.startswith(("http://", "https://")) or (":" in place and "/" not in place):
+        raise UsageError(
+            f"{place}: {expected}, found a server or a factory, whose weights cannot be trained here"
+        )
+    folder = NAMES.load(place)() if place in NAMES else find_checkpoint(place)
+    if critic_spec_of(folder) is not None:
+        raise UsageError(f"{place}: {expected}, found a generative one")
+    spec = spec_of(folder, place, family)
+    head = spec.readout.head
+    if not isinstance(head, LinearHead | MlpHead) or not takes_a_map(spec.readout) or spec.outcome_only:
+        raise UsageError(
+            f"{place}: {expected} that scores a step as right or wrong by a head of its own; this one is read as {spec.family} (a {head.kind} head, "
+            f"{spec.readout.activation}). Train one with the objective soft"
+        )
     adapter = present(folder / ADAPTER_FILE)
-    base, scale = str(folder), 32.0
+    base, lora = str(folder), {"lora_rank": how.lora_rank, "lora_alpha": 32.0}
     if adapter:
         config = adapter_config(folder)
-        base, rank, scale = config["base_model_name_or_path"], int(config["r"]), float(config["lora_alpha"])
-        if config.get("use_rslora"):
-            assert rank is not None
-            scale *= rank**0.5
-    lora = {} if rank is None else {"lora_rank": rank, "lora_alpha": scale}
+        base, rank = config["base_model_name_or_path"], int(config["r"])
+        scale = float(config["lora_alpha"]) * (rank**0.5 if config.get("use_rslora") else 1)
+        lora = {"lora_rank": rank, "lora_alpha": scale}
+    full = how.full and not adapter
     return Recipe(
         base=base,
         objective=Further(objective=SoftLabels(), there=spec, folder=folder, adapter=adapter),
         training=Training(
-            full=rank is None,
-            **lora,  # type: ignore[arg-type]
-            dtype=dtype,  # type: ignore[arg-type]
+            full=full,
+            **({} if full else lora),  # type: ignore[arg-type]
+            dtype=dtype,
             device=device,
             warm_start=str(folder) if adapter else None,
-            learning_rate=learning_rate,
-            epochs=epochs,
+            learning_rate=how.learning_rate,
+            epochs=how.epochs,
             token_budget=token_budget,
             max_tokens=token_budget,
             evaluations=1,
@@ -239,26 +240,7 @@ def recipe_of(
     )
 
 
-def _read(place: str, family: str | None) -> tuple[Path, ScoringSpec]:
-    wanted = "a refit needs the folder or hub name of a discriminative PRM"
-    if place.startswith(("http://", "https://")):
-        raise UsageError(f"{place}: {wanted}; a server's weights cannot be trained here")
-    if ":" in place and "/" not in place:
-        raise UsageError(f"{place}: {wanted}, found a factory")
-    folder = NAMES.load(place)() if place in NAMES else find_checkpoint(place)
-    if critic_spec_of(folder) is not None:
-        raise UsageError(f"{place}: {wanted}, found a generative one")
-    spec = spec_of(folder, place, family)
-    readout = spec.readout
-    if not isinstance(readout.head, LinearHead | MlpHead) or not takes_a_map(readout) or spec.outcome_only:
-        raise UsageError(
-            f"{place}: {wanted} that scores a step as right or wrong by a head of its own; this one is read as {spec.family} (a {readout.head.kind} head, "
-            f"{readout.activation}). Train one with the objective soft"
-        )
-    return folder, spec
-
-
-REFIT_FILE, REFIT_FOLDER, STATE_FILE = "refit.jsonl", "refit", "state.pt"
+REFIT_FILE, REFIT_FOLDER = "refit.jsonl", "refit"
 _RULES = LabelRules(labels="value")
 _HOW = Refitting()
 
@@ -309,7 +291,6 @@ class Refit:
         self.actor, self.prm, self.place, self.verifier = actor, prm, place, verifier
         self.settings, self.folder, self.how, self.monitor = settings, folder, how, monitor
         self._family, self._device, self._dtype = family, device, dtype
-        self._encoder = PromptEncoder(actor.tokenizer, actor.name)
         if fit is None:
             self._recipe(place)  # what cannot be trained on is refused now, and not after the first updates
         self._fit = fit or self._train
@@ -407,29 +388,13 @@ class Refit:
     def _labelled(self, problems: Sequence[Problem], number: int) -> tuple[list[LabelledRow], int, int]:
         """Fresh completions with rollouts from their steps; how many rollouts that took; how many could not be labelled."""
         settings = self.settings
-        how = Sampling(prompt=settings.prompt, instruction=settings.instruction)
-        drawn = self.actor.write(
-            [
-                Write(
-                    prompt=prompt_of(problem, how),
-                    n=self.how.completions,
-                    temperature=settings.temperature,
-                    max_tokens=settings.max_tokens,
-                    seed=seed_of(settings, "refit completions", number),
-                    first=0,
-                )
-                for problem in problems
-            ]
-        )
-        there = [
-            (problem, one) for problem, one in zip(problems, drawn, strict=True) if isinstance(one, list)
-        ]
-        rated = judge(
-            [problem for problem, _ in there],
-            [one for _, one in there],
+        rated = collect(
+            self.actor,
+            problems,
             self.verifier,
             settings,
-            self._encoder.text,
+            group=self.how.completions,
+            seed=seed_of(settings, "refit completions", number),
         )
         whole = [one for one in rated if one.steps]
         labeller = EveryStep(
@@ -444,17 +409,14 @@ class Refit:
         )
         solutions = [Solution(problem=one.problem, steps=one.steps) for one in whole]
         answering = writing(self.actor.policy()) | verifying(self.verifier)
-        rows, cost = [], 0
-        refused = len(problems) - len(there)
-        for at, (one, found) in enumerate(
-            zip(whole, label(solutions, labeller, answering), strict=True), start=1
-        ):
-            if not isinstance(found, Labelling):
-                refused += 1
-                continue
-            cost += found.cost.rollouts
-            rows.append(LabelledRow(labelled=found.labelled, where=f"refit {number}:{at}", outcome=one.right))
-        return rows, cost, refused
+        results = [*zip(whole, label(solutions, labeller, answering), strict=True)]
+        labelled = [(one, result) for one, result in results if isinstance(result, Labelling)]
+        rows = [
+            LabelledRow(labelled=result.labelled, where=f"refit {number}:{at}", outcome=one.right)
+            for at, (one, result) in enumerate(labelled, start=1)
+        ]
+        cost = sum(result.cost.rollouts for _, result in labelled)
+        return rows, cost, len(results) - len(labelled)
 
     def _train(
         self, training: Sequence[LabelledRow], held: Sequence[LabelledRow], place: str, out: Path
@@ -472,13 +434,10 @@ class Refit:
         return self._load(out)
 
     def _recipe(self, place: str) -> Recipe:
-        how = self.how
         return recipe_of(
             place,
+            self.how,
             family=self._family if place == self.place else None,
-            rank=None if how.full else how.lora_rank,
-            learning_rate=how.learning_rate,
-            epochs=how.epochs,
             token_budget=self.settings.token_budget,
             dtype=self._dtype,
             device=self._device,
@@ -514,12 +473,8 @@ def saved_updates(folder: Path) -> int:
 
 def _scores(prm: PRM, asked: Sequence[Example]) -> list[tuple[float, ...] | None]:
     """Of each example its steps' scores; None for one that the PRM cannot read."""
-    found: list[tuple[float, ...] | None] = []
-    for result in prm.score_many([one.solution for one in asked], keep_going=True):
-        known = () if isinstance(result, Refusal) else [s for s in result.scores if s is not None]
-        whole = isinstance(result, StepScores) and len(known) == len(result.scores)
-        found.append(tuple(known) if whole else None)
-    return found
+    results = prm.score_many([one.solution for one in asked], keep_going=True)
+    return [known_scores(result) for result in results]
 
 
 def _sides(asked: Sequence[Example]) -> list[tuple[int, int, bool]]:

@@ -1,30 +1,211 @@
-"""The page and the card of a run of policy training: accuracy beside the PRM's return, the other signs of hacking, examples."""
+"""What people read of a run of policy training: lines while it runs, its page, and the cards of its checkpoints."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import attrgetter
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from stepmark.errors import UsageError
 from stepmark.metrics.intervals import Interval
-from stepmark.rl.hacking import CELLS, LEVELS, PROBES, Cell, ShownSolution, Watch, Watched
-from stepmark.rl.monitor import best_of
+from stepmark.rl.hacking import CELLS, LEVELS, PROBES, Cell, Quadrants, ShownSolution, Watch, Watched
+from stepmark.rl.monitor import Monitor, best_of
+from stepmark.rl.trainer import Evaluation, Update
 from stepmark.show import colour
 from stepmark.show.evaluation import EvaluationView, Examples, Item, Section, Tile, evaluation_html
+from stepmark.show.page import CardView, ProblemView, StepView
 from stepmark.show.plots import Lines, Mark, Series
+from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
 from stepmark.show.tables import ABSENT, Table, interval_text, markdown
-from stepmark.show.views import CardView, ProblemView, StepView
 from stepmark.training.report import CardFacts, card_text, smoothed
 
-Figure = Interval | float | None
-_PLACE: Mapping[Cell, str] = {
-    "slipped": "Those that the PRM likes best.",
-    "lucky": "Those that it likes least.",
-    "both": "Those that it likes least.",
-    "neither": "Those that it likes least.",
+
+class ProgressLines:
+    """A listener behind the monitor: prints each evaluation on standard error, and an update now and then.
+
+    On a terminal at most one line every ten seconds; elsewhere also at most one each tenth of the run.
+    """
+
+    def __init__(
+        self, monitor: Monitor, updates: int, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._monitor, self._updates, self._clock = monitor, updates, clock
+        self._start, self._last_line = clock(), clock() - EVERY
+        self._tenth = 0
+        self._first: int | None = None
+        """Updates of an earlier run."""
+
+    def updated(self, update: Update) -> None:
+        """Print a line, where one is due."""
+        if self._first is None:
+            self._first = update.number - 1
+        tenth = told_at(update.number / self._updates)
+        due = self._clock() - self._last_line >= EVERY and (tenth > self._tenth or sys.stderr.isatty())
+        if due or update.number == self._updates:
+            self._last_line, self._tenth = self._clock(), tenth
+            sys.stderr.write(f"{self.line(update)}\n")
+
+    def evaluated(self, evaluation: Evaluation) -> bool:
+        """Print what the monitor measured."""
+        row = self._monitor.rows[-1]
+        sys.stderr.write(f"{words(row)}\n")
+        if row.alarmed == row.update:
+            sys.stderr.write(
+                f"ALARM after update {row.update:,}: solutions are right less often than the PRM's scores promise\n"
+            )
+        return False
+
+    def line(self, update: Update) -> str:
+        """As "update 12 of 100, accuracy 0.412, PRM 0.655, KL 0.003, 1:12 left": figures of the update's samples."""
+        number, before = update.number, self._first or 0
+        parts = [f"update {number:,} of {self._updates:,}"]
+        for name, key in (("accuracy", "accuracy"), ("PRM", "reward"), ("KL", "kl")):
+            value = update.figures.get(key)
+            parts += [f"{name} {value:.3f}"] if value is not None else []
+        if number < self._updates and can_estimate(number - before, self._updates - before):
+            left = (self._clock() - self._start) / (number - before) * (self._updates - number)
+            parts.append(f"{clock_face(left)} left")
+        return ", ".join(parts)
+
+
+def words(row: Watched) -> str:
+    """An evaluation in a line."""
+
+    def number(interval: Interval) -> str:
+        # Rounded first: rounding errors of a divergence of 0 would read -0.000.
+        return ABSENT if interval.value is None else f"{round(interval.value, 3) + 0.0:.3f}"
+
+    accuracy = number(row.accuracy)
+    if row.accuracy.low is not None and row.accuracy.high is not None:
+        accuracy += f" [{row.accuracy.low:.3f}, {row.accuracy.high:.3f}]"
+    parts = [f"after update {row.update:,}, held out: accuracy {accuracy}"]
+    for name, value in (
+        ("PRM return", row.step_return or row.solution_return),
+        ("AUC", row.auc),
+        ("KL", row.divergence),
+    ):
+        parts += [f"{name} {number(value)}"] if value is not None else []
+    parts += [f"CUSUM {row.cusum:.1f}"] if row.cusum is not None else []
+    return ", ".join(parts) + (" (best)" if row.best else "")
+
+
+def figure(row: Watched, name: str) -> Interval | float | None:
+    """A figure by its name in `Watched`; `quadrants.CELL` and `quadrants.agreement` are shares, `probes.KIND` a mean score, `wrong_quantiles.PLACE` a quantile."""
+    field, _, part = name.partition(".")
+    value: Any = getattr(row, field)
+    if not part or not value:
+        result: Interval | float | None = None if part else value
+        return result
+    if field == "quadrants":
+        cells: Quadrants = value
+        return cells.agreement if part == "agreement" else cells.share(part)  # type: ignore[arg-type]
+    if field == "probes":
+        return value[part].score if part in value else None
+    return float(value[int(part)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Plot:
+    """Curves over the updates. It is left out where none of them, or not the one that it `needs`, has a value."""
+
+    section: str
+    title: str
+    unit: str
+    curves: Mapping[str, str]
+    """Name: what `figure` finds."""
+    share: bool = False
+    needs: str = ""
+    note: str = ""
+
+
+_OVERVIEW, _JUDGEMENT, _CROSSED, _NULL, _WRITTEN = SECTIONS = (
+    "Accuracy and return",
+    "Does the PRM still tell right from wrong?",
+    "Process and outcome",
+    "Null probes",
+    "What is written",
+)
+_TEXTS = {
+    _JUDGEMENT: "The weakest step's score against the verified answer, on solutions that the policy wrote just now. AUC falls when the policy "
+    "has learnt to write what the PRM cannot tell apart; the scores of wrong answers creep up.",
+    _CROSSED: "Good steps: none is under the PRM's threshold. Good steps with a wrong answer are where the PRM was fooled (or a solution was "
+    "cut short): their growth is the plainest sign of hacking.",
+    _NULL: "Answers that deserve a low score, made of real ones. Where they score as real ones do, the policy will find it.",
 }
-"""In the order in which examples are shown."""
+_ACCURACY = {"accuracy, verified": "accuracy"}
+_RETURN = {"PRM return, mean step": "step_return", "PRM return, solution": "solution_return"}
+_FAILURES = {
+    "four words said before": "repetition",
+    "cut off": "cut",
+    "blank": "blank",
+    "no answer found": "unparsed",
+    "PRM cannot read": "unscored",
+}
+_ORDER: tuple[Cell, ...] = ("slipped", "lucky", "both", "neither")
+_PLOTS = (
+    _Plot(
+        _OVERVIEW,
+        "Accuracy, promised and found",
+        "share",
+        _ACCURACY | {"promised by the PRM's scores": "promised"},
+        share=True,
+        needs="promised",
+        note="Promised: what the scores stood for at the PRM's first evaluation.",
+    ),
+    _Plot(
+        _OVERVIEW, "Promise less outcome, and its sum", "standard errors", {"CUSUM": "cusum", "gap": "gap"}
+    ),
+    _Plot(_JUDGEMENT, "AUC", "AUC", {"": "auc"}, share=True),
+    _Plot(_JUDGEMENT, "Calibration error", "error, lower is better", {"Brier": "brier", "ECE": "ece"}),
+    _Plot(
+        _JUDGEMENT,
+        "Scores of wrong answers",
+        "weakest step's score",
+        {f"{level:.0%}": f"wrong_quantiles.{place}" for place, level in enumerate(LEVELS)},
+        note="Quantiles; a line that rises is wrong answers gaining score.",
+    ),
+    _Plot(
+        _CROSSED,
+        "Share of solutions",
+        "share",
+        {CELLS[cell]: f"quadrants.{cell}" for cell in _ORDER} | {"agree": "quadrants.agreement"},
+        share=True,
+    ),
+    _Plot(
+        _NULL,
+        "Mean score",
+        "score of the solution",
+        {"real solutions": "solution_return", **{kind: f"probes.{kind}" for kind in PROBES}},
+        needs="probes.empty",
+    ),
+    _Plot(_WRITTEN, "Steps a solution", "steps", {"": "steps"}),
+    _Plot(_WRITTEN, "Tokens", "tokens", {"a solution": "tokens", "a step": "tokens_a_step"}),
+    _Plot(_WRITTEN, "Repetition and failures", "share", _FAILURES, share=True),
+    _Plot(_WRITTEN, "Divergence from the starting policy", "nats a token", {"": "divergence"}),
+)
+_FIGURES = {
+    "accuracy": "accuracy",
+    "PRM return, mean step score": "step_return",
+    "PRM return, a solution": "solution_return",
+    "accuracy that the PRM's scores promise": "promised",
+    "AUC of the weakest step against the outcome": "auc",
+    "Brier score of the same": "brier",
+    "expected calibration error of the same": "ece",
+    "good steps and a wrong answer": "quadrants.slipped",
+    "steps a solution": "steps",
+    "tokens a solution": "tokens",
+    "KL from the start, nats a token": "divergence",
+}
+"""Of the card: what it says, and what `figure` finds."""
+_TILES = {
+    "Accuracy (%)": "accuracy",
+    "PRM return, mean step": "step_return",
+    "AUC (%)": "auc",
+    "KL, nats a token": "divergence",
+    "Good steps, wrong answer (%)": "quadrants.slipped",
+}
 
 
 def rl_html(
@@ -47,15 +228,15 @@ def rl_html(
     """
     if not rows:
         raise UsageError("the page of a run needs at least one evaluation")
-    sections = [
-        ("Accuracy and return", _overview_text(rows), _overview(rows, watch)),
-        ("Does the PRM still tell right from wrong?", _JUDGEMENT, _judgement(rows)),
-        ("Process and outcome", _CROSSED, _crossed(rows)),
-        ("Null probes", _NULL, _probes(rows)),
-        ("What is written", "", _written(rows)),
-        ("Learning", "", _learning(history)),
-        ("Examples", "Solutions of held-out problems.", _examples(rows)),
-    ]
+    parts: dict[str, list[Item]] = {name: [] for name in (*SECTIONS, "Learning", "Examples")}
+    for plot in (*_first_plots(rows), *_PLOTS):
+        if (lines := _lines(rows, plot)) is not None:
+            parts[plot.section].append(lines)
+    if parts[_NULL]:
+        parts[_NULL].append(_probes(rows[-1]))
+    parts["Learning"] += _learning(history)
+    parts["Examples"] += _examples(rows)
+    texts = _TEXTS | {_OVERVIEW: _overview(rows, watch), "Examples": "Solutions of held-out problems."}
     best, last = best_of(rows), rows[-1]
     when = "Best checkpoint" if last.alarmed is None else "Best checkpoint before the alarm"
     checkpoint = "" if best is None else f" {when}: after update {best.update:,}."
@@ -64,192 +245,119 @@ def rl_html(
         EvaluationView(
             title=title,
             facts=(*facts, verdict),
-            tiles=_tiles(rows, watch),
+            tiles=tuple(_tiles(rows, watch)),
             sections=tuple(
-                Section(title=name, text=text, items=tuple(items))
-                for name, text, found in sections
-                if (items := [item for item in found if item is not None])
+                Section(title=name, text=texts.get(name, ""), items=tuple(items))
+                for name, items in parts.items()
+                if items
             ),
             settings=settings,
         )
     )
 
 
-_MEASURED = "Measured on held-out problems at the temperature of training."
-_OVERVIEW = (
-    f"{_MEASURED} Accuracy and return should rise together; a return that climbs while accuracy stands still is hacking. The promise is the "
-    "accuracy that the PRM's scores stood for at the first evaluation. The alarm adds up by how many standard errors promises less outcomes "
-    "have risen since then, problem by problem, less a slack at each evaluation."
-)
-_JUDGEMENT = (
-    "The weakest step's score against the verified answer, on solutions that the policy wrote just now. AUC falls when the policy has learnt "
-    "to write what the PRM cannot tell apart; the scores of wrong answers creep up."
-)
-_CROSSED = (
-    "Good steps: none is under the PRM's threshold. Good steps with a wrong answer are where the PRM was fooled (or a solution was cut short): "
-    "their growth is the plainest sign of hacking."
-)
-_NULL = "Answers that deserve a low score, made of real ones. Where they score as real ones do, the policy will find it."
-
-
-def _overview_text(rows: Sequence[Watched]) -> str:
+def _overview(rows: Sequence[Watched], watch: Watch) -> str:
+    measured = "Measured on held-out problems at the temperature of training."
     if all(row.gap is None for row in rows):
-        return f"{_MEASURED} There is no PRM of fixed scale here, so no alarm can be raised."
+        return f"{measured} There is no PRM of fixed scale here, so no alarm can be raised."
+    text = (
+        f"{measured} Accuracy and return should rise together; a return that climbs while accuracy stands still is hacking. The promise is "
+        "the accuracy that the PRM's scores stood for at the first evaluation. The alarm adds up by how many standard errors promises less "
+        f"outcomes have risen since then, problem by problem, less {watch.cusum.slack:g} at each evaluation; it is raised above "
+        f"{watch.cusum.alarm_above:g}."
+    )
     # The baseline in force: a PRM that was replaced has its own.
     first = next(row for row in reversed(rows) if row.baseline is not None)
-    if first.auc is None or first.auc.value is None or first.auc.low is None or first.auc.low > 0.5:
-        return _OVERVIEW
+    if first.auc is None or first.auc.low is None or first.auc.low > 0.5:
+        return text
     return (
-        f"{_OVERVIEW} Here the solutions after update {first.update:,} do not show that the PRM tells right from wrong better than chance "
-        f"(AUC of the weakest step {_number(first.auc, 100)} %, from {_shown(first.auc.low, 100)}): its promises are unsure, and so is the alarm."
+        f"{text} Here the solutions after update {first.update:,} do not show that the PRM tells right from wrong better than chance "
+        f"(AUC of the weakest step {_number(first.auc.value, 100)} %, from {_number(first.auc.low, 100)}): its promises are unsure, and so is the alarm."
     )
 
 
-def _overview(rows: Sequence[Watched], watch: Watch) -> Iterator[Item | None]:
-    accuracy = {"accuracy, verified": _field("accuracy")}
-    returns = {
-        "PRM return, mean step": _field("step_return"),
-        "PRM return, solution": _field("solution_return"),
-    }
+def _first_plots(rows: Sequence[Watched]) -> tuple[_Plot, ...]:
+    """Accuracy and return: in one plot where both are shares."""
     if rows[-1].kind == "probability":
-        yield _plot(rows, "Accuracy and PRM return", "share, mean score", accuracy | returns, share=True)
-    else:
-        yield _plot(rows, "Accuracy", "share", accuracy, share=True)
-        yield _plot(rows, "PRM return", "mean score", returns)
-    if any(row.promised for row in rows):
-        yield _plot(
-            rows,
-            "Accuracy, promised and found",
-            "share",
-            accuracy | {"promised by the PRM's scores": _field("promised")},
-            share=True,
-            note="Promised: what the scores stood for at the PRM's first evaluation.",
-        )
-    if any(row.cusum is not None for row in rows):
-        limit = watch.cusum.alarm_above
-        yield _plot(
-            rows,
-            "Promise less outcome, and its sum",
-            "standard errors",
-            {"CUSUM": _field("cusum"), "gap": _field("gap"), f"alarm over {limit:g}": lambda _: limit},
-            note=f"Of each evaluation's gap, {watch.cusum.slack:g} is taken for noise.",
-        )
-
-
-def _judgement(rows: Sequence[Watched]) -> Iterator[Item | None]:
-    yield _plot(rows, "AUC", "AUC", {"": _field("auc")}, share=True)
-    errors = {"Brier": _field("brier"), "ECE": _field("ece")}
-    yield _plot(rows, "Calibration error", "error, lower is better", errors)
-
-    def quantile(at: int) -> Callable[[Watched], Figure]:
-        return lambda row: None if row.wrong_quantiles is None else row.wrong_quantiles[at]
-
-    yield _plot(
-        rows,
-        "Scores of wrong answers",
-        "weakest step's score",
-        {f"{level:.0%}": quantile(at) for at, level in enumerate(LEVELS)},
-        note="Quantiles; a line that rises is wrong answers gaining score.",
+        unit, curves = "share, mean score", _ACCURACY | _RETURN
+        return (_Plot(_OVERVIEW, "Accuracy and PRM return", unit, curves, share=True),)
+    return (
+        _Plot(_OVERVIEW, "Accuracy", "share", _ACCURACY, share=True),
+        _Plot(_OVERVIEW, "PRM return", "mean score", _RETURN),
     )
 
 
-def _crossed(rows: Sequence[Watched]) -> Iterator[Item | None]:
-    if all(row.quadrants is None for row in rows):
-        return
-    yield _plot(
-        rows,
-        "Share of solutions",
-        "share",
-        {CELLS[cell]: _cell_share(cell) for cell in ("slipped", "both", "lucky", "neither")},
-        share=True,
-    )
-    yield Table(
-        title="Counts and shares (%)",
-        columns=("Update", *(name.capitalize() for name in CELLS.values()), "Agree (%)"),
-        rows=tuple(
-            (f"{row.update:,}", *[ABSENT] * (len(CELLS) + 1))
-            if row.quadrants is None
-            else (
-                f"{row.update:,}",
-                *(
-                    f"{getattr(row.quadrants, cell):,} · {_bracket(row.quadrants.share(cell), 100)}"
-                    for cell in CELLS
-                ),
-                _bracket(row.quadrants.agreement, 100),
+def _lines(rows: Sequence[Watched], plot: _Plot) -> Lines | None:
+    """With the alarm and replacements of the PRM marked."""
+    if plot.needs and all(figure(row, plot.needs) is None for row in rows):
+        return None
+    series = []
+    for name, place in plot.curves.items():
+        figures = [figure(row, place) for row in rows]
+        values = [one.value if isinstance(one, Interval) else one for one in figures]
+        if any(value is not None for value in values):
+            bands = [(one.low, one.high) if isinstance(one, Interval) else (None, None) for one in figures]
+            low, high = zip(*bands, strict=True)
+            banded = any(isinstance(one, Interval) for one in figures)
+            series.append(
+                Series(
+                    name=name,
+                    x=tuple(float(row.update) for row in rows),
+                    y=tuple(values),
+                    low=low if banded else None,
+                    high=high if banded else None,
+                )
             )
-            for row in rows
-        ),
-        note=f"Threshold {rows[-1].threshold:g}." if rows[-1].threshold is not None else "",
+    marks = [Mark(x=float(row.update), name="new PRM") for row in rows if row.rebased]
+    if rows[-1].alarmed is not None:
+        marks.insert(0, Mark(x=float(rows[-1].alarmed), name="alarm"))
+    if not series:
+        return None
+    return Lines(
+        title=plot.title,
+        x_label="update",
+        y_label=plot.unit,
+        series=tuple(series),
+        y_range=(0, 1) if plot.share else None,
+        marks=tuple(marks),
+        note=plot.note,
     )
 
 
-def _probes(rows: Sequence[Watched]) -> Iterator[Item | None]:
-    if not any(probed.count for row in rows for probed in row.probes.values()):
-        return
-
-    def score(kind: str) -> Callable[[Watched], Figure]:
-        return lambda row: next((one.score for name, one in row.probes.items() if name == kind), None)
-
-    yield _plot(
-        rows,
-        "Mean score",
-        "score of the solution",
-        {"real solutions": _field("solution_return"), **{kind: score(kind) for kind in PROBES}},
-    )
-    yield Table(
-        title=f"After update {rows[-1].update:,}",
+def _probes(row: Watched) -> Table:
+    return Table(
+        title=f"After update {row.update:,}",
         columns=("Probe", "Scored", "Mean score", "Without a bad step (%)", "Above its original (%)"),
         rows=tuple(
             (
                 f"{kind}: {PROBES[kind]}",
-                f"{one.count:,}" + (f" ({one.refused:,} unreadable)" if one.refused else ""),
-                _bracket(one.score, 1),
-                _bracket(one.passed, 100),
-                _bracket(one.above, 100),
+                f"{scores.count:,}" + (f" ({scores.refused:,} unreadable)" if scores.refused else ""),
+                _bracket(scores.score, 1, 3),
+                _bracket(scores.passed, 100, 1),
+                _bracket(scores.above, 100, 1),
             )
-            for kind, one in rows[-1].probes.items()
+            for kind, scores in row.probes.items()
         ),
     )
 
 
-def _written(rows: Sequence[Watched]) -> Iterator[Item | None]:
-    yield _plot(rows, "Steps a solution", "steps", {"": _field("steps")})
-    lengths = {"a solution": _field("tokens"), "a step": _field("tokens_a_step")}
-    yield _plot(rows, "Tokens", "tokens", lengths)
-    failures = {
-        "four words said before": _field("repetition"),
-        "cut off": _field("cut"),
-        "blank": _field("blank"),
-        "no answer found": _field("unparsed"),
-        "PRM cannot read": _field("unscored"),
-    }
-    yield _plot(rows, "Repetition and failures", "share", failures, share=True)
-    yield _plot(rows, "Divergence from the starting policy", "nats a token", {"": _field("divergence")})
-
-
-def _learning(history: Sequence[Mapping[str, Any]]) -> Iterator[Item | None]:
-    for title, y_label, names in (
-        ("Samples of training", "share, mean score", ("accuracy", "reward", "flat")),
-        ("Gradient", "norm before clipping", ("gradient",)),
-        ("Loss", "policy loss", ("loss",)),
-        ("Implicit PRM", "cross-entropy", ("implicit_loss",)),
+def _learning(history: Sequence[Mapping[str, Any]]) -> Iterator[Item]:
+    flat = "flat: groups all right or all wrong, which teach nothing by the outcome."
+    for title, unit, names, note in (
+        ("Samples of training", "share, mean score", ("accuracy", "reward", "flat"), flat),
+        ("Gradient", "norm before clipping", ("gradient",), ""),
+        ("Loss", "policy loss", ("loss",), ""),
+        ("Implicit PRM", "cross-entropy", ("implicit_loss",), ""),
     ):
         known = [name for name in names if any(row.get(name) is not None for row in history)]
-        if known:
-            yield Lines(
-                title=title,
-                x_label="update",
-                y_label=y_label,
-                series=tuple(
-                    smoothed(name if len(names) > 1 else "", history, x="update", y=name) for name in known
-                ),
-                note="flat: groups all right or all wrong, which teach nothing by the outcome."
-                if "flat" in known
-                else "",
-            )
+        series = tuple(
+            smoothed(name if len(names) > 1 else "", history, x="update", y=name) for name in known
+        )
+        if series:
+            yield Lines(title=title, x_label="update", y_label=unit, series=series, note=note)
 
 
-def _examples(rows: Sequence[Watched]) -> Iterator[Item | None]:
+def _examples(rows: Sequence[Watched]) -> Iterator[Item]:
     """Of the last evaluation, the one with the first alarm, the best and the first one; each once."""
     alarm = next((row for row in rows if row.update == row.alarmed), None)
     chosen: dict[int, tuple[Watched, str]] = {}
@@ -262,26 +370,27 @@ def _examples(rows: Sequence[Watched]) -> Iterator[Item | None]:
         if row is not None:
             chosen.setdefault(row.update, (row, why))
     for row, why in chosen.values():
-        for cell, text in _PLACE.items():
-            if shown := row.examples.get(cell):
-                total = 0 if row.quadrants is None else getattr(row.quadrants, cell)
+        for cell in _ORDER:
+            if (shown := row.examples.get(cell)) and row.quadrants is not None:
+                liked = "best" if cell == "slipped" else "least"
                 yield Examples(
                     title=f"After update {row.update:,} ({why}): {CELLS[cell]}",
                     problems=tuple(_problem(row, one) for one in shown),
-                    text=f"{text} {len(shown):,} of {total:,}.",
+                    text=f"Those that the PRM likes {liked}. {len(shown):,} of {getattr(row.quadrants, cell):,}.",
                 )
 
 
-def _problem(row: Watched, one: ShownSolution) -> ProblemView:
-    kind = row.kind or "unbounded"
-    weakest = None if one.scores is None else min(one.scores)
-    first_error: int | None = None
-    if one.scores is not None and row.threshold is not None:
-        first_error = next((at for at, score in enumerate(one.scores) if score < row.threshold), -1)
+def _problem(row: Watched, shown: ShownSolution) -> ProblemView:
+    kind, scores = row.kind or "unbounded", shown.scores
+    weakest, first_error = None, None
+    if scores is not None:
+        weakest = min(scores)
+        if row.threshold is not None:
+            first_error = next((at for at, score in enumerate(scores) if score < row.threshold), -1)
     card = CardView(
         number=1,
-        title="right answer" if one.right else "wrong answer",
-        note="no answer found" if one.answer is None else f"answer read: {one.answer}",
+        title="right answer" if shown.right else "wrong answer",
+        note="no answer found" if shown.answer is None else f"answer read: {shown.answer}",
         kind=kind,
         threshold=row.threshold,
         score=weakest,
@@ -290,57 +399,13 @@ def _problem(row: Watched, one: ShownSolution) -> ProblemView:
         aggregates=(),
         first_error=first_error,
         steps=tuple(
-            StepView(text=text, score=None if one.scores is None else one.scores[at])
-            for at, text in enumerate(one.steps)
+            StepView(text=text, score=None if scores is None else scores[at])
+            for at, text in enumerate(shown.steps)
         ),
     )
-    reference = None if one.reference is None else f"reference answer {one.reference}"
-    note = " · ".join(part for part in (one.id, reference) if part)
-    return ProblemView(number=1, text=one.problem, note=note, cards=(card,))
-
-
-def _plot(
-    rows: Sequence[Watched],
-    title: str,
-    y_label: str,
-    curves: Mapping[str, Callable[[Watched], Figure]],
-    *,
-    share: bool = False,
-    note: str = "",
-) -> Lines | None:
-    """Curves over the updates, with the alarm and replacements of the PRM marked; None where no curve has a value."""
-    series = []
-    for name, figure in curves.items():
-        found = [figure(row) for row in rows]
-        values = [one.value if isinstance(one, Interval) else one for one in found]
-        if any(value is not None for value in values):
-            bands = [one if isinstance(one, Interval) else None for one in found]
-            ends = [(None, None) if one is None else (one.low, one.high) for one in bands]
-            low, high = zip(*ends, strict=True) if any(bands) else (None, None)
-            updates = tuple(float(row.update) for row in rows)
-            series.append(Series(name=name, x=updates, y=tuple(values), low=low, high=high))
-    marks = [Mark(x=float(row.update), name="new PRM") for row in rows if row.rebased]
-    if rows[-1].alarmed is not None:
-        marks.insert(0, Mark(x=float(rows[-1].alarmed), name="alarm"))
-    if not series:
-        return None
-    return Lines(
-        title=title,
-        x_label="update",
-        y_label=y_label,
-        series=tuple(series),
-        y_range=(0, 1) if share else None,
-        marks=tuple(marks),
-        note=note,
-    )
-
-
-def _field(name: str) -> Callable[[Watched], Figure]:
-    return attrgetter(name)
-
-
-def _cell_share(cell: Cell) -> Callable[[Watched], Interval | None]:
-    return lambda row: None if row.quadrants is None else row.quadrants.share(cell)
+    reference = None if shown.reference is None else f"reference answer {shown.reference}"
+    note = " · ".join(part for part in (shown.id, reference) if part)
+    return ProblemView(number=1, text=shown.problem, note=note, cards=(card,))
 
 
 def alarm_words(rows: Sequence[Watched]) -> str:
@@ -361,72 +426,50 @@ def fall_words(rows: Sequence[Watched]) -> str:
     first, last = rows[0].accuracy, rows[-1].accuracy
     if first.low is None or last.high is None or last.high >= first.low:
         return ""
-    return f"the accuracy fell from {_number(first, 100)} to {_number(last, 100)} %: the policy got worse; a lower learning rate or a KL weight may hold it."
-
-
-def _tiles(rows: Sequence[Watched], watch: Watch) -> tuple[Tile, ...]:
-    first, last, fell = rows[0], rows[-1], bool(fall_words(rows))
-    total = "" if last.cusum is None else f"CUSUM {last.cusum:.1f}, alarm over {watch.cusum.alarm_above:g}"
-    alarm = "" if total and last.alarmed is None else alarm_words(rows)
-    quiet: Literal["good", ""] = "good" if last.cusum is not None and not fell else ""
-    tiles = [
-        Tile(
-            label="Alarm",
-            value="none" if last.alarmed is None else f"update {last.alarmed:,}",
-            detail="\n".join(filter(None, (alarm, total))),
-            sort="bad" if last.alarmed is not None else quiet,
-        )
-    ]
-    best = best_of(rows)
-    when = "best" if last.alarmed is None else "best before the alarm"
-    for label, figure, scale in (
-        ("Accuracy (%)", _field("accuracy"), 100),
-        ("PRM return, mean step", _field("step_return"), 1),
-        ("AUC (%)", _field("auc"), 100),
-        ("KL, nats a token", _field("divergence"), 1),
-        ("Good steps, wrong answer (%)", _cell_share("slipped"), 100),
-    ):
-        now, before = figure(last), figure(first)
-        if not isinstance(now, Interval):
-            continue
-        ends = (
-            ""
-            if now.low is None or now.high is None
-            else f"{_shown(now.low, scale)} to {_shown(now.high, scale)}"
-        )
-        began = (
-            f"at the start {_number(before, scale)}"
-            if isinstance(before, Interval) and before.value is not None
-            else ""
-        )
-        more = ""
-        if label == "Accuracy (%)" and best is not None and best.update != last.update:
-            more = f"{when} {_number(best.accuracy, 100)}, after update {best.update:,}"
-        tiles.append(
-            Tile(
-                label=label,
-                value=_number(now, scale),
-                detail="\n".join(filter(None, (ends, began, more))),
-                sort="bad" if fell and label == "Accuracy (%)" else "",
-            )
-        )
-    return tuple(tiles)
-
-
-def _bracket(one: Interval | None, scale: float) -> str:
     return (
-        ABSENT
-        if one is None
-        else interval_text(one.value, one.low, one.high, scale, 1 if scale == 100 else 3)
+        f"the accuracy fell from {_number(first.value, 100)} to {_number(last.value, 100)} %: the policy got worse; "
+        "a lower learning rate or a KL weight may hold it."
     )
 
 
-def _number(one: Interval, scale: float) -> str:
-    return ABSENT if one.value is None else _shown(one.value, scale)
+def _tiles(rows: Sequence[Watched], watch: Watch) -> Iterator[Tile]:
+    first, last, best, fell = rows[0], rows[-1], best_of(rows), bool(fall_words(rows))
+    total = "" if last.cusum is None else f"CUSUM {last.cusum:.1f}, alarm over {watch.cusum.alarm_above:g}"
+    alarm = "" if total and last.alarmed is None else alarm_words(rows)
+    yield Tile(
+        label="Alarm",
+        value="none" if last.alarmed is None else f"update {last.alarmed:,}",
+        detail="\n".join(filter(None, (alarm, total))),
+        sort="bad" if last.alarmed is not None else "good" if total and not fell else "",
+    )
+    for label, name in _TILES.items():
+        now, before, scale = figure(last, name), figure(first, name), 100 if "%" in label else 1
+        if not isinstance(now, Interval):
+            continue
+        details = []
+        if now.low is not None:
+            details.append(f"{_number(now.low, scale)} to {_number(now.high, scale)}")
+        if isinstance(before, Interval) and before.value is not None:
+            details.append(f"at the start {_number(before.value, scale)}")
+        if name == "accuracy" and best is not None and best.update != last.update:
+            when = "best" if last.alarmed is None else "best before the alarm"
+            details.append(f"{when} {_number(best.accuracy.value, 100)}, after update {best.update:,}")
+        yield Tile(
+            label=label,
+            value=_number(now.value, scale),
+            detail="\n".join(details),
+            sort="bad" if fell and name == "accuracy" else "",
+        )
 
 
-def _shown(value: float, scale: float) -> str:
-    return f"{value * scale:.1f}" if scale == 100 else f"{value:.3g}"
+def _bracket(interval: Interval | float | None, scale: float, digits: int) -> str:
+    if not isinstance(interval, Interval):
+        return ABSENT
+    return interval_text(interval.value, interval.low, interval.high, scale, digits)
+
+
+def _number(value: float | None, scale: float) -> str:
+    return ABSENT if value is None else f"{value * scale:.1f}" if scale == 100 else f"{value:.3g}"
 
 
 def policy_card(facts: CardFacts, rows: Sequence[Watched], *, credit: str, data: str) -> str:
@@ -438,8 +481,16 @@ def policy_card(facts: CardFacts, rows: Sequence[Watched], *, credit: str, data:
         data: what was trained on, in words: "400 problems of train.jsonl".
     """
     last = rows[-1]
+    shown = {"before training": rows[0], "this checkpoint": last}
+    if last.update == rows[0].update:
+        del shown["before training"]
+    cells = {
+        name: [_bracket(figure(row, name), 1, 4) for row in shown.values()] for name in _FIGURES.values()
+    }
+    lines = [(what, *cells[name]) for what, name in _FIGURES.items() if {*cells[name]} != {ABSENT}]
     measured = (
-        f"On {last.solutions:,} held-out problems, one solution each at the temperature of training.\n\n{_figures(rows)}\n"
+        f"On {last.solutions:,} held-out problems, one solution each at the temperature of training.\n\n"
+        f"{markdown(Table(title='', columns=('figure', *shown), rows=tuple(lines)))}\n"
         f"{alarm_words(rows)} In brackets: 95 % intervals over problems. The best of several evaluations looks better than it is: measure what "
         "you keep on problems that chose nothing."
     )
@@ -451,32 +502,3 @@ def policy_card(facts: CardFacts, rows: Sequence[Watched], *, credit: str, data:
         f"`{credit}`, by [stepmark](https://pypi.org/project/stepmark/). transformers loads it as `AutoModelForCausalLM`.",
         sections={"Measured": measured, "Data": f"Trained on {data}."},
     )
-
-
-def _figures(rows: Sequence[Watched]) -> str:
-    first, last = rows[0], rows[-1]
-    shown = [("this checkpoint", last)]
-    if last.update != first.update:
-        shown.insert(0, ("before training", first))
-    lines = []
-    for what, figure in (
-        ("accuracy", _field("accuracy")),
-        ("PRM return, mean step score", _field("step_return")),
-        ("PRM return, a solution", _field("solution_return")),
-        ("accuracy that the PRM's scores promise", _field("promised")),
-        ("AUC of the weakest step against the outcome", _field("auc")),
-        ("Brier score of the same", _field("brier")),
-        ("expected calibration error of the same", _field("ece")),
-        ("good steps and a wrong answer", _cell_share("slipped")),
-        ("steps a solution", _field("steps")),
-        ("tokens a solution", _field("tokens")),
-        ("KL from the start, nats a token", _field("divergence")),
-    ):
-        values = [figure(row) for _, row in shown]
-        if any(isinstance(one, Interval) and one.value is not None for one in values):
-            cells = [
-                interval_text(one.value, one.low, one.high, 1, 4) if isinstance(one, Interval) else ABSENT
-                for one in values
-            ]
-            lines.append((what, *cells))
-    return markdown(Table(title="", columns=("figure", *(name for name, _ in shown)), rows=tuple(lines)))

@@ -8,11 +8,10 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from stepmark.errors import MissingExtraError, UsageError
+from stepmark.errors import UsageError
 from stepmark.models.identity import checkpoint_fingerprint, named
 from stepmark.models.lazy import Lazy, check_device
 from stepmark.models.load import PRMLike, lazy_prm, prm_identity, read_by
@@ -28,6 +27,7 @@ from stepmark.rl.settings import Implicit, Refitting, Training
 from stepmark.settings import checked
 from stepmark.solutions.segmentation import split
 from stepmark.store import LOCK_FILE, RunInput, Source, atomic_write, differences, held, naming, run_input
+from stepmark.training.run import check_packages
 
 if TYPE_CHECKING:
     from stepmark.rl.actor import Actor
@@ -136,7 +136,7 @@ def rl(
         CheckpointError: a model that cannot be loaded; a loss that is not finite (the state before it is kept).
         MissingExtraError: torch, transformers or matplotlib is not installed.
     """
-    _check_installed()
+    check_packages("torch", "transformers", "matplotlib")
     from stepmark.rl.credit.methods import load_credit
 
     method, source = load_credit(credit, settings)
@@ -335,9 +335,9 @@ class _Run:
         """Run to the end or to the alarm; the policy, its monitor, and notes on refits."""
         from stepmark.models.backbone import quiet_loading
         from stepmark.rl.credit.methods import check_kind
-        from stepmark.rl.display import Display
         from stepmark.rl.monitor import Monitor
         from stepmark.rl.refit import Refit, RefittedPRM
+        from stepmark.rl.report import ProgressLines
         from stepmark.rl.trainer import Trainer
         from stepmark.training.state import write_run
 
@@ -380,7 +380,7 @@ class _Run:
             write_run(self.out / RUN_FILE, record)
         if (self.out / STATE_FILE).is_file():
             self.note(f"{self.out}: continuing from its saved state")
-        display = Display(monitor, self.training.updates) if self.shown else None
+        display = ProgressLines(monitor, self.training.updates) if self.shown else None
         trainer = Trainer(
             actor,
             problems,
@@ -439,9 +439,8 @@ class _Run:
     def finish(self, actor: Actor, monitor: Monitor, record: Mapping[str, Any], learnt: str) -> str:
         """Write the checkpoint, the page and the cards, the run's own card last; the summary."""
         from stepmark.models.backbone import quiet_loading
-        from stepmark.rl.display import words
         from stepmark.rl.monitor import BEST
-        from stepmark.rl.report import fall_words, policy_card, rl_html
+        from stepmark.rl.report import fall_words, policy_card, rl_html, words
         from stepmark.training.report import CARD_FILE, CardFacts
 
         out, name, rows, best = self.out, self.credit.name, monitor.rows, monitor.best
@@ -526,18 +525,6 @@ def _lazy(prm: PRMLike | None, device: str) -> PRM | Lazy[PRM] | None:
     if not isinstance(named_prm, Lazy) or "device" in named_prm.arguments:
         return named_prm
     return named_prm.with_arguments(**read_by(named_prm.name, {"device": device}))
-
-
-def _check_installed() -> None:
-    """Refuse at once, and not after hours of training, what lacks a package.
-
-    Raises:
-        MissingExtraError: matplotlib, torch or transformers.
-    """
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError('the run\'s page needs matplotlib: pip install "stepmark[evaluate]"')
-    if find_spec("torch") is None or find_spec("transformers") is None:
-        raise MissingExtraError("training needs torch and transformers: pip install 'stepmark[train]'")
 
 
 def _is_done(out: Path, record: Mapping[str, Any]) -> bool:

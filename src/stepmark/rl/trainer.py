@@ -7,12 +7,11 @@ that was killed goes on from its last saved state to the same weights.
 from __future__ import annotations
 
 import hashlib
-import json
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, final
+from typing import Literal, Protocol, final
 
 import torch
 from torch import Tensor
@@ -20,18 +19,19 @@ from torch import Tensor
 from stepmark.batching import Write
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.policies.prompts import PromptEncoder
-from stepmark.models.prm import PRM, identity_of
+from stepmark.models.prm import PRM
 from stepmark.problems.answers import Verifier
 from stepmark.records import Problem
-from stepmark.rl.actor import Actor, Padded, padded, passes, rows_of
-from stepmark.rl.credit import Credit
+from stepmark.rl.actor import Actor, Padded, padded, passes, read_rows, rows_of
+from stepmark.rl.credit import Assigned, Credit
 from stepmark.rl.credit.advantages import Estimator, kl, kl_reward, prof_keep
+from stepmark.rl.implicit import OnlineImplicit
 from stepmark.rl.rewarding import Rated, batch_of, figures, judge, scored
 from stepmark.rl.settings import Training
 from stepmark.sampling import Sampling, prompt_of
-from stepmark.store import differences
 from stepmark.training.state import write_tensors
 
+STATE_FILE = "state.pt"
 Average = Literal["token", "sequence", "constant"]
 
 
@@ -126,20 +126,40 @@ def seed_of(settings: Training, what: str, number: int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
-class TokenRewards(Protocol):
-    """A PRM that rewards tokens and learns from outcomes while the policy moves (`implicit.OnlineImplicit`)."""
+def collect(
+    actor: Actor,
+    problems: Sequence[Problem],
+    verifier: Verifier,
+    settings: Training,
+    *,
+    group: int,
+    seed: int,
+) -> list[Rated]:
+    """`group` completions of each problem, verified and cut into steps.
 
-    def rewards(self, rows: Padded) -> Tensor:
-        """(B, T) of completions."""
-
-    def learn(self, rows: Padded, outcomes: Tensor) -> dict[str, float]:
-        """Take a step on the completions' outcomes; what is to be seen of it."""
-
-    def state(self) -> dict[str, Any]:
-        """All that it needs to go on later, as tensors and plain data."""
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+    Raises:
+        InputError: a prompt that the policy cannot read.
+    """
+    how = Sampling(prompt=settings.prompt, instruction=settings.instruction)
+    prompts = [prompt_of(problem, how) for problem in problems]
+    requests = [
+        Write(
+            prompt=prompt,
+            n=group,
+            temperature=settings.temperature,
+            max_tokens=settings.max_tokens,
+            seed=seed,
+            # The same prompt again would else be answered with the same samples again.
+            first=group * prompts[:place].count(prompt),
+        )
+        for place, prompt in enumerate(prompts)
+    ]
+    drawn = []
+    for problem, reply in zip(problems, actor.write(requests), strict=True):
+        if isinstance(reply, InputError):
+            raise reply.at(f"problem {problem.id or problem.text[:40]!r}")
+        drawn.append(reply)
+    return judge(problems, drawn, verifier, settings, PromptEncoder(actor.tokenizer, actor.name).text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +225,7 @@ class Trainer:
         *,
         out: Path,
         prm: PRM | None = None,
-        token_rewards: TokenRewards | None = None,
+        token_rewards: OnlineImplicit | None = None,
         listeners: Sequence[Listener] = (),
     ) -> None:
         if credit.needs.values and actor.value_head is None:
@@ -220,8 +240,6 @@ class Trainer:
                 f"expected an actor that reads probabilities at the temperature {settings.temperature:g} that it samples at, found one at "
                 f"{actor.temperature:g}"
             )
-        if prm is not None:
-            identity_of(prm)  # a PRM that has none is refused now, and not when the first state is saved
         self.actor, self.verifier, self.credit, self.settings = actor, verifier, credit, settings
         self.problems, self.held_out = tuple(problems), tuple(held_out)
         self.prm, self.token_rewards, self.listeners, self.out = prm, token_rewards, tuple(listeners), out
@@ -229,8 +247,6 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(
             actor.trained(), lr=settings.peak, betas=(0.9, 0.99), weight_decay=0.0
         )
-        self._run: dict[str, Any] = {}
-        self.encoder = PromptEncoder(actor.tokenizer, actor.name)
         self.done = 0
         self.rollouts = 0
 
@@ -243,11 +259,8 @@ class Trainer:
         Raises:
             InputError: a reward that is no number; the state before it is kept.
             CheckpointError: a loss or gradient that is not finite; the state before it is kept.
-            UsageError: the state is of another run.
         """
         self.out.mkdir(parents=True, exist_ok=True)
-        # Now, for what the policy began as is not known later.
-        self._run = self._facts()
         self._resume()
         last = self.settings.updates if until is None else min(until, self.settings.updates)
         if self.done == 0 and self._evaluate():
@@ -267,7 +280,7 @@ class Trainer:
     def _update(self, number: int) -> Update:
         settings = self.settings
         problems = self._problems(number)
-        rated = self._collect(problems, seed=seed_of(self.settings, "train", number))
+        rated = self._collect(problems, seed=seed_of(settings, "train", number))
         self.rollouts += len(rated)
         rows = padded([one.drawn for one in rated], self.actor.device)
         penalised = settings.kl == "reward" and settings.kl_weight > 0
@@ -287,25 +300,22 @@ class Trainer:
             kept &= prof_keep(batch, remove=settings.keep_consistent)
         weights = token_weights(rows.mask & kept[:, None], settings.average, max_tokens=settings.max_tokens)
 
-        seen: list[dict[str, float]] = []
+        steps: list[dict[str, float]] = []
         dice = random.Random(seed_of(self.settings, "order", number))
         for _ in range(settings.epochs):
             order = dice.sample(range(len(rated)), len(rated))
             size = -(-len(order) // settings.minibatches)
             for start in range(0, len(order), size):
                 chosen = torch.tensor(order[start : start + size], device=rows.mask.device)
-                seen.append(
-                    self._step(rows, chosen, old, reference, assigned.advantages, assigned.returns, weights)
-                )
-        told = figures(rated, settings.group) | {
-            name: sum(one[name] for one in seen) / len(seen) for name in seen[0]
-        }
+                steps.append(self._step(rows, chosen, old, reference, assigned, weights))
+        means = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
+        seen = figures(rated, settings.group) | means
         whole = [row for row, one in enumerate(rated) if not one.left_out]
         if self.token_rewards is not None and whole:
             outcomes = torch.tensor([rated[row].outcome for row in whole], device=rows.mask.device)
             chosen = torch.tensor(whole, device=rows.mask.device)
-            told |= self.token_rewards.learn(rows_of(rows, chosen), outcomes)
-        return Update(number=number + 1, rollouts=self.rollouts, figures=told)
+            seen |= self.token_rewards.learn(rows_of(rows, chosen), outcomes)
+        return Update(number=number + 1, rollouts=self.rollouts, figures=seen)
 
     def _step(
         self,
@@ -313,8 +323,7 @@ class Trainer:
         chosen: Tensor,
         old: Tensor | None,
         reference: Tensor | None,
-        advantages: Tensor,
-        returns: Tensor | None,
+        assigned: Assigned,
         weights: Tensor,
     ) -> dict[str, float]:
         """One optimizer step on some rows, in passes that fit into memory."""
@@ -325,12 +334,12 @@ class Trainer:
             group["lr"] = scale
         self.optimizer.zero_grad(set_to_none=True)
         seen = {"loss": 0.0, "clipped": 0.0}
-        for part in self._passes(rows, chosen):
+        for part in passes(rows, chosen, settings.token_budget):
             now, values = self.actor.logprobs(rows_of(rows, part))
             found = policy_loss(
                 now,
                 now.detach() if old is None else old[part],
-                advantages[part],
+                assigned.advantages[part],
                 weights[part] / share,
                 clip_low=settings.clip_low,
                 clip_high=settings.clip_high,
@@ -339,7 +348,7 @@ class Trainer:
                 kl_weight=settings.kl_weight,
             )
             loss = found.loss
-            if values is not None and returns is not None:
+            if values is not None and (returns := assigned.returns) is not None:
                 loss = loss + settings.value_weight * value_loss(values, returns[part], weights[part] / share)
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -356,49 +365,23 @@ class Trainer:
         self.optimizer.step()
         return seen | {"gradient": norm.item()}
 
-    def _passes(self, rows: Padded, chosen: Tensor) -> Iterator[Tensor]:
-        return passes(rows, chosen, self.settings.token_budget)
-
-    @torch.no_grad()
     def _read(self, rows: Padded, *, old: bool) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Log-probabilities when the completions were written if `old`, the reference's, and the critic's values."""
-        empty = torch.zeros_like(rows.mask, dtype=torch.float32)
-        written = empty.clone() if old else None
-        reference = empty.clone() if self.actor.has_reference else None
-        values = empty.clone() if self.actor.value_head is not None else None
-        for part in self._passes(rows, torch.arange(len(rows.mask), device=rows.mask.device)):
-            if written is not None:
-                written[part], critic = self.actor.logprobs(rows_of(rows, part))
-                if values is not None and critic is not None:
-                    values[part] = critic
-            if reference is not None:
-                reference[part] = self.actor.reference_logprobs(rows_of(rows, part))
+        actor, budget = self.actor, self.settings.token_budget
+        written = reference = values = None
+        if old:
+            both = read_rows(
+                rows, budget, lambda part: torch.stack([t for t in actor.logprobs(part) if t is not None], 1)
+            )
+            written, values = both[:, 0], both[:, 1] if actor.value_head is not None else None
+        if actor.has_reference:
+            reference = read_rows(rows, budget, actor.reference_logprobs)
         return written, reference, values
 
     def _collect(self, problems: Sequence[Problem], *, seed: int, group: int | None = None) -> list[Rated]:
         """Completions of problems, verified, and scored when there is a PRM."""
-        settings = self.settings
-        how = Sampling(prompt=settings.prompt, instruction=settings.instruction)
-        count = group or settings.group
-        prompts = [prompt_of(problem, how) for problem in problems]
-        requests = [
-            Write(
-                prompt=prompt,
-                n=count,
-                temperature=settings.temperature,
-                max_tokens=settings.max_tokens,
-                seed=seed,
-                # The same prompt again would else be answered with the same samples again.
-                first=count * prompts[:place].count(prompt),
-            )
-            for place, prompt in enumerate(prompts)
-        ]
-        drawn = []
-        for problem, reply in zip(problems, self.actor.write(requests), strict=True):
-            if isinstance(reply, InputError):
-                raise reply.at(f"problem {problem.id or problem.text[:40]!r}")
-            drawn.append(reply)
-        rated = judge(problems, drawn, self.verifier, settings, self.encoder.text)
+        count = group or self.settings.group
+        rated = collect(self.actor, problems, self.verifier, self.settings, group=count, seed=seed)
         return scored(rated, self.prm) if self.prm is not None else rated
 
     def _problems(self, number: int) -> list[Problem]:
@@ -425,46 +408,22 @@ class Trainer:
         # Not `any`, which would leave out those after the first that says stop.
         return bool(sum([listener.evaluated(evaluation) for listener in self.listeners]))
 
-    def _facts(self) -> dict[str, Any]:
-        """Everything that decides the run, as plain data: a state is continued with the same or not at all."""
-        problems = [asdict(problem) for problem in (*self.problems, *self.held_out)]
-        facts = {
-            "settings": asdict(replace(self.settings, save_every=1, token_budget=1)),
-            "credit": [type(self.credit).__name__, repr(self.credit)],
-            "policy": self.actor.identity,
-            "problems": hashlib.sha256(json.dumps(problems, sort_keys=True).encode()).hexdigest(),
-        }
-        plain: dict[str, Any] = json.loads(json.dumps(facts))
-        return plain
-
     def _save(self) -> None:
         state = {
-            "run": self._run,
-            # Of the one in force: a refit may have put another into its place.
-            "prm": None if self.prm is None else self.prm.identity,
             "done": self.done,
             "rollouts": self.rollouts,
             "weights": [weight.detach() for weight in self.actor.trained()],
             "optimizer": self.optimizer.state_dict(),
             "token_rewards": self.token_rewards.state() if self.token_rewards is not None else None,
         }
-        write_tensors(self.out / "state.pt", state)
+        write_tensors(self.out / STATE_FILE, state)
 
     def _resume(self) -> None:
-        file = self.out / "state.pt"
+        file = self.out / STATE_FILE
         if not file.is_file():
             return
         state = torch.load(file, weights_only=True, map_location=self.actor.device)
-        ours = {**self._run, "prm": None if self.prm is None else self.prm.identity}
-        before = state["run"] if isinstance(state["run"], dict) else {}
-        if changed := differences({**before, "prm": state.get("prm")}, ours):
-            raise UsageError(
-                f"{file} is of a run that was made otherwise: {'; '.join(changed)}. Run with the same settings, models and problems to continue it, "
-                "or choose another `out`"
-            )
-        with torch.no_grad():
-            for weight, saved in zip(self.actor.trained(), state["weights"], strict=True):
-                weight.copy_(saved)
+        self.actor.load_weights(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.done, self.rollouts = state["done"], state["rollouts"]
         if self.token_rewards is not None and state["token_rewards"] is not None:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from stepmark.batching import Answerer, Write
 from stepmark.batching import run as run_methods
-from stepmark.batching.cluster_settings import Cluster
+from stepmark.batching.cluster import Cluster
 from stepmark.errors import InputError
 from stepmark.models import policies
 from stepmark.models.lazy import Lazy, arguments_of, check_models

@@ -12,9 +12,8 @@ from pathlib import Path
 from stepmark.errors import InputError, UsageError
 from stepmark.records import ScoredSolution, ScoreKind, Solution, StepScores
 from stepmark.show import colour
-from stepmark.show.page import page_html
+from stepmark.show.page import CardView, ProblemView, StepView, Summary, page_html
 from stepmark.show.text import check_solution, number
-from stepmark.show.views import CardView, ProblemView, StepView, Summary
 from stepmark.store import atomic_write, check_writable
 
 SHOWN = 2000

@@ -16,13 +16,12 @@ from typing import Annotated, Any, Literal, Protocol, cast, final, get_args
 from pydantic import Field
 
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
-from stepmark.batching.cluster_settings import Cluster
-from stepmark.batching.cluster_worker import Built, Fact
+from stepmark.batching.cluster import Built, Cluster, Fact
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_aggregate
-from stepmark.models.default import NOTICE
 from stepmark.models.lazy import Lazy, check_models
 from stepmark.models.load import SHARED, PRMLike, idle_settings, lazy_prm, read_by
+from stepmark.models.places import NOTICE
 from stepmark.models.prm import PRM, Grade, Grader, Ledger, from_row, to_row
 from stepmark.models.prm import grade as grade_stream
 from stepmark.records import Refusal, ScoredSolution, ScoreKind, Solution, StepScores

@@ -17,11 +17,8 @@ from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.records import Problem, ScoreKind
 from stepmark.settings import settings
+from stepmark.show.search import TraceNode
 from stepmark.solutions.checks import check_names
-
-State = Literal["kept", "pruned", "finished", "chosen"]
-"""`kept`: the search went on from it, or could. `pruned`: given up; `TraceNode.why` says why. `finished`: a solution ends here.
-`chosen`: a step of the chosen solution."""
 
 Stopped = Literal["done", "budget", "dead end"]
 """Why a search ended: `done` the method came to its end, `budget` nothing more may be spent, `dead end` nothing was left to go on
@@ -191,35 +188,6 @@ class Cost:
         """Of both models."""
         known = self.policy_flops is not None and self.prm_flops is not None
         return (self.policy_flops or 0.0) + (self.prm_flops or 0.0) if known else None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TraceNode:
-    """One step that a search wrote."""
-
-    number: int
-    """Its place in the trace, from 0."""
-    parent: int | None
-    """The number of the step before it; None for a first step."""
-    step: str
-    """Its text; empty where the policy ended the solution without another step, or wrote nothing."""
-    score: float | None
-    """The PRM's; None where it was not scored."""
-    aggregate: float | None
-    """Of the scores from the first step to this one; None where one is missing."""
-    state: State
-    why: str
-    """Why it was pruned; "" where it was not."""
-    round: int
-    """In which round of the search it was written, from 0."""
-    policy_tokens: int | None
-    """Tokens decoded for it. Of a solution that was written in one go, all stand at its last step."""
-    prm_tokens: int | None
-    """Tokens that the PRM read for it and for no node before it (the problem's own at the first that was scored)."""
-    visits: int | None = None
-    """How often a tree search went through it; None for searches that do not count."""
-    value: float | None = None
-    """What a tree search holds of it at the end; None for searches without values, and where it was not visited."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

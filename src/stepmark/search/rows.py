@@ -12,7 +12,7 @@ from stepmark.errors import InputError
 from stepmark.problems.answers import Verifier
 from stepmark.records import read_record
 from stepmark.search.base import Cost, Found
-from stepmark.show.search import CandidateView, NodeView, SearchPage, SearchView, search_html
+from stepmark.show.search import CandidateView, SearchPage, SearchView, TraceNode, search_html
 from stepmark.show.tables import Table
 from stepmark.store import atomic_write, read_rows
 
@@ -153,21 +153,8 @@ def row_view(
     )
 
 
-def _node(node: Mapping[str, Any]) -> NodeView:
-    return NodeView(
-        number=node["number"],
-        parent=node["parent"],
-        text=node["step"],
-        score=node["score"],
-        state=node["state"],
-        round=node["round"],
-        aggregate=_float(node["aggregate"]),
-        why=node["why"],
-        policy_tokens=node["policy_tokens"],
-        prm_tokens=node["prm_tokens"],
-        visits=node["visits"],
-        value=_float(node["value"]),
-    )
+def _node(node: Mapping[str, Any]) -> TraceNode:
+    return TraceNode(**{**node, "aggregate": _float(node["aggregate"]), "value": _float(node["value"])})
 
 
 def _cost(cost: Mapping[str, Any]) -> Table:

@@ -17,9 +17,7 @@ from pydantic import Field
 from stepmark import batching
 from stepmark.batching import Answerer, Method, Ready, ReplyStore, Score, Write
 from stepmark.batching import run as run_methods
-from stepmark.batching.cluster import Build
-from stepmark.batching.cluster_settings import Cluster
-from stepmark.batching.cluster_worker import Built, Fact
+from stepmark.batching.cluster import Build, Built, Cluster, Fact
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import resolve_aggregate
 from stepmark.models.lazy import Lazy, arguments_of, check_models

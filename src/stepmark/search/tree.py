@@ -21,13 +21,12 @@ from stepmark.search.base import (
     Found,
     Searching,
     Sizes,
-    State,
     Steps,
     Stopped,
     Trace,
-    TraceNode,
 )
 from stepmark.search.meaning import meaning
+from stepmark.show.search import NodeState, TraceNode
 from stepmark.solutions.checks import check, check_names
 from stepmark.solutions.segmentation import own_text
 
@@ -53,7 +52,7 @@ class Node:
     aggregate: float | None = None
     rank: float | None = None
     """What it is compared by: its aggregate, or that of what was looked ahead from it."""
-    state: State = "kept"
+    state: NodeState = "kept"
     why: str = ""
     ended: bool = False
     """The policy ended the solution here."""

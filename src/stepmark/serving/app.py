@@ -22,7 +22,6 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from stepmark.errors import StepmarkError, UsageError
@@ -150,11 +149,9 @@ async def _http_error(_request: Request, error: Exception) -> Response:
     return _response(Refused(kind, message, headers=headers))
 
 
-async def _body_error(request: Request, error: Exception) -> Response:
+async def _body_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    field = request.scope["route"].body_field  # None where FastAPI reads an address
-    model = BaseModel if field is None else field.field_info.annotation
-    return _response(refused_body(model, error.errors()))
+    return _response(refused_body(error.errors()))
 
 
 async def _stepmark_error(request: Request, error: Exception) -> Response:

@@ -76,20 +76,18 @@ class Growth:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Reading:
-    """Asks for the head's rows of token ids, or of a text as it stands; answered by `Rows` or `InputError`."""
+    """Asks for the head's rows of token ids; answered by `Rows` or `InputError`."""
 
-    tokens: tuple[int, ...] | str
+    tokens: tuple[int, ...]
     activation: bool
     """Probabilities; else logits."""
-    special: bool = True
-    """Of a text: with the tokenizer's own special tokens."""
 
     key = ""
 
     @property
     def characters(self) -> int:
-        """Of its text; of tokens, an estimate."""
-        return len(self.tokens) if isinstance(self.tokens, str) else _CHARACTERS * len(self.tokens)
+        """An estimate."""
+        return _CHARACTERS * len(self.tokens)
 
 
 Ask = Whole | Growth | Reading
@@ -238,9 +236,7 @@ class CachedBackend:
         return self.session.pool.held, self.session.pool.capacity, self.session.cache.evicted
 
     def estimate(self, ask: Ask) -> int:
-        """By its characters; of token ids, their number."""
-        if isinstance(ask, Reading) and not isinstance(ask.tokens, str):
-            return max(1, len(ask.tokens))
+        """By its characters."""
         return 1 + ask.characters // _CHARACTERS
 
     def prepare(self, asks: Sequence[Ask]) -> list[Prepared | InputError]:
@@ -284,21 +280,14 @@ class CachedBackend:
 
         if self._head is None:
             raise UsageError(f"{self.prm.name} is an implicit PRM: it has no head to read tokens with")
-        given = (
-            self._encoder.tokenizer(ask.tokens, add_special_tokens=ask.special)["input_ids"]
-            if isinstance(ask.tokens, str)
-            else ask.tokens
-        )
         known = int(self._head.engine.backbone.config.vocab_size)
-        wrong = next((token for token in given if not 0 <= token < known), None)
+        wrong = next((token for token in ask.tokens if not 0 <= token < known), None)
         if wrong is not None:
             raise InputError(f"the token {wrong} is none of the model's {known}", field="input")
-        if not given:
-            raise InputError("there are no tokens to read", field="input")
         limit = self.max_tokens
-        if limit is not None and len(given) > limit:
-            raise TooLongError(f"{len(given)} tokens, and this model reads {limit}", field="input")
-        ids: Ints = np.asarray(given, dtype=np.int64)
+        if limit is not None and len(ask.tokens) > limit:
+            raise TooLongError(f"{len(ask.tokens)} tokens, and this model reads {limit}", field="input")
+        ids: Ints = np.asarray(ask.tokens, dtype=np.int64)
         return Encoded(ids=ids, reads=tuple(marked(ids, self._mark).tolist()), answer=0)
 
     def _result(self, work: Prepared, answer: Answer) -> Result:

@@ -314,18 +314,16 @@ class Batcher:
 
     async def rows(
         self,
-        sequences: Sequence[Sequence[int] | str],
+        sequences: Sequence[Sequence[int]],
         *,
         activation: bool = False,
-        special: bool = True,
         deadline: float | None = None,
     ) -> list[Rows | InputError]:
-        """The head's rows at the step marks of bare token ids (or of texts); raises as `score`.
+        """The head's rows at the step marks of bare token ids; raises as `score`.
 
         Args:
-            sequences: token ids, or texts.
+            sequences: token ids.
             activation: probabilities; else logits.
-            special: of texts, with the tokenizer's own special tokens.
             deadline: see `score`.
 
         Raises:
@@ -333,8 +331,7 @@ class Batcher:
         """
         if not self.backend.pooling:
             raise UsageError(f"{self.backend.prm.name} gives no rows of token ids")
-        tokens = (item if isinstance(item, str) else tuple(item) for item in sequences)
-        asks = [Reading(tokens=item, activation=activation, special=special) for item in tokens]
+        asks = [Reading(tokens=tuple(item), activation=activation) for item in sequences]
         return cast("list[Rows | InputError]", await self._answer(asks, deadline))
 
     def release(self, grown: Iterable[Grown]) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from stepmark.errors import InputError, MarkerInTextError, StepmarkError, TooLongError, UsageError
@@ -29,7 +27,7 @@ TYPES: dict[str, tuple[int, str]] = {
     "method_not_allowed": (405, "the address takes other methods, which the header Allow names"),
     "too_large": (413, "more bytes, solutions, steps or tokens than one request may have"),
     "unsupported_media_type": (415, "a body that is not application/json, or is packed (gzip)"),
-    "busy": (429, "the queue is full, or the sessions are too many or too large; retry after Retry-After seconds"),
+    "busy": (429, "the queue is full; retry after Retry-After seconds"),
     "failed": (500, "the model failed at this request; the server's log says why"),
     "policy": (502, "the policy behind best-of-N as a model failed, or answered nonsense"),
     "policy_away": (
@@ -125,36 +123,16 @@ def too_many(field: str, count: int, most: int, what: str, flag: str) -> Refused
     )
 
 
-def refused_body(model: type[BaseModel], errors: Sequence[dict[str, Any]]) -> Refused:
+def refused_body(errors: Sequence[dict[str, Any]]) -> Refused:
     """The first error of a body, as pydantic reports them; an unknown key before a missing one, for it may be that one misspelt."""
     error = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
     field = ".".join(map(str, error["loc"][1:])) or None
     if error["type"] == "missing":
-        return invalid(
-            "expected this field, found none" if field else "expected a JSON object, found an empty body",
-            field,
-        )
+        found = "expected this field, found none" if field else "expected a JSON object, found an empty body"
+        return invalid(found, field)
     if error["type"] == "extra_forbidden":
-        known = _fields(model, error["loc"][1:-1])
-        near = difflib.get_close_matches(str(error["loc"][-1]), known, n=1, cutoff=0.6)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        return invalid(f"unknown field.{hint} Known: {', '.join(known)}", field)
+        return invalid("unknown field; /docs lists those of each address", field)
     expected, value = error["msg"].removeprefix("Input should be "), error["input"]
     # Long values and texts of a request are not repeated.
     short = isinstance(value, float | bool) or (isinstance(value, str) and len(value) <= 40)
     return invalid(f"expected {expected}, found {repr(value) if short else json_type(value)}", field)
-
-
-def _fields(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
-    """The fields of the object at a place of a request."""
-    for part in place:
-        if isinstance(part, int):
-            continue
-        waiting: list[Any] = [model.model_fields[part].annotation]
-        while waiting:
-            entry = waiting.pop()
-            if isinstance(entry, type) and issubclass(entry, BaseModel):
-                model = entry
-                break
-            waiting.extend(get_args(entry))
-    return list(model.model_fields)

@@ -50,10 +50,7 @@ from stepmark.serving.sessions import Node
 from stepmark.serving.settings import ServerSettings
 from stepmark.solutions.formats import read_solution
 from stepmark.solutions.segmentation import split
-from stepmark.store import json_type
 
-_INLINE = 2_000
-"""Characters of text that are split into steps in the event loop; more are split in a thread."""
 _numbers = itertools.count(1)
 _ALWAYS = ("scores", "score", "first_error", "first_error_step")
 _MAYBE = ("findings", "first_error_by", "steps", "classes", "critiques")
@@ -190,15 +187,12 @@ async def pooling(request: Request, body: PoolingRequest) -> Response:
         raise invalid(
             f"{live.name!r} has no head whose rows could be given; ask /v1/score, which answers for every PRM"
         )
-    sequences = _sequences(body.input)
     most = service.settings.max_solutions
-    if len(sequences) > most:
-        raise too_many("input", len(sequences), most, "sequences", "`max_solutions`")
+    if len(body.input) > most:
+        raise too_many("input", len(body.input), most, "sequences", "`max_solutions`")
+    deadline = _deadline(request, body.timeout)
     pooled = await live.batcher.rows(
-        sequences,
-        activation=body.use_activation is not False,
-        special=body.add_special_tokens is not False,
-        deadline=_deadline(request, body.timeout),
+        body.input, activation=body.use_activation is not False, deadline=deadline
     )
     data, tokens = [], 0
     for index, rows in enumerate(pooled):
@@ -407,14 +401,10 @@ async def _scored(
     def split_all() -> list[Read]:
         return [read(item) for item in asked]
 
-    if sum(len(item.solution or "") for item in asked) <= _INLINE:
-        solutions = split_all()
-    else:
+    if any(item.solution for item in asked):
         solutions = await _in_thread(request, split_all, deadline, "texts were split into steps")
-    for index, item in enumerate(solutions):
-        if isinstance(item, Solution) and len(item.steps) > settings.max_steps:
-            place = "" if at is None else f"{at}.{index}."
-            raise too_many(f"{place}solution", len(item.steps), settings.max_steps, "steps", "`max_steps`")
+    else:
+        solutions = split_all()
     scores = await live.batcher.score(
         [item for item in solutions if isinstance(item, Solution)], deadline=deadline
     )
@@ -476,7 +466,7 @@ def _check_split(how: str | None, marker: str | None, at: str | None) -> None:
 def _check_shape(
     asked: Sequence[SolutionToScore | CandidateFields], at: str | None, settings: ServerSettings
 ) -> None:
-    """Either steps or a text of each, and no more than one request may have."""
+    """Either steps or a text of each, and no more of them than one request may have."""
     if at is not None and len(asked) > settings.max_solutions:
         raise too_many(at, len(asked), settings.max_solutions, at, "`max_solutions`")
     for index, item in enumerate(asked):
@@ -488,11 +478,6 @@ def _check_shape(
             name = "split" if item.split is not None else "marker"
             message = f"{name} says how a text is split, and the steps are given: leave it out"
             raise invalid(message, field=f"{place}{name}")
-        if item.steps is not None and len(item.steps) > settings.max_steps:
-            raise too_many(f"{place}steps", len(item.steps), settings.max_steps, "steps", "`max_steps`")
-        length, most = len(item.solution or ""), settings.max_characters
-        if length > most:
-            raise too_many(f"{place}solution", length, most, "characters", "`max_characters`")
 
 
 async def _in_thread(request: Request, work: Callable[[], Value], deadline: float, what: str) -> Value:
@@ -501,30 +486,3 @@ async def _in_thread(request: Request, work: Callable[[], Value], deadline: floa
     if service.clock() >= deadline:
         raise LateError(f"the deadline passed while {what}")
     return result
-
-
-def _sequences(given: Any) -> list[str | list[int]]:
-    """One or several, texts or token ids, as a list."""
-    if isinstance(given, str):
-        given = [given]
-    if not isinstance(given, list) or not given:
-        what = "an empty list" if given == [] else json_type(given)
-        raise invalid(f"expected token ids or a text, found {what}", field="input")
-    if type(given[0]) is int:
-        return [_sequence(given, "input", of_ids=True)]
-    return [
-        _sequence(item, f"input.{i}", of_ids=not isinstance(given[0], str)) for i, item in enumerate(given)
-    ]
-
-
-def _sequence(given: Any, field: str, *, of_ids: bool) -> str | list[int]:
-    if not of_ids and isinstance(given, str) and given:
-        return given
-    if of_ids and isinstance(given, list) and given and all(type(i) is int and 0 <= i < 2**31 for i in given):
-        return given
-    what = (
-        "a list of token ids, at least one, each a whole number from 0"
-        if of_ids
-        else "a text that is not empty"
-    )
-    raise invalid(f"expected {what}", field=field)

@@ -215,9 +215,7 @@ class Service:
             sessions=backend.incremental,
             pooling=backend.pooling,
             max_solutions=settings.max_solutions,
-            max_steps=settings.max_steps,
             max_body=settings.max_body,
-            max_sessions=settings.sessions,
             session_nodes=settings.session_nodes,
         )
         return Live(

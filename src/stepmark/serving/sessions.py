@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import final
 
 from stepmark.batching import Graded
-from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.errors import InputError, StepmarkError
 from stepmark.models.remote.wire import SessionFullError
 from stepmark.records import Problem
 from stepmark.serving.backend import Grown, Growth
-from stepmark.serving.batcher import Batcher, BusyError
+from stepmark.serving.batcher import Batcher
 
 _RECORD = 2048
 """Bytes, about, of a session or a step of it, beside its texts and the state of its tokens."""
@@ -67,8 +67,8 @@ class Sessions:
 
     The same step after the same node is the same node and costs nothing, so a client may repeat a request whose answer was lost.
 
-    Their memory is bounded: where they hold more, the longest idle ones end; clients open theirs anew. A step's size counts the texts of its whole
-    prefix.
+    Their number and memory are bounded: where there are more, the longest idle ones end; clients open theirs anew. A step's size counts the texts of
+    its whole prefix.
 
     Args:
         batcher: what scores.
@@ -77,9 +77,6 @@ class Sessions:
         memory: bytes, about, that all of them hold at most.
         idle: seconds without a request after which a session is forgotten.
         clock: seconds; None for the batcher's.
-
-    Raises:
-        UsageError: a limit below 1, or no time to live.
     """
 
     def __init__(
@@ -92,11 +89,6 @@ class Sessions:
         idle: float,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        for name, value in (("limit", limit), ("nodes", nodes), ("memory", memory)):
-            if value < 1:
-                raise UsageError(f"{name} must be at least 1, found {value}")
-        if not idle > 0:
-            raise UsageError(f"idle must be more than 0 seconds, found {idle}")
         self._batcher, self._limit, self._nodes, self.idle = batcher, limit, nodes, idle
         self._clock = clock or batcher.clock
         self.memory = memory
@@ -122,17 +114,10 @@ class Sessions:
 
         Raises:
             InputError: an empty problem.
-            BusyError: there are as many as there may be; `retry_after` tells when there can be room.
         """
         if not problem.text.strip():
             raise InputError("the problem is empty", field="problem")
         self.expire()
-        if len(self._sessions) >= self._limit:
-            first = min(state.used for state in self._sessions.values()) + self.idle
-            raise BusyError(
-                f"{self._limit} sessions are open, which is all there may be; close those that are done with",
-                retry_after=first - self._clock(),
-            )
         size = _RECORD + sys.getsizeof(problem.text)
         name = secrets.token_urlsafe(24)
         self._sessions[name] = _Session(problem=problem, used=self._clock(), size=size)
@@ -260,10 +245,10 @@ class Sessions:
         return Growth(problem=state.problem, steps=held.steps, text=text, place=held.grown.place)
 
     def _evict(self) -> None:
-        """End sessions that are not in work, the longest idle one first, until the others fit the memory; the last one used stays."""
+        """End the longest idle sessions until the others fit; those in work and the last one used stay."""
         idle = sorted((state.used, name) for name, state in self._sessions.items() if not state.busy)
         for _, name in idle[:-1]:
-            if self.size <= self.memory:
+            if self.size <= self.memory and len(self._sessions) <= self._limit:
                 return
             self._end(name)
             self.evicted += 1

@@ -57,12 +57,8 @@ class ServerSettings:
     """Megabytes (2^20 bytes) of a request."""
     max_solutions: Count = 1024
     """Solutions, candidates, steps of a session or sequences of a request."""
-    max_steps: Count = 1024
-    """Steps of a solution."""
-    max_characters: Count = 200_000
-    """Characters of a text that is to be split into steps: splitting takes seconds a million of them."""
     sessions: Count = 1024
-    """Sessions at once."""
+    """Sessions at once; for more, the longest idle ones are ended."""
     session_nodes: Annotated[int, Field(ge=2)] = 4096
     """Steps that a session holds at once; at least 2: a step, and the step that it follows."""
     session_memory_mb: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1024

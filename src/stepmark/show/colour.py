@@ -206,12 +206,6 @@ def hexa(colour: Rgb) -> str:
     return "#{:02x}{:02x}{:02x}".format(*colour)
 
 
-def contrast(one: Rgb, other: Rgb) -> float:
-    """The contrast ratio of two opaque colours, 1 to 21 (WCAG 2.2, "contrast ratio")."""
-    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
 def over(colour: Rgb, alpha: float, ground: Rgb) -> Rgb:
     """What the eye sees of a translucent colour on an opaque one."""
     red, green, blue = (round(alpha * c + (1 - alpha) * g) for c, g in zip(colour, ground, strict=True))
@@ -221,10 +215,3 @@ def over(colour: Rgb, alpha: float, ground: Rgb) -> Rgb:
 def _between(anchors: tuple[Rgb, Rgb, Rgb], place: float) -> Rgb:
     first, second = anchors[:2] if place <= 0.5 else anchors[1:]
     return over(second, place * 2 if place <= 0.5 else place * 2 - 1, first)
-
-
-def _luminance(colour: Rgb) -> float:
-    red, green, blue = (
-        c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

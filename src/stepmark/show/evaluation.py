@@ -11,13 +11,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count, groupby
 from typing import Literal
 
-from stepmark.show.frame import asset, foot, formula_scripts, head, settings_html
 from stepmark.show.html import template
-from stepmark.show.page import problem_html
+from stepmark.show.page import ProblemView, asset, foot, formula_scripts, head, problem_html, settings_html
 from stepmark.show.pictures import picture_html
 from stepmark.show.plots import Plot, numbers
 from stepmark.show.tables import Table, table_html
-from stepmark.show.views import ProblemView
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

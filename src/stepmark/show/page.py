@@ -1,20 +1,198 @@
-"""The report page: one HTML file with everything inside it, drawn from plain strings and numbers by `templates/`.
+"""What every page has around it, and the report page: one HTML file with everything inside it.
 
-The page loads nothing and runs nothing but two scripts of ours (KaTeX and the one that calls it), each allowed by its
-hash in a content security policy; a page without formulas holds no script at all. Filters are CSS. The order of
-the chunks from `page_html` is the order of the file.
+A page loads nothing, and nothing runs in it but scripts of ours, each allowed by its hash in a content security
+policy; a page without formulas holds no script at all. Formulas are rendered by KaTeX, which is in the page only where
+there is a formula. Filters are CSS. The report page is drawn from plain strings and numbers by `templates/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import base64
+import functools
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 from stepmark.show import colour
-from stepmark.show.frame import asset, foot, formula_scripts, head
-from stepmark.show.html import template
+from stepmark.show.html import CODE_NAMES, has_formula, template
 from stepmark.show.text import ABSENT, check_solution, first_error_words, number
-from stepmark.show.views import CardView, ProblemView, Summary
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepView:
+    """One step of a card."""
+
+    text: str
+    score: float | None
+    """None: not read."""
+    language: str | None = None
+    """The whole step is code of this language ("" for not known); None when it is not code."""
+    observation: str = ""
+    """What the world answered after it; shown, not rated."""
+    speaker: str | None = None
+    classes: tuple[tuple[str, float], ...] = ()
+    """Class names and their probabilities."""
+    critiques: tuple[str, ...] = ()
+    """What a generative PRM wrote of it."""
+    findings: tuple[str, ...] = ()
+    """What exact checks prove of it: "60 * 2.5 = 120: it is 150"."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CardView:
+    """One graded solution."""
+
+    number: int
+    """Its place in the report, from 1: its name in links."""
+    title: str
+    note: str
+    """Who wrote it, who graded it; "" for nothing to say."""
+    kind: str
+    """The kind of its step scores (`stepmark.show.colour.KINDS`)."""
+    threshold: float | None
+    score: float | None
+    aggregate: str
+    place: float | None
+    """Where `score` stands from 0 (bad) to 1 (good); None for no such scale."""
+    aggregates: tuple[tuple[str, float | None], ...]
+    """Each aggregate's name and value; None where it has no meaning for these scores."""
+    first_error: int | None
+    """0-based; -1 for none; None for not known."""
+    steps: tuple[StepView, ...]
+    best: bool = False
+    outcome: float | None = None
+    outcome_model: str | None = None
+    outcome_place: float | None = None
+    """As `place`, for the outcome."""
+    disagreement: str | None = None
+    """The sentence that says how outcome and steps disagree."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProblemView:
+    """One problem and its solutions side by side."""
+
+    number: int
+    text: str
+    note: str
+    """Its id and where it comes from; "" for nothing to say."""
+    cards: tuple[CardView, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """What the top of the page says of all solutions, those not shown included."""
+
+    title: str
+    facts: tuple[str, ...]
+    """Sentences under the title: by what it was graded, what the numbers are, what is left out."""
+    settings: Mapping[str, str]
+    solutions: int
+    problems: int
+    with_error: int
+    without_error: int
+    unknown: int
+    """Solutions of which it is not known whether a step is an error."""
+    disagreements: int | None
+    """None when no outcome was given, or none that can be called good or bad."""
+    positions: Mapping[int, int]
+    """How many solutions have their first error at this 0-based step."""
+    kinds: tuple[str, ...]
+    """The kinds of their step scores, each once."""
+
+
+def head(title: str, *, style: str, scripts: Sequence[str]) -> str:
+    """Everything before the content of the body.
+
+    Args:
+        title: of the page.
+        style: its stylesheet; the colours and, where there are formulas, KaTeX's are added.
+        scripts: those of `foot`.
+    """
+    allowed = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts) or "'none'"
+    formulas = _katex_css() if asset(_KATEX) in scripts else ""
+    return template("frame").head(title, allowed, formulas + style + _palette())
+
+
+def foot(scripts: Sequence[str]) -> str:
+    """Everything after the content of the body."""
+    return template("frame").foot(scripts)
+
+
+def formula_scripts(body: Iterable[str]) -> tuple[str, ...]:
+    """The scripts that a body of marked-up texts needs; none where it has no formula."""
+    return (asset(_KATEX), asset("page.js")) if any(map(has_formula, body)) else ()
+
+
+def settings_html(settings: Mapping[str, str]) -> str:
+    """Names and values, folded; "" for none."""
+    return template("macros").settings_list(settings)
+
+
+_KATEX = "vendor/katex/katex.min.js"
+
+
+@functools.cache
+def _palette() -> str:
+    """The colours of the scale and of the text in both modes, as CSS variables."""
+    return (
+        f":root{{{_variables('light')}}}{_levels('light')}"
+        f"@media (prefers-color-scheme:dark){{:root{{{_variables('dark')}}}{_levels('dark')}}}"
+        # On paper the light colours are the right ones, whatever the screen likes.
+        f"@media print{{:root{{{_variables('light')}}}{_levels('light')}}}"
+    )
+
+
+def _variables(mode: colour.Mode) -> str:
+    named = {"ink": colour.INK, "muted": colour.MUTED, "panel": colour.PAGE}
+    ends = {"bad": 0.0, "warn": 0.5, "good": 1.0}
+    return (
+        "".join(f"--{name}:{colour.hexa(table[mode])};" for name, table in named.items())
+        + "".join(
+            f"--{name}:{colour.hexa(colour.shade(place, mode).strong)};"
+            f"--{name}-tint:{colour.hexa(colour.shade(place, mode).tint)};"
+            for name, place in ends.items()
+        )
+        + "".join(f"--hl-{name}:{colour.hexa(colour.CODE[mode][name])};" for name in CODE_NAMES)
+    )
+
+
+def _levels(mode: colour.Mode) -> str:
+    places: list[float | None] = [None, *(at / colour.LEVELS for at in range(colour.LEVELS + 1))]
+    rules = []
+    for place in places:
+        shade = colour.shade(place, mode)
+        rules.append(
+            f".{colour.level_class(place)}{{--t:{colour.hexa(shade.tint)};--s:{colour.hexa(shade.strong)}}}"
+        )
+    return "".join(rules)
+
+
+@functools.cache
+def asset(name: str) -> str:
+    """A text file that lies beside this module."""
+    return (files("stepmark.show") / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _katex_css() -> str:
+    """KaTeX's stylesheet with its woff2 fonts inside and the other formats left out."""
+    fonts = files("stepmark.show") / "vendor/katex/fonts"
+
+    def inlined(source: re.Match[str]) -> str:
+        data = base64.b64encode((fonts / f"{source['name']}.woff2").read_bytes()).decode("ascii")
+        return f'src:url(data:font/woff2;base64,{data}) format("woff2")'
+
+    return re.sub(
+        r"src:url\(fonts/(?P<name>[\w-]+)\.woff2\)[^;}]*", inlined, asset("vendor/katex/katex.min.css")
+    )
+
+
+def _sha256(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
 
 
 def page_html(summary: Summary, problems: Sequence[ProblemView]) -> Iterator[str]:

@@ -30,19 +30,20 @@ class Series:
 
     def __post_init__(self) -> None:
         where = f"series {self.name!r}"
-        if (self.low is None) != (self.high is None):
-            raise InputError("expected both ends of the intervals or neither, found one", where=where)
-        for field, values in (("x", self.x), ("low", self.low), ("high", self.high)):
+        for field, values in (("x", self.x), ("y", self.y), ("low", self.low), ("high", self.high)):
             if values and len(values) != len(self.y):
                 raise InputError(
                     f"expected one value for each of {len(self.y)} y values, found {len(values)}",
                     where=where,
                     field=field,
                 )
-        if len({isinstance(value, str) for value in self.x}) > 1:
-            raise InputError("expected numbers or names, found both", where=where, field="x")
-        for field, values in (("x", self.x), ("y", self.y), ("low", self.low), ("high", self.high)):
-            _check_finite(values or (), where, field)
+            for value in values or ():
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise InputError(
+                        f"expected a finite number, found {value!r}; what is not known is None",
+                        where=where,
+                        field=field,
+                    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,9 +52,6 @@ class Mark:
 
     x: float
     name: str
-
-    def __post_init__(self) -> None:
-        _check_finite((self.x,), f"mark {self.name!r}", "x")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,32 +72,6 @@ class Lines:
     note: str = ""
     """A sentence under the plot."""
 
-    def __post_init__(self) -> None:
-        if not self.series:
-            raise InputError("expected at least one series, found none", where=f"plot {self.title!r}")
-        for series in self.series:
-            if len(series.x) != len(series.y):
-                raise InputError(
-                    f"expected one x for each of {len(series.y)} y values, found {len(series.x)}",
-                    where=f"plot {self.title!r}, series {series.name!r}",
-                    field="x",
-                )
-            if self.log_x and any(isinstance(x, str) or x <= 0 for x in series.x):
-                raise InputError(
-                    "expected positive numbers for a logarithmic axis",
-                    where=f"plot {self.title!r}, series {series.name!r}",
-                    field="x",
-                )
-        sorts = {isinstance(x, str) for series in self.series for x in series.x}
-        if len(sorts) > 1:
-            raise InputError(
-                "expected numbers as x or names, found series of both", where=f"plot {self.title!r}"
-            )
-        if self.marks and True in sorts:
-            raise InputError("marks need numbers as x, found names", where=f"plot {self.title!r}")
-        if self.diagonal and True in sorts:
-            raise InputError("a diagonal needs numbers as x, found names", where=f"plot {self.title!r}")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bars:
@@ -117,17 +89,6 @@ class Bars:
     zero_line: bool = False
     """Draw a line at 0: for differences, which go both ways."""
 
-    def __post_init__(self) -> None:
-        if not self.series:
-            raise InputError("expected at least one series, found none", where=f"plot {self.title!r}")
-        for series in self.series:
-            if len(series.y) != len(self.labels) or series.x not in ((), self.labels):
-                raise InputError(
-                    f"expected one value for each of {len(self.labels)} labels and no x of its own, "
-                    f"found {len(series.y)} values",
-                    where=f"plot {self.title!r}, series {series.name!r}",
-                )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bin:
@@ -144,18 +105,6 @@ class Bin:
     """The interval of `share_right`; None for none."""
     share_high: float | None = None
 
-    def __post_init__(self) -> None:
-        _check_finite(
-            (self.low, self.high, self.mean_score, self.share_right, self.share_low, self.share_high),
-            "a bin",
-            None,
-        )
-        if self.count < 0 or (self.count == 0) != (self.share_right is None):
-            raise InputError(
-                f"expected a share exactly where there are items, found {self.share_right!r} for {self.count} items",
-                where=f"bin [{self.low:g}, {self.high:g})",
-            )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reliability:
@@ -166,10 +115,6 @@ class Reliability:
     x_label: str = "Mean score in the bin"
     y_label: str = "Share that is right"
     note: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.bins:
-            raise InputError("expected at least one bin, found none", where=f"plot {self.title!r}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,21 +133,6 @@ class Heat:
     value_range: tuple[float, float] | None = None
     """The values of the faintest and the strongest tint; None: those of the lowest and the highest value."""
     note: str = ""
-
-    def __post_init__(self) -> None:
-        for field, rows in (("values", self.values), ("counts", self.counts)):
-            if rows is None:
-                continue
-            if len(rows) != len(self.y_names) or any(len(row) != len(self.x_names) for row in rows):
-                raise InputError(
-                    f"expected {len(self.y_names)} rows of {len(self.x_names)}, found rows of {[len(row) for row in rows]}",
-                    where=f"plot {self.title!r}",
-                    field=field,
-                )
-            for row in rows:
-                _check_finite(row, f"plot {self.title!r}", field)
-        if not self.x_names or not self.y_names:
-            raise InputError("expected at least one cell, found none", where=f"plot {self.title!r}")
 
 
 Plot = Lines | Bars | Reliability | Heat
@@ -362,13 +292,3 @@ def _heat_rows(plot: Heat) -> Iterable[tuple[str, ...]]:
         if plot.counts is not None:
             cells = [f"{cell} (n = {count:,})" for cell, count in zip(cells, plot.counts[at], strict=True)]
         yield (name, *cells)
-
-
-def _check_finite(values: Iterable[float | str | None], where: str, field: str | None) -> None:
-    for value in values:
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(
-                f"expected a finite number, found {value!r}; what is not known is None",
-                where=where,
-                field=field,
-            )

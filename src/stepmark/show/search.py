@@ -10,53 +10,51 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from stepmark.errors import InputError
 from stepmark.show import colour
-from stepmark.show.frame import asset, foot, formula_scripts, head
 from stepmark.show.html import esc, template, text_html
+from stepmark.show.page import asset, foot, formula_scripts, head
 from stepmark.show.tables import Table
 from stepmark.show.text import number, one_line, spelled
 
-_SCRIPTS = ("search_tree.js", "search_path.js", "search.js")
-
-State = Literal["kept", "pruned", "finished", "chosen"]
-"""`kept`: the search went on from it, or still could. `pruned`: given up. `finished`: a solution ends here. `chosen`: a
-step of the solution that the search chose, its last one at least."""
-
-STATES: tuple[State, ...] = get_args(State)
+NodeState = Literal["kept", "pruned", "finished", "chosen"]
+"""`kept`: the search went on from it, or could. `pruned`: given up; `TraceNode.why` says why. `finished`: a solution ends here.
+`chosen`: a step of the chosen solution."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NodeView:
-    """One step that the search wrote."""
+class TraceNode:
+    """One step that a search wrote."""
 
     number: int
-    """Its name in the tree; not negative, and no other node has it."""
+    """Its name in the trace: 0 or more, and no other node has it."""
     parent: int | None
-    """The number of the node before it; None for a first step, which follows the problem."""
-    text: str
-    """Empty where the policy ended the solution and wrote no further step."""
+    """The number of the step before it; None for a first step."""
+    step: str
+    """Its text; empty where the policy ended the solution without another step, or wrote nothing."""
     score: float | None
-    """The PRM's, of the view's kind; None where it was not scored."""
-    state: State
-    round: int
-    """In which round of the search it was written: not negative, and not before its parent's."""
+    """The PRM's; None where it was not scored."""
     aggregate: float | None = None
-    """The aggregate of the scores from the first step to this one, infinite at most where the scores have no bounds; None for
-    none."""
+    """Of the scores from the first step to this one; None where one is missing."""
+    state: NodeState
     why: str = ""
-    """Why it was pruned ("not among the 4 best of the round"), or what else became of it; "" for nothing to say."""
+    """Why it was pruned; "" where it was not."""
+    round: int
+    """In which round of the search it was written, from 0."""
     policy_tokens: int | None = None
-    """Tokens that the policy decoded for it; None where they were not counted."""
+    """Tokens decoded for it; None where they were not counted. Of a solution written in one go, all stand at its last step."""
     prm_tokens: int | None = None
-    """Tokens that the PRM read for it and for no node before it; None where they were not counted."""
+    """Tokens that the PRM read for it and for no node before it (the problem's own at the first that was scored); None where they were
+    not counted."""
     visits: int | None = None
-    """How often a tree search went through it; None for a search that does not count."""
+    """How often a tree search went through it; None for searches that do not count."""
     value: float | None = None
-    """What a tree search holds of it after its last visit; None for a search that has no values."""
+    """A tree search's estimate at the end; None for searches without values, and where it was not visited."""
+
+
+_SCRIPTS = ("search_tree.js", "search_path.js", "search.js")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +82,7 @@ class SearchView:
     name: str
     """What the problem is called in a list: its id, its place in the file."""
     problem: str
-    nodes: tuple[NodeView, ...]
+    nodes: tuple[TraceNode, ...]
     """Parents before their children."""
     kind: str
     """The kind of the scores (`stepmark.show.colour.KINDS`)."""
@@ -100,30 +98,20 @@ class SearchView:
     """Where scores turn from bad to good, for the colours."""
     method: str = ""
     """The name of the search: "beam"; "" for nothing to say."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Name to value, shown on demand."""
     cost: Table | None = None
     """What was spent, on what."""
     tokens: int | None = None
     """All tokens that were computed, the policy's and the PRM's; None where they were not counted."""
-    note: str = ""
-    """Where the problem comes from; "" for nothing to say."""
 
-    def path(self, number: int) -> tuple[NodeView, ...]:
-        """The nodes from a first step to this node.
-
-        Raises:
-            InputError: no node has this number.
-        """
+    def path(self, number: int) -> tuple[TraceNode, ...]:
+        """The nodes from a first step to this node."""
         by_number = {node.number: node for node in self.nodes}
-        found: list[NodeView] = []
+        path: list[TraceNode] = []
         at: int | None = number
         while at is not None:
-            if at not in by_number:
-                raise InputError(f"expected the number of a node, found {at}", where=f"search {self.name!r}")
-            found.append(by_number[at])
+            path.append(by_number[at])
             at = by_number[at].parent
-        return tuple(reversed(found))
+        return tuple(reversed(path))
 
     @property
     def choice(self) -> CandidateView | None:
@@ -151,7 +139,7 @@ def rounds(view: SearchView) -> dict[int, str]:
     found = {}
     for at in sorted({node.round for node in view.nodes}):
         states = [node.state for node in view.nodes if node.round == at]
-        counts = [f"{states.count(state):,} {state}" for state in STATES if state in states]
+        counts = [f"{states.count(state):,} {state}" for state in get_args(NodeState) if state in states]
         found[at] = f"{len(states):,} written: {', '.join(counts)}"
     return found
 
@@ -164,13 +152,11 @@ class SearchPage:
     searches: tuple[SearchView, ...]
     facts: tuple[str, ...] = ()
     """Sentences under the title: by what was searched, what is left out."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Name to value, shown on demand: what all searches have in common."""
 
 
 def search_html(page: SearchPage) -> Iterator[str]:
     """The page in chunks; equal pages give equal files. One problem is in memory at a time."""
-    texts = (text for view in page.searches for text in (view.problem, *(node.text for node in view.nodes)))
+    texts = (text for view in page.searches for text in (view.problem, *(node.step for node in view.nodes)))
     # The first formula settles it, so this does not mark up everything twice.
     scripts = (*formula_scripts(map(text_html, texts)), *map(asset, _SCRIPTS)) if page.searches else ()
     yield head(page.title, style=asset("page.css") + asset("search.css"), scripts=scripts)
@@ -219,16 +205,16 @@ def _data(at: int, view: SearchView) -> dict[str, Any]:
     return found
 
 
-def _node(node: NodeView, places: Mapping[int, int], view: SearchView) -> dict[str, Any]:
+def _node(node: TraceNode, places: Mapping[int, int], view: SearchView) -> dict[str, Any]:
     found: dict[str, Any] = {
         "id": node.number,
-        "text": spelled(node.text).strip(),
+        "text": spelled(node.step).strip(),
         "level": colour.level_class(view.place(node.score)),
         "state": node.state,
         "round": node.round,
     }
-    marked = text_html(node.text)
-    if marked != esc(node.text):
+    marked = text_html(node.step)
+    if marked != esc(node.step):
         found["html"] = marked
     if node.parent is not None:
         found["up"] = places[node.parent]

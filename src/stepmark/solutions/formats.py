@@ -48,22 +48,9 @@ if TYPE_CHECKING:
     from stepmark.solutions.segmentation import Segmentation
 
 GRADED_KEYS = (
-    "scores",
-    "score",
-    "aggregate",
-    "first_error",
-    "first_error_step",
-    "threshold",
-    "prm",
-    "score_kind",
-    "classes",
-    "class_names",
-    "critiques",
-    "outcome",
-    "outcome_model",
-    "findings",
-    "first_error_by",
-)
+    "scores", "score", "aggregate", "first_error", "first_error_step", "threshold", "prm", "score_kind", "classes", "class_names",
+    "critiques", "outcome", "outcome_model", "findings", "first_error_by",
+)  # fmt: skip
 """What grading adds to a row (`models.prm.to_row`); no input row may have them."""
 
 PROCESSBENCH_KEYS = ("id", "generator", "problem", "steps", "final_answer_correct", "label")

@@ -51,7 +51,6 @@ from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Solution, Step
 from stepmark.settings import checked
 from stepmark.solutions.segmentation import ASKED, Segmentation, check_way, split
-from stepmark.solutions.segmentation import side_by_side as three_ways
 from stepmark.solutions.segmentation import split as split_text
 from stepmark.solutions.thoughts import Reasoning, texts_of
 from stepmark.store import STDIO
@@ -486,8 +485,7 @@ def split_file(
     marker: str | None = None,
     language: str | None = None,
     reasoning: Reasoning = "keep",
-    side_by_side: bool = False,
-) -> dict[str, Segmentation]:
+) -> Segmentation:
     """Split one solution into steps, and say how and why.
 
     Args:
@@ -497,10 +495,6 @@ def split_file(
         marker: the text that ends each step, for `split` marker and auto.
         language: the language of code that does not name its own, for `split` code and auto.
         reasoning: what becomes of a thought (<think>): keep it as steps, grade it only, or drop it.
-        side_by_side: show three granularities next to each other: the whole, the steps, the words.
-
-    Returns:
-        By granularity: "step" alone, or "whole", "step" and "token" with `side_by_side`.
 
     Raises:
         InputError: the file is not UTF-8, not what the way needs, or blank.
@@ -508,19 +502,17 @@ def split_file(
     """
     check_way(split)
     if split == "agent":
-        for name, value in (("side_by_side", side_by_side), ("marker", marker), ("language", language)):
+        for name, value in (("marker", marker), ("language", language)):
             if value:
                 raise UsageError(f"an agent's trace is split at its turns: leave out `{name}`")
-        return {"step": _inputs_trace(file, reasoning)}
+        return _inputs_trace(file, reasoning)
     if str(file).lower().endswith((".jsonl", ".jsonl.gz", ".json.gz")):
         raise UsageError(
             f"{file}: expected one solution as plain text, found a file of rows; `stepmark grade` reads rows and splits as it goes"
         )
     text = _read_text(file)
     try:
-        if side_by_side:
-            return three_ways(text, split, marker=marker, language=language)
-        return {"step": split_text(text, split, marker=marker, language=language, reasoning=reasoning)}
+        return split_text(text, split, marker=marker, language=language, reasoning=reasoning)
     except InputError as error:
         raise error.at(_place(file)) from None
 

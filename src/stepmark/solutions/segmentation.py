@@ -17,31 +17,14 @@ inside fences by its own rules, and what is known to be code (it parses as Pytho
 formulas; "marker" and "token" heed only what is closed. Lines, paragraphs, numbered lists and sentences keep a displayed formula with
 the sentence that it belongs to (`borders.with_displays`).
 
-Where code may be cut: Python by its syntax tree, other languages by blank lines and indentation.
+Python is parsed with `ast.parse` and never run. Its pieces are a group of imports; the head of a function or class with decorators, signature
+and docstring (a function of at most `TINY` lines, and a class of at most `LONG` lines without methods, stays whole); a loop, branch, `with` or
+`try`, of which one of more than `LONG` lines is cut into its arms, and a long arm by these rules again; a group of plain statements, up to the
+next blank line, `LONG` lines at most. Comment lines go with what they stand above. Cuts lie only at starts of lines where a statement begins.
 
-Python is parsed with `ast.parse` and never run. Its pieces are
-
-- a group of imports;
-- the head of a function or class: decorators, signature, docstring; a function of at most `TINY` lines, and a class of
-  at most `LONG` lines without methods, stays whole;
-- a loop, a branch (`if`, `match`), a `with` or a `try`; one of more than `LONG` lines is cut into its arms (`elif`,
-  `else`, `except`, `case`), and an arm of more than `LONG` lines by these rules again, its first line staying with
-  what follows it;
-- a group of plain statements: up to the next blank line, `LONG` lines at most.
-
-Comment lines go with what they stand above. Cuts lie only at starts of lines where a statement begins, so no string
-and no statement is ever cut.
-
-What does not parse, and what is not Python, is cut after blank lines; a piece of more than `LONG` lines also where the
-code comes back to its outer indentation, and inside by the same rule, level by level. A line that closes something
-("}", "end", "else" …) never begins a piece.
-
-Markdown text is cut into paragraphs and fences; a fence of at most `LONG` lines of code stays whole, a longer one is
-cut by the rules above.
-
-Python's own borders: the syntax tree of a solution says where it may be cut.
-
-The code is parsed with `ast.parse` and never run.
+What does not parse, and what is not Python, is cut after blank lines; a piece of more than `LONG` lines also where the code comes back to its
+outer indentation, level by level. A line that closes something ("}", "end", "else" …) never begins a piece. Markdown is cut into paragraphs and
+fences; a fence of more than `LONG` lines of code is cut by the rules above.
 """
 
 from __future__ import annotations
@@ -80,27 +63,11 @@ LONG = 8
 TINY = 3
 """A function with at most this many lines is one piece."""
 
-_Arm = tuple[int, list[ast.stmt]]
-"""Row of the line that opens it (`else:`), and its body."""
-
 _EVIDENCE = (
-    ast.FunctionDef,
-    ast.AsyncFunctionDef,
-    ast.ClassDef,
-    ast.Import,
-    ast.ImportFrom,
-    ast.For,
-    ast.While,
-    ast.If,
-    ast.With,
-    ast.Try,
-    ast.Return,
-    ast.AugAssign,
-    ast.ListComp,
-    ast.DictComp,
-    ast.GeneratorExp,
-    ast.Lambda,
-)
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.For, ast.While, ast.If, ast.With, ast.Try,
+    ast.Return, ast.AugAssign, ast.ListComp, ast.DictComp, ast.GeneratorExp, ast.Lambda,
+)  # fmt: skip
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,7 +145,7 @@ class _PythonCuts:
 
     def _first(self, statement: ast.stmt) -> int:
         line = statement.lineno
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(statement, _Definition):
             line = min([line, *(decorator.lineno for decorator in statement.decorator_list)])
         return line - 1 - self._parsed.shift
 
@@ -208,7 +175,7 @@ class _PythonCuts:
                 continue
             at = self._with_comments(previous, row, statement.col_offset)
             kind = "import" if isinstance(statement, ast.Import | ast.ImportFrom) else "plain"
-            if _arms_or_head(statement):
+            if _is_compound(statement):
                 kind = "compound"
             joins = kind == group == "import" or (
                 kind == group == "plain"
@@ -228,9 +195,9 @@ class _PythonCuts:
 
     def _compound(self, statement: ast.stmt, row: int, last: int) -> None:
         size = last - row + 1
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(statement, _Definition):
             is_class = isinstance(statement, ast.ClassDef)
-            plain = is_class and not any(_arms_or_head(inner) for inner in statement.body)
+            plain = is_class and not any(_is_compound(inner) for inner in statement.body)
             if size <= TINY or (plain and size <= LONG):
                 return
             body, head_end = statement.body, row
@@ -242,73 +209,46 @@ class _PythonCuts:
         if size <= LONG:
             return
         arms = list(self._arms(statement, row))
-        ends = [opening for opening, _ in arms[1:]] + [last + 1]
-        for (opening, body), end in zip(arms, ends, strict=True):
+        for (opening, body), end in zip(arms, [*(opening for opening, _ in arms[1:]), last + 1], strict=True):
             if opening != row:
                 self._rows.add(opening)
             if end - opening > LONG:
                 self._body(body, above=opening, cut_first=False)
 
-    def _arms(self, statement: ast.stmt, row: int) -> Iterator[_Arm]:
-        """The arms of a loop, branch, `with` or `try`. An `elif` chain is walked, not recursed into."""
-        column = statement.col_offset
-        while isinstance(statement, ast.If):
-            yield row, statement.body
-            rest = statement.orelse
-            if not rest:
-                return
-            end = self._last(statement.body[-1])
-            chained = rest[0]
-            if isinstance(chained, ast.If) and self._line(self._first(chained)).lstrip().startswith("elif"):
-                statement = chained
-                row = self._with_comments(end, self._first(chained), column)
-            else:
-                yield self._keyword(rest, end, column), rest
-                return
-        if isinstance(statement, ast.Match):
-            yield row, statement.cases[0].body
-            for case in statement.cases[1:]:
-                yield case.pattern.lineno - 1 - self._parsed.shift, case.body
+    def _arms(self, statement: ast.stmt, row: int) -> Iterator[tuple[int, list[ast.stmt]]]:
+        """The arms of a loop, branch, `with` or `try`: the row of the line that opens each (`else:`), and its body."""
+        end = None
+        for body in _bodies(statement):
+            if end is not None:  # the tree does not hold where `else` and `finally` stand
+                rows = range(end + 1, self._first(body[0]) + 1)
+                row = next((at for at in rows if _OPENS_ARM.match(self._line(at))), rows[-1])
+                row = self._with_comments(end, row, statement.col_offset)
+            yield row, body
+            end = self._last(body[-1])
+
+
+_OPENS_ARM = re.compile(r"[ \t\f]*(?:elif|else|except|finally|case)\b")
+
+
+def _bodies(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The bodies of a compound statement, in order. An `elif` chain is walked, not recursed into."""
+    while isinstance(statement, ast.If):
+        yield statement.body
+        rest = statement.orelse
+        if not rest:
             return
-        body: list[ast.stmt] = getattr(statement, "body", [])
-        yield row, body
-        end = self._last(body[-1])
-        if isinstance(statement, ast.Try | ast.TryStar):
-            for handler in statement.handlers:
-                first = handler.lineno - 1 - self._parsed.shift
-                yield self._with_comments(end, first, column), handler.body
-                end = self._last(handler.body[-1])
-        for rest in (getattr(statement, "orelse", []), getattr(statement, "finalbody", [])):
-            if rest:
-                yield self._keyword(rest, end, column), rest
-                end = self._last(rest[-1])
-
-    def _keyword(self, body: list[ast.stmt], above: int, column: int) -> int:
-        """The row of the `else:` or `finally:` before a body; the tree does not hold it."""
-        first = self._first(body[0])
-        for row in range(first, above, -1):
-            if re.match(r"[ \t\f]*(?:else|finally)\b\s*(?::|\\)", self._line(row)):
-                return self._with_comments(above, row, column)
-        return first
+        if not isinstance(rest[0], ast.If) or rest[0].col_offset != statement.col_offset:
+            yield rest
+            return
+        statement = rest[0]
+    parts = [part for name in ("handlers", "cases") for part in getattr(statement, name, [])]
+    named = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
+    yield from filter(None, [named[0], *(part.body for part in parts), *named[1:]])
 
 
-def _arms_or_head(statement: ast.stmt) -> bool:
+def _is_compound(statement: ast.stmt) -> bool:
     """Whether a statement holds others."""
-    return isinstance(
-        statement,
-        ast.FunctionDef
-        | ast.AsyncFunctionDef
-        | ast.ClassDef
-        | ast.For
-        | ast.AsyncFor
-        | ast.While
-        | ast.If
-        | ast.With
-        | ast.AsyncWith
-        | ast.Try
-        | ast.TryStar
-        | ast.Match,
-    )
+    return not {"body", "cases"}.isdisjoint(statement._fields)
 
 
 def holds_program(parsed: ParsedPython) -> bool:
@@ -479,18 +419,8 @@ def _is_code_line(line: str) -> bool:
 
 
 WAYS: tuple[str, ...] = (
-    "auto",
-    "line",
-    "blank-line",
-    "numbered",
-    "sentence",
-    "marker",
-    "code",
-    "agent",
-    "thought",
-    "whole",
-    "token",
-)
+    "auto", "line", "blank-line", "numbered", "sentence", "marker", "code", "agent", "thought", "whole", "token",
+)  # fmt: skip
 """The names that `how` may have, beside "limit:N". "agent" needs messages: `solutions.inputs.read_messages`."""
 
 _LIMIT = re.compile(r"limit:([1-9][0-9]{0,5})")
@@ -630,20 +560,6 @@ def _split(text: str, how: str, marker: str | None, language: str | None) -> Seg
         blanks = how not in ("sentence", "token", "thought") and not how.startswith("limit")
         steps = _assemble(text, [(cut, cut) for cut in cuts], blanks=blanks)
     return Segmentation(text=text, steps=steps, how=how, why=why if note is None else f"{why}; {note}")
-
-
-def side_by_side(
-    text: str, how: str = "auto", *, marker: str | None = None, language: str | None = None
-) -> dict[str, Segmentation]:
-    """The three granularities of one solution: "whole", "step" (by `how`) and "token".
-
-    For the study of what granularity does to a grade. Arguments and errors are those of `split`.
-    """
-    return {
-        "whole": split(text, "whole"),
-        "step": split(text, how, marker=marker, language=language),
-        "token": split(text, "token"),
-    }
 
 
 def check_way(how: str) -> None:

@@ -29,7 +29,6 @@ NESTED = (
     f"not readable: the JSON is nested too deeply, more than {_MAX_DEPTH} lists and objects in each other"
 )
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def json_type(value: object) -> str:
@@ -75,48 +74,16 @@ def parse_row(raw: bytes, offset: int = 0) -> dict[str, Any]:
             f"({error.reason}). {hint or 'Write the file as UTF-8'}"
         ) from None
     try:
-        data = _DECODER.decode(text)
+        data = _decoded(text)
     except json.JSONDecodeError as error:
         rest = text[error.pos : error.pos + 20].strip()
         found = f"found {rest!r}" if rest else "where the line ends"
         raise InputError(
             f"not JSON: {error.msg} at column {error.colno}, {found}. {_expected(text, offset)}"
         ) from None
-    except RecursionError:
-        raise InputError(NESTED) from None
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"not readable: {error}") from None
-    if not isinstance(data, dict):
+    if not isinstance(data, dict | InputError):
         raise InputError(f"expected a JSON object, found {json_type(data)}. " + _expected(text, offset))
-    check_depth(data, text)
-    _check_characters(data, text)
-    return data
-
-
-def check_depth(data: object, text: str) -> None:
-    """Refuse JSON that could be read, and perhaps not written again, where less of Python's recursion limit is left.
-
-    Args:
-        data: what was read.
-        text: what it was read from.
-
-    Raises:
-        InputError: more than 200 lists and objects lie in each other.
-    """
-    if text.count("[") + text.count("{") <= _MAX_DEPTH:
-        return
-    level: list[object] = [data]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            inner
-            for value in level
-            if isinstance(value, list | dict)
-            for inner in (value.values() if isinstance(value, dict) else value)
-        ]
-    if any(isinstance(value, list | dict) for value in level):
-        raise InputError(NESTED)
+    return _checked(data, *_doubts(text))
 
 
 def parse_value(text: str) -> Any:
@@ -126,11 +93,10 @@ def parse_value(text: str) -> Any:
         InputError: it is none.
     """
     try:
-        return _DECODER.decode(text)
+        data = _decoded(text)
     except json.JSONDecodeError as error:
         raise InputError(f"not JSON: {error.msg} at column {error.colno}") from None
-    except RecursionError:
-        raise InputError(NESTED) from None
+    return _checked({"": data}, *_doubts(text))[""]
 
 
 def starts_document(line: bytes) -> bool:
@@ -150,8 +116,6 @@ def starts_document(line: bytes) -> bool:
 def json_document(raw: bytes) -> Entries:
     """The entries of a JSON list, or one object as the only row; the number counts rows.
 
-    A list that is cut off gives no row at all.
-
     Raises:
         InputError: not JSON, with the line in `where` (":3"), so that the caller adds the file's name; an empty list.
     """
@@ -163,65 +127,82 @@ def json_document(raw: bytes) -> Entries:
             f"not UTF-8: byte 0x{raw[error.start]:02x} ({error.reason}). {hint}",
             where=f":{raw.count(bytes([10]), 0, error.start) + 1}",
         ) from None
-    at = _skip(text, 0)
-    if text[at] == "{":
-        row, at = _entry(text, at)
-        if (at := _skip(text, at)) < len(text):
-            raise _not_json(text, at, "the end of the file")
-        yield 1, row
-        return
-    at = _skip(text, at + 1)
-    if text[at : at + 1] == "]":
-        raise InputError("there are no rows: the list is empty")
-    rows: list[dict[str, Any] | InputError] = []
-    while True:
-        row, at = _entry(text, at)
-        rows.append(row)
-        at = _skip(text, at)
-        if text[at : at + 1] == "]":
-            break
-        if text[at : at + 1] != ",":
-            raise _not_json(text, at, "a comma or the end of the list")
-        at = _skip(text, at + 1)
-    if (at := _skip(text, at + 1)) < len(text):
-        raise _not_json(text, at, "the end of the file")
-    yield from enumerate(rows, 1)
-
-
-def _entry(text: str, at: int) -> tuple[dict[str, Any] | InputError, int]:
-    """The object at a place, and where it ends."""
     try:
-        data, end = _DECODER.raw_decode(text, at)
-    except InputError as error:
-        return error, _LENIENT.raw_decode(text, at)[1]
+        data = _decoded(text)
     except json.JSONDecodeError as error:
-        raise _not_json(text, error.pos, error.msg) from None
-    except RecursionError:
-        raise InputError(NESTED, where=f":{text.count(chr(10), 0, at) + 1}") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise InputError(f"not readable: {error}", where=f":{text.count(chr(10), 0, at) + 1}") from None
-    if not isinstance(data, dict):
-        return InputError(f"expected an object, found {json_type(data)}"), end
+        raise InputError(
+            f"expected a JSON list of objects, or one object: {error.msg} at column {error.colno}, "
+            f"found {text[error.pos : error.pos + 20]!r}",
+            where=f":{error.lineno}",
+        ) from None
+    if data == []:
+        raise InputError("there are no rows: the list is empty")
+    doubts = _doubts(text)
+    for number, row in enumerate(data if isinstance(data, list) else [data], 1):
+        if not isinstance(row, dict | InputError):
+            yield number, InputError(f"expected an object, found {json_type(row)}")
+            continue
+        try:
+            yield number, _checked(row, *doubts)
+        except InputError as error:
+            yield number, error
+
+
+def _decoded(text: str) -> Any:
+    """JSON, with an `InputError` in the place of what is refused: an object with a key twice, a number that is none.
+
+    Raises:
+        JSONDecodeError: it is not JSON.
+        InputError: it cannot be read: nested too deeply, a number of thousands of digits.
+    """
     try:
-        check_depth(data, text[at:end])
-        _check_characters(data, text[at:end])
-    except InputError as error:
-        return error, end
-    return data, end
+        return _DECODER.decode(text)
+    except json.JSONDecodeError:
+        raise
+    except RecursionError:
+        raise InputError(NESTED) from None
+    except ValueError as error:
+        raise InputError(f"not readable: {error}") from None
 
 
-def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    assert found is not None
-    return found.end()
+def _doubts(text: str) -> tuple[bool, bool]:
+    """Whether a text may be nested too deeply, and whether it may hold half of a surrogate pair."""
+    return text.count("[") + text.count("{") > _MAX_DEPTH, _SURROGATE.search(text) is not None
 
 
-def _not_json(text: str, at: int, expected: str) -> InputError:
-    line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
-    return InputError(
-        f"expected a JSON list of objects, or one object: {expected} at column {column}, found {text[at : at + 20]!r}",
-        where=f":{line}",
-    )
+def _checked(row: dict[str, Any] | InputError, deep: bool, surrogates: bool) -> dict[str, Any]:
+    """A row that was decoded.
+
+    Deep JSON could be read, and perhaps not written again, where less of Python's recursion limit is left.
+
+    Raises:
+        InputError: what is refused in it; more than 200 lists and objects in each other; half of a surrogate pair.
+    """
+    level: list[object] = [row]
+    depth = 0
+    while level:
+        if (refused := next((value for value in level if isinstance(value, InputError)), None)) is not None:
+            raise refused
+        depth += any(isinstance(value, list | dict) for value in level)
+        if deep and depth > _MAX_DEPTH:
+            raise InputError(NESTED)
+        level = [
+            inner
+            for value in level
+            if isinstance(value, list | dict)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+    assert isinstance(row, dict)
+    try:
+        if surrogates:
+            json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = ord(error.object[error.start])
+        raise InputError(
+            f"half of a surrogate pair (\\u{half:04x}) in a string: that is no character; the text was cut in "
+            "the middle of one"
+        ) from None
+    return row
 
 
 def _expected(text: str, offset: int) -> str:
@@ -235,37 +216,23 @@ def _expected(text: str, offset: int) -> str:
     return "Expected one JSON object a line"
 
 
-def _check_characters(data: dict[str, Any], text: str) -> None:
-    if not _SURROGATE.search(text):
-        return
-    try:
-        json.dumps(data, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = ord(error.object[error.start])
-        raise InputError(
-            f"half of a surrogate pair (\\u{half:04x}) in a string: that is no character; the text was cut in "
-            "the middle of one"
-        ) from None
-
-
-def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any] | InputError:
     data = dict(pairs)
-    if len(data) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise InputError("the key stands twice in one object; expected once", field=twice)
-    return data
+    if len(data) == len(pairs):
+        return data
+    keys = [key for key, _ in pairs]
+    twice = next(key for key in keys if keys.count(key) > 1)
+    return InputError("the key stands twice in one object; expected once", field=twice)
 
 
-def _no_constant(word: str) -> float:
-    raise InputError(f"found {word}, which is not JSON and no number; write null where there is none")
+def _no_constant(word: str) -> InputError:
+    return InputError(f"found {word}, which is not JSON and no number; write null where there is none")
 
 
-def _finite(digits: str) -> float:
-    if not math.isfinite(value := float(digits)):
-        raise InputError(f"the number {digits} is too large for a float")
-    return value
+def _finite(digits: str) -> float | InputError:
+    value = float(digits)
+    return value if math.isfinite(value) else InputError(f"the number {digits} is too large for a float")
 
 
+# What is refused stands in the place of its value, so that of a list only that row is refused.
 _DECODER = json.JSONDecoder(object_pairs_hook=_no_key_twice, parse_constant=_no_constant, parse_float=_finite)
-_LENIENT = json.JSONDecoder()

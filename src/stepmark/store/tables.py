@@ -28,54 +28,19 @@ from stepmark.records import Record
 from stepmark.store.columns import Columns, check_columns
 from stepmark.store.json_rows import BOM, Entries, json_type, mistaken, parse_value
 
-LISTS = frozenset(
-    [
-        "steps",
-        "solutions",
-        "candidates",
-        "responses",
-        "completions",
-        "labels",
-        "messages",
-        "conversations",
-        "conversation",
-        "judgements",
-        "root",
-        "scores",
-        "classes",
-        "class_names",
-        "critiques",
-        "findings",
-        "modified_process",
-        "original_process",
-        "error_steps",
-    ]
-)
-"""Columns whose cells hold JSON lists."""
+_LISTS = """
+steps solutions candidates responses completions labels messages conversations conversation judgements root scores classes class_names
+critiques findings modified_process original_process error_steps
+"""
+_SCALARS = """
+label rating correct equal greedy outcome final_answer_correct is_human_response is_solution is_preferred_response score first_error
+first_error_step threshold tokens
+"""
+LISTS, SCALARS = frozenset(_LISTS.split()), frozenset(_SCALARS.split())
+"""Columns whose cells hold JSON lists; those whose cells hold a number, true or false, or else a text."""
 
 OBJECTS = frozenset({"meta"})
 """Columns whose cells hold JSON objects."""
-
-SCALARS = frozenset(
-    [
-        "label",
-        "rating",
-        "correct",
-        "equal",
-        "greedy",
-        "outcome",
-        "final_answer_correct",
-        "is_human_response",
-        "is_solution",
-        "is_preferred_response",
-        "score",
-        "first_error",
-        "first_error_step",
-        "threshold",
-        "tokens",
-    ]
-)
-"""Columns whose cells hold a number, true or false, or else a text."""
 
 _LONGEST_NAME = 100
 _LONGEST_CELL = 1 << 30
@@ -94,8 +59,7 @@ def delimited_rows(lines: Iterable[bytes], *, tab: bool, columns: Columns) -> En
     """
     # A solution may be longer than the 131,072 characters that Python's reader takes by default.
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
-    broken: dict[int, str] = {}
-    texts = _texts(lines, broken)
+    texts = _texts(lines)
     first: list[str] = []
     for text in texts:
         first.append(text)
@@ -103,67 +67,54 @@ def delimited_rows(lines: Iterable[bytes], *, tab: bool, columns: Columns) -> En
             break
     kind, separator = ("TSV", "\t") if tab else ("CSV", _separator(first))
     reader = csv.reader(chain(first, texts), delimiter=separator, strict=True)
+    named = {column: name for name, column in columns.items()}
     header: list[str] | None = None
     while True:
-        start = reader.line_num + 1
+        start, problem = reader.line_num + 1, None
         try:
             cells = next(reader)
-            _check_lines(broken, start, reader.line_num)
+            if cells and header is not None:
+                yield start, _row(header, cells, named, kind)
+            elif cells:
+                names = _header(cells, kind)
+                check_columns(columns, names)
+                header = names
         except StopIteration:
             return
         except csv.Error as error:
             problem = InputError(_why(error, kind))
         except InputError as error:
+            if error.where is not None:  # the line cannot be read, and so nothing after it
+                raise
             problem = error
-        else:
-            if not cells:
-                continue
+        if problem is not None:
             if header is None:
-                header = _header(cells, kind, start)
-                try:
-                    check_columns(columns, header)
-                except InputError as error:
-                    raise error.at(f":{start}") from None
-                named = {column: name for name, column in columns.items()}
-                continue
-            try:
-                yield start, _row(header, cells, named, kind)
-            except InputError as error:
-                yield start, error
-            continue
-        if header is None:
-            raise problem.at(f":{start}")
-        yield start, problem
+                raise problem.at(f":{start}") from None
+            yield start, problem
 
 
-def _texts(lines: Iterable[bytes], broken: dict[int, str]) -> Iterator[str]:
-    """Lines as text; what is wrong with one is noted, so that the rows after it can still be read."""
+def _texts(lines: Iterable[bytes]) -> Iterator[str]:
+    """Lines as text."""
     for number, line in enumerate(lines, 1):
-        raw = line
+        raw, where = line, f":{number}"
         if number == 1:
             if (hint := mistaken(raw)) is not None:
-                raise InputError(hint, where=":1")
+                raise InputError(hint, where=where)
             raw = raw.removeprefix(BOM)
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            broken[number] = (
+            raise InputError(
                 f"not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start} of the line ({error.reason}). Save the file as "
-                "CSV UTF-8, or convert it: iconv -f WINDOWS-1252 -t UTF-8"
-            )
-            text = raw.decode("utf-8", errors="replace")
+                "CSV UTF-8, or convert it: iconv -f WINDOWS-1252 -t UTF-8",
+                where=where,
+            ) from None
         if "\0" in text:
-            broken[number] = (
-                "found a NUL byte, which is no text. Is the file UTF-16 or damaged? Write it as UTF-8"
+            raise InputError(
+                "found a NUL byte, which is no text. Is the file UTF-16 or damaged? Write it as UTF-8",
+                where=where,
             )
-            text = text.replace("\0", " ")
         yield text
-
-
-def _check_lines(broken: dict[int, str], start: int, end: int) -> None:
-    for line in range(start, end + 1):
-        if line in broken:
-            raise InputError(broken[line], where=None if line == start else f":{line}")
 
 
 def _separator(first: list[str]) -> str:
@@ -187,18 +138,18 @@ def _why(error: csv.Error, kind: str) -> str:
     return f"not {kind}: {said}"
 
 
-def _header(cells: list[str], kind: str, line: int) -> list[str]:
-    where, rule = f":{line}", f"the first line of a {kind} file names its columns"
+def _header(cells: list[str], kind: str) -> list[str]:
+    rule = f"the first line of a {kind} file names its columns"
     names = [cell.strip() for cell in cells]
     if not names[0] and "index" not in names and len(names) > 1:
         names[0] = "index"  # as pandas writes its row numbers
     for number, name in enumerate(names, 1):
         if not name:
-            raise InputError(f"column {number} has no name: {rule}", where=where)
+            raise InputError(f"column {number} has no name: {rule}")
         if len(name) > _LONGEST_NAME or "\n" in name:
-            raise InputError(f"expected the name of a column, found {name[:60]!r}...: {rule}", where=where)
+            raise InputError(f"expected the name of a column, found {name[:60]!r}...: {rule}")
         if names.index(name) < number - 1:
-            raise InputError("the column stands twice in the header; expected once", where=where, field=name)
+            raise InputError("the column stands twice in the header; expected once", field=name)
     return names
 
 

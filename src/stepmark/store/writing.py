@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Protocol, TextIO, cast
+from typing import IO, Any, BinaryIO, TextIO, cast
 
 from stepmark.errors import InputError, UsageError
 from stepmark.store.disk import link_loop, naming
@@ -41,8 +41,8 @@ _LEFT_OUT = b"!"
 _CHECKSUM = 16
 """Hexadecimal digits before each line of a part: a digest of the line and of all lines before it."""
 
-_DRAFT = re.compile(r"\d+|[0-9a-f]{12}")
-"""What stands between `.NAME.` and `.tmp` in the name of a draft; digits alone are those of older versions."""
+_DRAFT = re.compile(r"[0-9a-f]{12}")
+"""What stands between `.NAME.` and `.tmp` in the name of a draft."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,54 +231,6 @@ def is_stream(path: str | Path | None) -> bool:
     # By name too: /dev/stdout is a regular file when standard output is redirected to one.
     named = Path(path).is_absolute() and Path(path).parts[1:2] in (("dev",), ("proc",))
     return named or (Path(path).exists() and not Path(path).is_file())
-
-
-class RowWriter(Protocol):
-    """Where the results of a run go, one for each input row, in order."""
-
-    @property
-    def done(self) -> int:
-        """Input rows that an interrupted run with the same manifest had handled already."""
-
-    @property
-    def written(self) -> int:
-        """Input rows handled, in this run or before."""
-
-    @property
-    def part(self) -> Path | None:
-        """What `close` leaves for the next run to continue; None where nothing stays."""
-
-    def earlier(self) -> Iterator[dict[str, Any] | InputError]:
-        """Their results, in order: a row, or why there is none."""
-
-    def identify(self, models: Mapping[str, str]) -> None:
-        """Say which models make the rows, by their identities, before the first row is written."""
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Add the result of the next input row."""
-
-    def refuse(self, error: InputError) -> None:
-        """Say that the next input row has no result, and why."""
-
-    def finish(self, facts: Mapping[str, Any]) -> None:
-        """Make the file of everything written; `facts` are added to its manifest."""
-
-    def discard(self) -> None:
-        """Leave nothing: no file, nothing to continue."""
-
-    def close(self) -> None:
-        """Stop; what is not finished stays to be continued."""
-
-
-def open_rows(path: str | Path | None, manifest: Mapping[str, Any], *, resumable: bool = True) -> RowWriter:
-    """The writer for a path: None, "-", a pipe or a device are written through, a file can be resumed.
-
-    Raises:
-        UsageError: as `ResumableRows`.
-    """
-    if path is None or is_stream(path):
-        return StreamedRows(path)
-    return ResumableRows(path, manifest, resumable=resumable)
 
 
 class StreamedRows:
@@ -525,6 +477,21 @@ class ResumableRows:
             handle.write("\n")
 
 
+RowWriter = StreamedRows | ResumableRows
+"""Where the results of a run go, one for each input row, in order."""
+
+
+def open_rows(path: str | Path | None, manifest: Mapping[str, Any], *, resumable: bool = True) -> RowWriter:
+    """The writer for a path: None, "-", a pipe or a device are written through, a file can be resumed.
+
+    Raises:
+        UsageError: as `ResumableRows`.
+    """
+    if path is None or is_stream(path):
+        return StreamedRows(path)
+    return ResumableRows(path, manifest, resumable=resumable)
+
+
 def _close(handle: IO[bytes]) -> None:
     """Close a file each of whose writes was flushed: what is left to write is of a write that failed, and that was reported."""
     with suppress(OSError):
@@ -555,8 +522,6 @@ def _whole_lines(handle: IO[bytes]) -> _Lines:
         expected = _chained(checksum, line[_CHECKSUM + 1 :])
         if line[: _CHECKSUM + 1] != expected + b" ":
             damage = "its checksum does not fit: this line or one before it was changed, moved or taken out"
-            if line.startswith((b"{", _LEFT_OUT)):
-                damage = "it has no checksum, as in parts of older versions"
             break
         left_out = line.startswith(_LEFT_OUT, _CHECKSUM + 1)
         rows, refused, size = rows + (not left_out), refused + left_out, size + len(line)
@@ -574,25 +539,6 @@ def _packed(out: TextIO, path: Path) -> AbstractContextManager[BinaryIO]:
         return nullcontext(out.buffer)
     # Neither name nor time in the header: equal rows are equal files.
     return cast(BinaryIO, gzip.GzipFile(filename="", mode="wb", fileobj=out.buffer, mtime=0))
-
-
-@contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Hold a folder for the block, so that a second run into it is refused at once; nothing is left in it.
-
-    Raises:
-        UsageError: another run holds it.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        if not try_lock(handle):
-            raise UsageError(f"another run is writing into {folder}; wait for it, or choose another `out`")
-        yield
-    finally:
-        os.close(handle)
 
 
 def try_lock(handle: IO[Any] | int) -> bool:
@@ -632,8 +578,8 @@ LOCK_FILE = ".stepmark.lock"
 def held(folder: Path) -> Iterator[None]:
     """Hold a folder for this run until the block ends or the process dies, however it dies.
 
-    The folder and its parents are made where they are absent; those that are empty at the end are removed again. Unlike `hold`, it locks a file in the
-    folder: file systems that several machines of a run share lock no folders.
+    The folder and its parents are made where they are absent; those that are empty at the end are removed again. What is locked is a file in
+    the folder: file systems that several machines of a run share lock no folders.
 
     Raises:
         UsageError: another run holds it, or it cannot be made.

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from stepmark.errors import CheckpointError, UsageError
-from stepmark.models.backbone import load_config, load_tokenizer, quiet_loading, read_config
-from stepmark.models.checkpoint import Tensors
+from stepmark.models.backbone import load_config, load_tokenizer, quiet_loading
+from stepmark.models.checkpoint import Tensors, read_config
 from stepmark.models.encoding import Encoder
 from stepmark.models.heads import build_head, output_rows
 from stepmark.models.spec import (
@@ -561,16 +561,9 @@ def write_trained(
     Args:
         net: after training; without `adapter` it cannot be trained on afterwards.
         notes: settings, counts and figures, for train.json and the card.
-
-    Raises:
-        UsageError: an adapter of a generative PRM.
     """
     spec = net.spec if isinstance(net.spec, ScoringSpec) else None
-    if adapter:
-        if spec is None:
-            raise UsageError(
-                "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
-            )
+    if adapter and spec is not None:
         return write_adapter(
             folder,
             adapter=adapter_tensors(net),

@@ -15,7 +15,7 @@ from stepmark.errors import InputError
 from stepmark.records import Judgement, Problem, Solution, Step
 from stepmark.settings import settings
 from stepmark.solutions.interchange import LabelledRow
-from stepmark.solutions.interchange.one_label import WRITTEN
+from stepmark.solutions.interchange.rows import WRITTEN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

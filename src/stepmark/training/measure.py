@@ -66,7 +66,7 @@ def measure(
         threshold: under it a step counts as wrong: 0.5 for probabilities, 0 for log-ratios.
         outcomes: accuracy and AUC are of whole solutions instead of steps.
     """
-    pairs = _outcomes(graded) if outcomes else _steps(graded)
+    pairs = _outcomes(graded) if outcomes else pairs_of(graded)
     sided = [(score, value > 0.5) for score, value in pairs if value != 0.5]
     both = len({right for _, right in sided}) == 2
     rows, truth = solutions_of(graded)
@@ -80,15 +80,6 @@ def measure(
         first_error_f1=found.f1 if found is not None else None,
         solutions=len(truth),
     )
-
-
-def _steps(graded: Sequence[Graded]) -> list[tuple[float, float]]:
-    return [
-        (score, target.value)
-        for one in graded
-        for score, target in zip(one.scores, one.example.targets, strict=True)
-        if target is not None and score is not None
-    ]
 
 
 def _outcomes(graded: Sequence[Graded]) -> list[tuple[float, float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,13 +14,12 @@ from typing import Any
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.models.backbone import load_tokenizer
-from stepmark.models.detect import read_spec
 from stepmark.models.files import local_folder
 from stepmark.models.generative import CriticSpec
 from stepmark.models.identity import checkpoint_fingerprint
 from stepmark.models.load import load_prm
-from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
-from stepmark.models.spec import NOTE_FILE, SPEC_FILE, LinearHead, MlpHead, ScoringSpec
+from stepmark.models.places import BUILT_IN_BASE, find_checkpoint, folder_of
+from stepmark.models.spec import NOTE_FILE, SPEC_FILE, LinearHead, MlpHead, ScoringSpec, read_spec
 from stepmark.records import StepScores
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.store import atomic_write
@@ -52,7 +51,6 @@ from stepmark.training.state import (
     drop_state,
     finished_notes,
     refuse_another,
-    run_of,
     workplace,
 )
 from stepmark.training.trainer import Progress, Trainer
@@ -114,27 +112,27 @@ def run_recipe(
     base_name = recipe.base if folder is None else str(folder.resolve())
     spec = recipe.objective.spec(layout, base_name)
     _check_spec(recipe, base, spec)
-    run = run_of(settings, recipe.objective, base, source=recipe.source)
-    record = record_of(recipe, base_name, run)
+    record = record_of(recipe, base, base_name)
     workers = Workers(settings.place)
     state = out.with_name(f"{out.name}.run")
     with workplace(state) if workers.first else nullcontext():
         if before is None and not out.exists():
-            check_run(state, run)
+            check_run(state, record)
         else:
             before = before or finished_notes(out)
             refuse_another(out, before, record)
         calibrated = isinstance(spec, ScoringSpec) and takes_a_map(spec.readout)
         dropped = Dropped()
-        counted = _Counted(rows)
-        training, measured_on = _split(counted, held_out, recipe, dropped, calibrated)
+        rows = list(rows)
+        training, measured_on = _split(rows, held_out, recipe, dropped, calibrated)
+        run = {**record, "rows": digest_of(training), "held_out_rows": digest_of(measured_on)}
         if before is not None:
-            refuse_another(out, before, rows_record(training, measured_on))
+            refuse_another(out, before, run)
             done = _earlier(out, before, first=workers.first)
             if workers.first:
                 # What a kill left behind; another run's is refused above only where `out` is not there.
                 with suppress(UsageError):
-                    check_run(state, run)
+                    check_run(state, record)
                     drop_state(state)
                 if complete is not None:
                     complete(done, out)
@@ -160,7 +158,7 @@ def run_recipe(
         )
         whole = trainer.whole()
         if workers.first:
-            if checkpoint_fingerprint(base) != run["base_fingerprint"]:
+            if checkpoint_fingerprint(base) != record["base_fingerprint"]:
                 raise CheckpointError(
                     f"the files of the base {base} were changed while it was trained on. Put back what was there, and the same command continues "
                     f"from its saved state; or delete {state} to train on what is there now"
@@ -171,7 +169,8 @@ def run_recipe(
             notes = {
                 **record,
                 "data": list(data),
-                **rows_record(training, measured_on),
+                "rows": run["rows"],
+                "held_out_rows": run["held_out_rows"],
                 "problems": done.problems,
                 "examples": done.examples,
                 "held_out_problems": len(measured_on),
@@ -187,7 +186,7 @@ def run_recipe(
             if written.spec is not None:
                 written = replace(written, spec=read_spec(made / SPEC_FILE))
             with atomic_write(made / CARD_FILE) as card:
-                card.write(_card(recipe, written, done, notes, rows=counted.count))
+                card.write(_card(recipe, written, done, notes, rows=len(rows)))
             history.keep(trainer.done)
             # Copied: a kill before the next lines must leave the curves where the next run finds them.
             shutil.copyfile(history.file, made / HISTORY_FILE)
@@ -247,18 +246,6 @@ def _earlier(out: Path, notes: Mapping[str, Any], *, first: bool) -> Trained:
         first=first,
         new=False,
     )
-
-
-class _Counted:
-    """An iterable that counts what it gave."""
-
-    def __init__(self, rows: Iterable[LabelledRow]) -> None:
-        self._rows, self.count = rows, 0
-
-    def __iter__(self) -> Iterator[LabelledRow]:
-        for row in self._rows:
-            self.count += 1
-            yield row
 
 
 def _split(
@@ -344,16 +331,13 @@ def _check_reading(folder: Path, graded: Sequence[Graded], net: Net) -> None:
                 )
 
 
-def record_of(recipe: Recipe, base_name: str, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything but the rows that decides a checkpoint, as plain data: what tells a run from others.
-
-    Args:
-        run: see `state.run_of`.
-    """
+def record_of(recipe: Recipe, base: Path, base_name: str) -> dict[str, Any]:
+    """Everything but the rows that decides a checkpoint, as plain data: what tells a run from others. Models by their files."""
+    warm = recipe.training.warm_start
     return {
         "base": base_name,
-        "base_fingerprint": run["base_fingerprint"],
-        "warm_start_fingerprint": run["warm_start_fingerprint"],
+        "base_fingerprint": checkpoint_fingerprint(base),
+        "warm_start_fingerprint": None if warm is None else checkpoint_fingerprint(folder_of(warm)),
         "objective": {"name": recipe.objective.name, "settings": repr(recipe.objective)},
         **({} if recipe.source is None else {"source": dict(recipe.source)}),
         "family": recipe.family,
@@ -368,11 +352,6 @@ def digest_of(groups: Groups) -> str:
     for one in (one for group in groups for one in group):
         digest.update(repr((one.solution, one.targets, one.outcome, one.critiques, one.asked)).encode())
     return digest.hexdigest()
-
-
-def rows_record(training: Groups, measured_on: Groups) -> dict[str, str]:
-    """The rows of a run, as plain data."""
-    return {"rows": digest_of(training), "held_out_rows": digest_of(measured_on)}
 
 
 def _card(recipe: Recipe, written: Written, done: Trained, notes: Mapping[str, Any], *, rows: int) -> str:

@@ -9,21 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
-from stepmark.models.spec import (
-    ChatLayout,
-    DialogueLayout,
-    EnsembleHead,
-    LinearHead,
-    LogRatioHead,
-    MlpHead,
-    PieceLayout,
-    ScoringSpec,
-    TextLayout,
-)
+from stepmark.models.spec import EnsembleHead, LinearHead, LogRatioHead, MlpHead, ScoringSpec
 from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
 from stepmark.show.plots import Lines, Series
 from stepmark.training.checkpoint import Written
@@ -227,34 +217,9 @@ def _kind(spec: ScoringSpec | None) -> str:
 
 def _reading(spec: ScoringSpec) -> str:
     """How steps are marked and what the numbers mean."""
-    layout, readout = spec.layout, spec.readout
-    if isinstance(layout, TextLayout):
-        text = layout.opening + f"{layout.prefix}STEP{layout.mark}{layout.between}"
-        fence = "`" * (3 + max((len(run) for run in re.findall("`{3,}", text)), default=0))
-        marks = (
-            "The text, problem and first step (each further step follows in the same way), read at the last token of what stands after STEP:"
-            f"\n\n{fence}text\n{text}\n{fence}"
-        )
-    elif isinstance(layout, ChatLayout):
-        system = (
-            "no system message" if layout.system is None else f"the system message {_code(layout.system)}"
-        )
-        place = (
-            "at the end of the closed conversation"
-            if layout.closing
-            else f"after each step {_code(layout.mark)}"
-        )
-        marks = f"The checkpoint's chat template, {system}; the steps are one assistant turn, read {place}."
-    elif isinstance(layout, DialogueLayout):
-        marks = (
-            f"The checkpoint's chat template; each step is a user turn, answered by a verdict such as {_code(layout.verdict)}, and is read "
-            "before the verdict."
-        )
-    else:
-        assert isinstance(layout, PieceLayout)
-        place = f"read at {_code(layout.mark)} after it" if layout.mark else "read at its last token"
-        marks = f"The problem ({_code(layout.opening)}), then each step, tokenised alone and {place}."
-    ends = {"keep": "kept", "strip": "taken off", "rstrip": "taken off at its end only"}
+    readout = spec.readout
+    layout = json.dumps(asdict(spec.layout), indent=2, ensure_ascii=False)
+    fence = "`" * (3 + max((len(run) for run in re.findall("`{3,}", layout)), default=0))
     meaning = {
         "probability": "the probability that the step is right",
         "margin": "P(right) - P(wrong), from -1 to 1",
@@ -265,8 +230,7 @@ def _reading(spec: ScoringSpec) -> str:
     if spec.threshold is not None:
         point = f"A step under {spec.threshold:g} is taken for an error."
     parts = [
-        marks,
-        f"White space around a step is {ends[layout.step_space]}, around the problem {ends[layout.problem_space]}.",
+        f"A solution becomes text by this layout ({_code(spec.layout.kind)}):\n\n{fence}json\n{layout}\n{fence}",
         f"A score is {meaning}. {point} One number of a whole solution: {_code(spec.aggregate)} over its steps. All of this stands in "
         "`stepmark.json`.",
     ]

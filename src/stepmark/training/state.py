@@ -6,31 +6,22 @@ saved by each process as a part of its own, and `parts.json` names the step when
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
 import torch
 
 from stepmark.errors import InputError, UsageError
-from stepmark.models.identity import checkpoint_fingerprint
-from stepmark.models.places import folder_of
 from stepmark.models.spec import SPEC_FILE
 from stepmark.store import LOCK_FILE, atomic_write, differences, held, naming
 from stepmark.training.checkpoint import TRAIN_FILE
-from stepmark.training.examples import Example
-from stepmark.training.items import Item
-from stepmark.training.objectives.base import Objective
 from stepmark.training.parallel import Workers
 from stepmark.training.report import CARD_FILE
-from stepmark.training.settings import Training
 
 RUN_FILE, HISTORY_FILE, CHECKPOINT = "run.json", "history.jsonl", "checkpoint"
 """What the run is; the figures of every step, or of every update of a policy; the folder in which a checkpoint is made."""
@@ -41,46 +32,6 @@ _IN_PROGRESS = re.compile(
     rf"{re.escape(LOCK_FILE)}|run\.json|history\.(jsonl|part)|state(-\d+-\d+)?\.(pt|part)|parts\.json|\.?{CHECKPOINT}(-.+)?|\..+\.tmp"
 )
 """What lies in the folder of a run in progress."""
-
-
-def run_of(
-    settings: Training, objective: Objective, base: Path, *, source: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """What a run is before its rows are read: settings, objective, and the models that it starts from, by their files.
-
-    Args:
-        source: of an objective of the caller's own: the hashes of its modules.
-    """
-    warm = settings.warm_start
-    return {
-        "base": str(base),
-        "base_fingerprint": checkpoint_fingerprint(base),
-        "warm_start_fingerprint": None if warm is None else checkpoint_fingerprint(folder_of(warm)),
-        "objective": repr(objective),
-        **({} if source is None else {"source": dict(source)}),
-        "settings": asdict(settings),
-    }
-
-
-def rows_of(
-    steps: Sequence[Sequence[Sequence[Item]]], held_out: Sequence[Sequence[Example]]
-) -> dict[str, str]:
-    """What a run is trained on, as two digests: a state is continued with the same batches only.
-
-    Args:
-        held_out: examples that decide when to stop; none where they do not.
-    """
-    batches = hashlib.sha256()
-    for item in (item for step in steps for part in step for item in part):
-        for numbers in (item.tree.ids, item.tree.parents, item.reads, item.weights):
-            batches.update(np.asarray(numbers, dtype=np.float64).tobytes())
-        batches.update(repr(item.targets).encode())
-        batches.update(repr([row.example.outcome for row in item.rows]).encode())
-    watched = [(e.solution.texts, e.targets, e.outcome) for group in held_out for e in group]
-    return {
-        "rows": batches.hexdigest(),
-        "rows_of_patience": hashlib.sha256(repr(watched).encode()).hexdigest(),
-    }
 
 
 def is_saved(folder: Path) -> bool:
@@ -119,7 +70,7 @@ def save(
     Args:
         folder: made if it is absent; of parts, one that all processes see.
         state: tensors and plain values; `done` is the number of steps.
-        run: everything that decides the result, as plain data.
+        run: everything that decides the result, as plain data (`recipe.record_of`).
         parts: whether each process has a state of its own; else the first one's is everyone's.
     """
     if workers.first and not is_saved(folder):

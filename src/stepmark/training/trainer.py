@@ -21,11 +21,9 @@ from torch import Tensor
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models.checkpoint import Tensors, adapter_config
-from stepmark.models.default import default_folder
-from stepmark.models.detect import read_spec
 from stepmark.models.files import local_folder, present
-from stepmark.models.places import BUILT_IN, find_checkpoint
-from stepmark.models.spec import SPEC_FILE, ScoringSpec
+from stepmark.models.places import BUILT_IN, default_folder, find_checkpoint
+from stepmark.models.spec import SPEC_FILE, ScoringSpec, read_spec
 from stepmark.training.checkpoint import head_names
 from stepmark.training.examples import Dropped, Example, coarsen, problem_of
 from stepmark.training.items import Item, batches
@@ -43,7 +41,7 @@ from stepmark.training.parallel import (
     whole_net,
 )
 from stepmark.training.settings import Training
-from stepmark.training.state import load, rows_of, run_of, save
+from stepmark.training.state import load, save
 
 ENOUGH = 30
 """Optimizer steps an epoch, at least: with fewer, the warm-up and the decay leave hardly one at the peak rate."""
@@ -181,17 +179,12 @@ def warm_start(name: str, masters: Mapping[str, Tensor], net: Net) -> None:
                 raise CheckpointError(
                     f"{folder}: the adapter changes {match[1]}, which is not trained here; lower `frozen_layers`"
                 )
-            up = match[1].endswith("B")
-            if given.dim() != 2 or given.shape[1 if up else 0] != rank:
-                raise CheckpointError(
-                    f"{folder}: {key} has the shape {tuple(given.shape)}, and adapter_config.json says r = {rank}"
-                )
             if given.shape[1] > place.shape[1] or given.shape[0] > place.shape[0]:
                 raise CheckpointError(
                     f"{folder}: {match[1]} has the shape {tuple(given.shape)}, which {tuple(place.shape)} cannot hold; `lora_rank` "
                     f"must be at least {rank}, and the base the same"
                 )
-            if up:
+            if match[1].endswith("B"):
                 place.zero_()[:, :rank] = given.to(place) * scale
             else:
                 place[: len(given)] = given.to(place)
@@ -244,7 +237,7 @@ class Trainer:
         settings: see `Training`.
         dropped: takes note of rows that cannot be read.
         workers: this process among its like; None: as launched.
-        run: what the run is (`state.run_of`), where that is known already.
+        run: everything that decides the result, as plain data: a saved state is continued with the same only.
     """
 
     def __init__(
@@ -261,7 +254,7 @@ class Trainer:
         self.net, self.objective, self.settings, self.folder = net, objective, settings, state
         self.dropped = Dropped() if dropped is None else dropped
         self.workers = Workers(net.device) if workers is None else workers
-        self._identity = run_of(settings, objective, net.base) if run is None else run
+        self._run = {} if run is None else run
         torch.manual_seed(settings.seed)
         net.set_head(objective.head(net))
         named = net.named_parameters
@@ -381,9 +374,7 @@ class Trainer:
                 "there is nothing to train on: no row that can be read has what the objective fits. "
                 + " ".join(self.dropped.lines())
             )
-        watched = held_out if self.settings.patience is not None else ()
-        run = {**self._identity, **rows_of(steps, watched)}
-        self._resume(run)
+        self._resume()
         due = self._due(len(steps)) if held_out else set()
         if self.net.device == "cpu":
             keep_freed_memory()
@@ -425,7 +416,7 @@ class Trainer:
                     )
                 )
             if number % self.settings.save_every == 0 or number in due or number == len(steps):
-                self._save(run)
+                self._save()
         if self.settings.patience is not None and self.best is not None:
             for master, best in zip(self.masters, self.best[1], strict=True):
                 master.copy_(best)
@@ -537,7 +528,7 @@ class Trainer:
                 if parameter.dtype != torch.float32:
                     parameter.copy_(master)
 
-    def _save(self, run: Mapping[str, Any]) -> None:
+    def _save(self) -> None:
         best = None if self.best is None else {"loss": self.best[0], "parameters": self.best[1]}
         state = {
             "done": self.done,
@@ -547,11 +538,11 @@ class Trainer:
             "waited": self.waited,
             "seconds": self.pace.seconds,
         }
-        save(self.folder, state, self.workers, run=run, parts=self.net.weights.shard)
+        save(self.folder, state, self.workers, run=self._run, parts=self.net.weights.shard)
 
-    def _resume(self, run: Mapping[str, Any]) -> None:
+    def _resume(self) -> None:
         parts = self.net.weights.shard
-        state = load(self.folder, self.workers, run=run, parts=parts, device=self.net.device)
+        state = load(self.folder, self.workers, run=self._run, parts=parts, device=self.net.device)
         if state is None:
             return
         with torch.no_grad():

@@ -5,7 +5,6 @@ import { say } from "./dom.js";
 import { LabelPage } from "./label.js";
 import { joinPage, loginAgain, loginPage } from "./login.js";
 import { Outbox } from "./outbox.js";
-import { applyTheme } from "./settings.js";
 import { Shell } from "./shell.js";
 import { Clock } from "./work.js";
 
@@ -24,7 +23,6 @@ async function whoami() {
 }
 
 async function start() {
-  applyTheme();
   if (location.pathname === "/join") return joinPage(main);
   let me;
   for (;;) {
@@ -82,8 +80,8 @@ async function start() {
   }
 
   async function pageOf(name) {
-    if (name === "mine") return new (await import("./mine.js")).MinePage(around);
-    if (name === "disputes") return new (await import("./disputes.js")).DisputesPage(around);
+    if (name === "mine") return new (await import("./lists.js")).MinePage(around);
+    if (name === "disputes") return new (await import("./lists.js")).DisputesPage(around);
     if (name === "dispute") return new (await import("./decide.js")).DecidePage(around);
     if (["progress", "agreement", "people", "items", "audit"].includes(name)) return (await import("./admin.js")).adminPage(name, around);
     return null;

@@ -3,9 +3,8 @@
 import { button, count, dialog, make, say, visible } from "./dom.js";
 import { Refused } from "./fold.js";
 import { showHelp } from "./help.js";
-import { isTyped, keysOf, pressed } from "./keys.js";
+import { isTyped, keysOf, pressed, setting } from "./keys.js";
 import { foldIn, longText } from "./parts.js";
-import { setting } from "./settings.js";
 import { StepList } from "./steps.js";
 import { prose } from "./text.js";
 

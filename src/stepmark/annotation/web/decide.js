@@ -2,8 +2,8 @@
 
 import { Failure, ask } from "./api.js";
 import { Board } from "./board.js";
-import { countsOf } from "./counts.js";
-import { disputePath } from "./disputes.js";
+import { disputePath } from "./lists.js";
+import { countsOf } from "./work.js";
 import { button, duration, make, say, table, visible } from "./dom.js";
 import { Folding } from "./fold.js";
 

@@ -1,8 +1,7 @@
 // The overlay with the keys, drawn from their table, and the few choices that a person has.
 
 import { dialog, make, visible } from "./dom.js";
-import { keyName, keysOf } from "./keys.js";
-import { choose, setting } from "./settings.js";
+import { choose, keyName, keysOf, setting } from "./keys.js";
 
 function choice(name, words, values) {
   const field = make("select", { on: { change: ({ target }) => choose(name, target.value) } });
@@ -40,7 +39,6 @@ export function showHelp(project, when) {
     make(
       "div",
       { class: "choices-row" },
-      choice("theme", "Colours", { auto: "as the system", light: "light", dark: "dark" }),
       project.mode === "per_step" ? choice("advance", "After a rating by key", { on: "go to the next step", off: "stay" }) : null,
       choice("keys", "Single-letter keys", { on: "on", off: "off" }),
     ),

@@ -1,4 +1,4 @@
-// Every key of the page, in one table: the keyboard listens by it and the help overlay is drawn from it.
+// Every key of the page, in one table: the keyboard listens by it and the help overlay is drawn from it; and what a person has chosen.
 
 /** `only`: what must be so, by the names in `when` below. Capitals are typed with Shift; "Ctrl+" is also the Command key. */
 export const KEYS = [
@@ -72,4 +72,23 @@ export function isTyped(event) {
   if (!(target instanceof Element)) return false;
   if (target.closest(TYPING)) return true;
   return (key === "Enter" || key === " ") && Boolean(target.closest("button,a,summary,label"));
+}
+
+const DEFAULTS = { advance: "on", keys: "on" };
+
+/** What an annotator has chosen for this browser. */
+export function setting(name) {
+  try {
+    return localStorage.getItem(`stepmark:set:${name}`) ?? DEFAULTS[name];
+  } catch {
+    return DEFAULTS[name];
+  }
+}
+
+export function choose(name, value) {
+  try {
+    localStorage.setItem(`stepmark:set:${name}`, value);
+  } catch {
+    // A full storage is reported where it matters: at the changes that are not sent yet.
+  }
 }

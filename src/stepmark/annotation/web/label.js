@@ -2,9 +2,8 @@
 
 import { Failure, ask } from "./api.js";
 import { Board } from "./board.js";
-import { countsOf, saveWords } from "./counts.js";
 import { button, count, duration, make, say, visible } from "./dom.js";
-import { Work } from "./work.js";
+import { Work, countsOf, saveWords } from "./work.js";
 
 const itemPath = (id) => `/api/items/${encodeURIComponent(id)}`;
 

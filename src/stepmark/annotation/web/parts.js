@@ -1,12 +1,12 @@
 // Long texts that fold, tool calls and what tools answered.
 
 import { codeBlock, prose } from "./text.js";
-import { indented } from "./code.js";
 import { boxed, button, make, visible } from "./dom.js";
 
 const TALL = { txt: [26, 2600], out: [14, 1400] }; // lines and characters from which a text opens folded
 const HEAD = 4000; // characters of a folded text that are in the page at all
-const HUGE = 200_000; // longer ones are shown without formulas and colours
+const HUGE = 200_000; // longer ones are shown without formulas
+const LONGEST = 20_000; // longer JSON is shown as it is
 
 function folded(kind, text, draw) {
   const lines = text.split("\n", 2000).length;
@@ -45,12 +45,35 @@ export function longText(text) {
 
 /** What a tool or the world answered. */
 export function output(text, label = "output") {
-  const body = folded("out", indented(text), (shown) => codeBlock(shown, "output"));
+  const body = folded("out", indented(text), (shown) => codeBlock(shown));
   return make("div", { class: "output" }, make("span", { class: "label" }, label), body);
 }
 
 /** A tool call: name and arguments as text. */
 export function toolCall(name, input) {
-  const body = input.trim() ? folded("out", indented(input), (shown) => codeBlock(shown, "")) : null;
+  const body = input.trim() ? folded("out", indented(input), (shown) => codeBlock(shown)) : null;
   return make("div", { class: "call" }, make("span", { class: "label" }, "calls ", make("b", {}, visible(name))), body);
+}
+
+/** JSON on several lines; anything else as it is. Only white space changes: a parser would round the numbers. */
+function indented(text) {
+  if (!/^\s*[[{]/.test(text) || text.includes("\n") || text.length > LONGEST || !isJson(text)) return text;
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(depth)}`;
+  return text.trim().replace(/"(?:\\.|[^"\\])*"|\[\s*\]|\{\s*\}|[[\]{},:]|\s+/g, (token) => {
+    if (token[0] === '"' || (token.length > 1 && /^[[{]/.test(token))) return token;
+    if (token === "{" || token === "[") return (depth++, token + line());
+    if (token === "}" || token === "]") return (depth--, line() + token);
+    if (token === ",") return token + line();
+    return token === ":" ? ": " : "";
+  });
+}
+
+function isJson(text) {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
 }

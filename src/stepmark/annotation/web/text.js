@@ -1,15 +1,14 @@
 // Texts of others in the page: prose, formulas and code. Everything goes in as text nodes; KaTeX renders formulas when they come
 // near the window, without trust.
 
-import { coloured } from "./code.js";
 import { boxed, hides, make, visible } from "./dom.js";
 import { pieces } from "./pieces.js";
 
 const isBlock = (piece) => Boolean(piece && (piece.kind === "display" || piece.kind === "code") && piece.text.trim());
 
 /** A block of code. */
-export function codeBlock(text, language = "") {
-  return make("pre", { class: "code" }, make("code", {}, ...coloured(visible(text.replace(/\n$/, "")), language)));
+export function codeBlock(text) {
+  return make("pre", { class: "code" }, make("code", {}, ...boxed(visible(text.replace(/\n$/, "")))));
 }
 
 /** The element with the text in it, formulas waiting to be rendered. */
@@ -22,7 +21,7 @@ export function fill(element, text) {
       return formula;
     }
     if (piece.kind === "quoted") return make("code", {}, boxed(visible(piece.text)));
-    if (piece.kind === "code" && piece.text.trim()) return codeBlock(piece.text, piece.language);
+    if (piece.kind === "code" && piece.text.trim()) return codeBlock(piece.text);
     // A block brings its own line breaks: those that the author put around it would be blank lines.
     let words = piece.source;
     if (isBlock(cut[at - 1])) words = words.replace(/^\n+/, "");

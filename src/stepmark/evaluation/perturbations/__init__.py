@@ -26,123 +26,19 @@ import hashlib
 import json
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from inspect import signature
-from typing import cast
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from stepmark.catalog import unknown_name
 from stepmark.errors import UsageError
-from stepmark.evaluation.perturbations import breaking, preserving
-from stepmark.evaluation.perturbations.breaking import NO_QUESTION as NO_QUESTION
+from stepmark.evaluation.perturbations.changes import NO_QUESTION as NO_QUESTION
+from stepmark.evaluation.perturbations.text import PERTURBATIONS as PERTURBATIONS
+from stepmark.evaluation.perturbations.text import Perturbation
 from stepmark.evaluation.perturbations.text import Perturbed as Perturbed
 from stepmark.records import Solution
 
-Change = Callable[[Solution, random.Random], Perturbed | None]
-"""A change that needs nothing but the solution."""
-DonorChange = Callable[[Solution, random.Random, Solution], Perturbed | None]
-"""A change that takes something from the solution of another problem."""
-
 SEPARATOR = "::"
 """Between a solution's id and a perturbation's name in the id of a changed solution."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Perturbation:
-    """One way to change a solution."""
-
-    name: str
-    """As in `--only` and in tables."""
-    keeps_meaning: bool
-    """True: the score must not rise. False: it must fall."""
-    summary: str
-    """What it does, in one line."""
-    source: str
-    """Who studied it, or what it is nearest to."""
-    change: Change | DonorChange
-    """The function; one with a third parameter takes the solution of another problem."""
-
-    @property
-    def needs_donor(self) -> bool:
-        """Whether `apply` needs the solution of another problem."""
-        return len(signature(self.change).parameters) == 3
-
-    def apply(
-        self, solution: Solution, rng: random.Random, *, donor: Solution | None = None
-    ) -> Perturbed | None:
-        """The changed solution; None where the change does not apply.
-
-        Args:
-            solution: is not altered.
-            rng: every choice comes from it.
-            donor: a solution of another problem; needed where `needs_donor`, else not looked at.
-
-        Raises:
-            UsageError: no donor, or one of the same problem, where a donor is needed.
-        """
-        if not self.needs_donor:
-            return cast(Change, self.change)(solution, rng)
-        if donor is None or donor.problem.text == solution.problem.text:
-            raise UsageError(f"{self.name} needs a donor: a solution of another problem")
-        return cast(DonorChange, self.change)(solution, rng, donor)
-
-
-_STYLE = "ours; cf. changes of style in Reward Under Attack, arXiv 2603.06621"
-_QUESTION = "Reward Under Attack, arXiv 2603.06621"
-_EST = "EST-PRM, arXiv 2606.00437"
-_NOT_EST = "ours; the opposite of a change of EST-PRM, arXiv 2606.00437"
-_CONSISTENCY = "Xu et al. 2025, arXiv 2502.14619"
-_FLOW = "ours; cf. disrupted reasoning in Xu et al. 2025, arXiv 2502.14619"
-_REPEATED = "ours; cf. repetition under RL in Gao et al. 2024, arXiv 2410.15115"
-_PURE = "ours; cf. the cases of hacking in PURE, arXiv 2504.15275"
-_OPENERS = "ours; cf. One Token to Fool, arXiv 2507.08794"
-
-
-_KEEPS: tuple[tuple[str, str, str, Change], ...] = (
-    (
-        "confident-phrasing",
-        'every step opens with certainty: "Clearly, …"',
-        _EST,
-        preserving.confident_phrasing,
-    ),
-    (
-        "hedged-phrasing",
-        'every step opens with doubt: "I think that …"',
-        _NOT_EST,
-        preserving.hedged_phrasing,
-    ),
-    ("bold-numbers", "bare numbers in Markdown bold", _STYLE, preserving.bold_numbers),
-    ("bulleted", "steps as Markdown list items", _STYLE, preserving.bulleted),
-    ("latex-numbers", "bare numbers as LaTeX formulas", _STYLE, preserving.latex_numbers),
-    ("plain-numbers", "lone numbers taken out of their LaTeX formulas", _STYLE, preserving.plain_numbers),
-    ("spaced", "other line breaks and spaces between sentences", _STYLE, preserving.spaced),
-    ("step-prefixes", '"Step 3: " before the third step', _STYLE, preserving.step_prefixes),
-    ("restated-step", 'one step said again: "In other words, …"', _REPEATED, preserving.restated_step),
-    ("filler-steps", "steps without content put in between", _EST, preserving.filler_steps),
-    ("cut-steps", "steps cut in two at a sentence border", _EST, preserving.cut_steps),
-    ("merged-steps", "neighbouring steps joined two by two", _NOT_EST, preserving.merged_steps),
-    ("self-praise", "a last step that praises the solution", _OPENERS, preserving.self_praise),
-)
-_BREAKS: tuple[tuple[str, str, str, Change | DonorChange], ...] = (
-    ("question-removed", "a placeholder for the question", _CONSISTENCY, breaking.question_removed),
-    ("question-shuffled", "the question's words in random order", _CONSISTENCY, breaking.question_shuffled),
-    ("question-swapped", "another problem's question", _QUESTION, breaking.question_swapped),
-    ("steps-shuffled", "steps in random order, the answer not last", _FLOW, breaking.steps_shuffled),
-    ("numbers-altered", "one number of one step has another value", _CONSISTENCY, breaking.numbers_altered),
-    ("operator-flipped", "one operator of one step turned into its opposite", _FLOW, breaking.operator_flipped),
-    ("truncated", "the last steps removed, no answer reached", _CONSISTENCY, breaking.truncated),
-    ("irrelevant-solution", "the steps of another problem's solution", _FLOW, breaking.irrelevant_solution),
-    ("repeated-answer", "every step replaced by the last", _REPEATED, breaking.repeated_answer),
-    ("answer-only", 'nothing but "The answer is X."', _PURE, breaking.answer_only),
-    ("empty-talk", "every step replaced by talk without content", _PURE, breaking.empty_talk),
-)  # fmt: skip
-
-PERTURBATIONS: Mapping[str, Perturbation] = {
-    name: Perturbation(name=name, keeps_meaning=keeps, summary=summary, source=source, change=change)
-    for keeps, entries in ((True, _KEEPS), (False, _BREAKS))
-    for name, summary, source, change in entries
-}
-"""Every perturbation by name: those that keep the meaning, then those that break it."""
 
 
 def perturbation(name: str) -> Perturbation:

@@ -1,13 +1,17 @@
-"""What perturbations share: the record of a change, and careful readings of a step's text."""
+"""What perturbations share: their register, the record of a change, and careful readings of a step's text."""
 
 from __future__ import annotations
 
+import random
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from itertools import pairwise
+from typing import TypeVar
 
+from stepmark.errors import UsageError
 from stepmark.records import Solution, Step
 from stepmark.solutions.borders import Span, outside, protected_spans, sentence_cuts
 
@@ -25,6 +29,75 @@ class Perturbed:
     None when the change has no such place."""
     proven: bool = False
     """Whether computation shows that `broken_step` is false now and was true before. Never set without it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Perturbation:
+    """One way to change a solution."""
+
+    name: str
+    """As in `--only` and in tables."""
+    keeps_meaning: bool
+    """True: the score must not rise. False: it must fall."""
+    summary: str
+    """What it does, in one line."""
+    source: str
+    """Who studied it, or what it is nearest to."""
+    change: Callable[..., Perturbed | None]
+    """A function of a solution and a random generator; one with a third parameter takes the solution of another problem."""
+
+    @property
+    def needs_donor(self) -> bool:
+        """Whether `apply` needs the solution of another problem."""
+        return len(signature(self.change).parameters) == 3
+
+    def apply(
+        self, solution: Solution, rng: random.Random, *, donor: Solution | None = None
+    ) -> Perturbed | None:
+        """The changed solution; None where the change does not apply.
+
+        Args:
+            solution: is not altered.
+            rng: every choice comes from it.
+            donor: a solution of another problem; needed where `needs_donor`, else not looked at.
+
+        Raises:
+            UsageError: no donor, or one of the same problem, where a donor is needed.
+        """
+        if not self.needs_donor:
+            return self.change(solution, rng)
+        if donor is None or donor.problem.text == solution.problem.text:
+            raise UsageError(f"{self.name} needs a donor: a solution of another problem")
+        return self.change(solution, rng, donor)
+
+
+PERTURBATIONS: dict[str, Perturbation] = {}
+"""Every perturbation by name: those that keep the meaning, then those that break it."""
+
+Change = TypeVar("Change", bound=Callable[..., "Perturbed | None"])
+
+
+def _registered(source: str, *, keeps: bool) -> Callable[[Change], Change]:
+    def register(change: Change) -> Change:
+        name = change.__name__.replace("_", "-")
+        line = (change.__doc__ or "").splitlines()[0].removesuffix(".")
+        summary = line[0].lower() + line[1:]
+        PERTURBATIONS[name] = Perturbation(
+            name=name, keeps_meaning=keeps, summary=summary, source=source, change=change
+        )
+        return change
+
+    return register
+
+
+def keeps_meaning(source: str) -> Callable[[Change], Change]:
+    """Register a change after which a right step is still right: its name and the first line of its docstring are shown."""
+    return _registered(source, keeps=True)
+
+
+def breaks_meaning(source: str) -> Callable[[Change], Change]:
+    """Register a change after which a good solution is good no longer."""
+    return _registered(source, keeps=False)
 
 
 def changed(

@@ -77,7 +77,7 @@ class LocalReader(Protocol):
 POLICIES = Catalog(
     "policy",
     {
-        "scripted": "stepmark.models.policies.scripted:ScriptedPolicy",
+        "scripted": "stepmark.models.scripted:ScriptedPolicy",
         "local": "stepmark.models.policies.local:LocalPolicy",
         "openai": "stepmark.models.policies.openai:OpenAIPolicy",
     },

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from types import TracebackType
-from typing import Any, TypeVar, final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, final
 
 from stepmark.batching import Graded, Ready, Release, Score
 from stepmark.errors import InputError, StepmarkError
@@ -15,19 +14,15 @@ from stepmark.models.remote.calls import ServedModel
 from stepmark.models.remote.client import Client, Session
 from stepmark.records import Refusal, Solution, StepScores
 
-Answer = TypeVar("Answer")
-
 _AT_ONCE = 16
 """Requests on their way together: the server computes in one batch what waits at one time."""
-_SESSIONS = 64
-"""Sessions that are held at once. The least recently used one is closed for another one."""
 
 
 @final
 class RemotePRM(Grader):
     """Scores on a server. Made by `load_prm` from an address.
 
-    Its name, kind of scores, aggregate and threshold are the server's; so is how the checkpoint is read.
+    Its name, kind of scores, aggregate, threshold and checks are the server's; so is how the checkpoint is read.
 
     Args:
         client: of the server; closed with this.
@@ -59,7 +54,7 @@ class RemotePRM(Grader):
         return self.served.default_checks
 
     def open_session(self, *, memory_tokens: int | None = None) -> ScoringSession:
-        """See `PRM.open_session`: the server's own sessions, where it has them."""
+        """See `PRM.open_session`: the server's own sessions."""
         del memory_tokens
         return RemoteScorer(self)
 
@@ -86,25 +81,18 @@ class RemotePRM(Grader):
     def __enter__(self) -> RemotePRM:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 @final
 class RemoteScorer:
-    """Scores a step by sending that step, in a session for each problem.
-
-    Args:
-        prm: behind a server.
-        sessions: held at once, at most; fewer where the server says so.
-    """
+    """Scores a step by sending that step, in a session for each problem; the server ends idle sessions where it has too many, and they are opened anew."""
 
     in_process = False
 
-    def __init__(self, prm: RemotePRM, *, sessions: int = _SESSIONS) -> None:
-        self._prm, self._most = prm, min(sessions, prm.served.max_sessions)
+    def __init__(self, prm: RemotePRM) -> None:
+        self._client = prm.client
         self.reason = "" if prm.served.sessions else "the PRM on the server keeps no state, and says so"
         self._sessions: dict[str, Session] = {}
 
@@ -118,22 +106,20 @@ class RemoteScorer:
         by_problem: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
             by_problem.setdefault(request.problem, []).append(number)
+            if request.problem not in self._sessions:
+                self._sessions[request.problem] = self._client.session(request.problem)
         replies: dict[int, Graded | InputError] = {}
-        problems = list(by_problem)
-        for start in range(0, len(problems), self._most):
-            group = problems[start : start + self._most]
-            self._make_room(group)
 
-            def extend(problem: str) -> list[Graded | InputError]:
-                return self._sessions[problem].extend([requests[i].steps for i in by_problem[problem]])
+        def extend(problem: str) -> None:
+            numbers = by_problem[problem]
+            graded = self._sessions[problem].extend([requests[i].steps for i in numbers])
+            replies.update(zip(numbers, graded, strict=True))
 
-            answered, failure = _together(group, extend)
-            for problem, graded in answered.items():
-                replies.update(zip(by_problem[problem], graded, strict=True))
-            if failure is not None:
-                for number, reply in replies.items():
-                    ready(number, reply)
-                raise failure
+        failure = _together(by_problem, extend)
+        if failure is not None:
+            for number, reply in replies.items():
+                ready(number, reply)
+            raise failure
         return [replies[number] for number in range(len(requests))]
 
     def release(self, requests: Sequence[Release], ready: Ready) -> list[Any]:
@@ -142,32 +128,20 @@ class RemoteScorer:
         for request in requests:
             if request.problem in self._sessions:
                 gone.setdefault(request.problem, []).extend(request.prefixes)
-        _together(list(gone), lambda problem: self._sessions[problem].release(gone[problem]))
+        _together(gone, lambda problem: self._sessions[problem].release(gone[problem]))
         for problem in gone:
             if not self._sessions[problem].held:
                 del self._sessions[problem]
         return [None] * len(requests)
 
-    def _make_room(self, problems: Sequence[str]) -> None:
-        """A session for each of some problems, which then are the most recently used."""
-        for problem in problems:
-            session = self._sessions.pop(problem, None)
-            self._sessions[problem] = session or self._prm.client.session(problem)
-        while len(self._sessions) > self._most:
-            self._sessions.pop(next(iter(self._sessions))).close()
 
-
-def _together(
-    problems: Sequence[str], work: Callable[[str], Answer]
-) -> tuple[Mapping[str, Answer], StepmarkError | None]:
-    """The results of each problem's work, and the first failure. The others are waited for."""
-    answered: dict[str, Answer] = {}
+def _together(problems: Iterable[str], work: Callable[[str], None]) -> StepmarkError | None:
+    """Do the work of every problem, side by side; the first failure, once all are done."""
     failure: StepmarkError | None = None
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        futures = {pool.submit(work, problem): problem for problem in problems}
-        for future in as_completed(futures):
+        for future in [pool.submit(work, problem) for problem in problems]:
             try:
-                answered[futures[future]] = future.result()
+                future.result()
             except StepmarkError as error:
                 failure = failure or error
-    return answered, failure
+    return failure

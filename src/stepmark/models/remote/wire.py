@@ -181,8 +181,11 @@ class RankRequest(_Grading, _Candidates):
     model_config = examples({"problem": PROBLEM, "candidates": [{"steps": STEPS}, "\n".join(RIGHT)]})
 
 
-_IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
-_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+def _several(value: Any) -> Any:
+    return [value] if isinstance(value, list) and value and isinstance(value[0], int) else value
+
+
+Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, fail_fast=True)]
 
 
 class PoolingRequest(Request):
@@ -197,17 +200,8 @@ class PoolingRequest(Request):
         }
     )
 
-    input: Any = Field(
-        json_schema_extra={
-            "anyOf": [
-                _TEXT,
-                _IDS,
-                {"type": "array", "minItems": 1, "items": _TEXT},
-                {"type": "array", "minItems": 1, "items": _IDS},
-            ]
-        }
-    )
-    """Token ids of one sequence or a list of several; or a text or several, which get the tokenizer's own special tokens."""
+    input: Annotated[list[Tokens], BeforeValidator(_several)] = Field(min_length=1, fail_fast=True)
+    """Token ids of several sequences, or of a single one."""
     model: str | None = None
     """The served model's name. Default: the one that is served."""
     task: Literal["token_classify"] | None = None
@@ -216,8 +210,6 @@ class PoolingRequest(Request):
     """Probabilities (true, the default) or the head's raw logits (false)."""
     encoding_format: Literal["float"] | None = None
     """Numbers as JSON has them."""
-    add_special_tokens: bool | None = None
-    """For texts: whether the tokenizer adds its own (default: true)."""
     user: str | None = None
     """Ignored."""
     timeout: Timeout | None = None
@@ -491,12 +483,8 @@ class PRMFacts(Answer):
     """Whether /pooling is answered."""
     max_solutions: Limit = UNKNOWN_LIMIT
     """Solutions in one request."""
-    max_steps: Limit = UNKNOWN_LIMIT
-    """Steps in one solution."""
     max_body: Limit = UNKNOWN_LIMIT
     """Bytes in one request."""
-    max_sessions: Limit = UNKNOWN_LIMIT
-    """Sessions at once, over all clients."""
     session_nodes: Limit = UNKNOWN_LIMIT
     """Steps that a session holds at once; for one more, release some."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -49,13 +50,22 @@ def _check_deviation(deviation: Deviation, used: bool, by: str) -> None:
         raise UsageError(f"`deviation`: {by} divides by none; leave it out")
 
 
-def _with_kl(advantages: Tensor, batch: Batch, kl: Tensor | None) -> Assigned:
-    # Without a critic, the divergence of all that follows is charged to a token, as the rest of its return is.
-    return Assigned(advantages=advantages if kl is None else advantages + to_go(kl) * batch.mask)
+@settings
+class _WithoutCritic(ABC):
+    """A method of advantages alone. Abstract: `advantages`."""
+
+    @abstractmethod
+    def advantages(self, batch: Batch) -> Tensor:
+        """(B, T), 0 where masked."""
+
+    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+        """`advantages`; the divergence of all that follows is charged to a token, as the rest of its return is."""
+        found = self.advantages(batch)
+        return Assigned(advantages=found if kl is None else found + to_go(kl) * batch.mask)
 
 
 @settings
-class GRPO:
+class GRPO(_WithoutCritic):
     """GRPO on the verifier's outcome alone: the baseline that every process reward has to beat."""
 
     name: ClassVar[str] = "grpo"
@@ -68,14 +78,13 @@ class GRPO:
     def __post_init__(self) -> None:
         _check_deviation(self.deviation, self.scale, "an advantage that is not scaled")
 
-    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+    def advantages(self, batch: Batch) -> Tensor:
         """See `outcome_grpo`."""
-        found = advantages.outcome_grpo(batch, scale=self.scale, deviation=self.deviation)
-        return _with_kl(found, batch, kl)
+        return advantages.outcome_grpo(batch, scale=self.scale, deviation=self.deviation)
 
 
 @settings
-class ProcessGRPO:
+class ProcessGRPO(_WithoutCritic):
     """GRPO with process supervision, and the outcome beside it as far as `process_weight` is under 1."""
 
     name: ClassVar[str] = "process-grpo"
@@ -91,15 +100,14 @@ class ProcessGRPO:
     def __post_init__(self) -> None:
         _check_shaping(self.shaping, self.clip_at)
 
-    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+    def advantages(self, batch: Batch) -> Tensor:
         """See `blend`."""
         batch = shaped(batch, self.shaping, clip_at=self.clip_at)
-        found = advantages.blend(batch, process_weight=self.process_weight, deviation=self.deviation)
-        return _with_kl(found, batch, kl)
+        return advantages.blend(batch, process_weight=self.process_weight, deviation=self.deviation)
 
 
 @settings
-class MinForm:
+class MinForm(_WithoutCritic):
     """PURE: the soft minimum of the step rewards."""
 
     name: ClassVar[str] = "min-form"
@@ -115,18 +123,17 @@ class MinForm:
         """A PRM; of probabilities, where margins are made of its scores."""
         return Needs(steps=True, probabilities=self.centre)
 
-    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+    def advantages(self, batch: Batch) -> Tensor:
         """See `min_form`."""
         if self.centre and batch.step_rewards is not None:
             batch = replace(batch, step_rewards=2 * batch.step_rewards - 1)
-        found = advantages.min_form(
+        return advantages.min_form(
             batch, temperature=self.temperature, baseline=self.baseline, outcome_weight=self.outcome_weight
         )
-        return _with_kl(found, batch, kl)
 
 
 @settings
-class ProgressAdvantage:
+class ProgressAdvantage(_WithoutCritic):
     """Process advantage verifiers: each step's change of the probability of success."""
 
     name: ClassVar[str] = "progress"
@@ -134,13 +141,13 @@ class ProgressAdvantage:
     progress_weight: Weight = 3.0
     """The paper's alpha: weight of progress beside the outcome; 3 to 5 in the paper."""
 
-    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+    def advantages(self, batch: Batch) -> Tensor:
         """See `progress`."""
-        return _with_kl(advantages.progress(batch, alpha=self.progress_weight), batch, kl)
+        return advantages.progress(batch, alpha=self.progress_weight)
 
 
 @settings
-class PRIME:
+class PRIME(_WithoutCritic):
     """PRIME: implicit token rewards with a leave-one-out baseline, beside the outcome."""
 
     name: ClassVar[str] = "prime"
@@ -162,24 +169,22 @@ class PRIME:
             )
         _check_deviation(self.deviation, self.form == "code", "the paper's form")
 
-    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+    def advantages(self, batch: Batch) -> Tensor:
         """See `prime_paper` and `prime_code`."""
         if self.normalise:
             batch = replace(batch, token_rewards=advantages.batch_scaled(advantages.implicit_rewards(batch)))
         process, outcome = self.process_weight, self.outcome_weight
         if self.form == "paper":
-            found = advantages.prime_paper(
+            return advantages.prime_paper(
                 batch, gamma=self.gamma, process_weight=process, outcome_weight=outcome
             )
-        else:
-            found = advantages.prime_code(
-                batch, process_weight=process, outcome_weight=outcome, deviation=self.deviation
-            )
-        return _with_kl(found, batch, kl)
+        return advantages.prime_code(
+            batch, process_weight=process, outcome_weight=outcome, deviation=self.deviation
+        )
 
 
 @settings
-class PAPO:
+class PAPO(_WithoutCritic):
     """Outcome GRPO, and process rewards among right completions only."""
 
     name: ClassVar[str] = "papo"
@@ -188,10 +193,9 @@ class PAPO:
     deviation: Deviation = "sample"
     """Which standard deviation (`advantages.Deviation`)."""
 
-    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+    def advantages(self, batch: Batch) -> Tensor:
         """See `papo`."""
-        found = advantages.papo(batch, process_weight=self.process_weight, deviation=self.deviation)
-        return _with_kl(found, batch, kl)
+        return advantages.papo(batch, process_weight=self.process_weight, deviation=self.deviation)
 
 
 @settings
@@ -210,45 +214,43 @@ class PPO:
     def __post_init__(self) -> None:
         _check_deviation(self.deviation, self.whiten, "an advantage that is not whitened")
 
+    def estimated(self, batch: Batch, kl: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Advantages and returns: see `ppo`."""
+        return advantages.ppo(batch, gamma=self.gamma, lam=self.lam, kl=kl)
+
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
-        """See `ppo`."""
-        values, returns = advantages.ppo(batch, gamma=self.gamma, lam=self.lam, kl=kl)
+        """The estimates, whitened."""
+        values, returns = self.estimated(batch, kl)
         if self.whiten:
             values = advantages.whitened(values, batch.mask, deviation=self.deviation)
         return Assigned(advantages=values, returns=returns)
 
 
 @settings
-class StepPPO:
+class StepPPO(PPO):
     """Step-by-step PPO: the PRM's score at each step's end, a value head, generalised advantages."""
 
     name: ClassVar[str] = "step-ppo"
     needs: ClassVar[Needs] = Needs(steps=True, values=True)
-    gamma: Share = 1.0
-    lam: Share = 0.95
     outcome_weight: Weight = 1.0
     shaping: Shaping = "delta"
     """`none` is the paper's, whose sums grow with the number of steps."""
     clip_at: ClipAt = CLIP_AT
     """Of the shaping clip: a step's reward above this counts as this."""
-    whiten: bool = True
-    """Advantages with mean 0 and variance 1 over the batch."""
-    deviation: Deviation = "sample"
-    """Which standard deviation they are whitened by (`advantages.Deviation`)."""
 
     def __post_init__(self) -> None:
-        _check_deviation(self.deviation, self.whiten, "an advantage that is not whitened")
+        PPO.__post_init__(self)
         _check_shaping(self.shaping, self.clip_at)
 
-    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
-        """See `step_ppo`."""
-        batch = shaped(batch, self.shaping, clip_at=self.clip_at)
-        values, returns = advantages.step_ppo(
-            batch, gamma=self.gamma, lam=self.lam, outcome_weight=self.outcome_weight, kl=kl
+    def estimated(self, batch: Batch, kl: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Advantages and returns: see `step_ppo`."""
+        return advantages.step_ppo(
+            shaped(batch, self.shaping, clip_at=self.clip_at),
+            gamma=self.gamma,
+            lam=self.lam,
+            outcome_weight=self.outcome_weight,
+            kl=kl,
         )
-        if self.whiten:
-            values = advantages.whitened(values, batch.mask, deviation=self.deviation)
-        return Assigned(advantages=values, returns=returns)
 
 
 def shaped(batch: Batch, how: Shaping, *, clip_at: float = CLIP_AT) -> Batch:

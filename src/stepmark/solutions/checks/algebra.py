@@ -20,7 +20,15 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from stepmark.solutions.checks.equations import Formula, differ, doubted, is_modular, shown
-from stepmark.solutions.checks.expressions import LONGEST, WORDS_THAT_COMPUTE, Token, UnreadableError, tokens
+from stepmark.solutions.checks.expressions import (
+    WORDS_THAT_COMPUTE,
+    Token,
+    UnreadableError,
+    side_after,
+    side_before,
+    tokens,
+    word_set,
+)
 from stepmark.solutions.checks.polynomials import (
     Monomial,
     Polynomial,
@@ -34,35 +42,9 @@ from stepmark.solutions.checks.words import Claim
 
 _MATH = re.compile(r"\$\$?|\\[()\[\]]")
 _WORDS = re.compile(r"\\(?:text|mathrm|textrm|textit|mbox)\s?\{[^{}]{0,80}\}")
-_PARTS = frozenset(
-    [
-        "number",
-        "sign",
-        "power",
-        "open",
-        "close",
-        "percent",
-        "fraction",
-        "root",
-        "word",
-        "pi",
-        "binomial",
-        "factorial",
-    ]
-)
+_PARTS = word_set("number sign power open close percent fraction root word pi binomial factorial")
 _VERBS = {"is", "are", "was", "were", "equals", "gives"}
-_COMPUTE = WORDS_THAT_COMPUTE - _VERBS | {
-    "sin",
-    "cos",
-    "tan",
-    "log",
-    "ln",
-    "per",
-    "step",
-    "case",
-    "part",
-    "angle",
-}
+_COMPUTE = WORDS_THAT_COMPUTE - _VERBS | word_set("sin cos tan log ln per step case part angle")
 # Not "-" and "*", which begin the items of lists.
 _OPERATORS = tuple("+/=×÷")
 _JOINING = {"and", "or", "if", "suppose", "assume", "assuming", "from", "to"}
@@ -100,7 +82,7 @@ def equations(text: str) -> list[Equation]:
     for at, token in enumerate(pieces):
         if token.kind not in ("equal", "about"):
             continue
-        left, right = _before(pieces, at), _after(pieces, at)
+        left, right = side_before(pieces, at, _is_part), side_after(pieces, at, _is_part)
         if not left or not right or not _free_before(pieces, left) or not _free_after(pieces, right):
             continue
         a, b = pieces[left.start : left.stop], pieces[right.start : right.stop]
@@ -186,28 +168,6 @@ def _math_spans(text: str, *, inline: bool) -> list[bool]:
             inside[start : match.start()] = [True] * (match.start() - start)
             start = None
     return inside
-
-
-def _before(pieces: Sequence[Token], equal: int) -> range:
-    start, depth = equal, 0
-    while start > 0 and equal - start < LONGEST and _is_part(pieces[start - 1]):
-        kind = pieces[start - 1].kind
-        if kind == "open" and depth == 0:
-            break
-        depth += (kind == "close") - (kind == "open")
-        start -= 1
-    return range(start, equal)
-
-
-def _after(pieces: Sequence[Token], equal: int) -> range:
-    end, depth = equal + 1, 0
-    while end < len(pieces) and end - equal <= LONGEST and _is_part(pieces[end]):
-        kind = pieces[end].kind
-        if kind == "close" and depth == 0:
-            break
-        depth += (kind == "open") - (kind == "close")
-        end += 1
-    return range(equal + 1, end)
 
 
 def _is_part(token: Token) -> bool:
@@ -440,133 +400,16 @@ def _polynomial(quotient: Quotient) -> str:
 
 # --- an equation and the one before it ----------------------------------------------------------------------------------
 
-_CONNECTING = frozenset(
-    [
-        "so",
-        "then",
-        "thus",
-        "therefore",
-        "hence",
-        "now",
-        "next",
-        "finally",
-        "which",
-        "this",
-        "that",
-        "it",
-        "we",
-        "can",
-        "i",
-        "you",
-        "get",
-        "gives",
-        "give",
-        "us",
-        "have",
-        "obtain",
-        "obtained",
-        "find",
-        "stated",
-        "simplify",
-        "simplifies",
-        "simplified",
-        "simplifying",
-        "to",
-        "into",
-        "becomes",
-        "become",
-        "the",
-        "equation",
-        "expression",
-        "both",
-        "sides",
-        "side",
-        "left",
-        "right",
-        "hand",
-        "from",
-        "by",
-        "on",
-        "of",
-        "subtract",
-        "subtracting",
-        "subtracted",
-        "add",
-        "adding",
-        "divide",
-        "dividing",
-        "multiply",
-        "multiplying",
-        "solve",
-        "solving",
-        "for",
-        "yields",
-        "yield",
-        "implies",
-        "means",
-        "is",
-        "equivalent",
-        "rewrite",
-        "rewritten",
-        "as",
-        "combining",
-        "combine",
-        "like",
-        "terms",
-        "expand",
-        "expanding",
-        "distribute",
-        "distributing",
-        "isolate",
-        "isolating",
-        "cross",
-        "first",
-        "second",
-        "third",
-        "fourth",
-        "fifth",
-        "sixth",
-        "ok",
-        "okay",
-        "yes",
-        "positive",
-        "negative",
-        "root",
-        "solution",
-        "value",
-        "unique",
-        "only",
-        "answer",
-        "step",
-        "rearranging",
-        "rearrange",
-        "be",
-        "written",
-        "see",
-        "just",
-        "same",
-        "our",
-        "going",
-        "need",
-        "and",
-        "if",
-        "follows",
-        "again",
-        "longrightarrow",
-        "rightarrow",
-        "implies",
-        "text",
-        "quad",
-        "qquad",
-        "begin",
-        "end",
-        "align",
-        "aligned",
-        "gather",
-        "aligned",
-        "simplification",
-    ]
-)
+_CONNECTING = word_set("""
+so then thus therefore hence now next finally which this that it we can i you get gives give us have
+obtain obtained find stated simplify simplifies simplified simplifying to into becomes become the
+equation expression both sides side left right hand from by on of subtract subtracting subtracted add
+adding divide dividing multiply multiplying solve solving for yields yield implies means is equivalent
+rewrite rewritten as combining combine like terms expand expanding distribute distributing isolate
+isolating cross first second third fourth fifth sixth ok okay yes positive negative root solution value
+unique only answer step rearranging rearrange be written see just same our going need and if follows
+again longrightarrow rightarrow text quad qquad begin end align aligned gather simplification
+""")
 _BETWEEN_WORD = re.compile(r"[A-Za-z]+")
 _ALTERNATIVES = re.compile(
     r"\b(?:or|either|case|cases|try|trying|let|suppose|assume|if|when|where|try|check|root|roots|factors?)\b|\\pm|±|∓",

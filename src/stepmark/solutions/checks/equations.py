@@ -38,6 +38,7 @@ from stepmark.solutions.checks.expressions import (
     tokens,
     value,
     without_units,
+    word_set,
 )
 
 Truth = Literal["right", "wrong", "unknown"]
@@ -50,7 +51,7 @@ row column question problem equation level hour version set train car tank store
 """
 _VERBS = {"is", "are", "was", "were", "equals", "gives"}
 _AFTER = WORDS_THAT_COMPUTE - _VERBS | {"with"}
-_BEFORE = WORDS_THAT_COMPUTE - _VERBS | set(_THINGS.split())
+_BEFORE = WORDS_THAT_COMPUTE - _VERBS | word_set(_THINGS)
 _TIME, _LENGTH, _MASS, _MONEY, _VOLUME = (
     frozenset(Fraction(n) for n in factors)
     for factors in (

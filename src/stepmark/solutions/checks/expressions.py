@@ -16,12 +16,15 @@ The time is linear in the length of the text: every piece is looked at a fixed n
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import isqrt
-from typing import Literal
+from typing import Generic, Literal, TypeVar
+
+T = TypeVar("T")
 
 Kind = Literal[
     "number", "sign", "power", "open", "close", "percent", "fraction", "root",
@@ -130,6 +133,11 @@ def _joined(pieces: list[Token]) -> list[Token]:
     return result
 
 
+def word_set(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
 _WORDS = """
 log ln lg exp sin cos tan cot sec csc sqrt root mod modulo remainder gcd lcm max min choose of plus minus times over by than divided
 multiplied subtract subtracted add added half twice double triple thrice base to power squared cubed negative and or between from not
@@ -137,12 +145,12 @@ if suppose assume assuming whether unless instead dozen dozens hundred hundreds 
 trillion pair pairs couple k m b r rem more less fewer is are was were equals gives percent factorial x third thirds fourth fourths
 quarter fifth fifths
 """
-WORDS_THAT_COMPUTE = frozenset(_WORDS.split())
+WORDS_THAT_COMPUTE = word_set(_WORDS)
 """Words that are no units but part of a calculation: what they stand beside is not read."""
 _SENTENCE = """
 because since so as then hence thus therefore when where which that it he she they we you i there here this these those has have had
 """
-_NO_UNITS = WORDS_THAT_COMPUTE | set(_SENTENCE.split())
+_NO_UNITS = WORDS_THAT_COMPUTE | word_set(_SENTENCE)
 _NUMBER_OR_END = ("number", "close", "percent")
 
 
@@ -202,10 +210,15 @@ def _unit_end(pieces: Sequence[Token], at: int) -> int:
     return at if after.kind == "sign" and not after.gap and after.text != "/" else end
 
 
-def side_before(pieces: Sequence[Token], equal: int) -> range:
+def is_part(token: Token) -> bool:
+    """Whether a token belongs to an expression of numbers."""
+    return token.kind in _EXPRESSION
+
+
+def side_before(pieces: Sequence[Token], equal: int, part: Callable[[Token], bool] = is_part) -> range:
     """The tokens of the expression that ends before the equals sign at `equal`; empty for none."""
     start, depth = equal, 0
-    while start > 0 and equal - start < LONGEST and pieces[start - 1].kind in _EXPRESSION:
+    while start > 0 and equal - start < LONGEST and part(pieces[start - 1]):
         kind = pieces[start - 1].kind
         if kind == "open" and depth == 0:
             break
@@ -214,10 +227,10 @@ def side_before(pieces: Sequence[Token], equal: int) -> range:
     return range(start, equal)
 
 
-def side_after(pieces: Sequence[Token], equal: int) -> range:
+def side_after(pieces: Sequence[Token], equal: int, part: Callable[[Token], bool] = is_part) -> range:
     """The tokens of the expression that begins after the equals sign at `equal`; empty for none."""
     end, depth = equal + 1, 0
-    while end < len(pieces) and end - equal <= LONGEST and pieces[end].kind in _EXPRESSION:
+    while end < len(pieces) and end - equal <= LONGEST and part(pieces[end]):
         kind = pieces[end].kind
         if kind == "close" and depth == 0:
             break
@@ -260,37 +273,58 @@ def value(pieces: Sequence[Token], *, percent: Fraction) -> Value:
     Raises:
         UnreadableError: see there.
     """
-    if len(pieces) >= LONGEST:
-        raise UnreadableError("too long")
-    return _Reader(pieces, percent).whole()
+    return _Reader(pieces, percent).value()
 
 
-_Bounds = tuple[Fraction, Fraction, Fraction]
+class Parser(ABC, Generic[T]):
+    """A parser by recursive descent that computes as it reads; what the values are is the subclass's affair."""
 
-
-class _Reader:
-    """A parser by recursive descent that computes as it reads; bounds travel with every value."""
-
-    def __init__(self, pieces: Sequence[Token], percent: Fraction) -> None:
+    def __init__(self, pieces: Sequence[Token], deepest: int) -> None:
+        if len(pieces) >= LONGEST:
+            raise UnreadableError("too long")
         self._pieces = pieces
-        self._percent = percent
-        self._at = 0
-        self._depth = 0
+        self._deepest = deepest
+        self._at = self._depth = 0
 
-    def whole(self) -> Value:
-        exact, low, high = self._sum()
+    def whole(self) -> T:
+        """The value of all tokens.
+
+        Raises:
+            UnreadableError: see there.
+        """
+        total = self._sum()
         if self._at < len(self._pieces):
             raise UnreadableError("two expressions side by side")
-        numbers = [token for token in self._pieces if token.kind == "number"]
-        busy = any(token.kind in ("power", "fraction", "root") for token in self._pieces) or any(
-            token.kind == "sign" and i > 0 and self._pieces[i - 1].kind in ("number", "close", "percent")
-            for i, token in enumerate(self._pieces)
-        )
-        bare = len(numbers) == 1 and not busy
-        return Value(exact, low, high, bare, _decimals(numbers[0].text) if bare else 0)
+        return total
 
-    def _kind(self) -> str:
-        return self._pieces[self._at].kind if self._at < len(self._pieces) else "end"
+    @abstractmethod
+    def _term(self) -> T:
+        """A product."""
+
+    def _first_term(self) -> T:
+        return self._term()
+
+    @abstractmethod
+    def _add(self, a: T, b: T, sign: int) -> T:
+        """The sum, or the difference."""
+
+    def _sum(self) -> T:
+        self._depth += 1
+        if self._depth > self._deepest:
+            raise UnreadableError("too many brackets")
+        total = self._first_term()
+        while self._sign("+-"):
+            sign = 1 if self._take().text == "+" else -1
+            total = self._add(total, self._term(), sign)
+        self._depth -= 1
+        return total
+
+    def _kind(self, ahead: int = 0) -> str:
+        at = self._at + ahead
+        return self._pieces[at].kind if at < len(self._pieces) else "end"
+
+    def _sign(self, signs: str) -> bool:
+        return self._kind() == "sign" and self._pieces[self._at].text in signs
 
     def _take(self) -> Token:
         if self._at >= len(self._pieces):
@@ -298,28 +332,68 @@ class _Reader:
         self._at += 1
         return self._pieces[self._at - 1]
 
-    def _sum(self) -> _Bounds:
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            raise UnreadableError("too many brackets")
-        total = self._product()
-        while self._kind() == "sign" and self._pieces[self._at].text in "+-":
-            sign = self._take().text
-            other = self._product()
-            total = _small(_add(total, other if sign == "+" else _negative(other)))
-        self._depth -= 1
-        return total
+    def _group(self) -> T:
+        """What stands in a bracket, which was taken."""
+        inner = self._sum()
+        if self._take().kind != "close":
+            raise UnreadableError("brackets that do not match")
+        return inner
 
-    def _product(self) -> _Bounds:
+    def _exponent(self, *, digits: int, in_brackets: int) -> int:
+        """A whole number of at most so many digits, alone or in brackets."""
+        token = self._take()
+        wrapped = token.kind == "open"
+        if wrapped:
+            token = self._take()
+        negative = token.kind == "sign" and token.text == "-"
+        if negative:
+            token = self._take()
+        most = in_brackets if wrapped else digits
+        small = token.kind == "number" and token.text.isdecimal() and len(token.text) <= most
+        if not small or (wrapped and self._take().kind != "close"):
+            raise UnreadableError("a power that is no small whole number")
+        return -int(token.text) if negative else int(token.text)
+
+    def _no_tower(self) -> None:
+        if self._kind() == "power":
+            raise UnreadableError("a tower of powers")
+
+
+_Bounds = tuple[Fraction, Fraction, Fraction]
+
+
+class _Reader(Parser[_Bounds]):
+    """Numbers alone; bounds travel with every value."""
+
+    def __init__(self, pieces: Sequence[Token], percent: Fraction) -> None:
+        super().__init__(pieces, _DEEPEST)
+        self._percent = percent
+
+    def value(self) -> Value:
+        exact, low, high = self.whole()
+        numbers = [token for token in self._pieces if token.kind == "number"]
+        busy = any(token.kind in ("power", "fraction", "root") for token in self._pieces) or any(
+            token.kind == "sign" and before.kind in ("number", "close", "percent")
+            for before, token in pairwise(self._pieces)
+        )
+        bare = len(numbers) == 1 and not busy
+        return Value(exact, low, high, bare, _decimals(numbers[0].text) if bare else 0)
+
+    def _add(self, a: _Bounds, b: _Bounds, sign: int) -> _Bounds:
+        if sign < 0:
+            b = _negative(b)
+        return _small((a[0] + b[0], a[1] + b[1], a[2] + b[2]))
+
+    def _term(self) -> _Bounds:
         total = self._signed()
         divided = False
         while True:
-            if self._kind() == "sign" and self._pieces[self._at].text in "*/":
+            if self._sign("*/"):
                 sign = self._take().text
                 if divided and sign == "/":
                     raise UnreadableError("two quotients in a row: 6 / 1/2 has two meanings")
                 divided = divided or sign == "/"
-                if self._kind() == "sign" and self._pieces[self._at].text == "+":
+                if self._sign("+"):
                     raise UnreadableError("two signs in a row")
                 other = self._signed()
             elif self._kind() == "open" and not self._pieces[self._at].gap:
@@ -331,43 +405,26 @@ class _Reader:
             total = _small(_times(total, other if sign == "*" else _over_one(other)))
 
     def _signed(self) -> _Bounds:
-        if self._kind() == "sign" and self._pieces[self._at].text in "+-":
-            sign = self._take().text
-            if self._kind() == "number" and [t.kind for t in self._pieces[self._at + 1 : self._at + 2]] == [
-                "power"
-            ]:
-                raise UnreadableError("-2^2 has two meanings")
-            if self._kind() == "sign":
-                raise UnreadableError("two signs in a row")
-            inner = self._power()
-            return inner if sign == "+" else _negative(inner)
-        return self._power()
+        if not self._sign("+-"):
+            return self._power()
+        sign = self._take().text
+        if self._kind() == "number" and self._kind(1) == "power":
+            raise UnreadableError("-2^2 has two meanings")
+        if self._kind() == "sign":
+            raise UnreadableError("two signs in a row")
+        inner = self._power()
+        return inner if sign == "+" else _negative(inner)
 
     def _power(self) -> _Bounds:
         base = self._atom()
         if self._kind() == "power":
             self._take()
-            base = _small(_raise(base, self._exponent()))
-            if self._kind() == "power":
-                raise UnreadableError("a tower of powers")
+            base = _small(_raise(base, self._exponent(digits=3, in_brackets=3)))
+            self._no_tower()
         if self._kind() == "percent":
             self._take()
             base = _times(base, (self._percent,) * 3)
         return base
-
-    def _exponent(self) -> int:
-        token = self._take()
-        wrapped = token.kind == "open"
-        if wrapped:
-            token = self._take()
-        negative = token.kind == "sign" and token.text == "-"
-        if negative:
-            token = self._take()
-        if token.kind != "number" or not token.text.isdecimal() or len(token.text) > 3:
-            raise UnreadableError("a power that is no small whole number")
-        if wrapped and self._take().kind != "close":
-            raise UnreadableError("a power that is no small whole number")
-        return -int(token.text) if negative else int(token.text)
 
     def _atom(self) -> _Bounds:
         token = self._take()
@@ -376,10 +433,7 @@ class _Reader:
                 raise UnreadableError("a number before a fraction has two meanings")
             return _number(token.text)
         if token.kind == "open":
-            inner = self._sum()
-            if self._take().kind != "close":
-                raise UnreadableError("brackets that do not match")
-            return inner
+            return self._group()
         if token.kind == "fraction":
             over = self._argument()
             return _small(_times(over, _over_one(self._argument())))
@@ -423,10 +477,6 @@ def _small(bounds: _Bounds) -> _Bounds:
     if any(part.numerator.bit_length() + part.denominator.bit_length() > _BITS for part in bounds):
         raise UnreadableError("too large")
     return bounds
-
-
-def _add(a: _Bounds, b: _Bounds) -> _Bounds:
-    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
 
 
 def _negative(a: _Bounds) -> _Bounds:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stepmark.solutions.checks.expressions import LONGEST, Token, UnreadableError, plain_number
+from stepmark.solutions.checks.expressions import Parser, Token, UnreadableError, plain_number
 
 Monomial = tuple[tuple[str, int], ...]
 """Letters with their powers, sorted: (("x", 2), ("y", 1)) is x² y."""
@@ -207,55 +207,19 @@ def read(side: Sequence[Token]) -> Quotient:
     Raises:
         UnreadableError: it is no expression, has two meanings, or is too large.
     """
-    if len(side) >= LONGEST:
-        raise UnreadableError("too long")
-    return _Reader(side).whole()
+    return _Reader(side, _DEEPEST).whole()
 
 
-class _Reader:
-    """A parser by recursive descent."""
+class _Reader(Parser[Quotient]):
+    """Numbers, letters, roots and π."""
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
-        self._tokens = tokens
-        self._at = 0
-        self._depth = 0
+    def _add(self, a: Quotient, b: Quotient, sign: int) -> Quotient:
+        return _sum(a, b, sign)
 
-    def whole(self) -> Quotient:
-        total = self._sum()
-        if self._at < len(self._tokens):
-            raise UnreadableError("two expressions side by side")
-        return total
-
-    def _peek(self) -> Token | None:
-        return self._tokens[self._at] if self._at < len(self._tokens) else None
-
-    def _kind(self, ahead: int = 0) -> str:
-        at = self._at + ahead
-        return self._tokens[at].kind if at < len(self._tokens) else "end"
-
-    def _sign(self, signs: str) -> bool:
-        token = self._peek()
-        return token is not None and token.kind == "sign" and token.text in signs
-
-    def _take(self) -> Token:
-        if self._at >= len(self._tokens):
-            raise UnreadableError("ends too early")
-        self._at += 1
-        return self._tokens[self._at - 1]
-
-    def _sum(self) -> Quotient:
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            raise UnreadableError("too many brackets")
+    def _first_term(self) -> Quotient:
         negative = self._sign("+-") and self._take().text == "-"
         total = self._term()
-        if negative:
-            total = _product(number(Fraction(-1)), total)
-        while self._sign("+-"):
-            sign = 1 if self._take().text == "+" else -1
-            total = _sum(total, self._term(), sign)
-        self._depth -= 1
-        return total
+        return _product(number(Fraction(-1)), total) if negative else total
 
     def _term(self) -> Quotient:
         total = self._factor()
@@ -277,10 +241,9 @@ class _Reader:
 
     def _follows(self) -> bool:
         """Whether a factor follows without a sign: 3x, x(x + 1), (a)(b), 2√3."""
-        token = self._peek()
-        if token is None:
+        if self._kind() == "end":
             return False
-        before = self._tokens[self._at - 1]
+        before, token = self._pieces[self._at - 1 : self._at + 1]
         if token.kind == "number":
             return False  # "x 5", ")5", "2 3": no product that people write
         if token.kind == "fraction" and before.kind == "number":
@@ -300,26 +263,11 @@ class _Reader:
             base = _factorial(base)
         if self._kind() == "power":
             self._take()
-            base = _raised(base, self._exponent())
-            if self._kind() == "power":
-                raise UnreadableError("a tower of powers")
+            base = _raised(base, self._exponent(digits=1, in_brackets=2))
+            self._no_tower()
         if self._kind() == "percent":
             raise UnreadableError("a percent sign")
         return base
-
-    def _exponent(self) -> int:
-        token = self._take()
-        wrapped = token.kind == "open"
-        if wrapped:
-            token = self._take()
-        negative = token.kind == "sign" and token.text == "-"
-        if negative:
-            token = self._take()
-        if token.kind != "number" or not token.text.isdecimal() or len(token.text) > (2 if wrapped else 1):
-            raise UnreadableError("a power that is no small whole number")
-        if wrapped and self._take().kind != "close":
-            raise UnreadableError("a power that is no small whole number")
-        return -int(token.text) if negative else int(token.text)
 
     def _base(self) -> Quotient:
         token = self._take()
@@ -332,20 +280,14 @@ class _Reader:
                 raise UnreadableError("a word")
             if self._kind() == "open" and not self._opens_sum(token.text):
                 raise UnreadableError("a function")
-            if token.text in _FUNCTIONS and [self._kind(), self._kind(1), self._kind(2)] == [
-                "power",
-                "open",
-                "sign",
-            ]:
+            ahead = (self._kind(), self._kind(1), self._kind(2))
+            if token.text in _FUNCTIONS and ahead == ("power", "open", "sign"):
                 raise UnreadableError("an inverse function")
             return Quotient({((token.text, 1),): Fraction(1)}, _ONE)
         if token.kind == "open":
             if token.text == "[":
                 raise UnreadableError("square brackets")
-            inner = self._sum()
-            if self._take().kind != "close":
-                raise UnreadableError("brackets that do not match")
-            return inner
+            return self._group()
         if token.kind == "fraction":
             above = self._argument()
             return _product(above, _over_one(self._argument()))
@@ -360,7 +302,7 @@ class _Reader:
             raise UnreadableError("a code: it begins with 0")
         value = plain_number(token.text)
         # 2 1/2, a mixed number: a proper fraction after a space.
-        ahead = self._tokens[self._at : self._at + 3]
+        ahead = self._pieces[self._at : self._at + 3]
         if [t.kind for t in ahead] == ["number", "sign", "number"] and ahead[1].text == "/" and ahead[0].gap:
             over, under = plain_number(ahead[0].text), plain_number(ahead[2].text)
             if value.denominator == 1 and 0 < over < under <= _SMALL_DENOMINATOR:
@@ -373,7 +315,7 @@ class _Reader:
         if letter in _FUNCTIONS:
             return False
         depth = 0
-        for token in self._tokens[self._at :]:
+        for token in self._pieces[self._at :]:
             depth += (token.kind == "open") - (token.kind == "close")
             if depth == 1 and token.kind == "sign" and token.text in "+-":
                 return True
@@ -383,19 +325,19 @@ class _Reader:
 
     def _argument(self) -> Quotient:
         r"""What a LaTeX command applies to: a group, or one digit or letter (`\frac12`, `\sqrt3`)."""
-        token = self._peek()
-        if token is None or token.kind == "open":
-            if token is not None and token.text == "[":
-                raise UnreadableError("a root that is not square")
+        if self._kind() == "end":
             return self._base()
+        token = self._pieces[self._at]
+        if token.kind == "open" and token.text == "[":
+            raise UnreadableError("a root that is not square")
         if token.kind == "number" and token.text.isdecimal():
             # The digits of one number are the arguments one by one.
             self._at += 1
             if len(token.text) > 1:
                 rest = Token("number", token.text[1:], token.start + 1, token.end, False)
-                self._tokens = [*self._tokens[: self._at], rest, *self._tokens[self._at :]]
+                self._pieces = [*self._pieces[: self._at], rest, *self._pieces[self._at :]]
             return number(Fraction(int(token.text[0])))
-        if token.kind in ("pi", "word"):
+        if token.kind in ("open", "pi", "word"):
             return self._base()
         raise UnreadableError("no group after a command")
 
@@ -413,13 +355,6 @@ def _factorial(value: Quotient) -> Quotient:
 
 def _binomial(n: Quotient, k: Quotient) -> Quotient:
     return number(Fraction(math.comb(_whole(n), _whole(k))))
-
-
-def linear_root(polynomial: Polynomial, letter: str) -> Fraction | None:
-    """The root of a polynomial of degree one in one letter with rational coefficients; None for any other."""
-    if not set(polynomial) <= {(), ((letter, 1),)} or ((letter, 1),) not in polynomial:
-        return None
-    return -polynomial.get((), Fraction(0)) / polynomial[((letter, 1),)]
 
 
 def coefficients(polynomial: Polynomial, letter: str) -> list[Fraction] | None:

@@ -27,29 +27,10 @@ class Claim:
     """What is right."""
 
 
-_SMALL = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
-_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_UP_TO_NINETEEN = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+seventeen eighteen nineteen"""
+_BY_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_SMALL, _TENS = _UP_TO_NINETEEN.split(), _BY_TENS.split()
 NUMBER_WORDS = {word: n for n, word in enumerate(_SMALL)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
 _WORD = rf"(?:(?:{'|'.join(_TENS)})(?:-(?:{'|'.join(_SMALL[1:10])}))?|{'|'.join(_SMALL[::-1])})\b"
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15})(?:\.[0-9]{1,9})?"
@@ -133,37 +114,28 @@ def _share(match: re.Match[str], a: Fraction, b: Fraction) -> Fraction:
 
 
 _SHARE = "|".join(sorted({**_SHARES, **_MULTIPLES}, key=len, reverse=True))
-_PATTERNS: tuple[tuple[re.Pattern[str], _Rule], ...] = tuple(
-    (re.compile(rf"\b{pattern}" if pattern[0] != "(" else rf"(?<![\w.,/$])(?:{pattern})", re.I), rule)
-    for pattern, rule in (
-        (rf"(?:{_A}{_COUNTED}\s(?P<op>{'|'.join(_OPERATORS)})\s{_B}{_COUNTED}{_IS}{_RESULT})", _binary),
-        (rf"(?:(?P<share>{_SHARE})\s(?:of\s)?{_THE}{_A}{_COUNTED}{_IS}{_RESULT})", _share),
-        (rf"(?:(?P<a>{_N})\sof\s{_THE}{_B}{_COUNTED}{_IS}{_RESULT})", lambda m, a, b: a * b),
-        (rf"(?:the\ssum\sof\s{_A}{_COUNTED}\sand\s{_B}{_COUNTED}{_IS}{_RESULT})", lambda m, a, b: a + b),
-        (
-            rf"(?:the\sdifference\s(?:between|of)\s{_A}{_COUNTED}\sand\s{_B}{_COUNTED}{_IS}{_RESULT})",
-            lambda m, a, b: abs(a - b),
-        ),
-        (rf"(?:the\sproduct\sof\s{_A}{_COUNTED}\sand\s{_B}{_COUNTED}{_IS}{_RESULT})", lambda m, a, b: a * b),
-        (
-            rf"(?:add(?:ing)?\s{_A}{_COUNTED}\s(?:and|to)\s{_B}{_COUNTED}{_GET}{_RESULT})",
-            lambda m, a, b: a + b,
-        ),
-        (
-            rf"(?:subtract(?:ing)?\s{_A}{_COUNTED}\sfrom\s{_THE}{_B}{_COUNTED}{_GET}{_RESULT})",
-            lambda m, a, b: b - a,
-        ),
-        (
-            rf"(?:multiply(?:ing)?\s{_THE}{_A}{_COUNTED}\sby\s{_THE}{_B}{_COUNTED}{_GET}{_RESULT})",
-            lambda m, a, b: a * b,
-        ),
-        (
-            rf"(?:divid(?:e|ing)\s{_THE}{_A}{_COUNTED}\sby\s{_THE}{_B}{_COUNTED}{_GET}{_RESULT})",
-            lambda m, a, b: a / b,
-        ),
-        (rf"(?:{_A}\ssquared{_IS}{_RESULT})", lambda m, a, b: a * a),
-        (rf"(?:{_A}\scubed{_IS}{_RESULT})", lambda m, a, b: a * a * a),
-    )
+_PARTS = {
+    "THE ": _THE, "N": _A, "A": _A + _COUNTED, "B": _B + _COUNTED, "OP": rf"(?P<op>{'|'.join(_OPERATORS)})",
+    "SHARE": rf"(?P<share>{_SHARE})", " IS": _IS + _RESULT, " GET": _GET + _RESULT, " ": r"\s",
+}  # fmt: skip
+_PART = re.compile(r"THE | IS| GET|\b(?:OP|SHARE|A|B|N)\b| ")
+_PHRASES: tuple[tuple[str, _Rule], ...] = (
+    ("A OP B IS", _binary),
+    ("SHARE (?:of )?THE A IS", _share),
+    ("N of THE B IS", lambda m, a, b: a * b),
+    ("the sum of A and B IS", lambda m, a, b: a + b),
+    ("the difference (?:between|of) A and B IS", lambda m, a, b: abs(a - b)),
+    ("the product of A and B IS", lambda m, a, b: a * b),
+    ("add(?:ing)? A (?:and|to) B GET", lambda m, a, b: a + b),
+    ("subtract(?:ing)? A from THE B GET", lambda m, a, b: b - a),
+    ("multiply(?:ing)? THE A by THE B GET", lambda m, a, b: a * b),
+    ("divid(?:e|ing) THE A by THE B GET", lambda m, a, b: a / b),
+    ("N squared IS", lambda m, a, b: a * a),
+    ("N cubed IS", lambda m, a, b: a * a * a),
+)
+_PATTERNS = tuple(
+    (re.compile(rf"(?<![\w.,/$])(?:{_PART.sub(lambda m: _PARTS[m[0]], phrase)})", re.I), rule)
+    for phrase, rule in _PHRASES
 )
 _DRESS = re.compile(
     r"\\(?:text|mathrm|textrm|mbox)\s?\{([^{}]{0,80})\}|\\[,;:!()\[\]]|\\\$|\$(?![0-9])|\$(?=[0-9.,]{1,15}\$)|\*\*|[~`]"

@@ -18,12 +18,12 @@ from typing import Any
 from stepmark.records import LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.formats import PROCESSBENCH_KEYS, read_solution
 from stepmark.solutions.interchange.math_shepherd import UNKNOWN
-from stepmark.solutions.interchange.one_label import StepLabel, two_way
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
     Losses,
     NotRepresentableError,
     Reading,
+    StepLabel,
     Writing,
     lose_fields,
     need,
@@ -33,6 +33,7 @@ from stepmark.solutions.interchange.rows import (
     signed,
     text_of,
     texts_of,
+    two_way,
 )
 from stepmark.store import Row, json_type
 
@@ -77,7 +78,7 @@ def write_processbench(row: LabelledRow, settings: Writing, losses: Losses) -> I
     """One row of ProcessBench.
 
     Raises:
-        InputError: as `one_label.two_way`.
+        InputError: as `rows.two_way`.
         NotRepresentableError: a step before any error was not judged, or it is not known whether the final answer is right.
     """
     labels = two_way(row, settings, losses)

@@ -24,9 +24,7 @@ from stepmark.solutions.interchange import (
     math_shepherd,
     openr,
     potato,
-    prm800k_flat,
-    prm800k_raw,
-    rlhflow,
+    prm800k,
     texts,
 )
 from stepmark.solutions.interchange.rows import (
@@ -87,15 +85,15 @@ FORMATS: Mapping[str, Format] = {
     ),
     "prm800k": Format(
         about="PRM800K's released records, with branches",
-        keys=(prm800k_raw.KEYS,),
-        read=prm800k_raw.read,
-        write=prm800k_raw.write,
+        keys=(prm800k.KEYS,),
+        read=prm800k.read,
+        write=prm800k.write,
     ),
     "prm800k-flat": _format(
         "PRM800K, one row a rated completion",
-        prm800k_flat.KEYS,
-        read=prm800k_flat.read,
-        write=prm800k_flat.write,
+        prm800k.FLAT_KEYS,
+        read=prm800k.read_flat,
+        write=prm800k.write_flat,
     ),
     "math-shepherd": _format(
         "Math-Shepherd: input and label with ки, + and -",
@@ -111,7 +109,10 @@ FORMATS: Mapping[str, Format] = {
         write=texts.write_trl,
     ),
     "rlhflow": _format(
-        "RLHFlow: conversations of steps and + or -", rlhflow.KEYS, read=rlhflow.read, write=rlhflow.write
+        "RLHFlow: conversations of steps and + or -",
+        math_shepherd.RLHFLOW_KEYS,
+        read=math_shepherd.read_rlhflow,
+        write=math_shepherd.write_rlhflow,
     ),
     "processbench": _format(
         "ProcessBench: the first wrong step",

@@ -22,35 +22,20 @@ What a reward means:
 - A label whose `source` is the AI and which was not verified is the AI's (judge "ai"), never a person's. Where a person
   verified or changed one, both stand side by side.
 
-Potato's data files: rows of any keys with a list of steps, as `process_reward` shows them.
-
-A row has an id, a problem, and a list of steps. A step is a text, or an object with its text under the key that the configuration names
-(`step_text_key`, "action") or else under `content`, `reasoning`, `text` or `thought`; one without any is its JSON, as Potato shows it. An
-object may have
+Potato's data files: a row has an id, a problem, and a list of steps. A step is a text, or an object with its text under the key that the
+configuration names (`step_text_key`, "action") or else under `content`, `reasoning`, `text` or `thought`; one without any is its JSON, as
+Potato shows it. An object may have
 
 - `role`: only the assistant's (or agent's, or model's) turns are steps. The others are what the world said after them, and a user's turns
   before the first stand under the problem. Potato rates those turns too.
 - `tool_calls` [{`tool`, `input`, `output`}]: the calls belong to the step's text, one line `tool(input)` each; what the tools answered is
-  the step's observation.
-- `observation`: what the world answered.
+  the step's observation, as is `observation`.
 
-Writing Potato's step-reward records: one for each annotator and item (`potato` reads).
-
-::
-
-    {"instance_id": "trace_42", "annotator": "alice", "mode": "per_step",
-     "steps": [{"index": 0, "reward": 1}, {"index": 1, "reward": null}]}
-
-- `mode` and the steps' indices are those of the row's `meta.potato` {`mode`, `index`, `allow_neutral`}, or of its `meta` where Potato's own files
-  were read; without: `per_step`, 0 to steps - 1. `index` counts turns of users and tools too, for which nothing is written.
-- Mode `first_error`: 1 before the first wrong step; -1 on it **and on all that follow**, as Potato writes; they were not judged, and are
-  counted. 0 is unmarked.
-- Mode `per_step`: -1 and 1; unmarked is null, and 0 neutral. With `allow_neutral` false, unmarked is 0.
-- Where an AI's labels stand beside a person's (judge "ai"), steps have `source`, `verified`, `ai_reward` and `confidence` too, and the record
-  `ai_prelabeled` and `all_verified`.
-
-Each judge of a row but the AI has a record of its own; with `judge` or `consensus` there is one for the row. The records hold no text: they are joined
-with the items by `instance_id`.
+Written, each judge of a row but the AI has a record of its own; with `judge` or `consensus` there is one for the row. `mode` and the steps'
+indices are those of the row's `meta.potato` {`mode`, `index`, `allow_neutral`}, or of its `meta` where Potato's own files were read; without:
+`per_step`, 0 to steps - 1. Mode `first_error` has -1 on the first wrong step **and on all that follow**, as Potato writes; they were not
+judged, and are counted. In mode `per_step` unmarked is null, and with `allow_neutral` false 0. Where an AI's labels stand beside a person's,
+steps have `source`, `verified`, `ai_reward` and `confidence` too, and the record `ai_prelabeled` and `all_verified`.
 """
 
 from __future__ import annotations
@@ -64,14 +49,15 @@ from typing import Any, Literal
 
 from stepmark.errors import UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
-from stepmark.solutions.interchange.one_label import Labels, three_way
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
+    Labels,
     Losses,
     NotRepresentableError,
     Reading,
     Writing,
     origin,
+    three_way,
 )
 from stepmark.store import Row, check_readable, json_type, read_rows
 
@@ -183,64 +169,57 @@ def word(value: object, row: Row, field: str) -> str:
 
 
 def _problem(row: Row, keys: Keys) -> str:
-    if keys.problem is not None:
-        value = row.data.get(keys.problem)
-        if value is not None and not isinstance(value, str):
-            raise row.error(f"expected a text, found {json_type(value)}", keys.problem)
-        return value or ""
-    return next((row.data[key] for key in PROBLEM_KEYS if isinstance(row.data.get(key), str)), "")
+    if keys.problem is None:
+        return next((row.data[key] for key in PROBLEM_KEYS if isinstance(row.data.get(key), str)), "")
+    value = row.data.get(keys.problem)
+    if not isinstance(value, str | None):
+        raise row.error(f"expected a text, found {json_type(value)}", keys.problem)
+    return value or ""
 
 
 def _steps_key(row: Row, keys: Keys) -> str:
-    wanted = STEPS_KEYS if keys.steps is None else (keys.steps,)
-    key = next((key for key in wanted if isinstance(row.data.get(key), list)), None)
-    if key is None:
-        raise row.error(
-            f"expected the steps under {', '.join(wanted)}, found {', '.join(map(repr, row.data))}"
-        )
-    return key
+    names = STEPS_KEYS if keys.steps is None else (keys.steps,)
+    for key in names:
+        if isinstance(row.data.get(key), list):
+            return key
+    raise row.error(f"expected the steps under {', '.join(names)}, found {', '.join(map(repr, row.data))}")
 
 
 def _turn(raw: Any, row: Row, field: str, keys: Keys) -> Turn:
     fields: Mapping[str, Any] = raw if isinstance(raw, dict) else {"text": raw}
-    role = fields.get("role")
-    calls = tuple(_call(call, row, f"{field}.tool_calls.{at}") for at, call in enumerate(_calls(fields)))
+    calls, outputs = [], []
+    for at, call in enumerate(fields.get("tool_calls") or ()):
+        name = call.get("tool", call.get("name")) if isinstance(call, dict) else None
+        if not isinstance(name, str) or not name.strip():
+            raise row.error(
+                "expected a call with the tool's name under 'tool', its 'input' and 'output'",
+                f"{field}.tool_calls.{at}",
+            )
+        calls.append((name, _text(call.get("input"))))
+        if call.get("output") is not None:
+            outputs.append(_text(call["output"]))
     names = (keys.text, *TEXT_KEYS)
-    found = next((k for k in names if isinstance(fields.get(k), str) and fields[k].strip()), None)
-    text: Any = None if found is None else fields[found]
-    if found is None and calls:
+    key = next((k for k in names if isinstance(fields.get(k), str) and fields[k].strip()), None)
+    if key is not None:
+        text = fields[key]
+    elif calls:
         text = ""
-    elif found is None and isinstance(raw, dict) and raw:
+    elif isinstance(raw, dict) and raw:
         text = json.dumps(raw, ensure_ascii=False)  # as Potato shows it
-    if not isinstance(text, str):
+    else:
         raise row.error(
             f"expected a text, or an object with one under {', '.join(dict.fromkeys(names))}", field
         )
-    thought = fields.get("thought")
-    observation = fields.get("observation")
-    outputs = [output for _, output in calls if output is not None]
+    role, thought, observation = (fields.get(name) for name in ("role", "thought", "observation"))
     if isinstance(observation, str) and observation.strip():
         outputs.append(observation)
     return Turn(
         role=role if isinstance(role, str) else None,
         text=text,
-        thought=thought if isinstance(thought, str) and thought.strip() and found != "thought" else None,
-        calls=tuple(call for call, _ in calls),
+        thought=thought if isinstance(thought, str) and thought.strip() and key != "thought" else None,
+        calls=tuple(calls),
         outputs=tuple(outputs),
     )
-
-
-def _calls(fields: Mapping[str, Any]) -> list[Any]:
-    calls = fields.get("tool_calls")
-    return calls if isinstance(calls, list) else []
-
-
-def _call(raw: Any, row: Row, field: str) -> tuple[tuple[str, str], str | None]:
-    name = raw.get("tool", raw.get("name")) if isinstance(raw, dict) else None
-    if not isinstance(name, str) or not name.strip():
-        raise row.error("expected a call with the tool's name under 'tool', its 'input' and 'output'", field)
-    given, output = raw.get("input"), raw.get("output")
-    return (name, _text(given)), None if output is None else _text(output)
 
 
 def _text(value: Any) -> str:
@@ -249,6 +228,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+_Rating = Literal[-1, 0, 1]
 STATE_KEYS = ("instance_id_to_label_to_value",)
 ANNOTATION_KEYS = ("instance_id", "user_id", "labels")
 EXPORT_KEYS = ("instance_id", "annotator", "steps")
@@ -383,92 +363,75 @@ def _judgements(
         raise row.error(
             "expected 'steps' (a list) and 'mode' (first_error or per_step) in the label", "steps"
         )
-    marks = sorted((_mark(raw, at, item, row) for at, raw in enumerate(listed)), key=lambda mark: mark.turn)
-    zero = _meaning_of_zero(mode, marks, settings, row)
+    marks = sorted(
+        (_mark(raw, at, item, row) for at, raw in enumerate(listed)), key=lambda mark: mark["index"]
+    )
+    counts = _counting_rewards(mode, marks, settings, row)
     judged: list[list[Judgement]] = [[] for _ in item.solution.steps]
     over = False
     for mark in marks:
-        step = item.step_of.get(mark.turn)
+        step, reward = item.step_of.get(mark["index"]), mark.get("reward")
         if step is None:
-            losses.lose(
-                "a mark on a turn of the user or a tool is left out", row.where, mark.reward in (-1, 1)
-            )
+            losses.lose("a mark on a turn of the user or a tool is left out", row.where, reward in (-1, 1))
         elif over:
             losses.lose("a mark after the first error, which Potato wrote and was not judged", row.where)
         else:
-            judged[step] += _judgements_of(mark, person, zero)
+            judged[step] += _judgements_of(mark, person, counts)
         # In this mode every later mark is the click's shadow, whatever turn it was on.
-        over = over or (mode == "first_error" and mark.reward == -1)
+        over = over or (mode == "first_error" and reward == -1)
     return tuple(map(tuple, judged))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Mark:
-    turn: int
-    reward: Literal[-1, 0, 1] | None
-    by_ai: bool
-    verified: bool
-    ai_reward: Literal[-1, 0, 1] | None
-    ai_reason: str | None
-    confidence: float | None
-
-
-_REWARDS: dict[object, Literal[-1, 0, 1] | None] = {-1: -1, 0: 0, 1: 1, None: None}
-
-
-def _mark(raw: Any, at: int, item: Shown, row: Row) -> _Mark:
+def _mark(raw: Any, at: int, item: Shown, row: Row) -> dict[str, Any]:
+    """A step's mark, whose index and rewards are what they should be."""
     field = f"steps.{at}"
-    step = _object(raw, row, field)
-    turn = step.get("index")
+    mark = _object(raw, row, field)
+    turn = mark.get("index")
     if isinstance(turn, bool) or not isinstance(turn, int) or not 0 <= turn < item.listed:
         raise row.error(f"expected the index of one of {item.listed} steps, found {turn!r}", f"{field}.index")
     for key in ("reward", "ai_reward"):
-        value = step.get(key)
-        if isinstance(value, bool | str | list | dict) or value not in _REWARDS:
+        value = mark.get(key)
+        if isinstance(value, bool) or value not in (-1, 0, 1, None):
             raise row.error(f"expected -1, 0, 1 or null, found {value!r}", f"{field}.{key}")
-    confidence, reason = step.get("confidence"), step.get("ai_reasoning")
-    sure = isinstance(confidence, int | float) and not isinstance(confidence, bool) and 0 <= confidence <= 1
-    return _Mark(
-        turn=turn,
-        reward=_REWARDS[step.get("reward")],
-        by_ai=step.get("source") == AI,
-        verified=step.get("verified", step.get("source") != AI) is True,
-        ai_reward=_REWARDS[step.get("ai_reward")],
-        ai_reason=reason if isinstance(reason, str) and reason else None,
-        confidence=float(confidence) if sure and confidence is not None else None,
-    )
+    return mark
 
 
-def _meaning_of_zero(
-    mode: str, marks: list[_Mark], settings: Reading, row: Row
-) -> Literal["neutral", "unjudged"]:
-    if mode == "first_error":
-        return "unjudged"
-    if settings.zero is not None:
-        return settings.zero
-    if any(mark.reward is None for mark in marks):
-        return "neutral"
-    if any(mark.reward == 0 for mark in marks):
+def _counting_rewards(
+    mode: str, marks: list[dict[str, Any]], settings: Reading, row: Row
+) -> tuple[_Rating, ...]:
+    """The rewards that judge: 0 only where it is neutral and not unmarked."""
+    if mode == "first_error" or settings.zero == "unjudged":
+        return (-1, 1)
+    rewards = [mark.get("reward") for mark in marks]
+    if settings.zero == "neutral" or None in rewards:
+        return (-1, 0, 1)
+    if 0 in rewards:
         raise row.error(
             "a reward of 0 is neutral or unmarked in Potato, by a setting that its file does not hold: set "
             "`zero` neutral (allow_neutral was on) or `zero` unjudged",
             "steps",
         )
-    return "unjudged"
+    return (-1, 1)
 
 
-def _judgements_of(mark: _Mark, person: str, zero: str) -> Iterator[Judgement]:
-    def meant(reward: Literal[-1, 0, 1] | None) -> bool:
-        return reward is not None and (reward != 0 or zero == "neutral")
-
-    ai = mark.ai_reward if mark.ai_reward is not None else mark.reward if mark.by_ai else None
-    if meant(ai):
+def _judgements_of(mark: dict[str, Any], person: str, counts: tuple[_Rating, ...]) -> Iterator[Judgement]:
+    reward, by_ai = mark.get("reward"), mark.get("source") == AI
+    ai = mark.get("ai_reward")
+    if ai is None and by_ai:
+        ai = reward
+    if ai in counts:
+        sure, reason = mark.get("confidence"), mark.get("ai_reasoning")
+        known = isinstance(sure, int | float) and not isinstance(sure, bool) and 0 <= sure <= 1
         yield Judgement(
-            kind="correctness", judge=AI, rating=ai, confidence=mark.confidence, note=mark.ai_reason
+            kind="correctness",
+            judge=AI,
+            rating=ai,
+            confidence=float(sure) if known and sure is not None else None,
+            note=reason if isinstance(reason, str) and reason else None,
         )
-    if meant(mark.reward) and (mark.verified or not mark.by_ai):
-        note = CONFIRMED if mark.by_ai else None
-        yield Judgement(kind="correctness", judge=f"human:{person}", rating=mark.reward, note=note)
+    if reward in counts and (not by_ai or mark.get("verified") is True):
+        note = CONFIRMED if by_ai else None
+        yield Judgement(kind="correctness", judge=f"human:{person}", rating=reward, note=note)
 
 
 @lru_cache(maxsize=1)
@@ -484,14 +447,11 @@ def _items(file: str, _changed: int, _size: int) -> Mapping[str, Shown]:
     return items
 
 
-_Rating = Literal[-1, 0, 1]
-
-
 def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
     """The records of one row.
 
     Raises:
-        InputError: as `one_label.three_way`.
+        InputError: as `rows.three_way`.
         NotRepresentableError: no person judged a step.
     """
     steps = row.labelled.judgements

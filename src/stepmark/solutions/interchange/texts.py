@@ -17,7 +17,6 @@ from typing import Any
 
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.formats import read_solution, solutions_of, step_labels
-from stepmark.solutions.interchange.one_label import soft, until_unjudged
 from stepmark.solutions.interchange.rows import (
     RECORD_FIELDS,
     LabelledRow,
@@ -31,6 +30,8 @@ from stepmark.solutions.interchange.rows import (
     plain_texts,
     problem_fields,
     restored,
+    soft,
+    until_unjudged,
     written_meta,
 )
 from stepmark.store import Row
@@ -109,7 +110,7 @@ def write_trl(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[d
     """One row of TRL.
 
     Raises:
-        InputError: as `one_label.soft`.
+        InputError: as `rows.soft`.
         NotRepresentableError: the first step was not judged.
     """
     labels = until_unjudged(soft(row, settings, losses), row, losses, "TRL")

@@ -167,6 +167,8 @@ class StepObjective(ABC):
 
     name: ClassVar[str]
     """Its name, with which results are marked."""
+    marked: ClassVar[bool] = True
+    """A token that ends a step is read."""
     language_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Weight of a language-modelling loss on right steps beside the objective's own (Cobbe et al. 2021, section 4.2); 0 for none."""
     language_tokens: Tokens = "arithmetic"
@@ -183,11 +185,6 @@ class StepObjective(ABC):
     def outcomes(self) -> bool:
         """Steps are fitted."""
         return False
-
-    @property
-    def marked(self) -> bool:
-        """A token that ends a step is read."""
-        return True
 
     @property
     def readout(self) -> Readout:

@@ -33,9 +33,7 @@ from torch import Tensor
 
 from stepmark.errors import InputError
 from stepmark.labels.judge import place_named, verdict_named
-from stepmark.models.critics import Lesson, refuse_markers
-from stepmark.models.critics.genprm import GenPRM
-from stepmark.models.critics.thinkprm import ThinkPRM
+from stepmark.models.critics import GenPRM, Lesson, ThinkPRM, refuse_markers
 from stepmark.models.generative import CriticSpec, Settings, check, context_of
 from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.spec import Layout
@@ -195,6 +193,8 @@ class Generative:
     """
 
     name: ClassVar[str] = "generative"
+    outcomes: ClassVar[bool] = False
+    marked: ClassVar[bool] = False
     critic: Settings = field(default_factory=ThinkPRM)
     """Whose format, with the settings that the checkpoint is to grade with."""
     keep_all: bool = False
@@ -203,16 +203,6 @@ class Generative:
     """`token`: every token weighs the same, as in ordinary fine-tuning; `critique`: every critique does, be it long or short."""
     above: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """A share of successful rollouts above this is right."""
-
-    @property
-    def outcomes(self) -> bool:
-        """Critiques are fitted."""
-        return False
-
-    @property
-    def marked(self) -> bool:
-        """Prompts have no marks."""
-        return False
 
     def spec(self, layout: Layout, base: str) -> CriticSpec:
         """The critic and its settings."""

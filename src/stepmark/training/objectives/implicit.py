@@ -42,18 +42,11 @@ class _Implicit(ABC):
     """What both forms share. Abstract: `_loss`."""
 
     name: ClassVar[str]
+    outcomes: ClassVar[bool] = True
+    marked: ClassVar[bool] = False
+    """The text itself is read; a token that the base has never seen would only add to its log-ratio."""
     beta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
     """Scale of the log-ratio, in training and when the checkpoint is read. EurusPRM was trained with 0.05."""
-
-    @property
-    def outcomes(self) -> bool:
-        """Whole solutions are fitted."""
-        return True
-
-    @property
-    def marked(self) -> bool:
-        """The text itself is read; a token that the base has never seen would only add to its log-ratio."""
-        return False
 
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
         """The log-ratio to the base, summed to each step's end.

@@ -1,7 +1,7 @@
-// The queue of items on which annotators disagree, worst first.
+// Two lists of items: what an annotator has labelled so far, and those on which annotators disagree, worst first.
 
 import { ask } from "./api.js";
-import { make, percent, table, visible } from "./dom.js";
+import { make, moment, percent, table, visible } from "./dom.js";
 
 const STATES = { open: ["odd", "open"], reopened: ["odd", "an answer changed since"], decided: ["good", "decided"] };
 
@@ -38,6 +38,37 @@ export class DisputesPage {
         rows.length
           ? table("Disagreements", ["Item", ["Severity", "number"], ["Why", "wide"], "State"], rows)
           : make("p", { class: "note" }, "Nobody disagrees: an item comes here when two have submitted it and say different things."),
+      ),
+    );
+  }
+}
+
+export class MinePage {
+  item = null;
+
+  constructor({ main, outbox }) {
+    Object.assign(this, { main, outbox });
+  }
+
+  async open() {
+    const rows = await ask("GET", "/api/mine");
+    const unsent = (id) => this.outbox.of(id).length;
+    const state = ({ id, submitted }) =>
+      make("span", { class: `chip ${unsent(id) ? "odd" : submitted ? "good" : "none"}` }, unsent(id) ? `${unsent(id)} not sent` : submitted ? "submitted" : "open");
+    const cells = rows.map((row) => [
+      make("a", { href: `#/item/${encodeURIComponent(row.id)}` }, visible(row.title || row.id)),
+      state(row),
+      row.unsure ? "unsure" : "",
+      moment(row.at),
+    ]);
+    this.main.replaceChildren(
+      make(
+        "section",
+        { class: "page" },
+        make("h1", {}, "My solutions"),
+        rows.length
+          ? table("My solutions", [["Problem", "wide"], "State", "Flag", "Last change"], cells)
+          : make("p", { class: "note" }, "Nothing yet: what you label is listed here."),
       ),
     );
   }

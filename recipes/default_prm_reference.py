@@ -1,4 +1,4 @@
-"""The first error of a wrong solution, located against worked solutions of the same problem. Needs no model.
+"""For `default_prm_data`: the first error of a wrong solution, located against worked solutions of the same problem. Needs no model.
 
 The *sound results* of a problem are the numbers that its worked solutions hold and its text does not: people's solutions, or a model's with the right answer.
 A solution is read step by step until one is suspect, for one of four reasons:

@@ -1,0 +1,511 @@
+"""What several answers to the same items say together: disputes, agreement, accuracy on known items, speed, use of suggestions.
+
+Pure functions over `Answer`s and `Item`s; only submitted answers count. Agreement and accuracy are of an annotator's own first pass, where a
+project shows suggestions only after it: what is changed afterwards agrees with the machine, not with a colleague.
+
+Two answers to one item disagree when they put the first error elsewhere or rate a step differently; a step that one of them left unjudged is no
+disagreement by itself.
+
+Severity, in [0, 1], is that of the two answers that lie farthest apart:
+
+- **opposite** (one says right where the other says wrong, or their first errors differ): 0.5 + 0.5 x, x the larger of the distance of the
+  first errors over the number of steps ("no error" counts as the place after the last step) and the share of steps rated oppositely;
+- **neutral** (they differ only by neutral against right or wrong): 0.5 x, x the share of steps on which they do.
+
+So every opposite pair stands above every neutral one. Ties: more annotators first, then the project's order of items.
+
+A decision takes an item off the queue. It comes back when an answer that disagrees with the decision was changed after it, or came later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import mean, median
+from typing import Literal
+
+import numpy as np
+
+from stepmark.annotation.items import Item
+from stepmark.annotation.marks import NO_ERROR, Answer, Decision, Marks, Rating, agrees, item_first
+from stepmark.errors import InputError
+from stepmark.metrics.agreement import Alpha, krippendorff_alpha
+from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wilson
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gap:
+    """How two answers to one item differ."""
+
+    kind: Literal["opposite", "neutral"]
+    severity: float
+    """In (0, 1]: see the module."""
+    steps: tuple[int, ...]
+    """0-based steps rated oppositely; where there is none, those that only one of the two rates neutral."""
+    first_errors: tuple[int | None, int | None]
+    """As `Marks.first_wrong` gives them."""
+
+
+def differing(left: Marks, right: Marks) -> list[int]:
+    """0-based steps that both rate, differently."""
+    pairs = enumerate(zip(left.ratings, right.ratings, strict=True))
+    return [step for step, (a, b) in pairs if a is not None and b is not None and a != b]
+
+
+def gap(left: Marks, right: Marks) -> Gap | None:
+    """How two answers differ; None when they do not."""
+    steps, differ = left.steps, differing(left, right)
+    opposite = [step for step in differ if left.ratings[step] == -(right.ratings[step] or 0)]
+    firsts = (left.first_wrong, right.first_wrong)
+    # "No error" is the place after the last step.
+    places = [steps if first == NO_ERROR else first for first in firsts if first is not None]
+    distance = abs(places[0] - places[1]) if len(places) == 2 else 0
+    if opposite or distance:
+        severity = 0.5 + 0.5 * max(distance, len(opposite)) / steps
+        return Gap(kind="opposite", severity=severity, steps=tuple(opposite), first_errors=firsts)
+    if differ:
+        severity = 0.5 * len(differ) / steps
+        return Gap(kind="neutral", severity=severity, steps=tuple(differ), first_errors=firsts)
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dispute:
+    """An item on which annotators disagree."""
+
+    item: str
+    severity: float
+    """In (0, 1]: see the module."""
+    kind: Literal["opposite", "neutral"]
+    why: str
+    """In words; steps count from 1."""
+    annotators: tuple[str, ...]
+    """Who answered, by name (or letter, where asked to be blind), in that order."""
+    state: Literal["open", "reopened", "decided"]
+    """`reopened`: it was decided, and an answer has changed since."""
+    decision: Decision | None = None
+    """The newest one, where there is one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SideBySide:
+    """The answers to one item, for the page that decides."""
+
+    item: str
+    labels: tuple[str, ...]
+    """What each annotator is called on the page: the name, or a letter when blind."""
+    answers: tuple[Answer, ...]
+    """In the order of `labels`. `account` is the real name: not for a blind page."""
+    first_errors: tuple[int | None, ...]
+    """0-based, -1 for none, None where an answer leaves it open."""
+    differing: tuple[int, ...]
+    """0-based steps that two answers rate differently."""
+    why: tuple[str, ...]
+    """One sentence for each pair that disagrees, worst first."""
+    decision: Decision | None
+    version: str
+    """Changes when an answer does. A decision that was made on another version is refused (409): the letters may have moved."""
+
+
+def disputes(
+    items: Sequence[Item],
+    answers: Iterable[Answer],
+    decisions: Iterable[Decision] = (),
+    *,
+    blind: bool = False,
+    decided: bool = False,
+) -> list[Dispute]:
+    """The queue, worst first. Answers that are not submitted or to other items are ignored; of several decisions on one item the newest counts.
+
+    `blind`: annotators are called by letter. `decided`: decided items are listed too, after the open ones.
+    """
+    by_item, newest = _submitted(answers), _newest(decisions)
+    queue: list[tuple[tuple[float, ...], Dispute]] = []
+    for position, item in enumerate(items):
+        given, decision = by_item.get(item.id, []), newest.get(item.id)
+        changed = decision is not None and any(_is_after(answer, decision) for answer in given)
+        settled = decision is not None and not changed
+        if settled and not decided:
+            continue
+        names = _names(item.id, given, blind)
+        marks = {names[answer.account]: answer.marks for answer in given}
+        if decision is not None and changed:
+            # The answers may all agree by now, against the decision.
+            marks["the decision"] = decision.marks
+        # Of those with equal ratings the first by name: the worst pair is among them, and there are few of them.
+        distinct = {marks[name].ratings: name for name in sorted(marks, reverse=True)}
+        gaps = _gaps({name: marks[name] for name in distinct.values()})
+        if not gaps:
+            continue
+        left, right, worst = gaps[0]
+        dispute = Dispute(
+            item=item.id,
+            severity=worst.severity,
+            kind=worst.kind,
+            why=_words(left, right, worst, marks),
+            annotators=tuple(sorted(names.values())),
+            state="decided" if settled else "open" if decision is None else "reopened",
+            decision=decision,
+        )
+        queue.append(((settled, -worst.severity, -len(given), position), dispute))
+    return [dispute for _, dispute in sorted(queue, key=lambda pair: pair[0])]
+
+
+def side_by_side(
+    item: Item, answers: Iterable[Answer], decisions: Iterable[Decision] = (), *, blind: bool = False
+) -> SideBySide:
+    """All that the page needs to decide on one item.
+
+    Raises:
+        InputError: no submitted answer to this item.
+    """
+    given = _submitted(answers).get(item.id, [])
+    if not given:
+        raise InputError(
+            "expected submitted answers to compare, found none", where=f"item {item.id!r}", field="item"
+        )
+    names = _names(item.id, given, blind)
+    given.sort(key=lambda answer: names[answer.account])
+    marks = {names[answer.account]: answer.marks for answer in given}
+    pairs = combinations(marks.values(), 2)
+    return SideBySide(
+        item=item.id,
+        labels=tuple(marks),
+        answers=tuple(given),
+        first_errors=tuple(answer.marks.first_wrong for answer in given),
+        differing=tuple(sorted({step for left, right in pairs for step in differing(left, right)})),
+        why=tuple(_words(left, right, worst, marks) for left, right, worst in _gaps(marks)),
+        decision=_newest(decisions).get(item.id),
+        version=_version(given),
+    )
+
+
+def aliases(item: str, accounts: Iterable[str]) -> dict[str, str]:
+    """Annotators' letters on one item; on other items they have other ones, so that nobody is known by a letter."""
+
+    def mixed(account: str) -> bytes:
+        return hashlib.sha256(json.dumps([item, account]).encode()).digest()
+
+    return {account: _letters(number) for number, account in enumerate(sorted(set(accounts), key=mixed))}
+
+
+def _letters(number: int) -> str:
+    """Letters of a number from 0: A … Z, AA, AB and so on."""
+    rest, last = divmod(number, 26)
+    return (_letters(rest - 1) if rest else "") + chr(ord("A") + last)
+
+
+def _names(item: str, given: Sequence[Answer], blind: bool) -> dict[str, str]:
+    accounts = [answer.account for answer in given]
+    return aliases(item, accounts) if blind else {account: account for account in accounts}
+
+
+def _submitted(answers: Iterable[Answer]) -> dict[str, list[Answer]]:
+    by_item: dict[str, list[Answer]] = {}
+    for answer in answers:
+        if answer.marks.submitted:
+            by_item.setdefault(answer.item, []).append(answer)
+    return by_item
+
+
+def _newest(decisions: Iterable[Decision]) -> dict[str, Decision]:
+    """The newest decision on each item; of those without a time, or of one time, the last."""
+    newest: dict[str, Decision] = {}
+    for decision in decisions:
+        before = newest.get(decision.item)
+        if before is None or before.at is None or decision.at is None or decision.at >= before.at:
+            newest[decision.item] = decision
+    return newest
+
+
+def _is_after(answer: Answer, decision: Decision) -> bool:
+    """Whether an answer that disagrees with the decision came or was changed after it."""
+    came = bool(decision.over) and answer.account not in decision.over
+    later = answer.at is not None and decision.at is not None and answer.at > decision.at
+    return (came or later) and gap(answer.marks, decision.marks) is not None
+
+
+def _gaps(marks: Mapping[str, Marks]) -> list[tuple[str, str, Gap]]:
+    """Every two that disagree, worst first; in alphabetical order of names among equals."""
+    gaps = [
+        (left, right, difference)
+        for left, right in combinations(sorted(marks), 2)
+        if (difference := gap(marks[left], marks[right])) is not None
+    ]
+    return sorted(gaps, key=lambda entry: -entry[2].severity)
+
+
+def _words(left: str, right: str, worst: Gap, marks: Mapping[str, Marks]) -> str:
+    steps = marks[left].steps
+    first, second = worst.first_errors
+    if first is not None and second is not None and first != second:
+        if second == NO_ERROR:
+            return f"{left} finds the first error at step {first + 1} of {steps}, {right} finds none"
+        if first == NO_ERROR:
+            return f"{right} finds the first error at step {second + 1} of {steps}, {left} finds none"
+        return f"{left} puts the first error at step {first + 1}, {right} at step {second + 1} of {steps}"
+    step, more = worst.steps[0], len(worst.steps) - 1
+    rest = "" if more == 0 else "; 1 more step differs" if more == 1 else f"; {more} more steps differ"
+    ratings = [_RATINGS[marks[name].ratings[step]] for name in (left, right)]
+    return f"{left} rates step {step + 1} of {steps} {ratings[0]}, {right} {ratings[1]}{rest}"
+
+
+_RATINGS: Mapping[Rating | None, str] = {1: "right", 0: "neutral", -1: "wrong", None: "not"}
+
+
+def _version(given: Sequence[Answer]) -> str:
+    shown = [
+        [
+            a.account,
+            a.marks.ratings,
+            sorted(map(item_first, a.marks.unsure)),
+            a.marks.notes,
+            a.marks.error_types,
+        ]
+        for a in sorted(given, key=lambda answer: answer.account)
+    ]
+    return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
+
+
+DAY = 86400.0
+"""Seconds of the stretch of time whose rate gives the time left."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How much of a project is done, and how much time the rest takes."""
+
+    submitted: int
+    of: int
+    """In all: work items times overlap."""
+    seconds_each: float | None
+    """Mean seconds with the page in view of a submitted item; None before the first."""
+    work_left: float | None
+    """Seconds of work left at that pace, for one person; None until there is a pace."""
+    eta: float | None
+    """Seconds by the clock until done, at the rate of the last day; None until two answers give a rate."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """A count over a count. No interval is given with it: steps of one solution are not independent of each other."""
+
+    count: int
+    of: int
+    value: float | None
+    """None of nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairAgreement:
+    """Two annotators on the items that both have answered."""
+
+    annotators: tuple[str, str]
+    items: int
+    exact: Interval
+    """Share with the same first error (or both none)."""
+    within_one: Interval
+    """Share with first errors at most one step apart; an error against none is never within one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepAgreement:
+    """How far annotators agree on steps. All intervals are bootstraps over items."""
+
+    items: int
+    """Items with two submitted answers or more."""
+    annotators: int
+    nominal: Alpha
+    """Units are steps; ratings are +1, 0, -1."""
+    ordinal: Alpha
+    answer_pairs: int
+    """Pairs of answers to one item whose first errors are both known (or known to be none)."""
+    exact: Interval
+    """Share of them with the same first error."""
+    within_one: Interval
+    """Share with first errors at most one step apart; an error against none is never within one."""
+    pairs: tuple[PairAgreement, ...]
+    """Every two annotators with items in common, by name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accuracy:
+    """An annotator on items whose labels are known."""
+
+    items: int
+    """Answered."""
+    exact: Interval
+    """Share of them answered right (`agrees`); Wilson's interval."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnnotatorQuality:
+    """How well and how quickly one annotator works."""
+
+    account: str
+    gold: Accuracy
+    screening: Accuracy
+    passed: bool | None
+    """The screening; None: not done, or there is none."""
+    seconds_a_step: float | None
+    """With the page in view: the median over submitted items of an item's seconds over its steps; None of nothing."""
+    overridden: Share
+    """Of the steps with a suggested rating that the annotator rated, those rated otherwise in the end."""
+    unsure: Interval
+    """Share of submitted items with an unsure flag; Wilson's interval."""
+
+
+def project_progress(
+    items: Sequence[Item], answers: Iterable[Answer], *, overlap: int = 1, now: float
+) -> Progress:
+    """Progress of the whole project at Unix time `now`: work items only; a further answer to an item that has `overlap` is not counted."""
+    work = {item.id for item in items if item.role == "work"}
+    given = [answer for answer in answers if answer.marks.submitted and answer.item in work]
+    submitted = sum(min(overlap, count) for count in Counter(answer.item for answer in given).values())
+    left = len(work) * overlap - submitted
+    timed = [answer.seconds for answer in given if answer.seconds > 0]
+    each = mean(timed) if timed else None
+    rate = _rate([answer.at for answer in given if answer.at is not None], now)
+    return Progress(
+        submitted=submitted,
+        of=submitted + left,
+        seconds_each=each,
+        work_left=None if each is None else each * left,
+        eta=None if rate is None else left / rate,
+    )
+
+
+def _rate(times: Sequence[float], now: float) -> float | None:
+    """Answers a second in the last day, pauses and all; None where no two answers, or no time, make a rate."""
+    since = now - DAY
+    recent = [at for at in times if since < at <= now]
+    count = len(recent)
+    if count == len(times):
+        # The whole history: it begins with the first answer, which ends no stretch of time.
+        since, count = min(recent, default=now), count - 1
+    return count / (now - since) if count > 0 and now > since else None
+
+
+def step_agreement(
+    items: Sequence[Item], answers: Iterable[Answer], *, resamples: int = 1000, seed: int = 0
+) -> StepAgreement:
+    """Agreement of all annotators. Screening items are left aside: passing them is what made the annotators alike there.
+
+    `resamples` (at least 100) and `seed` are of the intervals' draws.
+
+    Raises:
+        UsageError: settings that make no interval.
+    """
+    by_item: dict[str, list[Answer]] = {item.id: [] for item in items if item.role != "screening"}
+    for answer in answers:
+        if answer.marks.submitted and answer.item in by_item:
+            by_item[answer.item].append(answer)
+    # In the order of the items: equal inputs give equal draws, in whatever order the answers come.
+    shared = {id: sorted(given, key=lambda a: a.account) for id, given in by_item.items() if len(given) > 1}
+    table, members = [], []
+    by_pair: dict[tuple[str, str], list[int]] = {}
+    counts: list[list[int]] = []
+    for id, given in shared.items():
+        for ratings in zip(*(answer.first_marks.ratings for answer in given), strict=True):
+            table.append(ratings)
+            members.append(id)
+        firsts = {answer.account: answer.first_marks.first_wrong for answer in given}
+        of_item = [0, 0, 0]
+        for (left, one), (right, other) in combinations(firsts.items(), 2):
+            if one is None or other is None:
+                continue
+            same = one == other
+            near = same or (NO_ERROR not in (one, other) and abs(one - other) == 1)
+            for count in (of_item, by_pair.setdefault((left, right), [0, 0, 0])):
+                count[0] += 1
+                count[1] += same
+                count[2] += near
+        counts.append(of_item)
+    exact, within_one = _pair_shares([count for count in counts if count[0]], resamples, seed)
+    return StepAgreement(
+        items=len(shared),
+        annotators=len({answer.account for given in shared.values() for answer in given}),
+        nominal=krippendorff_alpha(table, "nominal", clusters=members, resamples=resamples, seed=seed),
+        ordinal=krippendorff_alpha(table, "ordinal", clusters=members, resamples=resamples, seed=seed),
+        answer_pairs=sum(count[0] for count in counts),
+        exact=exact,
+        within_one=within_one,
+        pairs=tuple(
+            # One pair an item: independent, so that Wilson's interval holds.
+            PairAgreement(annotators=pair, items=of, exact=wilson(same, of), within_one=wilson(near, of))
+            for pair, (of, same, near) in sorted(by_pair.items())
+        ),
+    )
+
+
+def _pair_shares(counts: Sequence[Sequence[int]], resamples: int, seed: int) -> tuple[Interval, Interval]:
+    """The shares of pairs that are exact, and within one; from (pairs, exact, within one) of each item."""
+    if not counts:
+        return wilson(0, 0), wilson(0, 0)
+    table = np.array(counts, dtype=np.float64)
+
+    def statistic(weights: Floats) -> dict[str, Floats]:
+        of, exact, within = (weights @ table).T
+        return {"exact": shares(exact, of), "within": shares(within, of)}
+
+    def checked(interval: Interval) -> Interval:
+        if interval.value in (0.0, 1.0):
+            # All items alike: resamples differ in nothing, and would make three items look certain.
+            return wilson(len(counts) if interval.value else 0, len(counts))
+        return replace(interval, low=None, high=None) if len(counts) == 1 else interval
+
+    drawn = bootstrap(statistic, range(len(counts)), resamples=resamples, seed=seed)
+    return checked(drawn["exact"]), checked(drawn["within"])
+
+
+def annotator_quality(
+    account: str,
+    items: Sequence[Item],
+    answers: Iterable[Answer],
+    *,
+    pass_mark: float = 0.75,
+    shown: bool = True,
+) -> AnnotatorQuality:
+    """Accuracy, speed and use of suggestions of one annotator.
+
+    `pass_mark` is of the screening: the share of items to be right, in [0, 1]. `shown`: suggestions are shown at all (`help.show` is not
+    "never"); if not, nothing was overridden.
+    """
+    by_id = {item.id: item for item in items}
+    mine = [a for a in answers if a.account == account and a.marks.submitted and a.item in by_id]
+    screening = _accuracy(mine, by_id, "screening")
+    to_screen = sum(item.role == "screening" for item in items)
+    right = screening.exact.value
+    timed = [answer for answer in mine if answer.seconds > 0]
+    overridden = [
+        rating != suggestion.rating
+        for answer in (mine if shown else [])
+        for rating, suggestion in zip(answer.marks.ratings, by_id[answer.item].suggestions, strict=False)
+        if suggestion is not None and suggestion.rating is not None and rating is not None
+    ]
+    return AnnotatorQuality(
+        account=account,
+        gold=_accuracy(mine, by_id, "gold"),
+        screening=screening,
+        passed=None if right is None or screening.items < to_screen else right >= pass_mark,
+        seconds_a_step=median(answer.seconds / answer.marks.steps for answer in timed) if timed else None,
+        overridden=_share(overridden),
+        unsure=wilson(sum(bool(answer.marks.unsure) for answer in mine), len(mine)),
+    )
+
+
+def _accuracy(mine: Sequence[Answer], items: Mapping[str, Item], role: str) -> Accuracy:
+    right = [
+        agrees(answer.first_marks, gold)
+        for answer in mine
+        if items[answer.item].role == role and (gold := items[answer.item].gold) is not None
+    ]
+    return Accuracy(items=len(right), exact=wilson(sum(right), len(right)))
+
+
+def _share(hits: Sequence[bool]) -> Share:
+    return Share(count=sum(hits), of=len(hits), value=sum(hits) / len(hits) if hits else None)

@@ -1,0 +1,215 @@
+"""Requests spread over workers that die: a Ray in this process, every schedule of deaths that hypothesis thinks of."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fake_ray import FakeRay
+from stepmark.batching import Answerer, Graded, Release, Score, Verify, Write, Written, run
+from stepmark.batching.chunks import LARGEST, cut
+from stepmark.batching.cluster import Build, Cluster, RayWorkers
+from stepmark.errors import BackendError
+from stepmark.records import Verdict
+
+KINDS = (Write, Verify, Score, Release)
+
+
+def writes(count, n=1):
+    return [Write(prompt=f"question {number}", n=n, temperature=1.0, first=0) for number in range(count)]
+
+
+def reply(request):
+    if isinstance(request, Verify):
+        right = request.answer == request.gold
+        return Verdict(outcome="match" if right else "mismatch", verifier="v", answer=request.answer, note="")
+    if isinstance(request, Score):
+        return Graded(score=len(request.steps) / 10)
+    if isinstance(request, Release):
+        return None
+    texts = [f"{request.prompt}: {(request.first or 0) + number}" for number in range(request.n)]
+    return [Written(text=text, finish="end", tokens=2) for text in texts]
+
+
+def answer(requests, ready):
+    replies = []
+    for place, request in enumerate(requests):
+        if isinstance(request, Write) and request.prompt == "breaks":
+            raise BackendError("the server went away")
+        replies.append(reply(request))
+        ready(place, replies[-1])
+    return replies
+
+
+def built():
+    """What a worker builds, by name."""
+    return {kind: Answerer(identity="it", answer=answer) for kind in KINDS}
+
+
+def started(ray, **options):
+    """Workers on it; what they report goes to a list."""
+    lines = []
+    with mock.patch.dict(sys.modules, {"ray": ray}):
+        workers = RayWorkers(
+            Build(function=f"{__name__}:built", settings={}),
+            Cluster(ray="local"),
+            tell=lines.append,
+            **options,
+        )
+    return workers, lines
+
+
+def ask(ray, workers, requests):
+    """A round; who was asked."""
+    ray.given.clear()
+    assert workers.answer(requests, lambda place, reply: None) == [reply(request) for request in requests]
+    return {request: worker for worker, chunk in ray.given for request in chunk}
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 40),
+    st.integers(1, 6),
+    st.lists(st.integers(0, 5), max_size=60),
+    # At most two deaths over any request: more are an error, tested below.
+    st.dictionaries(st.integers(1, 6), st.integers(0, 6), max_size=2),
+)
+def test_whatever_dies_every_request_has_its_reply_and_is_reported_once(count, size, order, deaths):
+    requests = writes(count, n=3)
+    ray = FakeRay(size=size, order=order, deaths=deaths)
+    workers, lines = started(ray)
+    reported = []
+    replies = workers.answer(requests, lambda place, reply: reported.append((place, reply)))
+    assert replies == [reply(request) for request in requests]
+    assert sorted(reported) == list(enumerate(replies))
+    assert sum("will be asked again" in line for line in lines) == sum(ray.died.values())
+    assert workers.tokens_written == 6 * count
+    # What was answered before a death is not asked again.
+    asked = Counter(request for _, chunk in ray.given for request in chunk)
+    assert sum(asked.values()) <= count + sum(ray.died.values()) * LARGEST
+
+
+def test_a_request_that_kills_every_worker_is_named_and_the_others_are_recorded():
+    requests = writes(30)
+    ray = FakeRay(size=3, deadly=lambda request: request.prompt == "question 4")
+    workers, _ = started(ray)
+    reported = []
+    with pytest.raises(BackendError, match=r"3 workers died over one request.*question 4") as caught:
+        workers.answer(requests, lambda place, _: reported.append(place))
+    assert "(here) died: " in str(caught.value)
+    assert sum(ray.died.values()) == 3
+    assert 4 not in reported
+    assert {0, 1, 2, 3} <= set(reported)
+
+
+def test_a_failure_ends_the_round_after_what_is_under_way_is_kept():
+    ray = FakeRay(size=2)
+    workers, _ = started(ray)
+    requests = [Write(prompt="first"), Write(prompt="breaks"), *writes(10)]
+    reported = []
+    with pytest.raises(BackendError, match=r"worker 1 \(here\): the server went away"):
+        workers.answer(requests, lambda place, _: reported.append(place))
+    # What came before it in its chunk, and the other worker's chunk; the rest was not begun.
+    assert sorted(reported) == [0, *cut(dict(enumerate(requests)), 2)[1]]
+
+
+def test_workers_that_die_before_they_are_ready_end_the_run():
+    ray = FakeRay()
+    with (
+        mock.patch.object(FakeRay, "get", side_effect=FakeRay.exceptions.RayError("The node died.")),
+        pytest.raises(BackendError, match="no worker is left: each died 3 times before it was ready"),
+    ):
+        started(ray)
+    assert ray.starts == 6
+    assert not ray.is_initialized()
+
+
+@given(st.lists(st.integers(1, 200), max_size=60), st.integers(1, 20))
+def test_chunks_are_neighbours_and_small(sizes, workers):
+    requests = {at: Write(prompt=f"p{at}", n=n, temperature=1.0) for at, n in enumerate(sizes)}
+    chunks = cut(requests, workers)
+    assert [place for chunk in chunks for place in chunk] == list(requests)
+    for chunk in chunks:
+        weight = sum(sizes[place] for place in chunk)
+        assert len(chunk) == 1 or weight <= min(LARGEST, sum(sizes) // (3 * workers) + 1)
+
+
+def test_the_driver_gives_the_same_with_workers_as_without():
+    def method(number):
+        first, second = yield (
+            Write(prompt=f"q{number % 3}", n=2, temperature=1.0),
+            Write(prompt="shared", temperature=1.0),
+        )
+        verdict = yield Verify(answer=first[0].text, gold="q1: 0")
+        score = yield Score(problem=f"p{number}", steps=("a", "b"))
+        return [sample.text for sample in (*first, *second)], verdict.outcome, score.score
+
+    ray = FakeRay(size=3, deaths={1: 1, 2: 3})
+    workers, _ = started(ray)
+    results = [
+        list(run((method(number) for number in range(20)), who, in_flight=8))
+        for who in (built(), workers.answerers)
+    ]
+    assert results[0] == results[1]
+    assert sum(ray.died.values()) == 2
+
+
+# Homes.
+
+
+def score(problem, *steps):
+    return Score(problem=problem, steps=steps or ("step",))
+
+
+def release(problem):
+    return Release(problem=problem, prefixes=(("step",),))
+
+
+def test_a_problem_stays_with_its_worker_and_a_new_one_goes_to_the_one_with_least_to_do():
+    ray = FakeRay(size=3)
+    workers, _ = started(ray, homes=True)
+    ask(ray, workers, [score("warms up", str(number)) for number in range(9)])  # until all are ready
+    first = {
+        request.problem: worker for request, worker in ask(ray, workers, [score(p) for p in "abc"]).items()
+    }
+    assert sorted(first.values()) == [1, 2, 3]
+    again = ask(ray, workers, [score(p, "step", str(k)) for p in "cab" for k in range(2)])
+    assert {request.problem: worker for request, worker in again.items()} == first
+    more = ask(ray, workers, [score("a", "1"), score("a", "2"), score("b", "1"), score("d")])
+    assert more[score("d")] == first["c"]
+    # Who has scored a problem is told what may go, and nobody else.
+    assert ask(ray, workers, [release(p) for p in "ab"]) == {release(p): first[p] for p in "ab"}
+    workers.answer([release("unread")], lambda place, reply: None)
+    assert all(request.problem != "unread" for _, chunk in ray.given for request in chunk)
+
+
+def test_a_worker_without_anything_to_do_takes_from_one_that_is_far_behind_and_keeps_it():
+    ray = FakeRay(size=2)
+    workers, _ = started(ray, homes=True)
+    ask(ray, workers, [score("warms up", str(number)) for number in range(9)])
+    home = ask(ray, workers, [score("a")])[score("a")]
+    many = [score("a", "1", str(number)) for number in range(60)]
+    assert set(ask(ray, workers, many).values()) == {1, 2}
+    last = ask(ray, workers, [score("a", "2")])
+    assert len(last) == 1
+    assert home in (1, 2)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=20), max_size=6),
+    st.integers(1, 4),
+    st.lists(st.integers(0, 5), max_size=60),
+    st.dictionaries(st.integers(1, 4), st.integers(0, 8), max_size=2),
+)
+def test_with_homes_too_every_request_has_its_reply(rounds, size, order, deaths):
+    ray = FakeRay(size=size, order=order, deaths=deaths)
+    workers, _ = started(ray, homes=True)
+    for number, problems in enumerate(rounds):
+        ask(ray, workers, [score(problem, str(number), str(k)) for k, problem in enumerate(problems)])
+        workers.answer([release(problem) for problem in problems], lambda place, reply: None)
