@@ -42,7 +42,18 @@ MACHINE = Group("Machine", sort_key=6)
 
 _PANELS: Mapping[str, Group] = {
     **dict.fromkeys(
-        ["columns", "split", "marker", "reasoning", "limit", "keep_going", "data", "scores", "model_name", "format"],
+        [
+            "columns",
+            "split",
+            "marker",
+            "reasoning",
+            "limit",
+            "keep_going",
+            "data",
+            "scores",
+            "model_name",
+            "format",
+        ],
         DATA,
     ),
     **dict.fromkeys(("truncate", "orm"), MODEL),

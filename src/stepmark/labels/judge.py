@@ -10,7 +10,7 @@ r"""A language model as the judge of steps: critiques, sampled several times, an
 
 A trace of agents (`Solution.split` "agent") is judged for the decisive mistake: the earliest turn that broke the task. Each turn stands
 with its speaker. The three ways are those that Who&When compares (Zhang et al. 2025, arXiv 2505.00212, section 4: all at once, step by
-step, binary search); the prompts are ours. With `answer` the judge is told the reference answer, as theirs is.
+step, binary search); the prompts are ours. With `answer` the judge sees the reference answer, as theirs does.
 
 The place (or verdict) with the most votes wins, if it has at least the share `agreement` of them. After a tie or fewer than `quorum` votes the
 judge abstains. A reply that names no place of the solution, or was cut off, is **no vote**: it is counted (`Cost.unparsed`), asked for again
@@ -243,15 +243,15 @@ class Judge:
         while low < high:
             middle = (low + high) // 2
             prompt = _halves_prompt(solution, low, middle, high, self.answer)
-            (found,) = yield from self._poll_all([prompt], half_named)
-            half, why = self._winner(found)
-            cost += found.cost
+            (votes,) = yield from self._poll_all([prompt], half_named)
+            half, why = self._winner(votes)
+            cost += votes.cost
             names = {0: f"steps {low + 1} to {middle + 1}", 1: f"steps {middle + 2} to {high + 1}"}
-            notes.append(_note(names, found, why if half is None else None))
+            notes.append(_note(names, votes, why if half is None else None))
             if half is None:
                 judgements[low] = (self._judgement(None, None, "; ".join(notes)),)
                 return self._labelling(solution, judgements, None, None, cost, None)
-            confidence = min(confidence, found.counts[half] / found.cast)
+            confidence = min(confidence, votes.counts[half] / votes.cast)
             low, high = (low, middle) if half == 0 else (middle + 1, high)
         note = "; ".join(notes) or "the only step"
         judgements[:low] = [(self._judgement(1, confidence, note),)] * low

@@ -155,9 +155,9 @@ def read_messages(
     why = f"the conversation has {len(turns)} assistant {'turn' if len(turns) == 1 else 'turns'}"
     steps = _trace(read[turns[0] :], reasoning)
     if not steps:
-        wanted = "a thought" if reasoning == "only" else "something beside thoughts"
+        needed = "a thought" if reasoning == "only" else "something beside thoughts"
         raise InputError(
-            f"expected a turn with {wanted} (`reasoning` {reasoning}), found none",
+            f"expected a turn with {needed} (`reasoning` {reasoning}), found none",
             where=where,
             field="messages",
         )

@@ -532,12 +532,12 @@ def split(
         steps += [replace(moved[0], lead=gap + moved[0].lead), *moved[1:]]
         at = part.end
     if not steps:
-        wanted, found = (
+        needed, present = (
             ("a thought", "no <think> and no channel")
             if reasoning == "only"
             else ("an answer", "only a thought")
         )
-        raise InputError(f"expected {wanted} (`reasoning` {reasoning}), found {found}", field="solution")
+        raise InputError(f"expected {needed} (`reasoning` {reasoning}), found {present}", field="solution")
     steps[-1] = replace(steps[-1], tail=steps[-1].tail + text[at:])
     if any(part.thought for part in parts):
         why = f"{why}; {REASONING[reasoning]}"

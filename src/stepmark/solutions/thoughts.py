@@ -49,22 +49,22 @@ class Section:
 
 def sections(text: str) -> list[Section]:
     """The thoughts and answers of a text in order, blank ones left out; one answer where it has no marks."""
-    found: list[Section] = []
+    parts: list[Section] = []
     marks = list(_MARKS.finditer(text))
     at, thought = 0, bool(marks) and marks[0]["think"] == "</think>"
     for mark in marks:
-        found.append(Section(start=at, end=mark.start(), thought=thought))
+        parts.append(Section(start=at, end=mark.start(), thought=thought))
         at = mark.end()
         thought = mark["think"] == "<think>" or (
             mark["channel"] is not None and mark["channel"] not in _SPOKEN
         )
-    found.append(Section(start=at, end=len(text), thought=thought))
-    return [one for one in found if text[one.start : one.end].strip()]
+    parts.append(Section(start=at, end=len(text), thought=thought))
+    return [part for part in parts if text[part.start : part.end].strip()]
 
 
 def texts_of(text: str) -> Iterator[tuple[str, bool]]:
     """The sections' texts, and whether each is a thought."""
-    return ((text[one.start : one.end], one.thought) for one in sections(text))
+    return ((text[part.start : part.end], part.thought) for part in sections(text))
 
 
 def turn_cuts(text: str) -> list[int]:

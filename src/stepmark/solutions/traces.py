@@ -131,8 +131,8 @@ class Chat:
             raise self.error(f"expected the role of a message, found {kind!r}", ".role")
         name, content = _text(data.get("name")), data.get("parts", data.get("content"))
         speaker = (name or speaker) if role == "assistant" else name
-        given = data.get("additional_kwargs")
-        extra: Object = given if isinstance(given, Mapping) else {}
+        beside = data.get("additional_kwargs")
+        extra: Object = beside if isinstance(beside, Mapping) else {}
         if role == "tool" and not _has_part(content, _ANSWERS):
             return self.answer(content, data.get("tool_call_id"), name)
         for holder in (data, extra) if role == "assistant" else ():
@@ -160,8 +160,8 @@ class Chat:
         if not isinstance(content, list):
             raise self.error(f"expected a text or a list of parts, found {json_type(content)}", ".content")
         texts = []
-        for at, given in enumerate(content):
-            part = {"type": "text", "text": given} if isinstance(given, str) else given
+        for at, raw in enumerate(content):
+            part = {"type": "text", "text": raw} if isinstance(raw, str) else raw
             kind = part.get("type") if isinstance(part, dict) else None
             if kind in _TEXTS:
                 text = part.get("text", part.get("content", part.get("refusal", "")))
@@ -247,9 +247,9 @@ def _list(chat: Chat, value: object, inside: str) -> list[Any]:
 
 def _each(chat: Chat, listed: object, inside: str, add: Callable[..., None], **more: Any) -> None:
     before = chat.part
-    for at, one in enumerate(_list(chat, listed, inside)):
+    for at, entry in enumerate(_list(chat, listed, inside)):
         chat.part = f"{before}{inside}[{at}]"
-        add(one, **more)
+        add(entry, **more)
     chat.part = before
 
 
@@ -264,22 +264,22 @@ def _text(value: object) -> str | None:
 class ModelCall:
     """One call of a model: what it was given, and what it wrote."""
 
-    given: Sequence[dict[str, Any]]
-    written: Sequence[dict[str, Any]]
+    prompt: Sequence[dict[str, Any]]
+    reply: Sequence[dict[str, Any]]
 
 
 def _joined(chat: Chat, calls: Iterable[ModelCall]) -> None:
     """The conversation of calls in the order of time: of each what is new in it."""
     seen: Counter[str] = Counter()
     for call in calls:
-        given: Counter[str] = Counter()
-        for message in call.given:
+        repeated: Counter[str] = Counter()
+        for message in call.prompt:
             key = _key(message)
-            given[key] += 1
-            if given[key] > seen[key]:
+            repeated[key] += 1
+            if repeated[key] > seen[key]:
                 chat.messages.append(message)
-        seen |= given
-        for message in call.written:
+        seen |= repeated
+        for message in call.reply:
             chat.messages.append(message)
             seen[_key(message)] += 1
 
@@ -315,8 +315,10 @@ def _messages(chat: Chat, value: object, inside: str, speaker: str | None = None
     while len(listed) == 1 and isinstance(listed[0], list):  # LangChain's batch of one
         listed = listed[0]
     unwrapped = [
-        one["message"] if isinstance(one, Mapping) and isinstance(one.get("message"), Mapping) else one
-        for one in listed
+        entry["message"]
+        if isinstance(entry, Mapping) and isinstance(entry.get("message"), Mapping)
+        else entry
+        for entry in listed
     ]
     return _read(chat, lambda own: _each(own, unwrapped, inside, own.message, speaker=speaker))
 
@@ -410,22 +412,27 @@ def _otel(chat: Chat, events: Sequence[Object]) -> None:
     calls = []
     for span in sorted(events, key=lambda span: int(span.get("startTimeUnixNano") or 0)):
         chat.where = span["where"]
-        known = _attributes(span.get("attributes"))
+        attributes = _attributes(span.get("attributes"))
         for event in span.get("events") or ():
-            known = {**_attributes(event.get("attributes")), **known}
-        if "gen_ai.output.messages" not in known or known.get("gen_ai.operation.name") == "invoke_agent":
+            attributes = {**_attributes(event.get("attributes")), **attributes}
+        if (
+            "gen_ai.output.messages" not in attributes
+            or attributes.get("gen_ai.operation.name") == "invoke_agent"
+        ):
             continue
-        speaker = _text(known.get("gen_ai.agent.name"))
-        instructions = known.get("gen_ai.system_instructions")
+        speaker = _text(attributes.get("gen_ai.agent.name"))
+        instructions = attributes.get("gen_ai.system_instructions")
         system = [{"role": "system", "parts": _loaded(instructions)}] if instructions else []
-        given = known.get("gen_ai.input.messages")
-        read = [
+        sent = attributes.get("gen_ai.input.messages")
+        prompt = [
             *_messages(chat, system, ""),
-            *(_messages(chat, given, "gen_ai.input.messages") if given else ()),
+            *(_messages(chat, sent, "gen_ai.input.messages") if sent else ()),
         ]
-        written = _messages(chat, known["gen_ai.output.messages"], "gen_ai.output.messages", speaker)
-        calls.append(ModelCall(given=read, written=written))
-        chat.facts["source"] = _text(known.get("gen_ai.response.model", known.get("gen_ai.request.model")))
+        reply = _messages(chat, attributes["gen_ai.output.messages"], "gen_ai.output.messages", speaker)
+        calls.append(ModelCall(prompt=prompt, reply=reply))
+        chat.facts["source"] = _text(
+            attributes.get("gen_ai.response.model", attributes.get("gen_ai.request.model"))
+        )
     if not calls:
         raise chat.error(
             "expected spans with gen_ai.input.messages and gen_ai.output.messages, found none in this trace; tracers write them "
@@ -440,7 +447,9 @@ def _loaded(value: object) -> object:
 
 def _attributes(listed: object) -> dict[str, Any]:
     pairs = listed if isinstance(listed, list) else []
-    return {one["key"]: _value(one.get("value")) for one in pairs if isinstance(one, dict) and "key" in one}
+    return {
+        pair["key"]: _value(pair.get("value")) for pair in pairs if isinstance(pair, dict) and "key" in pair
+    }
 
 
 def _value(value: object) -> Any:
@@ -448,7 +457,7 @@ def _value(value: object) -> Any:
     if not isinstance(value, Mapping):
         return value
     if "arrayValue" in value:
-        return [_value(one) for one in value["arrayValue"].get("values", ())]
+        return [_value(entry) for entry in value["arrayValue"].get("values", ())]
     if "kvlistValue" in value:
         return _attributes(value["kvlistValue"].get("values"))
     return next(iter(value.values()), None)
@@ -464,15 +473,13 @@ def _langsmith(chat: Chat, events: Sequence[Object]) -> None:
         extra = run.get("extra")
         metadata = (extra.get("metadata") if isinstance(extra, Mapping) else None) or {}
         speaker = _text(metadata.get("lc_agent_name"))
-        given = _messages(chat, run.get("inputs"), "inputs")
-        written = _messages(chat, run.get("outputs"), "outputs", speaker)
+        prompt = _messages(chat, run.get("inputs"), "inputs")
+        reply = _messages(chat, run.get("outputs"), "outputs", speaker)
         if not models:  # a chain's outputs repeat its inputs
-            written = (
-                written[len(given) :]
-                if [*map(_key, written)][: len(given)] == [*map(_key, given)]
-                else written
+            reply = (
+                reply[len(prompt) :] if [*map(_key, reply)][: len(prompt)] == [*map(_key, prompt)] else reply
             )
-        calls.append(ModelCall(given=given, written=written))
+        calls.append(ModelCall(prompt=prompt, reply=reply))
         chat.facts["source"] = _text(metadata.get("ls_model_name"))
     if not calls:
         raise chat.error(
@@ -483,12 +490,13 @@ def _langsmith(chat: Chat, events: Sequence[Object]) -> None:
 
 def _langfuse(chat: Chat, events: Sequence[Object]) -> None:
     calls = []
-    for one in sorted(events, key=lambda one: str(one.get("startTime") or "")):
-        chat.where = one["where"]
-        if one.get("type") == "GENERATION":
-            given = _messages(chat, one.get("input"), "input")
-            calls.append(ModelCall(given=given, written=_messages(chat, one.get("output"), "output")))
-            chat.facts["source"] = _text(one.get("model"))
+    for observation in sorted(events, key=lambda event: str(event.get("startTime") or "")):
+        chat.where = observation["where"]
+        if observation.get("type") == "GENERATION":
+            prompt = _messages(chat, observation.get("input"), "input")
+            reply = _messages(chat, observation.get("output"), "output")
+            calls.append(ModelCall(prompt=prompt, reply=reply))
+            chat.facts["source"] = _text(observation.get("model"))
     if not calls:
         raise chat.error("expected an observation of the type GENERATION, found none", "observations")
     _joined(chat, calls)
@@ -499,12 +507,12 @@ def _who_and_when(chat: Chat, events: Sequence[Object]) -> None:
     chat.write("user", data["question"] if isinstance(data.get("question"), str) else "")
     for at, entry in enumerate(_list(chat, data["history"], "history")):
         chat.part = f"history[{at}]"
-        said = entry.get("content") if isinstance(entry, Mapping) else None
-        if not isinstance(said, str):
+        text = entry.get("content") if isinstance(entry, Mapping) else None
+        if not isinstance(text, str):
             raise chat.error("expected an entry with a text under 'content'")
         # Every entry is a step, also a blank one: the labels count entries.
         speaker = _text(entry.get("name")) or _text(entry.get("role"))
-        message = {"role": "assistant", "content": said if said.strip() else "(nothing)"}
+        message = {"role": "assistant", "content": text if text.strip() else "(nothing)"}
         chat.messages.append(message | ({"name": speaker} if speaker else {}))
     chat.facts = {"id": _text(data.get("question_ID")), "answer": _text(data.get("ground_truth"))}
 
@@ -518,7 +526,7 @@ class TraceFormat:
 
     about: str
     """What it is, in one line."""
-    known: Callable[[Object], bool]
+    matches: Callable[[Object], bool]
     """Whether a row is of it."""
     read: Callable[[Chat, Sequence[Object]], None]
     """Writes the events of one trace into a chat; a format of whole traces has one."""
@@ -546,7 +554,7 @@ def _runs(data: Object) -> Iterator[tuple[str, Object]]:
 
 def _observations(data: Object) -> Iterator[tuple[str, Object]]:
     if isinstance(data.get("observations"), list):
-        return ((str(data.get("id", "")), one) for one in data["observations"])
+        return ((str(data.get("id", "")), observation) for observation in data["observations"])
     return iter([(str(data.get("traceId", "")), data)])
 
 
@@ -565,7 +573,7 @@ _CODEX = ("session_meta", "response_item", "event_msg", "turn_context", "compact
 TRACES: Mapping[str, TraceFormat] = {
     "responses": TraceFormat(
         about="OpenAI Responses: input and output items",
-        known=lambda data: (
+        matches=lambda data: (
             isinstance(data.get("output"), list)
             and (data.get("object") == "response" or "input" in data)
             and any(isinstance(item, dict) and "type" in item for item in data["output"])
@@ -575,19 +583,19 @@ TRACES: Mapping[str, TraceFormat] = {
     ),
     "swe-agent": TraceFormat(
         about="trajectories of SWE-agent: .traj",
-        known=_has("trajectory", "history"),
+        matches=_has("trajectory", "history"),
         read=_swe_agent,
         used=("trajectory", "history"),
     ),
     "mini-swe-agent": TraceFormat(
         about="trajectories of mini-swe-agent: .traj.json",
-        known=_has("trajectory_format", "messages"),
+        matches=_has("trajectory_format", "messages"),
         read=_mini_swe_agent,
         used=("trajectory_format", "messages"),
     ),
     "claude-code": TraceFormat(
         about="sessions of Claude Code: .jsonl",
-        known=lambda data: (
+        matches=lambda data: (
             isinstance(data.get("type"), str)
             and any(key in data for key in ("sessionId", "leafUuid", "snapshot"))
         ),
@@ -596,19 +604,19 @@ TRACES: Mapping[str, TraceFormat] = {
     ),
     "codex": TraceFormat(
         about="sessions of Codex: .jsonl",
-        known=lambda data: data.get("type") in _CODEX and "payload" in data,
+        matches=lambda data: data.get("type") in _CODEX and "payload" in data,
         read=_codex,
         events=lambda data: [("", data)],
     ),
     "otel": TraceFormat(
-        about="OpenTelemetry GenAI spans: OTLP JSON", known=_has("resourceSpans"), read=_otel, events=_spans
+        about="OpenTelemetry GenAI spans: OTLP JSON", matches=_has("resourceSpans"), read=_otel, events=_spans
     ),
     "langsmith": TraceFormat(
-        about="runs of LangSmith", known=_has("run_type", "inputs"), read=_langsmith, events=_runs
+        about="runs of LangSmith", matches=_has("run_type", "inputs"), read=_langsmith, events=_runs
     ),
     "langfuse": TraceFormat(
         about="traces of Langfuse with observations, or observations",
-        known=lambda data: (
+        matches=lambda data: (
             isinstance(data.get("observations"), list)
             or ("traceId" in data and "type" in data and "input" in data)
         ),
@@ -617,7 +625,7 @@ TRACES: Mapping[str, TraceFormat] = {
     ),
     "who-and-when": TraceFormat(
         about="conversations of AutoGen and CrewAI, as Who&When holds them",
-        known=_has("question", "history"),
+        matches=_has("question", "history"),
         read=_who_and_when,
         used=("question", "history", "question_ID", "ground_truth"),
     ),
@@ -627,7 +635,7 @@ TRACES: Mapping[str, TraceFormat] = {
 
 def trace_format(data: Object) -> str | None:
     """The name of the format that a row is of; None for one that is no such trace."""
-    return next((name for name, format in TRACES.items() if format.known(data)), None)
+    return next((name for name, format in TRACES.items() if format.matches(data)), None)
 
 
 def chat_rows(rows: Iterable[Row | Refusal], *, keep_going: bool = False) -> Iterator[Row | Refusal]:
@@ -667,7 +675,7 @@ def _chat_row(
             raise
         yield Refusal(solution=None, error=error)
         return
-    kept = [
+    messages = [
         message
         for message in chat.messages
         if message["role"] != "assistant"
@@ -678,5 +686,5 @@ def _chat_row(
     if TRACES[name].events is None:
         rest = {key: value for key, value in row.data.items() if key not in TRACES[name].used}
         facts["meta"] = {key: value for key, value in rest.items() if value is not None} or None
-    data = {"messages": kept, **{name: value for name, value in facts.items() if value is not None}}
+    data = {"messages": messages, **{name: value for name, value in facts.items() if value is not None}}
     yield replace(row, data=data, original=None)
