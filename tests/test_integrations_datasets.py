@@ -80,7 +80,13 @@ def test_the_columns_of_a_row_say_what_the_record_says():
     assert row["problem"] == "2 + 3?"
     assert row["steps"] == ["2 + 3 = 5", "So 5."]
     assert (row["id"], row["problem_id"], row["answer"], row["source"]) == ("s1", "p1", "5", "a model")
-    assert row["layout"][0] == {"lead": "Step 1: ", "tail": "\n", "observation": "", "start": 8}
+    assert row["layout"][0] == {
+        "lead": "Step 1: ",
+        "tail": "\n",
+        "observation": "",
+        "start": 8,
+        "speaker": None,
+    }
     assert row["judgements"][0][1]["successes"] == 3
     assert row["judgements"][1] == []
     assert to_columns(BARE)["layout"] is None

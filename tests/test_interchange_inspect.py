@@ -64,7 +64,6 @@ def test_a_log_as_json(tmp_path):
     assert first.origin == "log.json:1/1/1"
     assert first.labelled.judgements == ((), ())
     assert losses.facts()["lost"] == {
-        "reasoning stands in its turn's text, before the answer": 2,
         "status of the log is left out": 1,
     }
 

@@ -22,6 +22,7 @@ from stepmark.solutions.interchange import (
     read_labelled,
     write_labelled,
 )
+from stepmark.solutions.traces import TRACES
 from stepmark.store import Row, encode_row, parse_row
 
 # Markers, numbers, blank lines and the signs of formats all stand inside texts; a number at the start is layout elsewhere.
@@ -305,7 +306,7 @@ def test_the_task_of_math_shepherd_survives(tmp_path, between):
         assert again["meta"]["split"] == "train"
 
 
-@pytest.mark.parametrize("format", sorted(FORMATS))
+@pytest.mark.parametrize("format", sorted({*FORMATS} - {*TRACES}))
 def test_other_columns_are_read_into_meta(tmp_path, format):
     examples: dict[str, dict[str, Any]] = {
         "prmbench": {

@@ -166,10 +166,53 @@ def test_paragraphs_are_counted_with_their_formulas():
     assert (alone.how, alone.texts[1]) == ("sentence", "The other gives\n\n\\[ x = 3 \\]")
 
 
-def test_reasoning_between_marks_is_noted():
-    for how in ("auto", "line", "whole"):
-        assert split("<think>\n1 + 1 = 2\n</think>\nIt is 2.", how).why.endswith(f"; {REASONING}")
+THOUGHT = "<think>\nI add.\n\nWait, 1 + 1 = 2.\n</think>\n\nIt is 2.\nDone."
+HARMONY = (
+    "<|channel|>analysis<|message|>I add.\n\nWait, 1 + 1 = 2.<|end|>"
+    "<|start|>assistant<|channel|>final<|message|>It is 2.\nDone.<|return|>"
+)
+
+
+@pytest.mark.parametrize("text", [THOUGHT, THOUGHT.removeprefix("<think>"), HARMONY])
+def test_a_thought_is_cut_apart_from_the_answer(text):
+    thought, answer = ["I add.", "Wait, 1 + 1 = 2."], ["It is 2.", "Done."]
+    for reasoning, expected in (("keep", thought + answer), ("only", thought), ("drop", answer)):
+        cut = split(text, reasoning=reasoning)
+        assert list(cut.texts) == expected
+        assert cut.rejoin() == text
+        assert cut.why.endswith(f"; {REASONING[reasoning]}")
+        assert all(text[step.start :].startswith(step.text) for step in cut)
+    assert split(text, "whole").texts == (text.strip("\n"),)
     assert "think" not in split("I think\nso").why
+
+
+def test_a_text_without_what_is_asked_for_is_refused():
+    with pytest.raises(InputError, match=r"a thought .*`reasoning` only"):
+        split("2 + 2 = 4", reasoning="only")
+    with pytest.raises(InputError, match=r"an answer .*found only a thought"):
+        split("<think>Hm. And the reply ends", reasoning="drop")
+
+
+def test_a_thought_is_cut_where_it_turns():
+    text = "We add 2. Then 3. Wait, no. That is 5.\nAlternatively, count. I wait here.\n\nLet me check: $2. Wait$ is 5."
+    assert texts(text, "thought") == [
+        "We add 2. Then 3.",
+        "Wait, no. That is 5.",
+        "Alternatively, count. I wait here.",
+        "Let me check: $2. Wait$ is 5.",
+    ]
+
+
+def test_a_limit_of_words_gathers_sentences():
+    text = "One two three. Four five. Six.\n\nSeven eight nine ten eleven twelve. End."
+    assert texts(text, "limit:5") == [
+        "One two three. Four five.",
+        "Six.",
+        "Seven eight nine ten eleven twelve.",
+        "End.",
+    ]
+    assert split(text, "limit:5").rejoin() == text
+    assert len(split(text, "limit:100")) == 1
 
 
 def test_blank_line_cuts_at_blank_lines_only():

@@ -149,6 +149,48 @@ def test_what_follows_or_calls_makes_one_turn_a_trace(messages):
     assert segmentation.why == "the conversation has 1 assistant turn"
 
 
+THINKING = [
+    {"role": "user", "content": "To Oslo."},
+    {"role": "assistant", "content": "Hello.", "name": "Planner"},
+    {"role": "assistant", "reasoning_content": "Look first.", "tool_calls": [call("search", "{}")]},
+    {"role": "tool", "content": "140"},
+    {"role": "assistant", "content": "<think>\nCheap.\n</think>\n\n140 euros."},
+    {"role": "assistant", "reasoning": "Nothing more.", "content": ""},
+]
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "expected"),
+    [
+        ("keep", ["Hello.", "Look first.\nsearch({})", "Cheap.\n140 euros.", "Nothing more."]),
+        ("only", ["Look first.", "Cheap.", "Nothing more."]),
+        ("drop", ["Hello.", "search({})", "140 euros."]),
+    ],
+)
+def test_a_turn_has_a_thought_and_a_speaker(reasoning, expected):
+    _, cut = read_messages(THINKING, reasoning=reasoning)
+    assert list(cut.texts) == expected
+    assert cut.rejoin() == cut.text
+    assert all(cut.text[step.start :].startswith(step.text) for step in cut)
+    for said in ("Assistant (Planner):\nHello.", "Look first.\nsearch({})\n\nTool:\n140", "Nothing more."):
+        assert said in cut.text
+    assert [step.speaker for step in cut][:2] == (["Planner", None] if reasoning != "only" else [None, None])
+
+
+def test_an_action_after_the_only_graded_thought_is_observed():
+    _, cut = read_messages(THINKING, reasoning="only")
+    assert cut[0].lead == "Assistant (Planner):\nHello.\n\nAssistant:\n"
+    assert cut[0].observation == "\nsearch({})\n\nTool:\n140"
+    with pytest.raises(InputError, match="a turn with a thought"):
+        read_messages(TRACE, reasoning="only")
+
+
+def test_a_plain_solution_with_its_thought_beside_it():
+    messages = [PLAIN[0], {"role": "assistant", "content": "It is 5.", "reasoning_content": "2 + 3\n\nYes."}]
+    assert read_messages(messages)[1].texts == ("2 + 3", "Yes.", "It is 5.")
+    assert read_messages(messages, reasoning="drop")[1].texts == ("It is 5.",)
+
+
 def test_bad_ways():
     with pytest.raises(UnknownNameError, match="way to split"):
         read_messages(TRACE, how="turn")
@@ -220,9 +262,14 @@ USER = {"role": "user", "content": "q"}
         ([{**USER, "tool_calls": [call("f", "{}")]}], "messages[0].tool_calls", "in a user message"),
         ([{"role": "tool", "content": "x", "name": 3}], "messages[0].name", "expected a string"),
         (
-            [USER, {"role": "assistant", "content": "x", "reasoning_content": "hm"}],
+            [USER, {"role": "assistant", "content": "x", "reasoning_content": {"a": 1}}],
             "messages[1].reasoning_content",
-            "move its text into 'content'",
+            "expected a text, found an object",
+        ),
+        (
+            [USER, {"role": "assistant", "content": "x", "reasoning_content": "a", "reasoning": "b"}],
+            "messages[1].reasoning",
+            "expected one thought",
         ),
         (
             [USER, {"role": "assistant", "content": "x", "function_call": {"name": "f"}}],

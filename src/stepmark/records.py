@@ -60,6 +60,8 @@ class Step:
     context of the *next* step; never rated."""
     start: int | None = None
     """Character offset of `text` in the original; None when the caller gave ready-made steps."""
+    speaker: str | None = None
+    """Who spoke: the name of one of several agents; None where it is not told."""
 
     @property
     def raw(self) -> str:

@@ -86,7 +86,11 @@ def view(item: Item, project: Project) -> dict[str, Any]:
         "id": item.id,
         "problem": solution.problem.text,
         "answer": solution.problem.answer if project.show_answer else None,
-        "steps": [{"text": step.text, "observation": step.observation} for step in solution.steps],
+        "steps": [
+            {"text": step.text, "observation": step.observation}
+            | ({"role": step.speaker} if step.speaker else {})
+            for step in solution.steps
+        ],
         "trace": [asdict(turn) for turn in item.trace] if project.inline_with_trace else [],
         "source": None if project.blind else solution.source,
     }

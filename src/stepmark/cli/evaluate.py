@@ -23,6 +23,7 @@ app = App(name="evaluate", help="Measure what a PRM is good for.", help_format="
 _SUMMARIES = {
     "processbench": "First-error accuracy and F1 on ProcessBench, with intervals.",
     "prmbench": "PRMScore on PRMBench, per class, per category and overall, with intervals.",
+    "who-and-when": "Which agent of a failed conversation is to blame, and which step, on Who&When.",
     "best-of-n": "Accuracy of the candidate that is chosen: by the PRM, by votes, by an ORM, by an oracle.",
     "search": "Search methods at matched compute: accuracy against what policy and PRM spend together.",
     "robustness": "Whether the PRM can be talked into a higher score, and sees what is broken on purpose.",

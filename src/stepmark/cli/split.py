@@ -73,6 +73,6 @@ split_command = command(
     split_file,
     _run,
     file='a text file with one solution; "-" for standard input',
-    common=("split", "marker", "language", "json"),
+    common=("split", "marker", "language", "reasoning", "json"),
     also=_display,
 )

@@ -42,7 +42,19 @@ MACHINE = Group("Machine", sort_key=6)
 
 _PANELS: Mapping[str, Group] = {
     **dict.fromkeys(
-        ("columns", "split", "marker", "limit", "keep_going", "data", "scores", "model_name", "format"), DATA
+        [
+            "columns",
+            "split",
+            "marker",
+            "reasoning",
+            "limit",
+            "keep_going",
+            "data",
+            "scores",
+            "model_name",
+            "format",
+        ],
+        DATA,
     ),
     **dict.fromkeys(("truncate", "orm"), MODEL),
     **dict.fromkeys(("out", "report", "show", "trace", "log"), OUTPUT),

@@ -398,6 +398,7 @@ EVALUATIONS = Catalog(
     {
         "processbench": "stepmark.evaluation.processbench:ProcessBench",
         "prmbench": "stepmark.evaluation.prmbench:PRMBench",
+        "who-and-when": "stepmark.evaluation.who_and_when:WhoAndWhen",
         "best-of-n": "stepmark.evaluation.best_of_n:BestOfN",
         "search": "stepmark.evaluation.search:SearchContest",
         "robustness": "stepmark.evaluation.robustness:Robustness",

@@ -25,6 +25,7 @@ from stepmark.evaluation.run import evaluate as _evaluate
 from stepmark.evaluation.search import SearchContest as _SearchContest
 from stepmark.evaluation.search_contest import Shape as _Shape
 from stepmark.evaluation.verifier import VerifierAccuracy as _VerifierAccuracy
+from stepmark.evaluation.who_and_when import WhoAndWhen as _WhoAndWhen
 from stepmark.metrics.intervals import shares as _shares
 from stepmark.settings import settings as _settings
 from stepmark.show.evaluation import Section as _Section
@@ -44,6 +45,7 @@ class EvaluateAPI:
     __signature__ = signature(_evaluate)
     ProcessBench = _ProcessBench
     PRMBench = _PRMBench
+    WhoAndWhen = _WhoAndWhen
     BestOfN = _BestOfN
     SearchContest = _SearchContest
     Shape = _Shape

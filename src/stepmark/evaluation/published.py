@@ -94,6 +94,13 @@ PRMBENCH = PublishedTable(
     note="The benchmark's own wrapper cut the Qwen models' prompt short, so their entries may be low.",
 )
 
+WHO_AND_WHEN = PublishedTable(
+    title="Who&When as published (%)",
+    columns=("Agent", "Step"),
+    rows=(_row("the best method, each", (53.5, 14.2), _CRITIC, "arXiv 2505.00212, abstract"),),
+    note="The two are of different methods: the whole conversation at once names agents best, step by step names steps best.",
+)
+
 
 def published_table(table: PublishedTable) -> Table:
     """The rows as a table of strings."""

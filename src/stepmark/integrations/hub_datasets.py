@@ -50,7 +50,7 @@ def _typed(**names: str) -> dict[str, Shape]:
     return {name: kind for kind, listed in names.items() for name in listed.split()}
 
 
-_LAYOUT = _typed(string="lead tail observation", int64="start")
+_LAYOUT = _typed(string="lead tail observation speaker", int64="start")
 _SOLUTION: dict[str, Shape] = {
     **_typed(string="problem"),
     "steps": ["string"],

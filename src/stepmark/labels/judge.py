@@ -5,6 +5,12 @@ r"""A language model as the judge of steps: critiques, sampled several times, an
   section 3.3 and appendix).
 - ``ask="steps"``: one critique a step, of what came before it and the step itself, ending in \boxed{correct} or \boxed{incorrect}. It stops at
   the first step that is voted wrong, or with ``beyond=True`` asks about all steps at once.
+- ``ask="halves"``: which half of the steps holds the decisive mistake, again and again until one step is left; it always blames one. The
+  judge reads only the steps in question.
+
+A trace of agents (`Solution.split` "agent") is judged for the decisive mistake: the earliest turn that broke the task. Each turn stands
+with its speaker. The three ways are those that Who&When compares (Zhang et al. 2025, arXiv 2505.00212, section 4: all at once, step by
+step, binary search); the prompts are ours. With `answer` the judge sees the reference answer, as theirs does.
 
 The place (or verdict) with the most votes wins, if it has at least the share `agreement` of them. After a tie or fewer than `quorum` votes the
 judge abstains. A reply that names no place of the solution, or was cut off, is **no vote**: it is counted (`Cost.unparsed`), asked for again
@@ -59,6 +65,22 @@ _STEP_TASK = (
     "it? Take these paragraphs as they are. The solution may be unfinished; that is no error. End your reply with "
     "\\boxed{{correct}} or \\boxed{{incorrect}}."
 )
+_BLAME_TASK = (
+    "The task was not done, or not done well. Find the decisive mistake: the earliest turn that, had it been done right, would have "
+    "let the rest succeed. A turn that only follows from an earlier mistake is not it, nor is one that was repaired later. End your reply "
+    "with the index of that turn's paragraph in \\boxed{}, or with \\boxed{-1} if no turn has such a mistake. Put nothing but the index "
+    "into the box."
+)
+_TURN_TASK = (
+    "Check <paragraph_{index}> alone: does this turn make a mistake that derails the task, such as a wrong fact, a wrong tool call, "
+    "a lost instruction or an unfounded conclusion? Take the turns before it as they are. A turn that is merely slow is no mistake. End your "
+    "reply with \\boxed{{correct}} or \\boxed{{incorrect}}."
+)
+_HALVES_TASK = (
+    "One of these paragraphs holds the decisive mistake: the earliest one that, had it been right, would have let the rest succeed. Is "
+    "it among <paragraph_{low}> to <paragraph_{middle}>, or among <paragraph_{next}> to <paragraph_{high}>? End your reply with "
+    "\\boxed{{first}} or \\boxed{{second}}."
+)
 _OBSERVED = "What the world answered after a paragraph stands between observation tags; it is no part of the solution. "
 
 
@@ -103,8 +125,10 @@ class Votes:
 class Judge:
     """Settings of a judge; any policy that follows instructions can be one."""
 
-    ask: Literal["place", "steps"] = "place"
-    """For the place of the first error in the whole solution, or about one step after another."""
+    ask: Literal["place", "steps", "halves"] = "place"
+    """For the place of the first error in the whole solution, about one step after another, or for the half that it is in."""
+    answer: bool = False
+    """Tell the judge the reference answer, where the row has one."""
     name: str = "judge"
     """Who judged, in the output; "judge:MODEL" says which model it was."""
     votes: Annotated[int, Field(ge=1)] = 8
@@ -133,7 +157,7 @@ class Judge:
             raise UsageError(
                 f"`votes` {self.votes}: at `temperature` 0 all votes are one; set another temperature, or one vote"
             )
-        if self.beyond and self.ask == "place":
+        if self.beyond and self.ask != "steps":
             raise UsageError("`beyond` needs `ask` steps: a place says nothing of the steps after it")
 
     def label(self, solution: Solution) -> Method[Labelling]:
@@ -148,12 +172,13 @@ class Judge:
             _refuse_tags(solution)
         except InputError as error:
             raise (error if solution.id is None else error.at(solution.id)) from None
-        return self._by_place(solution) if self.ask == "place" else self._by_steps(solution)
+        ways = {"place": self._by_place, "steps": self._by_steps, "halves": self._by_halves}
+        return ways[self.ask](solution)
 
     def _by_place(self, solution: Solution) -> Method[Labelling]:
         steps = len(solution.steps)
         (votes,) = yield from self._poll_all(
-            [_place_prompt(solution)], lambda text: place_named(text, steps=steps)
+            [_place_prompt(solution, self.answer)], lambda text: place_named(text, steps=steps)
         )
         place, why = self._winner(votes)
         note = _place_note(votes, why if place is None else None)
@@ -181,10 +206,12 @@ class Judge:
         steps = range(len(solution.steps))
         polls: list[Votes] = []
         if self.beyond:
-            polls = yield from self._poll_all([_step_prompt(solution, step) for step in steps], verdict_named)
+            polls = yield from self._poll_all(
+                [_step_prompt(solution, step, self.answer) for step in steps], verdict_named
+            )
         else:
             for step in steps:
-                polls += yield from self._poll_all([_step_prompt(solution, step)], verdict_named)
+                polls += yield from self._poll_all([_step_prompt(solution, step, self.answer)], verdict_named)
                 if self._winner(polls[-1])[0] != 1:
                     break
         judgements: list[tuple[Judgement, ...]] = [()] * len(steps)
@@ -209,6 +236,28 @@ class Judge:
             (*(poll.texts for poll in polls), *((),) * (len(steps) - len(polls))),
         )
 
+    def _by_halves(self, solution: Solution) -> Method[Labelling]:
+        low, high = 0, len(solution.steps) - 1
+        confidence, cost, notes = 1.0, Cost(), []
+        judgements: list[tuple[Judgement, ...]] = [()] * len(solution.steps)
+        while low < high:
+            middle = (low + high) // 2
+            prompt = _halves_prompt(solution, low, middle, high, self.answer)
+            (votes,) = yield from self._poll_all([prompt], half_named)
+            half, why = self._winner(votes)
+            cost += votes.cost
+            names = {0: f"steps {low + 1} to {middle + 1}", 1: f"steps {middle + 2} to {high + 1}"}
+            notes.append(_note(names, votes, why if half is None else None))
+            if half is None:
+                judgements[low] = (self._judgement(None, None, "; ".join(notes)),)
+                return self._labelling(solution, judgements, None, None, cost, None)
+            confidence = min(confidence, votes.counts[half] / votes.cast)
+            low, high = (low, middle) if half == 0 else (middle + 1, high)
+        note = "; ".join(notes) or "the only step"
+        judgements[:low] = [(self._judgement(1, confidence, note),)] * low
+        judgements[low] = (self._judgement(-1, confidence, note),)
+        return self._labelling(solution, judgements, low, confidence, cost, None)
+
     def _winner(self, votes: Votes) -> tuple[int | None, str]:
         """What won, and why it did or why nothing did."""
         quorum = self.votes // 2 + 1 if self.quorum is None else self.quorum
@@ -232,7 +281,7 @@ class Judge:
         first_error: int | None,
         confidence: float | None,
         cost: Cost,
-        texts: tuple[tuple[str, ...], ...],
+        texts: tuple[tuple[str, ...], ...] | None,
     ) -> Labelling:
         return Labelling(
             labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
@@ -241,7 +290,9 @@ class Judge:
             confidence=confidence,
             abstained=first_error is None,
             cost=cost,
-            critiques=Critiques(asked=self.ask, texts=texts),
+            critiques=None
+            if texts is None or self.ask == "halves"
+            else Critiques(asked=self.ask, texts=texts),
         )
 
     def _poll_all(
@@ -293,6 +344,12 @@ def verdict_named(reply: str) -> Literal[-1, 1] | None:
     return 1 if verdict == "correct" else -1 if verdict == "incorrect" else None
 
 
+def half_named(reply: str) -> Literal[0, 1] | None:
+    r"""The half of a reply's last \boxed{}: 0 for `first`, 1 for `second`, None for anything else."""
+    half = _boxed(reply).lower()
+    return 0 if half == "first" else 1 if half == "second" else None
+
+
 def _boxed(reply: str) -> str:
     answer = find_answer(reply.rpartition(_THOUGHT_END)[2])
     if answer is None or answer.way != "boxed":
@@ -320,35 +377,52 @@ def _refuse_tags(solution: Solution) -> None:
         (solution.problem.text, "problem"),
         *((step.text, f"steps[{i}]") for i, step in enumerate(solution.steps)),
         *((step.observation, f"steps[{i}].observation") for i, step in enumerate(solution.steps)),
+        *((step.speaker or "", f"steps[{i}].speaker") for i, step in enumerate(solution.steps)),
     ):
         refuse_markers(text, where, _TAG.findall(text))
 
 
-def _tagged(solution: Solution, steps: int) -> str:
+def _tagged(solution: Solution, first: int, last: int) -> str:
     parts = []
-    for i, step in enumerate(solution.steps[:steps]):
-        parts.append(f"<paragraph_{i}>\n{step.text.strip()}\n</paragraph_{i}>")
+    for i, step in enumerate(solution.steps[first : last + 1], start=first):
+        speaker = f"({step.speaker})\n" if step.speaker else ""
+        parts.append(f"<paragraph_{i}>\n{speaker}{step.text.strip()}\n</paragraph_{i}>")
         # What came back after the last step shown is not yet known when that step is judged.
-        if step.observation.strip() and i < steps - 1:
+        if step.observation.strip() and i < last:
             parts.append(f"<observation_{i}>\n{step.observation.strip()}\n</observation_{i}>")
     return "\n\n".join(parts)
 
 
-def _prompt(solution: Solution, steps: int, opening: str, task: str) -> tuple[Message, ...]:
-    shown = _tagged(solution, steps)
+def _prompt(
+    solution: Solution, task: str, *, answer: bool, first: int = 0, last: int, part: str = ""
+) -> tuple[Message, ...]:
+    """A question about the steps from `first` to `last`; `part` says what of the whole they are."""
+    agents = solution.split == "agent"
+    thing = (
+        f"{part} what agents did for it, turn by turn; each turn"
+        if agents
+        else f"{part} a solution, cut into paragraphs. Each"
+    )
+    opening = f"Below are a {'task' if agents else 'problem'} and{thing} stands between tags with its index, from 0."
+    shown = _tagged(solution, first, last)
     observed = _OBSERVED if "<observation_" in shown else ""
-    text = f"{opening}\n\n[Problem]\n\n{solution.problem.text.strip()}\n\n[Solution]\n\n{shown}\n\n{observed}{task}"
+    known = solution.problem.answer if answer else None
+    right = f"[Right answer]\n\n{known.strip()}\n\n" if known else ""
+    text = f"{opening}\n\n[Problem]\n\n{solution.problem.text.strip()}\n\n{right}[Solution]\n\n{shown}\n\n{observed}{task}"
     return (Message(role="user", content=text),)
 
 
-def _place_prompt(solution: Solution) -> tuple[Message, ...]:
-    opening = "Below are a problem and a solution, cut into paragraphs. Each stands between tags with its index, from 0."
-    return _prompt(solution, len(solution.steps), opening, _PLACE_TASK)
+def _place_prompt(solution: Solution, answer: bool) -> tuple[Message, ...]:
+    task = _BLAME_TASK if solution.split == "agent" else _PLACE_TASK
+    return _prompt(solution, task, answer=answer, last=len(solution.steps) - 1)
 
 
-def _step_prompt(solution: Solution, step: int) -> tuple[Message, ...]:
-    opening = (
-        "Below are a problem and the beginning of a solution, cut into paragraphs. Each stands between tags with its "
-        "index, from 0."
-    )
-    return _prompt(solution, step + 1, opening, _STEP_TASK.format(index=step))
+def _step_prompt(solution: Solution, step: int, answer: bool) -> tuple[Message, ...]:
+    task = (_TURN_TASK if solution.split == "agent" else _STEP_TASK).format(index=step)
+    return _prompt(solution, task, answer=answer, last=step, part=" the beginning of")
+
+
+def _halves_prompt(solution: Solution, low: int, middle: int, high: int, answer: bool) -> tuple[Message, ...]:
+    task = _HALVES_TASK.format(low=low, middle=middle, next=middle + 1, high=high)
+    whole = low == 0 and high == len(solution.steps) - 1
+    return _prompt(solution, task, answer=answer, first=low, last=high, part="" if whole else " a part of")

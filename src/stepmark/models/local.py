@@ -16,10 +16,11 @@ from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.engine import Engine, PrefixCache, Take, windows
 from stepmark.models.heads import HeadFunction, Neutral, step_scores
 from stepmark.models.prm import Grader, Ledger, Session, Weights, WholePrefixSession
-from stepmark.models.session import CachedSession, Read, Text, TokenRows, WholeSolution
+from stepmark.models.session import CachedSession, GrowingSession, Read, Text, TokenRows, WholeSolution
 from stepmark.models.spec import LogRatioHead, ScoringSpec
 from stepmark.models.tree import Ints, PackedTree
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.models.watch import Growing
+from stepmark.records import Problem, Refusal, ScoreKind, Solution, StepScores
 
 _ROWS = 4096
 """Hidden states that a head reads at a time."""
@@ -143,6 +144,13 @@ class LocalPRM(WindowedPRM):
         if self.spec.outcome_only:
             return WholePrefixSession(self, "an outcome model gives a whole solution one score")
         return CachedSession(self, memory_tokens=65_536 if memory_tokens is None else memory_tokens)
+
+    def grow(self, problem: Problem) -> Growing:
+        """See `PRM.grow`."""
+        session = self.open_session()
+        return (
+            GrowingSession(session, problem) if isinstance(session, CachedSession) else super().grow(problem)
+        )
 
     @abstractmethod
     def read(self, cache: PrefixCache, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:

@@ -14,18 +14,22 @@ from stepmark.batching import Answerer, Graded, Ready, Release, Score
 from stepmark.errors import BackendError, InputError, TooLongError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score, resolve_aggregate
 from stepmark.metrics.first_error import found_error
+from stepmark.models.watch import Growing, Rule, Watch
 from stepmark.records import (
     Finding,
+    Problem,
     Refusal,
     ScoredSolution,
     ScoreKind,
     Solution,
+    Step,
     StepScores,
     read_findings,
     scored_keys,
 )
 from stepmark.solutions.checks import check, check_names
 from stepmark.solutions.inputs import ProblemLike, SolutionLike, problem_of, solution_of
+from stepmark.solutions.thoughts import Reasoning
 
 _ALWAYS = ("scores", "score", "aggregate", "first_error", "threshold", "prm", "score_kind")
 
@@ -299,6 +303,50 @@ class Grader:
         ]
         return sorted(scored, key=lambda result: (result.score is None, -(result.score or 0.0)))
 
+    def watch(
+        self,
+        problem: ProblemLike,
+        *,
+        threshold: float | None = None,
+        aggregate: str | None = None,
+        patience: int = 1,
+        retries: int = 3,
+        floor: float | None = None,
+        reasoning: Reasoning = "keep",
+    ) -> Watch:
+        """Score an agent's turns as they come: `watch.add(message)` gives the score, the running aggregate, and what to do.
+
+        Args:
+            problem: what the agent was asked; its text or record.
+            threshold: a turn whose score is under it is weak; None for the PRM's own.
+            aggregate: how turns become one number; None for the PRM's own.
+            patience: weak turns in a row after which the advice is to go back to the first of them.
+            retries: how often to go back; the next time the advice is to stop.
+            floor: a running aggregate under it is a stop; None for none.
+            reasoning: what becomes of thoughts: "keep" them in the turn, grade them "only", or "drop" them.
+
+        Raises:
+            UsageError: no threshold, or a setting that cannot work.
+        """
+        own = self.default_threshold if threshold is None else threshold
+        if own is None:
+            raise UsageError(f"{self.name} has no threshold of its own; give one (`threshold`)")
+        how = resolve_aggregate(aggregate, self.default_aggregate, self.score_kind)
+        rule = Rule(
+            kind=self.score_kind,
+            threshold=own,
+            aggregate=how,
+            patience=patience,
+            retries=retries,
+            floor=floor,
+        )
+        asked = problem_of(problem)
+        return Watch(asked, self.grow(asked), rule, reasoning)
+
+    def grow(self, problem: Problem) -> Growing:
+        """Scores of a conversation that grows, for `watch`; a PRM that keeps what it has read has its own."""
+        return _Reread(self, problem)
+
     def describe(self, *, family: str | None = None, place: Mapping[str, object] | None = None) -> str:
         """One line for `__repr__`.
 
@@ -315,6 +363,23 @@ class Grader:
             **(place or {}),
         }
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in facts.items())})"
+
+
+class _Reread:
+    """A conversation that is read anew for each turn (`watch.Growing`)."""
+
+    def __init__(self, prm: Grader, problem: Problem) -> None:
+        self._prm, self._problem = prm, problem
+
+    def score(self, steps: Sequence[Step], step: Step) -> float:
+        """See `Growing.score`."""
+        score = self._prm.score(None, Solution(problem=self._problem, steps=(*steps, step)))[-1]
+        if score is None:
+            raise TooLongError("the turn lies past what this PRM reads")
+        return score
+
+    def back(self, to: int) -> None:
+        """Nothing is stored."""
 
 
 PRM = Grader

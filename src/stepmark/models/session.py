@@ -370,3 +370,26 @@ def graded(asked: NextStep, answer: Extended) -> Graded:
 def root_of(problem: Problem) -> Place:
     """The prefix of no steps."""
     return Place(solution=Solution(problem=problem, steps=()), ids=NONE, slots=NONE, births=NONE)
+
+
+class GrowingSession:
+    """A conversation that grows, each token read once (`watch.Growing`)."""
+
+    def __init__(self, session: CachedSession, problem: Problem) -> None:
+        self._session = session
+        self._places = [root_of(problem)]
+
+    def score(self, steps: Sequence[Step], step: Step) -> float:
+        """See `Growing.score`."""
+        place = self._places[-1]
+        before = replace(place, solution=replace(place.solution, steps=tuple(steps)))
+        [found] = self._session.extend([(before, step)])
+        if isinstance(found, InputError):
+            raise found
+        self._places.append(found.place)
+        return found.score
+
+    def back(self, to: int) -> None:
+        """See `Growing.back`."""
+        self._session.drop(reversed(self._places[to + 1 :]))
+        del self._places[to + 1 :]

@@ -12,6 +12,7 @@ from stepmark.rl.batch import Batch as _Batch
 from stepmark.rl.credit import Assigned as _Assigned
 from stepmark.rl.credit import Needs as _Needs
 from stepmark.rl.credit import methods as _methods
+from stepmark.rl.credit import turns as _turns
 from stepmark.rl.run import TrainedPolicy as _TrainedPolicy
 from stepmark.rl.run import rl as _rl
 
@@ -43,6 +44,8 @@ class RLAPI:
     Batch = _Batch
     Needs = _Needs
     Assigned = _Assigned
+    # Credit for the turns of conversations.
+    turns = _turns
     # What a trainer of another library calls.
     rate = staticmethod(_rate)
     advantages = staticmethod(_advantages)

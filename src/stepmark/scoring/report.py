@@ -266,6 +266,7 @@ def step_views(
             score=score,
             language=language,
             observation=step.observation,
+            speaker=step.speaker,
             classes=() if share is None else tuple(zip(names, share, strict=True)),
             critiques=critique,
             findings=(findings or {}).get(at, ()),

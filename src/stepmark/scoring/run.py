@@ -30,6 +30,7 @@ from stepmark.show.progress import Progress
 from stepmark.solutions.checks import check_names
 from stepmark.solutions.formats import GRADED_KEYS, SolutionRow, read_solution, read_solutions
 from stepmark.solutions.segmentation import check_way, split
+from stepmark.solutions.thoughts import Reasoning
 from stepmark.store import (
     Results,
     RowWriter,
@@ -198,6 +199,7 @@ def grade(
     orm: str | None = None,
     split: str = "auto",
     marker: str | None = None,
+    reasoning: Reasoning = "keep",
     columns: Mapping[str, str] | None = None,
     keep_going: bool = False,
     cluster: Cluster | None = None,
@@ -219,8 +221,9 @@ def grade(
         threshold: a step whose score is under this is an error. Default: the PRM's own.
         checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them (equation,words,remainder,unit,algebra,value,answer,copied), or auto, which is all with the default PRM and none with any other.
         orm: an outcome reward model: its one verdict on the whole solution stands beside the steps.
-        split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole, token.
+        split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, thought, whole, token, or limit:N (words).
         marker: the text that ends each step, for `split` marker.
+        reasoning: what becomes of a thought (<think>, reasoning_content): keep it as steps, grade it only, or drop it.
         columns: names of columns, where they differ: problem=question,solution=response.
         keep_going: leave out rows that cannot be graded, and list them at the end.
         cluster: spread the work over a Ray cluster.
@@ -240,11 +243,18 @@ def grade(
     grader = prm if not isinstance(prm, str) else lazy_prm(prm)
     grader, outcome = _with_outcome_model(grader, orm)
     _check(source, grader, outcome, {"out": out, "report": report}, aggregate, checks, split, marker, cluster)
-    read = read_solutions(source.source, columns=columns, how=split, marker=marker, keep_going=keep_going)
+    read = read_solutions(
+        source.source,
+        columns=columns,
+        how=split,
+        marker=marker,
+        reasoning=reasoning,
+        keep_going=keep_going,
+    )
     # The first row before the model: a file of something else is refused at once.
     read = chain([next(read)], read)
     settings: dict[str, Any] = {"aggregate": aggregate, "threshold": threshold, "checks": checks}
-    settings |= {"split": split, "marker": marker, "columns": columns}
+    settings |= {"split": split, "marker": marker, "reasoning": reasoning, "columns": columns}
     with ExitStack() as stack:
         manifest = {"command": "grade", "input": source.manifest, "settings": settings}
         place = os.devnull if out is None else out

@@ -32,6 +32,7 @@ class StepView:
     """The whole step is code of this language ("" for not known); None when it is not code."""
     observation: str = ""
     """What the world answered after it; shown, not rated."""
+    speaker: str | None = None
     classes: tuple[tuple[str, float], ...] = ()
     """Class names and their probabilities."""
     critiques: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ solution       `problem`, `solution` (a text, cut by `solutions.segmentation`)
 candidates     `problem`, `solutions` (a list of texts, of lists of steps, or of objects with a text): a solution each
 chat           `messages` (cut by `solutions.inputs`: an assistant turn is a step)
 TRL            `prompt`, `completions` (a list of strings: the steps), optional `labels` (one a step, as beside `steps`)
+a trace        of an agent, as its tool writes it (`solutions.traces`): brought into the shape chat first
 ProcessBench   `id`, `generator`, `problem`, `steps`, `final_answer_correct`, `label`
 =============  =====================================================================================
 
@@ -26,6 +27,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, record_row
+from stepmark.solutions.thoughts import Reasoning
+from stepmark.solutions.traces import chat_rows
 from stepmark.store import Columns, Row, Source, json_type, read_rows
 from stepmark.store.columns import (
     COMMON,
@@ -82,6 +85,7 @@ def read_solutions(
     columns: Columns | None = None,
     how: str = "auto",
     marker: str | None = None,
+    reasoning: Reasoning = "keep",
     keep_going: Literal[False] = False,
 ) -> Iterator[SolutionRow]: ...
 @overload
@@ -91,6 +95,7 @@ def read_solutions(
     columns: Columns | None = None,
     how: str = "auto",
     marker: str | None = None,
+    reasoning: Reasoning = "keep",
     keep_going: bool,
 ) -> Iterator[SolutionRow | Refusal]: ...
 def read_solutions(
@@ -99,6 +104,7 @@ def read_solutions(
     columns: Columns | None = None,
     how: str = "auto",
     marker: str | None = None,
+    reasoning: Reasoning = "keep",
     keep_going: bool = False,
 ) -> Iterator[SolutionRow | Refusal]:
     """Read solutions as a stream.
@@ -109,6 +115,7 @@ def read_solutions(
         how: how a `solution` or `messages` is cut into steps (`solutions.segmentation`); ready-made steps are
             taken as they are.
         marker: the separator, when `how` is "marker".
+        reasoning: what becomes of thoughts (`solutions.thoughts`).
         keep_going: yield a `Refusal` in the place of a row that is no solution, instead of raising.
 
     Raises:
@@ -116,25 +123,28 @@ def read_solutions(
             may be the same field, a wrong type, a blank problem, no steps, a blank step.
         UnknownNameError: no such way to cut.
     """
-    return _read_solutions(read_rows(source, columns=columns, keep_going=keep_going), how, marker, keep_going)
+    rows = chat_rows(read_rows(source, columns=columns, keep_going=keep_going), keep_going=keep_going)
+    return _read_solutions(rows, how, marker, reasoning, keep_going)
 
 
 def _read_solutions(
-    rows: Iterator[Row | Refusal], how: str, marker: str | None, keep_going: bool
+    rows: Iterator[Row | Refusal], how: str, marker: str | None, reasoning: Reasoning, keep_going: bool
 ) -> Iterator[SolutionRow | Refusal]:
     for row in rows:
         if isinstance(row, Refusal):
             yield row
             continue
         try:
-            yield from solutions_of(row, how=how, marker=marker)
+            yield from solutions_of(row, how=how, marker=marker, reasoning=reasoning)
         except InputError as error:
             if not keep_going:
                 raise
             yield Refusal(solution=None, error=error)
 
 
-def solutions_of(row: Row, *, how: str = "auto", marker: str | None = None) -> Iterator[SolutionRow]:
+def solutions_of(
+    row: Row, *, how: str = "auto", marker: str | None = None, reasoning: Reasoning = "keep"
+) -> Iterator[SolutionRow]:
     """The solutions of a row: one, or one for each candidate, whose id is ID#0, ID#1, ... (without an id, NAME:LINE#0).
 
     Raises:
@@ -150,23 +160,29 @@ def solutions_of(row: Row, *, how: str = "auto", marker: str | None = None) -> I
     try:
         listed = _candidates(row)
         if listed is None:
-            yield _read_solution(row.data, row.where, how, marker, row.as_read, row.named)
+            yield _read_solution(row.data, row.where, how, marker, reasoning, row.as_read, row.named)
     except InputError as error:
         raise error.at(row.where) from None
     for number, candidate in enumerate(listed or ()):
         where = f"{row.where} (candidate {number})"
         try:
-            yield _read_solution(candidate, where, how, marker, named={*row.named, "id", "solution", "steps"})
+            named = {*row.named, "id", "solution", "steps"}
+            yield _read_solution(candidate, where, how, marker, reasoning, named=named)
         except InputError as error:
             raise error.at(where) from None
 
 
 def read_solution(
-    row: dict[str, Any], *, where: str = "row", how: str = "auto", marker: str | None = None
+    row: dict[str, Any],
+    *,
+    where: str = "row",
+    how: str = "auto",
+    marker: str | None = None,
+    reasoning: Reasoning = "keep",
 ) -> SolutionRow:
     """One row of one solution; see `read_solutions`."""
     try:
-        return _read_solution(row, where, how, marker)
+        return _read_solution(row, where, how, marker, reasoning)
     except InputError as error:
         raise error.at(where) from None
 
@@ -222,6 +238,7 @@ def _read_solution(
     where: str,
     how: str,
     marker: str | None,
+    reasoning: Reasoning,
     as_read: dict[str, Any] | None = None,
     named: Collection[str] = (),
 ) -> SolutionRow:
@@ -250,7 +267,9 @@ def _read_solution(
     if kind == "messages":
         from stepmark.solutions.inputs import read_messages
 
-        problem, cut = read_messages(_list(row, column), where=where, how=how, marker=marker)
+        problem, cut = read_messages(
+            _list(row, column), where=where, how=how, marker=marker, reasoning=reasoning
+        )
         problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)
     else:
         asked = problem_column(row, named)
@@ -266,7 +285,7 @@ def _read_solution(
                 "a plain text has no turns to cut by 'agent'; a conversation goes under 'messages'",
                 field=column,
             )
-        cut = split(text, how, marker=marker)
+        cut = split(text, how, marker=marker, reasoning=reasoning)
     steps = cut.steps if cut is not None else _ready_steps(row, column)
     if "labels" in used:
         _check_labels(row, len(steps))

@@ -24,11 +24,15 @@ What precedes the first assistant turn is the problem. From there on the convers
     User:
     Yes.
 
-- "Assistant:" and its line break are the step's `lead`;
-- its `text` is the content, then one line `name(arguments)` for each tool call, in order;
+- "Assistant:" and its line break are the step's `lead`; a message's `name` is its `speaker`, and the heading is then "Assistant (NAME):";
+- its `text` is the turn's thought, the content, then one line `name(arguments)` for each tool call, in order;
 - what follows until the next assistant turn (tool results, user turns, each under its heading, after a blank line) is
   its `observation`, which no one rates; a tool's heading names its function, by `name` or by `tool_call_id`;
 - the blank line before the next assistant turn is its `tail`.
+
+A thought is what `reasoning_content`, `reasoning` or `thinking` holds, or what its marks say in the content (`solutions.thoughts`).
+With `reasoning` "only" it alone is the step's `text`, and the rest of the turn opens the `observation`; with "drop" it is in the `lead`.
+A turn of which nothing is graded is no step: it belongs to the observation of the step before.
 
 Contents stand in it unchanged, to the last space; parts of one message are joined by a line break. The rendering is
 for reading and grading, not for parsing: a content that contains "User:" is not escaped.
@@ -48,22 +52,45 @@ from stepmark.records import Problem, Solution, Step
 from stepmark.settings import checked
 from stepmark.solutions.segmentation import ASKED, Segmentation, check_way, split
 from stepmark.solutions.segmentation import split as split_text
+from stepmark.solutions.thoughts import Reasoning, texts_of
 from stepmark.store import STDIO
 
 ROLES: tuple[str, ...] = ("system", "developer", "user", "assistant", "tool")
 """The roles that a message may have. Only the assistant's turns are steps."""
 
-_WORDS_ELSEWHERE = ("function_call", "refusal", "audio", "reasoning_content", "reasoning", "thinking")
+_WORDS_ELSEWHERE = ("function_call", "refusal", "audio")
 """Fields in which some servers put words of the assistant. Dropping them would grade half a turn."""
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Fields in which servers put the assistant's thought; two that say the same are one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Message:
+class ChatMessage:
+    """A message that was read strictly."""
+
     role: str
     heading: str
+    """As the rendering has it: "Tool (search):"."""
     content: str
     calls: tuple[str, ...]
     """Tool calls as `name(arguments)`."""
+    thought: str = ""
+    speaker: str | None = None
+
+    def shares(self, reasoning: Reasoning) -> tuple[str, str, str]:
+        """What stands before the graded text of a turn, that text, and what stands after it; they rejoin to the turn."""
+        thought = "\n".join(part for part in (self.thought, *_texts(self.content, thoughts=True)) if part)
+        parts = [self.content] if not thought or not self.content else _texts(self.content, thoughts=False)
+        spoken = "\n".join([part for part in parts if part] + list(self.calls))
+        gap = "\n" if thought and spoken else ""
+        if reasoning == "only":
+            return "", thought, gap + spoken
+        return (thought + gap, spoken, "") if reasoning == "drop" else ("", thought + gap + spoken, "")
+
+
+def _texts(content: str, *, thoughts: bool) -> list[str]:
+    """The thoughts in a content, or what is none, without the marks."""
+    return [text.strip() for text, thought in texts_of(content) if thought == thoughts]
 
 
 def read_messages(
@@ -73,6 +100,7 @@ def read_messages(
     how: str = "auto",
     marker: str | None = None,
     language: str | None = None,
+    reasoning: Reasoning = "keep",
 ) -> tuple[Problem, Segmentation]:
     """Read a conversation as a problem and the steps of its solution.
 
@@ -87,6 +115,7 @@ def read_messages(
         how: for a plain solution, the way to cut it (`stepmark.split`); "agent" keeps even that whole, as one turn.
         marker: for a plain solution, as in `stepmark.split`.
         language: for a plain solution, as in `stepmark.split`.
+        reasoning: what becomes of thoughts, as in `stepmark.split`.
 
     Raises:
         InputError: not such messages; `field` names the place, as `messages[3].role`.
@@ -99,7 +128,7 @@ def read_messages(
             f"expected a list of messages, found {_kind(messages)}", where=where, field="messages"
         )
     names: dict[str, str] = {}
-    read = [_read_message(message, f"messages[{i}]", where, names) for i, message in enumerate(messages)]
+    read = [read_message(message, f"messages[{i}]", where, names) for i, message in enumerate(messages)]
     turns = [i for i, message in enumerate(read) if message.role == "assistant"]
     if not turns:
         raise InputError(
@@ -108,7 +137,7 @@ def read_messages(
             field="messages",
         )
     for i in turns:
-        if not read[i].content.strip() and not read[i].calls:
+        if not any(share.strip() for share in read[i].shares("keep")):
             raise InputError(
                 "expected an assistant turn with content or tool calls, found neither; leave the message out",
                 where=where,
@@ -118,14 +147,25 @@ def read_messages(
     tools = any(message.role == "tool" or message.calls for message in read)
     if len(turns) == 1 and turns[0] == len(read) - 1 and not tools and how != "agent":
         try:
-            return problem, split(read[-1].content, how, marker=marker, language=language)
+            text = f"<think>\n{read[-1].thought}\n</think>\n\n" if read[-1].thought else ""
+            text += read[-1].content
+            return problem, split(text, how, marker=marker, language=language, reasoning=reasoning)
         except InputError as error:
             raise (error.at(where) if where else error) from None
     why = f"the conversation has {len(turns)} assistant {'turn' if len(turns) == 1 else 'turns'}"
-    return problem, _trace(read[turns[0] :], ASKED if how == "agent" else why)
+    steps = _trace(read[turns[0] :], reasoning)
+    if not steps:
+        needed = "a thought" if reasoning == "only" else "something beside thoughts"
+        raise InputError(
+            f"expected a turn with {needed} (`reasoning` {reasoning}), found none",
+            where=where,
+            field="messages",
+        )
+    text = "".join(step.raw for step in steps)
+    return problem, Segmentation(text=text, steps=steps, how="agent", why=ASKED if how == "agent" else why)
 
 
-def _problem(messages: Sequence[_Message], where: str | None) -> Problem:
+def _problem(messages: Sequence[ChatMessage], where: str | None) -> Problem:
     if len(messages) == 1 and messages[0].role == "user":
         text = messages[0].content
     else:
@@ -139,22 +179,28 @@ def _problem(messages: Sequence[_Message], where: str | None) -> Problem:
     return Problem(text=text)
 
 
-def _trace(messages: Sequence[_Message], why: str) -> Segmentation:
-    """Write the conversation out from its first assistant turn on; each turn is a step."""
-    groups: list[list[_Message]] = []
+def _trace(messages: Sequence[ChatMessage], reasoning: Reasoning) -> tuple[Step, ...]:
+    """The conversation from its first assistant turn on; each turn of which something is graded is a step."""
+    groups: list[tuple[ChatMessage, list[str]]] = []
+    opening = ""  # of the first step: turns before it of which nothing is graded
     for message in messages:
-        if message.role == "assistant":
-            groups.append([])
-        groups[-1].append(message)
+        spoken = message.role == "assistant"
+        before, graded, rest = message.shares(reasoning) if spoken else ("", "", message.content)
+        if graded.strip():
+            groups.append((message, []))
+        elif groups:
+            groups[-1][1].append(f"\n\n{message.heading}\n{before}{rest}")
+        else:
+            opening += f"{message.heading}\n{before}{rest}\n\n"
     steps: list[Step] = []
     at = 0
-    for index, (turn, *answers) in enumerate(groups):
-        spoken = "\n".join(([turn.content] if turn.content else []) + list(turn.calls))
-        observation = "".join(f"\n\n{answer.heading}\n{answer.content}" for answer in answers)
-        text = spoken.strip()
-        before = len(spoken) - len(spoken.lstrip())
-        lead = f"{turn.heading}\n{spoken[:before]}"
-        after = spoken[before + len(text) :]
+    for index, (turn, answers) in enumerate(groups):
+        before, graded, rest = turn.shares(reasoning)
+        text = graded.strip()
+        blank = len(graded) - len(graded.lstrip())
+        lead = f"{opening if index == 0 else ''}{turn.heading}\n{before}{graded[:blank]}"
+        after = graded[blank + len(text) :]
+        observation = rest + "".join(answers)
         # The raw share is lead + text + observation + tail: spaces that end the turn go before the observation.
         tail = "" if index == len(groups) - 1 else "\n\n"
         step = Step(
@@ -163,13 +209,14 @@ def _trace(messages: Sequence[_Message], why: str) -> Segmentation:
             observation=after + observation if observation else "",
             tail=tail if observation else after + tail,
             start=at + len(lead),
+            speaker=turn.speaker,
         )
         steps.append(step)
         at += len(step.raw)
-    return Segmentation(text="".join(step.raw for step in steps), steps=tuple(steps), how="agent", why=why)
+    return tuple(steps)
 
 
-def _read_message(message: object, field: str, where: str | None, names: dict[str, str]) -> _Message:
+def read_message(message: object, field: str, where: str | None, names: dict[str, str]) -> ChatMessage:
     """Read one message strictly; `names` gathers which function each tool call's id stands for."""
     if not isinstance(message, Mapping):
         raise InputError(
@@ -205,12 +252,34 @@ def _read_message(message: object, field: str, where: str | None, names: dict[st
     name = message.get("name")
     if name is not None and not isinstance(name, str):
         raise InputError(f"expected a string, found {_kind(name)}", where=where, field=f"{field}.name")
-    heading = f"{role.capitalize()}:"
     if role == "tool":
         answered = message.get("tool_call_id")
         name = name or (names.get(answered) if isinstance(answered, str) else None)
-        heading = f"Tool ({name}):" if name else heading
-    return _Message(role=role, heading=heading, content=content, calls=calls)
+    return ChatMessage(
+        role=role,
+        heading=f"{role.capitalize()} ({name}):" if name else f"{role.capitalize()}:",
+        content=content,
+        calls=calls,
+        thought=_thought(message, field, where) if role == "assistant" else "",
+        speaker=name or None,
+    )
+
+
+def _thought(message: Mapping[str, Any], field: str, where: str | None) -> str:
+    thoughts = {}
+    for key in _THOUGHTS:
+        thought = message.get(key)
+        if not isinstance(thought, str | None):
+            raise InputError(f"expected a text, found {_kind(thought)}", where=where, field=f"{field}.{key}")
+        if thought and thought.strip():
+            thoughts[thought.strip()] = key
+    if len(thoughts) > 1:
+        raise InputError(
+            f"expected one thought, found others in {' and '.join(map(repr, thoughts.values()))}",
+            where=where,
+            field=f"{field}.{list(thoughts.values())[1]}",
+        )
+    return next(iter(thoughts), "")
 
 
 def _content(content: object, field: str, where: str | None, *, optional: bool) -> str:
@@ -415,15 +484,17 @@ def split_file(
     split: str = "auto",
     marker: str | None = None,
     language: str | None = None,
+    reasoning: Reasoning = "keep",
 ) -> Segmentation:
     """Split one solution into steps, and say how and why.
 
     Args:
         file: a text file in UTF-8 that holds one solution; "-" reads standard input. With `split` agent, a JSON file with chat messages: a
             list, or an object with "messages".
-        split: how: auto, line, blank-line, numbered, sentence, marker, code, agent, whole, token.
+        split: how: auto, line, blank-line, numbered, sentence, marker, code, agent, thought, whole, token, or limit:N (words).
         marker: the text that ends each step, for `split` marker and auto.
         language: the language of code that does not name its own, for `split` code and auto.
+        reasoning: what becomes of a thought (<think>): keep it as steps, grade it only, or drop it.
 
     Raises:
         InputError: the file is not UTF-8, not what the way needs, or blank.
@@ -434,14 +505,14 @@ def split_file(
         for name, value in (("marker", marker), ("language", language)):
             if value:
                 raise UsageError(f"an agent's trace is split at its turns: leave out `{name}`")
-        return _inputs_trace(file)
+        return _inputs_trace(file, reasoning)
     if str(file).lower().endswith((".jsonl", ".jsonl.gz", ".json.gz")):
         raise UsageError(
             f"{file}: expected one solution as plain text, found a file of rows; `stepmark grade` reads rows and splits as it goes"
         )
     text = _read_text(file)
     try:
-        return split_text(text, split, marker=marker, language=language)
+        return split_text(text, split, marker=marker, language=language, reasoning=reasoning)
     except InputError as error:
         raise error.at(_place(file)) from None
 
@@ -468,7 +539,7 @@ def _read_text(file: str | Path) -> str:
         ) from None
 
 
-def _inputs_trace(file: str | Path) -> Segmentation:
+def _inputs_trace(file: str | Path, reasoning: Reasoning) -> Segmentation:
     try:
         data = json.loads(_read_text(file))
     except json.JSONDecodeError as error:
@@ -477,5 +548,5 @@ def _inputs_trace(file: str | Path) -> Segmentation:
             where=f"{_place(file)}:{error.lineno}",
         ) from None
     messages: Any = data.get("messages") if isinstance(data, dict) else data
-    _, segmentation = read_messages(messages, where=_place(file), how="agent")
+    _, segmentation = read_messages(messages, where=_place(file), how="agent", reasoning=reasoning)
     return segmentation

@@ -34,7 +34,7 @@ import re
 import warnings
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import overload
 
@@ -56,6 +56,7 @@ from stepmark.solutions.borders import (
     token_cuts,
     with_displays,
 )
+from stepmark.solutions.thoughts import Reasoning, limit_cuts, sections, turn_cuts
 
 LONG = 8
 """A piece of code with more lines than this is cut inside."""
@@ -418,14 +419,20 @@ def _is_code_line(line: str) -> bool:
 
 
 WAYS: tuple[str, ...] = (
-    "auto", "line", "blank-line", "numbered", "sentence", "marker", "code", "agent", "whole", "token",
+    "auto", "line", "blank-line", "numbered", "sentence", "marker", "code", "agent", "thought", "whole", "token",
 )  # fmt: skip
-"""The names that `how` may have. "agent" needs messages: `solutions.inputs.read_messages`."""
+"""The names that `how` may have, beside "limit:N". "agent" needs messages: `solutions.inputs.read_messages`."""
+
+_LIMIT = re.compile(r"limit:([1-9][0-9]{0,5})")
 
 _DISPLAYS = ("\\[", "$$", "\\begin")
 
-REASONING = "it has <think> or </think>: the reasoning inside is split like any other text, and the marks stay in its steps"
-"""The note of a reasoning trace, which no way to split knows."""
+REASONING: dict[Reasoning, str] = {
+    "keep": "its thought and its answer are cut apart, and the marks between them are layout",
+    "only": "only its thought is graded",
+    "drop": "its thought is not graded",
+}
+"""The note of a text with a thought."""
 
 ASKED = "asked for"
 """What `Segmentation.why` begins with when the way was named by the caller."""
@@ -440,7 +447,7 @@ class Segmentation(Sequence[Step]):
     steps: tuple[Step, ...]
     """In order; `"".join(step.raw for step in steps) == text`."""
     how: str
-    """The way that was used, one of `WAYS`; never "auto"."""
+    """The way that was used, one of `WAYS` or "limit:N"; never "auto"."""
     why: str
     """Why this way: "asked for", or what `auto` saw in the text; and what must be said of the outcome."""
 
@@ -473,27 +480,71 @@ class Segmentation(Sequence[Step]):
 
 
 def split(
-    text: str, how: str = "auto", *, marker: str | None = None, language: str | None = None
+    text: str,
+    how: str = "auto",
+    *,
+    marker: str | None = None,
+    language: str | None = None,
+    reasoning: Reasoning = "keep",
 ) -> Segmentation:
     """Cut a solution into steps.
+
+    A thought (`solutions.thoughts`) is cut apart from the answer, by paragraph where `how` is "auto"; its marks are layout. "whole" with
+    `reasoning` "keep" is the text as it is, marks and all.
 
     Args:
         text: the solution, not blank. Every character of it is kept.
         how: one of `WAYS`. "auto" takes the first of these that applies: the marker, if one is given and occurs;
             code, if a language is given or the text is mostly code; a numbered list; paragraphs, unless one of them
             holds more than half of the text in three or more plain lines; sentences, if formulas stand on lines of
-            their own; lines; sentences; the whole.
+            their own; lines; sentences; the whole. "limit:N" makes steps of whole sentences with at most N words (a
+            longer sentence is one step).
         marker: the string that ends a step, as "ки" or "<extra_0>"; it goes into `Step.tail`. For "marker" and "auto".
         language: the language of code that does not name its own. For "code" and "auto".
+        reasoning: what becomes of thoughts: "keep" them, grade them "only", or "drop" them.
 
     Raises:
-        InputError: the text is blank, or holds nothing but markers.
+        InputError: the text is blank, or holds nothing but markers; nothing is left of it by `reasoning`.
         UnknownNameError: no such way.
         UsageError: a setting that cannot work: no marker for "marker", a marker for a way that reads none, "agent".
     """
     _check(how, marker, language)
     if not text.strip():
         raise InputError("expected a solution, found a blank text", field="solution")
+    parts = sections(text)
+    if reasoning == "keep" and (how == "whole" or not any(part.thought for part in parts)):
+        return _split(text, how, marker, language)
+    steps: list[Step] = []
+    at = 0
+    chosen, why = how, ASKED
+    for part in parts:
+        if reasoning == ("drop" if part.thought else "only"):
+            continue
+        way = "blank-line" if part.thought and how == "auto" else how
+        cut = _split(text[part.start : part.end], way, marker, language)
+        if how == "auto":
+            chosen, why = cut.how, "a thought" if part.thought else cut.why
+        gap = text[at : part.start]
+        if steps:
+            steps[-1] = replace(steps[-1], tail=steps[-1].tail + gap)
+            gap = ""
+        moved = [replace(step, start=part.start + (step.start or 0)) for step in cut.steps]
+        steps += [replace(moved[0], lead=gap + moved[0].lead), *moved[1:]]
+        at = part.end
+    if not steps:
+        needed, present = (
+            ("a thought", "no <think> and no channel")
+            if reasoning == "only"
+            else ("an answer", "only a thought")
+        )
+        raise InputError(f"expected {needed} (`reasoning` {reasoning}), found {present}", field="solution")
+    steps[-1] = replace(steps[-1], tail=steps[-1].tail + text[at:])
+    if any(part.thought for part in parts):
+        why = f"{why}; {REASONING[reasoning]}"
+    return Segmentation(text=text, steps=tuple(steps), how=chosen, why=why)
+
+
+def _split(text: str, how: str, marker: str | None, language: str | None) -> Segmentation:
     if how == "auto":
         how, why = _choose(text, marker, language)
     else:
@@ -506,11 +557,9 @@ def split(
     else:
         cuts, note = _cuts(text, how)
         # Between sentences and between words any white space is the separator.
-        steps = _assemble(text, [(cut, cut) for cut in cuts], blanks=how not in ("sentence", "token"))
-    notes = [note] if note else []
-    if "<think>" in text or "</think>" in text:
-        notes.append(REASONING)
-    return Segmentation(text=text, steps=steps, how=how, why="; ".join([why, *notes]))
+        blanks = how not in ("sentence", "token", "thought") and not how.startswith("limit")
+        steps = _assemble(text, [(cut, cut) for cut in cuts], blanks=blanks)
+    return Segmentation(text=text, steps=steps, how=how, why=why if note is None else f"{why}; {note}")
 
 
 def check_way(how: str) -> None:
@@ -519,8 +568,8 @@ def check_way(how: str) -> None:
     Raises:
         UnknownNameError: with the nearest names.
     """
-    if how not in WAYS:
-        raise unknown_name("way to split", how, WAYS)
+    if how not in WAYS and not _LIMIT.fullmatch(how):
+        raise unknown_name("way to split", how, (*WAYS, "limit:N"))
 
 
 def _check(how: str, marker: str | None, language: str | None) -> None:
@@ -552,8 +601,15 @@ def _cuts(text: str, how: str) -> tuple[list[int], str | None]:
         if numbered is None:
             return [], "the text has no numbered list, so it is one step"
         return with_displays(text, numbered_cuts(text, numbered, spans), spans), None
-    border = {"line": line_cuts, "blank-line": paragraph_cuts, "sentence": sentence_cuts}[how]
-    return with_displays(text, list(outside(border(text), spans)), spans), None
+    if limit := _LIMIT.fullmatch(how):
+        return limit_cuts(text, int(limit[1]), _cuts(text, "sentence")[0]), None
+    ways = {
+        "line": line_cuts,
+        "blank-line": paragraph_cuts,
+        "sentence": sentence_cuts,
+        "thought": turn_cuts,
+    }
+    return with_displays(text, list(outside(ways[how](text), spans)), spans), None
 
 
 def _choose(text: str, marker: str | None, language: str | None) -> tuple[str, str]:

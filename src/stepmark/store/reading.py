@@ -103,7 +103,7 @@ def read_rows(
     """Read rows as a stream.
 
     The end of a file's name says what it holds, also before ".gz": ".csv" and ".tsv" a table whose first line names the columns,
-    ".parquet" a table, ".json" one JSON list of objects, one object, or JSON lines, ".eval" a log of inspect_ai, whose samples are the
+    ".parquet" a table, ".json" and ".traj" one JSON list of objects, one object, or JSON lines, ".eval" a log of inspect_ai, whose samples are the
     rows. Any other file, and standard input, holds JSON lines: one object a line, UTF-8, blank lines skipped.
 
     Args:
@@ -200,11 +200,11 @@ def count_rows(path: str | Path) -> int | None:
     ending = _ending(path)
     if ending == ".parquet":
         return parquet_length(path)
-    if ending not in (".csv", ".tsv", ".json"):
+    if ending not in (".csv", ".tsv", ".json", ".traj"):
         return None
     try:
         by_line, entries = _of_file(path, str(path), {})
-        return None if by_line and ending == ".json" else sum(1 for _ in entries)
+        return None if by_line and ending in (".json", ".traj") else sum(1 for _ in entries)
     except InputError:
         return None
 
@@ -224,7 +224,7 @@ def _of_file(source: str | Path, name: str, columns: Columns) -> tuple[bool, Ent
         return False, parquet_rows(source, columns)
     if ending == ".eval":
         return False, _samples(name)
-    if ending == ".json" and Path(source).is_file():
+    if ending in (".json", ".traj") and Path(source).is_file():
         lines = read_lines(source, name)
         head = _first_line(lines)
         if starts_document(b"".join(head)):

@@ -10,7 +10,7 @@ const NEAR = "1200px";
 
 /** What is shown, in order: steps, and turns of the trace between them that nobody rates. */
 function rowsOf(view, inline) {
-  const plain = view.steps.map(({ text, observation }, step) => ({ step, text, observation }));
+  const plain = view.steps.map((shown, step) => ({ ...shown, step }));
   if (!inline || !view.trace?.length) return plain;
   const covered = new Set(view.trace.map(({ step }) => step).filter((step) => step !== null));
   // A trace that leaves out a step would leave it without a control.

@@ -124,7 +124,7 @@ def changed(
 
 def bare(step: Step, text: str | None = None) -> Step:
     """The step without layout and offset, which no longer hold in a changed solution; its observation stays."""
-    return Step(text=step.text if text is None else text, observation=step.observation)
+    return Step(text=step.text if text is None else text, observation=step.observation, speaker=step.speaker)
 
 
 _OPENING = re.compile(

@@ -38,6 +38,8 @@ from stepmark.solutions.interchange.rows import (
     Writing,
     each,
 )
+from stepmark.solutions.thoughts import Reasoning
+from stepmark.solutions.traces import TRACES, chat_rows, trace_format
 from stepmark.store import (
     Columns,
     Results,
@@ -131,7 +133,7 @@ FORMATS: Mapping[str, Format] = {
         write=potato.write,
     ),
     "chat": _format(
-        "OpenAI chat messages; an assistant's turn is a step", ("messages",), read=texts.read_chat
+        "OpenAI chat messages; an assistant's turn is a step", ("messages",), read=texts.chat_reader("chat")
     ),
     "inspect": _format(
         "logs of inspect_ai: .json, or .eval",
@@ -139,6 +141,7 @@ FORMATS: Mapping[str, Format] = {
         inspect_logs.SAMPLE_KEYS,
         read=inspect_logs.read,
     ),
+    **{name: _format(trace.about, read=texts.chat_reader(name)) for name, trace in TRACES.items()},
 }
 """Name: format. Those without a writer are only read."""
 
@@ -151,6 +154,9 @@ def detect(row: Row) -> str:
     Raises:
         InputError: none, or several of which no one holds the others; the message names them.
     """
+    trace = trace_format(row.data)
+    if trace is not None:
+        return trace
     have = set(row.data)
     found = {
         name: max((set(keys) for keys in format.keys if have >= set(keys)), key=len)
@@ -169,7 +175,8 @@ def detect(row: Row) -> str:
             return "chat"
         return "solutions" if step_labels(row.data) is None else "trl"
     known = "; ".join(
-        f"{name} ({' or '.join(', '.join(keys) for keys in format.keys)})" for name, format in FORMATS.items()
+        f"{name} ({' or '.join(', '.join(keys) for keys in format.keys) or format.about})"
+        for name, format in FORMATS.items()
     )
     raise InputError(
         f"a row of no known format: it has {', '.join(map(repr, row.data)) or 'no keys'}. Known: {known}",
@@ -212,6 +219,7 @@ def convert(
     hard: Annotated[float, Field(ge=0, lt=1)] | Literal["any"] | None = None,
     split: str = "auto",
     marker: str | None = None,
+    reasoning: Reasoning = "keep",
     trials: Annotated[int, Field(ge=1)] | None = None,
     items: str | Path | None = None,
     zero: Literal["neutral", "unjudged"] | None = None,
@@ -227,15 +235,16 @@ def convert(
         source: a file (JSON lines, CSV, TSV, Parquet, a JSON list or document, .eval), dicts, records, a data set or a data frame.
         to: the format to write: stepmark-labels, solutions, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench or potato.
         out: write the rows to this file, packed if its name ends in .gz; "-" for standard output.
-        from_format: the format of the source: one of those, prmbench, openr, chat or inspect. Default: recognised by the first row.
+        from_format: the format of the source: one of those, prmbench, openr, chat, inspect, or a trace (responses, swe-agent, mini-swe-agent, claude-code, codex, otel, langsmith, langfuse, who-and-when). Default: recognised by the first row.
         columns: names of columns, where they differ: problem=question,solution=response.
         judge: whose judgements count, where a step has several: a judge's name, or the part of it before ":" ("human").
         kind: which judgements count. Default: conclusions about correctness where a row has any, else values.
         consensus: how several judges decide together; where they do not agree, the step is unjudged.
         neutral: what a neutral rating becomes where a format has only right and wrong; drop leaves the step unjudged.
         hard: make hard labels of shares of rollouts: right above this number in [0, 1), or "any" for at least one success.
-        split: how a solution that is one text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, whole, token.
+        split: how a solution that is one text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, thought, whole, token, or limit:N (words).
         marker: the text that ends each step, for `split` marker.
+        reasoning: what becomes of a thought (<think>, reasoning_content): keep it as steps, grade it only, or drop it.
         trials: rollouts behind each share of an openr tree, which its files do not say.
         items: the data file that Potato's annotators were shown: Potato's own files hold no text.
         zero: what a reward of 0 means in Potato's per_step mode, where its file does not say.
@@ -258,6 +267,7 @@ def convert(
     reading = Reading(
         how=split,
         marker=marker,
+        reasoning=reasoning,
         trials=trials,
         items=None if items is None else str(items),
         zero=zero,
@@ -374,7 +384,12 @@ def items_of_rows(
 ) -> Iterator[Item]:
     """The labelled solutions of rows of one format; with `keep_going`, a refusal in the place of a row that is not of it."""
     read = format_named(format).read
-    for row in rows:
+    given = chat_rows(rows, keep_going=keep_going) if format in TRACES else rows
+    for row in given:
+        if isinstance(row, Refusal):
+            losses.drop("the row is not what its format says (`keep_going`)", row.error.where or "")
+            yield row
+            continue
         try:
             for one in read(row, settings, losses):
                 losses.read += 1

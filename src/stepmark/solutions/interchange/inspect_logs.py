@@ -3,7 +3,7 @@
 Each sample's `messages` are read as chat (`solutions.inputs`): an assistant's turn with its tool calls is a step. `target` is
 the reference answer where it is one text. One score whose value is C or I, 1 or 0, true or false says whether the final
 answer is right; several scores, or other values, say nothing here and stay in `meta.scores`. Reasoning that the log holds as
-text stands in the turn where it was written; reasoning that the provider kept back, and pictures, are not there to be read: a
+text is the turn's thought; reasoning that the provider kept back, and pictures, are not there to be read: a
 sample with such a part is refused.
 """
 
@@ -59,8 +59,10 @@ def _sample(
         raise InputError(
             f"expected a list of messages, found {json_type(messages)}", where=where, field="messages"
         )
-    chat = [_message(message, f"messages[{at}]", where, losses) for at, message in enumerate(messages)]
-    problem, cut = read_messages(chat, where=where, how=settings.how, marker=settings.marker)
+    chat = [_message(message, f"messages[{at}]", where) for at, message in enumerate(messages)]
+    problem, cut = read_messages(
+        chat, where=where, how=settings.how, marker=settings.marker, reasoning=settings.reasoning
+    )
     target = sample.get("target")
     if isinstance(target, list) and len(target) == 1:
         target = target[0]
@@ -112,16 +114,17 @@ def _outcome(scores: dict[str, Any]) -> bool | None:
     return value == 1 if value in (0, 1) else None
 
 
-def _message(message: object, field: str, where: str, losses: Losses) -> dict[str, Any]:
+def _message(message: object, field: str, where: str) -> dict[str, Any]:
     """A message of the log as one of the OpenAI chat API."""
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         raise InputError("expected a message with a role", where=where, field=field)
     read: dict[str, Any] = {"role": message["role"], "content": message.get("content")}
     content = message.get("content")
     if isinstance(content, list):
-        read["content"] = [
-            _part(part, f"{field}.content[{at}]", where, losses) for at, part in enumerate(content)
-        ]
+        thoughts = [_reasoning(part, f"{field}.content[{at}]", where) for at, part in enumerate(content)]
+        # `read_messages` says which other parts it takes.
+        read["content"] = [part for part, thought in zip(content, thoughts, strict=True) if thought is None]
+        read["reasoning_content"] = "\n".join(thought for thought in thoughts if thought is not None)
     calls = message.get("tool_calls")
     if calls:
         read["tool_calls"] = [
@@ -132,17 +135,16 @@ def _message(message: object, field: str, where: str, losses: Losses) -> dict[st
     return read
 
 
-def _part(part: object, field: str, where: str, losses: Losses) -> object:
+def _reasoning(part: object, field: str, where: str) -> str | None:
     if not isinstance(part, dict) or part.get("type") != "reasoning":
-        return part  # `read_messages` says what it takes
+        return None
     if part.get("redacted") or not isinstance(part.get("reasoning"), str):
         raise InputError(
             "the log holds no text of this reasoning, so the turn cannot be read whole",
             where=where,
             field=field,
         )
-    losses.lose("reasoning stands in its turn's text, before the answer", where)
-    return {"type": "text", "text": part["reasoning"]}
+    return str(part["reasoning"])
 
 
 def _call(call: object, field: str, where: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pydantic import Field
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelKind, LabelledSolution, Problem, Refusal, Solution, Step
 from stepmark.settings import settings
+from stepmark.solutions.thoughts import Reasoning
 from stepmark.store import Row, json_type
 from stepmark.store.columns import riding
 
@@ -102,6 +103,8 @@ class Reading:
     """How a text that is not cut into steps is cut (`stepmark split`)."""
     marker: str | None = None
     """The separator, when `how` is "marker"."""
+    reasoning: Reasoning = "keep"
+    """What becomes of thoughts (`solutions.thoughts`)."""
     trials: Annotated[int, Field(ge=1)] | None = None
     """Rollouts behind each share of an openr tree, which its files do not say."""
     items: str | None = None
@@ -388,6 +391,7 @@ def plain_texts(row: LabelledRow, losses: Losses, *, own_layout: re.Pattern[str]
         row.where,
         sum(bool(step.observation) for step in row.solution.steps),
     )
+    losses.lose("who spoke is left out", row.where, sum(bool(step.speaker) for step in row.solution.steps))
     return list(row.solution.texts)
 
 

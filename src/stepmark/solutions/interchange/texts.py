@@ -21,6 +21,7 @@ from stepmark.solutions.interchange.rows import (
     RECORD_FIELDS,
     LabelledRow,
     Losses,
+    Reader,
     Reading,
     Writing,
     judge_and_kind,
@@ -39,7 +40,7 @@ TRL_KEYS = ("prompt", "completions")
 
 
 def _read(row: Row, settings: Reading, format: str) -> Iterator[LabelledRow]:
-    for read in solutions_of(row, how=settings.how, marker=settings.marker):
+    for read in solutions_of(row, how=settings.how, marker=settings.marker, reasoning=settings.reasoning):
         meta = origin(row, format, read.columns, read.own_meta)
         solution = restored(replace(read.solution, id=read.solution.id or row.place), meta)
         labelled = LabelledSolution(solution=solution, judgements=((),) * len(solution.steps))
@@ -51,9 +52,9 @@ def read_solutions(row: Row, settings: Reading, _losses: Losses) -> Iterator[Lab
     return _read(row, settings, "solutions")
 
 
-def read_chat(row: Row, settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """A row of OpenAI chat `messages`: an assistant's turn is a step (`solutions.inputs`)."""
-    return _read(row, settings, "chat")
+def chat_reader(format: str) -> Reader:
+    """A reader of rows of OpenAI chat `messages` (`solutions.inputs`), or of what `solutions.traces` made such rows of."""
+    return lambda row, settings, _losses: _read(row, settings, format)
 
 
 def _fields(solution: Solution) -> dict[str, Any]:

@@ -1,0 +1,271 @@
+"""Who&When: which agent made the decisive mistake, and at which step.
+
+Source: Zhang et al. 2025, "Which agent causes task failures and when?", arXiv 2505.00212, section 3. Rows are failed conversations
+{`question`, `history` of {`content`, `role`, `name`}, `mistake_agent`, `mistake_step`, `ground_truth`, `question_ID`}; `mistake_step` counts
+entries of the history from 0, and every entry is a step. A row with `is_corrected` is of the hand-crafted part, any other of the
+algorithm-generated one.
+
+Agent accuracy: the share of conversations whose mistaken agent is named; step accuracy: whose step is; within one: whose step is named
+exactly or next to it. The agent that is named is the speaker of the step that is named, without what stands in brackets after it
+("Orchestrator (thought)" is Orchestrator). The annotated agent need not be the speaker of the annotated step: in three of the 126
+algorithm-generated conversations it is another. As a baseline the agent that speaks most in the conversation, and the step that
+is annotated most often in the part.
+
+Deviation from the authors' script: it asks whether the annotated text stands *in* the predicted one, so that step 1 counts as found by
+the prediction 12, and reads a name up to its first hyphen; `scoring` "script" does the same. A conversation without a prediction counts as missed, here and there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.cases import Case, first_error, ratings_until, unique
+from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
+from stepmark.evaluation.published import WHO_AND_WHEN, published_table
+from stepmark.evaluation.result import Item, Result
+from stepmark.evaluation.scores import Sheet
+from stepmark.evaluation.thresholds import policies
+from stepmark.evaluation.views import bars_of, card, cell, problem, spread, table_of, tile, unreadable
+from stepmark.metrics.intervals import Floats, Statistic, shares
+from stepmark.records import Refusal, Solution
+from stepmark.settings import settings
+from stepmark.show.evaluation import Examples, Section
+from stepmark.solutions.formats import solutions_of
+from stepmark.solutions.interchange import read_labelled
+from stepmark.solutions.traces import chat_rows
+from stepmark.store import Columns, Source, read_rows
+
+_NAMES = ("agent", "step", "within one", "agent, who speaks most", "step, the commonest")
+
+
+@settings
+class WhoAndWhen(Evaluation):
+    """Agent and step accuracy on Who&When, per subset and on average, with intervals.
+
+    The data are its files, a folder of them, or JSON lines of the same rows.
+    """
+
+    name: ClassVar[str] = "who-and-when"
+    rule: Literal["weakest", "first"] = "weakest"
+    """Which step a PRM names: the one with the lowest score, or the first under the threshold."""
+    threshold: str | None = None
+    """For `rule` first: a number, argmax, tuned:SUBSET or oracle. Default: the PRM's own."""
+    labels: str | None = None
+    """A file of labels (`stepmark label judge`), whose first wrong steps are measured instead of a PRM's; joined by the texts."""
+    scoring: Literal["exact", "script"] = "exact"
+    """When a prediction counts: where it is equal, or as in the authors' script, where the annotated text stands in it (1 in 12)."""
+
+    def check(self, run: Run) -> None:
+        """See `Evaluation.check`."""
+        if self.threshold is not None and (self.rule != "first" or self.labels is not None):
+            raise UsageError("`threshold` is for `rule` first, and for scores; leave it out")
+        if self.labels is not None and run.scores is not None:
+            raise UsageError("`labels` and `scores` both name steps; give one of them")
+
+    def asks_prm(self, run: Run) -> bool:
+        """See `Evaluation.asks_prm`."""
+        return run.scores is None and self.labels is None
+
+    def read(self, run: Run) -> Sequence[Case]:
+        """See `Evaluation.read`."""
+        return unique(case for file in run.data for case in _cases(file, run.columns))
+
+    def statistic(self, items: Sequence[Item]) -> Statistic:
+        """See `statistic`."""
+        return statistic(items, self.scoring)
+
+    def measure(self, run: Run) -> Result:
+        """See `Evaluation.measure`."""
+        cases = run.take(self.read(run))
+        if self.labels is None:
+            return self.of_sheet(run.grade(cases), run)
+        labelled = {_key(row.solution): row.labelled for row in read_labelled(run.add_input(self.labels))}
+        missing = [case for case in cases if _key(case.solution) not in labelled]
+        if missing:
+            raise InputError(
+                f"expected labels of every conversation, found none of {missing[0].id!r} ({len(missing):,} of {len(cases):,} are missing)",
+                where=self.labels,
+            )
+        items = [_item(case, _blamed(first_error(labelled[_key(case.solution)]))) for case in cases]
+        return self._result(items, run, "labels")
+
+    def of_sheet(self, sheet: Sheet, run: Run) -> Result:
+        """The result of graded conversations."""
+        if self.rule == "first":
+            truth = {row.case.id: first_error(row.case.labelled) for row in sheet.rows}
+            chosen = policies(self.threshold, sheet, sheet.groups, truth)
+            items = [_item(row.case, _blamed(chosen[row.case.group].found(row))) for row in sheet.rows]
+        else:
+            items = [_item(row.case, _weakest(row.scores)) for row in sheet.rows]
+        return self._result(items, run, sheet.prm, sheet)
+
+    def _result(self, items: Sequence[Item], run: Run, name: str, sheet: Sheet | None = None) -> Result:
+        figures = run.figures(items, self.statistic(items))
+        groups = list(dict.fromkeys(item["group"] for item in items))
+        names = [*groups, *(["average"] if len(groups) > 1 else [])]
+        open_ = sum(item["named"] is None for item in items)
+        views = Views(
+            title=f"Who&When: {name}",
+            facts=(
+                f"{len(items):,} failed conversations with {sum(item['steps'] for item in items):,} steps; "
+                "one agent and one step are blamed in each.",
+                *([f"In {open_:,} no step is named; they count as missed."] if open_ else []),
+                *(unreadable(sheet) if sheet is not None else []),
+            ),
+            remarks=(INTERVALS,),
+            tiles=[tile(f"{what}, {of}", figures[f"{of}/{what}"]) for of in names for what in _NAMES[:2]],
+            sections=(
+                Section(
+                    title="Figures",
+                    items=(
+                        table_of(
+                            "Who and when (%)",
+                            "Part",
+                            names,
+                            {what.capitalize(): cell(figures, f"{{}}/{what}") for what in _NAMES},
+                            note="Average: unweighted over the parts.",
+                        ),
+                        bars_of("Named rightly", figures, names, {w: f"{{}}/{w}" for w in _NAMES[:3]}),
+                    ),
+                ),
+                Section(title="Published results", items=(published_table(WHO_AND_WHEN),)),
+                *((Section(title="Examples", items=_examples(sheet, items)),) if sheet is not None else ()),
+            ),
+        )
+        return run.result(
+            self, views, figures, items, prm=name, identity=None if sheet is None else sheet.identity
+        )
+
+
+def _key(solution: Solution) -> tuple[str, tuple[str, ...]]:
+    return solution.problem.text, solution.texts
+
+
+def _cases(file: Source, columns: Columns | None) -> Iterator[Case]:
+    for row in read_rows(file, columns=columns):
+        data = row.data
+        step, agent = data.get("mistake_step"), data.get("mistake_agent")
+        if not isinstance(agent, str) or not agent.strip():
+            raise row.error(f"expected the name of the agent to blame, found {agent!r}", "mistake_agent")
+        (chat,) = chat_rows([row])
+        assert not isinstance(chat, Refusal)
+        (read,) = solutions_of(chat, how="agent")
+        steps = len(read.solution.steps)
+        if not str(step).isdecimal() or not int(str(step)) < steps:
+            raise row.error(
+                f"expected the 0-based number of one of {steps} entries, found {step!r}", "mistake_step"
+            )
+        if read.solution.id is None:
+            raise row.error("expected an id, found none", "question_ID")
+        crafted = "is_corrected" in data  # a question may stand in both parts
+        yield Case(
+            id=f"{read.solution.id}/hand-crafted" if crafted else read.solution.id,
+            labelled=ratings_until(read.solution, int(str(step)), judge="human"),
+            where=row.where,
+            group="hand-crafted" if crafted else "algorithm-generated",
+            outcome=False,
+            policy=agent,  # who is to blame: what an evaluation of single writers calls the writer
+        )
+
+
+def _blamed(step: int | None) -> int | None:
+    return None if step == -1 else step
+
+
+def _weakest(scores: Sequence[float | None]) -> int | None:
+    read = [(score, step) for step, score in enumerate(scores) if score is not None]
+    return min(read)[1] if read else None
+
+
+def base_name(agent: str | None) -> str:
+    """An agent's name without what stands in brackets after it: "Orchestrator (thought)" is "Orchestrator"."""
+    return re.sub(r"\s*\(.*\)\s*$", "", agent or "").strip()
+
+
+def _item(case: Case, named: int | None) -> Item:
+    speakers = [base_name(step.speaker) for step in case.solution.steps]
+    return {
+        "id": case.id,
+        "problem": case.problem,
+        "group": case.group,
+        "step": first_error(case.labelled),
+        "agent": base_name(case.policy),
+        "named": named,
+        "named_agent": None if named is None else speakers[named],
+        "speaks_most": Counter(speakers).most_common(1)[0][0],
+        "steps": len(speakers),
+    }
+
+
+def statistic(items: Sequence[Item], scoring: str = "exact") -> Statistic:
+    """Per part the figures of `_NAMES`, and their unweighted averages, as functions of the items' weights."""
+    groups = list(dict.fromkeys(item["group"] for item in items))
+    commonest = {
+        group: Counter(item["step"] for item in items if item["group"] == group).most_common(1)[0][0]
+        for group in groups
+    }
+
+    def same(truth: object, named: object) -> bool:
+        if named is None or scoring == "exact":
+            return truth == named
+        read = re.search(r"\w+", str(named))  # the script reads a name up to the first hyphen
+        return read is not None and str(truth) in read[0]
+
+    hits = np.array(
+        [
+            [
+                same(item["agent"], item["named_agent"]),
+                same(item["step"], item["named"]),
+                item["named"] is not None and abs(item["step"] - item["named"]) <= 1,
+                item["speaks_most"] == item["agent"],
+                commonest[item["group"]] == item["step"],
+            ]
+            for item in items
+        ],
+        dtype=float,
+    )
+    member = {group: np.array([item["group"] == group for item in items], dtype=float) for group in groups}
+
+    def figures(weights: Floats) -> Mapping[str, Floats]:
+        values: dict[str, Floats] = {
+            f"{group}/{name}": shares(weights @ (of * hits[:, at]), weights @ of)
+            for group, of in member.items()
+            for at, name in enumerate(_NAMES)
+        }
+        if len(groups) > 1:
+            for name in _NAMES:
+                values[f"average/{name}"] = np.mean([values[f"{group}/{name}"] for group in groups], axis=0)
+        return values
+
+    return figures
+
+
+def _examples(sheet: Sheet, items: Sequence[Item]) -> tuple[Examples, ...]:
+    groups: list[tuple[str, list[Any]]] = [("The step is named", []), ("Another step is named", [])]
+    for row, item in zip(sheet.rows, items, strict=True):
+        groups[item["named"] != item["step"]][1].append((row, item))
+    return tuple(
+        Examples(
+            title=f"{title} ({len(pairs):,})",
+            problems=tuple(
+                problem(
+                    row,
+                    card(
+                        row,
+                        sheet,
+                        f"truth: {item['agent']}, step {item['step'] + 1}",
+                        first_error=item["named"],
+                    ),
+                )
+                for row, item in spread(pairs)
+            ),
+        )
+        for title, pairs in groups
+        if pairs
+    )

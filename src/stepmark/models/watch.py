@@ -1,0 +1,176 @@
+"""Watching an agent while it works: each turn is scored when it comes, and the rule says go on, go back or stop.
+
+**The rule.** A turn whose score is under the threshold is weak. After `patience` weak turns in a row: back to the first of them, to do it
+again. After `retries` such returns the next one is a stop. A running aggregate under `floor` is a stop at once. This is
+advice: `back` is called by who takes it, and a caller may go on.
+
+A PRM that stepmark loaded reads each token once (`models.session.GrowingSession`). Any other PRM reads the conversation anew for each turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, final
+
+from stepmark.errors import InputError, UsageError
+from stepmark.metrics.aggregate import aggregate, check_score
+from stepmark.records import Problem, ScoreKind, Solution, Step
+from stepmark.solutions.inputs import read_message
+from stepmark.solutions.thoughts import Reasoning
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What a turn came to."""
+
+    turn: int
+    """The turn, counted from 0."""
+    score: float
+    """Of the kind `score_kind` of the PRM."""
+    running: float
+    """The aggregate of all turns so far."""
+    advice: Literal["go on", "go back", "stop"]
+    to: int | None = None
+    """With "go back": the turn to do again, counted from 0."""
+    why: str = ""
+    """The reason for anything but "go on"."""
+
+
+class Growing(Protocol):
+    """Scores of a conversation that grows."""
+
+    def score(self, steps: Sequence[Step], step: Step) -> float:
+        """The score of a step after these, whose observations may have come since they were scored.
+
+        Raises:
+            InputError: the PRM cannot read it; it is then not taken.
+        """
+
+    def back(self, to: int) -> None:
+        """Keep the first `to` steps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """When to go on, to go back, and to stop."""
+
+    kind: ScoreKind
+    threshold: float
+    """A turn whose score is under it is weak."""
+    aggregate: str
+    """How turns become one number."""
+    patience: int = 1
+    """Weak turns in a row after which to go back; at least 1."""
+    retries: int = 3
+    """How often to go back, before a stop; 0 stops at once."""
+    floor: float | None = None
+    """A running aggregate under it is a stop; None for none."""
+
+    def __post_init__(self) -> None:
+        try:
+            check_score(self.threshold, self.kind, step=0)
+        except InputError:
+            raise UsageError(f"the threshold {self.threshold!r} is no {self.kind}") from None
+        if self.patience < 1 or self.retries < 0:
+            raise UsageError(
+                f"expected `patience` of 1 or more and `retries` of 0 or more, found {self.patience} and {self.retries}"
+            )
+
+
+@final
+class Watch:
+    """A conversation that is watched; made by `prm.watch`.
+
+    Args:
+        problem: what the agent was asked.
+        growing: scores its turns.
+        rule: what is made of the scores.
+        reasoning: what becomes of thoughts, as in `stepmark.split`.
+    """
+
+    def __init__(self, problem: Problem, growing: Growing, rule: Rule, reasoning: Reasoning = "keep") -> None:
+        self._problem, self._growing, self._rule, self._reasoning = problem, growing, rule, reasoning
+        self._left = rule.retries
+        self._steps: list[Step] = []
+        self._scores: list[float] = []
+        self._names: dict[str, str] = {}
+
+    @property
+    def solution(self) -> Solution:
+        """The conversation so far."""
+        return Solution(problem=self._problem, steps=tuple(self._steps), split="agent")
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """The score of each turn so far."""
+        return tuple(self._scores)
+
+    def add(self, message: str | Mapping[str, Any]) -> Seen | None:
+        """Take what comes next.
+
+        Args:
+            message: a chat message; a text is an assistant's.
+
+        Returns:
+            What an assistant's turn came to; None for anything else, which is context of the next turn.
+
+        Raises:
+            InputError: no such message, a turn of which nothing is graded, an answer before the first turn, or a turn that the PRM
+                cannot read; the turn is then not taken.
+        """
+        turn = {"role": "assistant", "content": message} if isinstance(message, str) else message
+        read = read_message(turn, f"message {len(self._steps)}", None, self._names)
+        if read.role != "assistant":
+            if not self._steps:
+                raise InputError(
+                    f"expected the agent's first turn, found a {read.role} message: it belongs to the problem"
+                )
+            last = self._steps[-1]
+            seen = f"{last.observation}\n\n{read.heading}\n{read.content}"
+            self._steps[-1] = replace(last, observation=seen)
+            return None
+        before, text, after = read.shares(self._reasoning)
+        if not text.strip():
+            raise InputError("expected a turn with a text or tool calls to grade, found none")
+        step = Step(
+            text=text.strip(),
+            lead=f"{read.heading}\n{before}",
+            observation=after,
+            speaker=read.speaker,
+        )
+        score = self._growing.score(self._steps, step)
+        self._steps.append(step)
+        self._scores.append(score)
+        return self._seen()
+
+    def back(self, to: int) -> None:
+        """Forget the turns from `to` on, and what came back after them.
+
+        Raises:
+            UsageError: there is no such turn.
+        """
+        if not 0 <= to < len(self._steps):
+            raise UsageError(f"expected a turn from 0 to {len(self._steps) - 1}, found {to}")
+        del self._steps[to:], self._scores[to:]
+        self._growing.back(to)
+
+    def close(self) -> None:
+        """Free what the session stores."""
+        self._growing.back(0)
+
+    def _seen(self) -> Seen:
+        rule, turn = self._rule, len(self._steps) - 1
+        running = aggregate(self._scores, rule.aggregate, kind=rule.kind)
+        seen = Seen(turn=turn, score=self._scores[-1], running=running, advice="go on")
+        if rule.floor is not None and running < rule.floor:
+            why = f"the {rule.aggregate} so far, {running:.3g}, is under {rule.floor:g}"
+            return replace(seen, advice="stop", why=why)
+        last = self._scores[-rule.patience :]
+        if len(last) < rule.patience or any(score >= rule.threshold for score in last):
+            return seen
+        why = f"{rule.patience} turn{'s' if rule.patience > 1 else ''} in a row under {rule.threshold:g}"
+        if not self._left:
+            return replace(seen, advice="stop", why=f"{why}, and no return is left")
+        self._left -= 1
+        return replace(seen, advice="go back", to=turn - rule.patience + 1, why=why)

@@ -1,0 +1,321 @@
+"""One conversation as each tool writes it: every format gives the same steps."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from stepmark.errors import InputError
+from stepmark.scoring.run import grade
+from stepmark.solutions.formats import read_solutions
+from stepmark.solutions.interchange import Reading, convert, detect, read_labelled
+from stepmark.solutions.traces import TRACES
+from stepmark.store import read_rows
+
+ASK, SYSTEM, THOUGHT, SAID, RESULT, DONE = "To Oslo.", "Book it.", "Look.", "I search.", "140", "140 euros."
+ARGUMENTS = {"to": "OSL"}
+WRITTEN = json.dumps(ARGUMENTS)
+
+
+def call(id: str = "c1") -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": "search", "arguments": WRITTEN}}
+
+
+def attributes(**known: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": f"gen_ai.{key.replace('__', '.')}",
+            "value": {"stringValue": value if isinstance(value, str) else json.dumps(value)},
+        }
+        for key, value in known.items()
+    ]
+
+
+def span(start: int, given: list[Any], written: list[Any], **more: str) -> dict[str, Any]:
+    known = attributes(
+        operation__name="chat", request__model="m", input__messages=given, output__messages=written, **more
+    )
+    return {"traceId": "t1", "spanId": str(start), "startTimeUnixNano": str(start), "attributes": known}
+
+
+def part(kind: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, **more}
+
+
+RESPONSES_ITEMS: list[dict[str, Any]] = [
+    part("reasoning", summary=[part("summary_text", text=THOUGHT)], encrypted_content="gAAA"),
+    part("message", role="assistant", content=[part("output_text", text=SAID)]),
+    part("function_call", name="search", arguments=WRITTEN, call_id="c1"),
+    part("function_call_output", call_id="c1", output=RESULT),
+    part("message", role="assistant", content=[part("output_text", text=DONE)]),
+]
+CHAT: list[dict[str, Any]] = [
+    {"role": "system", "content": SYSTEM},
+    {"role": "user", "content": ASK},
+    {"role": "assistant", "content": SAID, "reasoning_content": THOUGHT, "tool_calls": [call()]},
+    {"role": "tool", "content": RESULT, "tool_call_id": "c1"},
+    {"role": "assistant", "content": DONE},
+]
+OTEL_TURN = {
+    "role": "assistant",
+    "parts": [
+        part("reasoning", content=THOUGHT),
+        part("text", content=SAID),
+        part("tool_call", id="c1", name="search", arguments=ARGUMENTS),
+    ],
+    "finish_reason": "tool_call",
+}
+OTEL_USER = {"role": "user", "parts": [part("text", content=ASK)]}
+OTEL_TOOL = {"role": "tool", "parts": [part("tool_call_response", id="c1", response=RESULT)]}
+OTEL_DONE = {"role": "assistant", "parts": [part("text", content=DONE)]}
+RULES = json.dumps([part("text", content=SYSTEM)])
+
+
+def lang(kind: str, **kwargs: Any) -> dict[str, Any]:
+    return {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", kind], "kwargs": kwargs}
+
+
+LANG = [
+    lang("SystemMessage", content=SYSTEM, type="system"),
+    lang("HumanMessage", content=ASK, type="human"),
+    lang(
+        "AIMessage",
+        content=[
+            part("thinking", thinking=THOUGHT),
+            part("text", text=SAID),
+            part("tool_use", id="c1", name="search", input=ARGUMENTS),
+        ],
+        tool_calls=[{"name": "search", "args": ARGUMENTS, "id": "c1", "type": "tool_call"}],
+    ),
+    lang("ToolMessage", content=RESULT, tool_call_id="c1", name="search"),
+    lang("AIMessageChunk", content=DONE),
+]
+
+
+def run(start: str, given: list[Any], written: Any, **more: Any) -> dict[str, Any]:
+    return {
+        "id": start, "trace_id": "t1", "run_type": "llm", "dotted_order": start, "parent_run_id": "root",
+        "inputs": {"messages": [given]}, "outputs": {"generations": [[{"text": "", "message": written}]]},
+        "extra": {"metadata": {"ls_model_name": "m"}}, **more,
+    }  # fmt: skip
+
+
+def generation(start: str, given: list[Any], written: Any) -> dict[str, Any]:
+    return {
+        "id": start,
+        "traceId": "t1",
+        "type": "GENERATION",
+        "startTime": start,
+        "input": given,
+        "output": written,
+        "model": "m",
+    }
+
+
+def claude(kind: str, content: Any, **more: Any) -> dict[str, Any]:
+    return {
+        "type": kind,
+        "sessionId": "t1",
+        "uuid": "u",
+        "message": {"role": kind, "model": "m", "content": content},
+        **more,
+    }
+
+
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "responses": [{"id": "t1", "object": "response", "model": "m", "instructions": SYSTEM, "input": ASK, "output": RESPONSES_ITEMS}],
+    "swe-agent": [
+        {
+            "trajectory": [{"action": "search", "observation": RESULT}],
+            "history": [
+                {"role": "system", "content": SYSTEM, "agent": "main", "message_type": "system_prompt"},
+                {"role": "user", "content": "An example.", "is_demo": True},
+                {"role": "user", "content": [part("text", text=ASK)], "message_type": "observation_"},
+                {"role": "assistant", "content": SAID, "thought": SAID, "action": "search", "tool_calls": [call()],
+                 "message_type": "action", "thinking_blocks": [part("thinking", thinking=THOUGHT)]},
+                {"role": "tool", "content": [part("text", text=RESULT)], "message_type": "observation", "tool_call_ids": ["c1"]},
+                {"role": "assistant", "content": DONE, "message_type": "action"},
+            ],
+            "info": {"exit_status": "submitted"},
+        }
+    ],
+    "mini-swe-agent": [
+        {"trajectory_format": "mini-swe-agent-1.1", "info": {"exit_status": "Submitted"},
+         "messages": [*CHAT, {"role": "exit", "content": "Submitted", "extra": {}}]}
+    ],
+    "claude-code": [
+        {"type": "summary", "summary": "A flight", "leafUuid": "u"},
+        claude("user", f"{SYSTEM}\n{ASK}"),
+        claude("assistant", [part("thinking", thinking=THOUGHT, signature="x")]),
+        claude("assistant", [part("text", text=SAID)]),
+        claude("assistant", [part("tool_use", id="c1", name="search", input=ARGUMENTS)]),
+        claude("user", [part("tool_result", tool_use_id="c1", content=[part("text", text=RESULT)])], toolUseResult={}),
+        claude("assistant", [part("text", text=DONE)]),
+        {"type": "system", "sessionId": "t1", "content": "hook"},
+    ],
+    "codex": [
+        {"type": "session_meta", "payload": {"id": "t1", "instructions": SYSTEM}},
+        {"type": "turn_context", "payload": {"model": "m"}},
+        {"type": "response_item", "payload": part("message", role="user", content=[part("input_text", text=ASK)])},
+        {"type": "event_msg", "payload": part("agent_reasoning", text=THOUGHT)},
+        *({"type": "response_item", "payload": item} for item in RESPONSES_ITEMS),
+    ],
+    "otel": [
+        {"resourceSpans": [{"scopeSpans": [{"spans": [
+            span(2, [OTEL_USER, OTEL_TURN, OTEL_TOOL], [OTEL_DONE], system_instructions=RULES),
+            {"traceId": "t1", "name": "execute_tool search", "attributes": []},
+        ]}]}]},
+        {"resourceSpans": [{"scopeSpans": [{"spans": [span(1, [OTEL_USER], [OTEL_TURN], system_instructions=RULES)]}]}]},
+    ],
+    "langsmith": [
+        run("2", LANG[:4], LANG[4]),
+        {"id": "root", "trace_id": "t1", "run_type": "chain", "inputs": {}, "outputs": {}, "child_runs": [run("1", LANG[:2], LANG[2])]},
+    ],
+    "langfuse": [
+        {"id": "t1", "observations": [
+            generation("2", CHAT[:4], CHAT[4]),
+            {"id": "s", "traceId": "t1", "type": "SPAN"},
+            generation("1", CHAT[:2], {"role": "assistant", "content": SAID, "reasoning_content": THOUGHT, "tool_calls": [call()]}),
+        ]}
+    ],
+}  # fmt: skip
+
+
+def test_every_format_has_a_case():
+    assert {*ROWS, "who-and-when"} == {*TRACES}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_one_conversation_in_every_format(name, tmp_path):
+    file = tmp_path / "trace.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+    assert detect(next(read_rows(file))) == name
+    (row,) = read_labelled(file)
+    solution = row.solution
+    assert ASK in solution.problem.text
+    assert SYSTEM in solution.problem.text
+    assert solution.texts == (f"{THOUGHT}\n{SAID}\nsearch({WRITTEN})", DONE)
+    assert solution.steps[0].observation == f"\n\nTool (search):\n{RESULT}"
+    assert row.meta["format"] == name
+    if "swe" not in name:
+        assert (solution.source, solution.id) == ("m", "trace.jsonl:1" if name == "codex" else "t1")
+    (only,) = read_labelled(ROWS[name], settings=Reading(reasoning="only"))
+    assert only.solution.texts == (THOUGHT,)
+    (graded,) = grade(file, "scripted_prms:certain", progress=False)
+    assert len(graded.steps.scores) == 2
+
+
+def test_a_traj_is_one_document(tmp_path):
+    file = tmp_path / "x.traj"
+    file.write_text(json.dumps(ROWS["swe-agent"][0], indent=2))
+    (row,) = read_solutions(file)
+    assert len(row.solution.steps) == 2
+    assert row.meta["info"] == {"exit_status": "submitted"}
+
+
+def test_a_conversation_of_agents_has_a_step_an_entry():
+    row = {
+        "question": ASK,
+        "question_ID": "q1",
+        "ground_truth": "140",
+        "history": [
+            {"role": "assistant", "name": "Planner", "content": "Search."},
+            {"role": "user", "name": "Terminal", "content": " "},
+            {"role": "Orchestrator (thought)", "content": DONE},
+        ],
+        "mistake_agent": "Planner",
+        "mistake_step": "0",
+    }
+    (read,) = read_solutions([row])
+    assert [(s.speaker, s.text) for s in read.solution.steps] == [
+        ("Planner", "Search."), ("Terminal", "(nothing)"), ("Orchestrator (thought)", DONE),
+    ]  # fmt: skip
+    assert (read.solution.id, read.solution.problem.answer) == ("q1", "140")
+    assert read.meta == {"mistake_agent": "Planner", "mistake_step": "0"}
+
+
+def test_who_spoke_is_in_report_rows_and_labels(tmp_path):
+    row = {
+        "question": ASK,
+        "history": [{"name": "Planner", "content": SAID}, {"name": "Critic", "content": DONE}],
+    }
+    page, labels = tmp_path / "report.html", tmp_path / "labels.jsonl"
+    grade([row], "scripted_prms:certain", report=page, progress=False)
+    assert page.read_text().count("Critic") == 1
+    convert([row], "stepmark-labels", out=labels)
+    (again,) = read_labelled(labels)
+    assert [step.speaker for step in again.solution.steps] == ["Planner", "Critic"]
+    lost = convert([row], "solutions").manifest["losses"]["lost"]
+    assert lost["who spoke is left out"] == 2
+
+
+def test_calls_of_several_agents_become_one_conversation():
+    spans = [
+        span(1, [OTEL_USER], [OTEL_DONE], agent__name="a"),
+        span(
+            2, [{"role": "user", "parts": [part("text", content="Check it.")]}], [OTEL_DONE], agent__name="b"
+        ),
+    ]
+    (read,) = read_solutions([{"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}])
+    assert [step.speaker for step in read.solution.steps] == ["a", "b"]
+    assert read.solution.steps[0].observation == "\n\nUser:\nCheck it."
+
+
+def test_a_subagent_is_a_trace_of_its_own():
+    events = [
+        *ROWS["claude-code"],
+        claude("user", "Find it.", isSidechain=True, agentId="x"),
+        claude("assistant", "Here.", isSidechain=True, agentId="x"),
+    ]
+    assert [row.solution.id for row in read_solutions(events)] == ["t1", "t1/x"]
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "message"),
+    [
+        ({"object": "response", "output": RESPONSES_ITEMS}, "input", "what was asked"),
+        ({"input": ASK, "output": [part("message", role="wizard")]}, "output[0].role", "found 'wizard'"),
+        ({"input": ASK, "output": [part("function_call", name="")]}, "output[0].name", "a tool's name"),
+        ({"input": ASK, "output": [part("hologram")]}, "output[0].type", "an item of the Responses API"),
+        ({"trajectory": [], "history": ["x"]}, "history[0]", "an object"),
+        ({"trajectory_format": "m", "messages": {}}, "messages", "expected a list"),
+        (claude("assistant", [part("image")]), "message.content[0].type", "found 'image'"),
+        ({"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "t"}]}]}]}, None, "capture of contents"),
+        ({"resourceSpans": [3]}, None, "another shape"),
+        ({"run_type": "chain", "inputs": {}, "parent_run_id": "x"}, "run_type", "found none"),
+        ({"traceId": "t", "type": "SPAN", "input": None}, "observations", "GENERATION"),
+        ({"question": "?", "history": [{"content": 3}]}, "history[0]", "a text under 'content'"),
+    ],
+)
+def test_bad_traces_are_named(row, field, message, tmp_path):
+    file = tmp_path / "f.jsonl"
+    file.write_text(json.dumps(row))
+    with pytest.raises(InputError, match=message) as caught:
+        list(read_solutions(file))
+    assert caught.value.where == f"{file}:1"
+    assert caught.value.field == field
+
+
+def test_odd_traces_are_read():
+    orphan = {
+        "input": ASK,
+        "output": [part("function_call_output", call_id="c9", output="x"), *RESPONSES_ITEMS],
+    }
+    (read,) = read_solutions([orphan])
+    assert read.solution.problem.text.endswith("Tool:\nx")
+    turn = [
+        part("function_call", name="f", arguments="{}", call_id="c"),
+        part("function_call_output", call_id="c", output="y" * 2_000),
+    ]
+    (read,) = read_solutions([{"input": ASK, "output": turn * 5_000}])
+    assert len(read.solution.steps) == 5_000
+    long = [
+        part("function_call", name="f", arguments="{}"),
+        part("function_call_output", output="y" * 2_000_000),
+    ]
+    (read,) = read_solutions([{"input": ASK, "output": [*long, *RESPONSES_ITEMS]}])
+    assert len(read.solution.steps[0].observation) > 2_000_000
+    (empty,) = read_solutions([claude("user", ASK), claude("assistant", []), claude("assistant", DONE)])
+    assert empty.solution.texts == (DONE,)

@@ -1,0 +1,97 @@
+"""Watching an agent: the rule by hand, and the session against grading the whole conversation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from checkpoints import STEPWISE, load_family
+from stepmark.errors import InputError, UsageError
+from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.watch import Seen
+
+torch.set_num_threads(1)
+
+
+def prm() -> ScriptedPRM:
+    """The number at the end of a turn is its score."""
+    return ScriptedPRM(lambda problem, steps: float(steps[-1].split()[-1]), name="told")
+
+
+def advice(scores, **settings):
+    watch = prm().watch("Book it.", **settings)
+    found = []
+    for score in scores:
+        seen = watch.add(f"turn {score}")
+        found.append((seen.advice, seen.to))
+        if seen.to is not None:
+            watch.back(seen.to)
+    return found
+
+
+GO = ("go on", None)
+
+
+@pytest.mark.parametrize(
+    ("scores", "settings", "expected"),
+    [
+        ([0.9, 0.2, 0.8], {}, [GO, ("go back", 1), GO]),
+        ([0.9, 0.2, 0.2, 0.2], {"retries": 2}, [GO, ("go back", 1), ("go back", 1), ("stop", None)]),
+        ([0.2], {"retries": 0}, [("stop", None)]),
+        ([0.9, 0.2, 0.6, 0.2, 0.1], {"patience": 2}, [GO, GO, GO, GO, ("go back", 3)]),
+        ([0.9, 0.7], {"threshold": 0.8}, [GO, ("go back", 1)]),
+        ([0.9, 0.6, 0.6], {"aggregate": "product", "floor": 0.4}, [GO, GO, ("stop", None)]),
+    ],
+)
+def test_the_rule(scores, settings, expected):
+    assert advice(scores, **settings) == expected
+
+
+def test_messages_as_they_come():
+    watch = prm().watch("Book it.", aggregate="min")
+    turn = {"role": "assistant", "name": "P", "content": "Look. 0.9", "reasoning_content": "Hm."}
+    first = watch.add(turn)
+    assert first == Seen(turn=0, score=0.9, running=0.9, advice="go on")
+    assert watch.add({"role": "tool", "name": "search", "content": "140"}) is None
+    assert watch.add({"role": "user", "content": "Yes."}) is None
+    assert watch.add("It is 0.4").running == 0.4
+    assert watch.solution.steps[0].observation == "\n\nTool (search):\n140\n\nUser:\nYes."
+    assert (watch.solution.steps[0].speaker, watch.solution.texts[0]) == ("P", "Hm.\nLook. 0.9")
+    assert watch.scores == (0.9, 0.4)
+
+
+def test_what_cannot_be_watched():
+    with pytest.raises(InputError, match="belongs to the problem"):
+        prm().watch("Book it.").add({"role": "tool", "content": "x"})
+    with pytest.raises(InputError, match="found none"):
+        prm().watch("Book it.").add({"role": "assistant", "content": " "})
+    with pytest.raises(UsageError, match="no probability"):
+        prm().watch("Book it.", threshold=3)
+    with pytest.raises(UsageError, match="`patience`"):
+        prm().watch("Book it.", patience=0)
+    with pytest.raises(UsageError, match="from 0 to 0"):
+        watch = prm().watch("Book it.")
+        watch.add("turn 0.9")
+        watch.back(1)
+
+
+@pytest.mark.parametrize("family", STEPWISE)
+def test_a_session_reads_each_token_once_and_scores_as_grading_does(family, zoo):
+    loaded = load_family(zoo, family)
+    threshold = None if loaded.default_threshold is not None else 0.5
+    watch = loaded.watch("How many pens are left?", threshold=threshold, retries=9)
+    for turn in ("12 * 3 = 36 pens", "so x = 6", "36 - 6 = 30"):
+        watch.add(turn)
+        watch.add({"role": "tool", "name": "sum", "content": "36"})
+    watch.back(2)
+    watch.add("36 - 5 = 31")
+    whole = load_family(zoo, family)
+    steps = watch.solution.steps
+    prefixes = [replace(watch.solution, steps=steps[: end + 1]) for end in range(len(steps))]
+    expected = [whole.score(None, prefix)[-1] for prefix in prefixes]
+    assert list(watch.scores) == pytest.approx(expected, abs=1e-5)
+    assert loaded.ledger.tokens_again == 0
+    assert loaded.ledger.tokens_computed == loaded.ledger.tokens_distinct
+    watch.close()
