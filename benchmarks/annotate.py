@@ -15,7 +15,6 @@ Potato runs in an environment of its own (`--potato`, or made once with `--insta
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
@@ -36,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.common import PEERS, finish, peer_python
+from benchmarks.common import PEERS, benchmark_parser, finish, peer_python
 
 HOST = "127.0.0.1"
 STEPS = 12
@@ -457,10 +456,7 @@ def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true")
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--users", type=int, default=200)
     parser.add_argument("--turns", type=int)
     parser.add_argument("--seconds", type=float, help="of each turn")

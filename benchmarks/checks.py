@@ -11,13 +11,12 @@ only the answer is judged, add a third view: few with a right answer should have
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import data_folder, finish, rows
+from benchmarks.common import benchmark_parser, data_folder, finish, rows
 from stepmark.solutions.checks import CHECKS, Finding, check
 
 PLACES = ("at", "before", "right", "neutral", "after")
@@ -117,10 +116,7 @@ def outcomes(file: Path, every: int, *, show: bool) -> dict[str, float]:
 
 def main() -> None:
     """Measure all data sets."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="every tenth row of PRM800K")
+    parser = benchmark_parser(__doc__, "every tenth row of PRM800K")
     parser.add_argument(
         "--show", action="store_true", help="print the findings on steps that were not rated wrong"
     )

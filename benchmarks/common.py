@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import os
@@ -18,6 +19,17 @@ import torch
 from stepmark.models.places import cache_folder
 
 PEERS = Path(__file__).parent / "peers"
+
+
+def benchmark_parser(
+    description: str | None, quick: str = "less data, same figures"
+) -> argparse.ArgumentParser:
+    """The parser of a benchmark's flags: --quick, and what the benchmark adds."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help=quick)
+    return parser
 
 
 def data_folder() -> Path | None:
@@ -55,18 +67,29 @@ def peer_python(name: str, given: Path | None, *, install: bool) -> Path | None:
 
 
 def seconds(run: Callable[[], Any]) -> tuple[float, Any]:
-    """Wall time of a call, and its result."""
+    """Wall time of a call, and its result; a GPU has finished what the call gave it."""
+    settle()
     start = time.perf_counter()
     result = run()
+    settle()
     return time.perf_counter() - start, result
 
 
-def matmul_peak(dtype: torch.dtype) -> float:
-    """Floating-point operations a second of a bare matrix product, 4096x576x1536: the best of 20."""
-    a, b = torch.randn(4096, 576, dtype=dtype), torch.randn(1536, 576, dtype=dtype)
+def settle() -> None:
+    """Wait for what a GPU still computes."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def matmul_peak(
+    dtype: torch.dtype, device: str = "cpu", *, rows: int = 4096, width: int = 576, inner: int = 1536
+) -> float:
+    """Floating-point operations a second of a bare matrix product of these sizes: the best of 20."""
+    a = torch.randn(rows, width, dtype=dtype, device=device)
+    b = torch.randn(inner, width, dtype=dtype, device=device)
     with torch.inference_mode():
         best = min(seconds(lambda: torch.nn.functional.linear(a, b))[0] for _ in range(20))
-    return 2 * 4096 * 576 * 1536 / best
+    return 2 * rows * width * inner / best
 
 
 def finish(name: str, figures: Mapping[str, float], aims: Mapping[str, float]) -> None:

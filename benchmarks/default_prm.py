@@ -7,14 +7,13 @@ absent. Of the large sets it takes a part, evenly spaced (`limit`), so that it e
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import data_folder, finish
+from benchmarks.common import benchmark_parser, data_folder, finish
 from stepmark.cli import main as stepmark
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "default-prm-figures.md"
@@ -40,7 +39,7 @@ class Run:
     limit: int | None = None
     """Problems otherwise; None for all."""
     tables: tuple[str, ...] = ()
-    """Beginnings of the titles of the tables that the documentation shows; all of them when empty."""
+    """Beginnings of the titles of the tables that the documentation shows; none: the run has no part there."""
 
 
 RUNS = (
@@ -49,7 +48,7 @@ RUNS = (
         evaluation="processbench",
         data=PROCESSBENCH,
         quick=60,
-        tables=("First-error", "Distance", "By the position"),
+        tables=("First-error",),
     ),
     Run(
         name="processbench-tuned",
@@ -58,7 +57,6 @@ RUNS = (
         more=("--threshold", "tuned:gsm8k"),
         scores_of="processbench",
         quick=60,
-        tables=("First-error",),
     ),
     Run(
         name="processbench-oracle",
@@ -67,7 +65,6 @@ RUNS = (
         more=("--threshold", "oracle"),
         scores_of="processbench",
         quick=60,
-        tables=("First-error",),
     ),
     Run(
         name="processbench-checks",
@@ -76,7 +73,7 @@ RUNS = (
         more=("--checks", "all"),
         scores_of="processbench",
         quick=60,
-        tables=("First-error", "Distance"),
+        tables=("First-error",),
     ),
     Run(
         name="prmbench",
@@ -84,7 +81,7 @@ RUNS = (
         data=("prmbench/prmbench.dev.jsonl.gz",),
         quick=10,
         limit=400,
-        tables=("PRMScore", "Accuracy"),
+        tables=("PRMScore",),
     ),
     Run(
         name="best-of-n",
@@ -101,7 +98,6 @@ RUNS = (
         data=PROCESSBENCH,
         scores_of="processbench",
         quick=60,
-        tables=("Calibration: Steps", "Calibration: Outcomes"),
     ),
     Run(
         name="disagreement",
@@ -110,7 +106,7 @@ RUNS = (
         more=("--process", "scores"),
         scores_of="processbench",
         quick=60,
-        tables=("The four cells", "Where process and outcome"),
+        tables=("Where process and outcome",),
     ),
     Run(
         name="drift",
@@ -119,7 +115,6 @@ RUNS = (
         scores_of="best-of-n",
         quick=4,
         limit=100,
-        tables=("Warning signs",),
     ),
     Run(
         name="robustness",
@@ -127,16 +122,13 @@ RUNS = (
         data=PROCESSBENCH[:1],
         quick=5,
         limit=60,
-        tables=("What each change", "The step that became"),
+        tables=("What each change",),
     ),
 )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true")
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--prm", default="default")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--out", type=Path)
@@ -200,12 +192,15 @@ def page(results: dict[str, dict[str, Any]], commands: dict[str, list[str]]) -> 
         "each part is what the command above it printed. In brackets: 95 % bootstrap intervals over problems.",
     ]
     for run in RUNS:
+        if not run.tables:
+            continue
         result = results[run.name]
         parts.append(f"## {result['title'].split(':')[0]}{_beside(run)}")
-        parts.append(f"```console\n$ stepmark {shlex.join(commands[run.name])}\n```")
-        parts += [fact.replace("\n", " ") for fact in result["facts"]]
+        parts.append(f"```{{code-block}} console\n$ stepmark {shlex.join(commands[run.name])}\n```")
+        # The first fact says what was measured; the report of the run has the others.
+        parts += [fact.replace("\n", " ") for fact in result["facts"][:1]]
         for data in result["tables"]:
-            if run.tables and not data["title"].startswith(run.tables):
+            if not data["title"].startswith(run.tables):
                 continue
             if "published" in data["title"]:
                 continue

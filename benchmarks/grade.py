@@ -9,7 +9,6 @@ vocabulary logits that a language-model class returns. All three must give the s
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import data_folder, finish, matmul_peak, rows, seconds
+from benchmarks.common import benchmark_parser, data_folder, finish, matmul_peak, rows, seconds
 from stepmark import Solution, load_prm, split
 from stepmark.models.checkpoint import merge_adapter
 from stepmark.models.local import HeadPRM
@@ -74,7 +73,8 @@ class Plain:
             base, dtype=dtype, attn_implementation="sdpa"
         ).eval()
         merge_adapter(self.model.model, default_folder())
-        self.prm = prm
+        self.prm, self.device = prm, prm.engine.device
+        self.model.to(self.device)
 
     def _read(self, hidden: torch.Tensor, reads: Sequence[int | None]) -> list[float]:
         logits = self.prm.head(hidden[torch.tensor(reads)].float())[:, 0]
@@ -87,7 +87,9 @@ class Plain:
         with torch.inference_mode():
             for solution in solutions:
                 encoded = self.prm.encoder.encode(solution)
-                hidden = self.model.model(input_ids=torch.from_numpy(encoded.ids)[None]).last_hidden_state[0]
+                hidden = self.model.model(
+                    input_ids=torch.from_numpy(encoded.ids)[None].to(self.device)
+                ).last_hidden_state[0]
                 result.append(self._read(hidden, encoded.reads))
         return result
 
@@ -104,7 +106,10 @@ class Plain:
                     ids[i, : len(e.ids)] = torch.from_numpy(e.ids)
                     mask[i, : len(e.ids)] = 1
                 out = self.model(
-                    input_ids=ids, attention_mask=mask, use_cache=False, output_hidden_states=True
+                    input_ids=ids.to(self.device),
+                    attention_mask=mask.to(self.device),
+                    use_cache=False,
+                    output_hidden_states=True,
                 )
                 computed += ids.numel()
                 result += [self._read(out.hidden_states[-1][i], e.reads) for i, e in enumerate(encoded)]
@@ -182,10 +187,7 @@ def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true")
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--problems", type=int)
@@ -214,7 +216,11 @@ def main() -> None:
         "speedup_over_one_at_a_time": main_set.one / main_set.ours,
         "speedup_over_padded_batch": main_set.padded / main_set.ours,
         "tokens_computed_over_distinct": main_set.computed / main_set.distinct,
-        "share_of_matmul_peak": 2 * layers * main_set.computed / main_set.ours / matmul_peak(dtype),
+        "share_of_matmul_peak": 2
+        * layers
+        * main_set.computed
+        / main_set.ours
+        / matmul_peak(dtype, prm.engine.device),
         "padded_over_distinct_tokens": main_set.padded_tokens / main_set.distinct,
         "largest_score_difference": apart,
         "speedup_over_one_at_a_time_64_generated": sixty_four.one / sixty_four.ours,

@@ -7,13 +7,12 @@ the error. Token ratios are of means over solutions; intervals are a paired boot
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.common import finish
+from benchmarks.common import benchmark_parser, finish
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.labelling import Labeller, Labelling
 from stepmark.labels.methods import label
@@ -47,10 +46,7 @@ AT_EIGHTH, AT_HALF = "bayes, 12 rollouts", "bayes, 16 rollouts"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true")
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--repair", type=float, default=SolverSettings().repair_rate)
     parser.add_argument("--seed", type=int, default=0)

@@ -17,7 +17,6 @@ what is there. `--quick` is one seed of a few small updates with the exact check
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
@@ -29,7 +28,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from benchmarks.common import finish
+from benchmarks.common import benchmark_parser, finish
 from benchmarks.rl_figures import (
     MOST_SEEDS,
     ROBUST,
@@ -330,10 +329,7 @@ def figures_of(runs: Mapping[str, Mapping[int, Sequence[Point]]]) -> dict[str, f
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="one seed of a few small updates")
+    parser = benchmark_parser(__doc__, "one seed of a few small updates")
     parser.add_argument("--seeds", type=int, help="default: 5, with --quick 1")
     parser.add_argument("--updates", type=int)
     parser.add_argument("--problems", type=int, help="of an update; default: 16")

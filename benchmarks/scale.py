@@ -7,7 +7,6 @@ a lower bound. A durable write waits for the disk, so `--folder` should lie on t
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import tempfile
@@ -18,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import finish, seconds
+from benchmarks.common import benchmark_parser, finish, seconds
 from stepmark.batching import Method, Write, Written, run
 from stepmark.models.policies import answerers
 from stepmark.models.prm import grade, to_row
@@ -164,10 +163,7 @@ def tokens(solutions: list[Solution], base: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true")
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--base", default="stepmark:smollm2-135m-instruct")
     parser.add_argument(

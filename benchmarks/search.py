@@ -20,7 +20,6 @@ with what it keeps of them. Both must find the same likelihoods. That is done at
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import gc
 import random
@@ -35,7 +34,7 @@ from typing import TypeVar
 
 import torch
 
-from benchmarks.common import finish, seconds
+from benchmarks.common import benchmark_parser, finish, seconds
 from benchmarks.grade import Plain, distinct_prefixes
 from stepmark import Solution, load_prm
 from stepmark.batching import Write
@@ -250,7 +249,7 @@ def compare_policies(beams: int, depth: int, dtype: str) -> dict[str, float]:
     base = find_checkpoint(BUILT_IN_BASE)
     took, read, told = [], [], []
     for memory in (0, 32_768):
-        policy = LocalPolicy.load(base, dtype=dtype, device="cpu", memory_tokens=memory)
+        policy = LocalPolicy.load(base, dtype=dtype, device="auto", memory_tokens=memory)
         if memory and policy.keeps_nothing:
             raise SystemExit(f"the policy keeps nothing: {policy.keeps_nothing}")
         time_, replies = seconds(partial(_write_all, policy, requests))
@@ -274,10 +273,7 @@ def compare_policies(beams: int, depth: int, dtype: str) -> dict[str, float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="half of the beams")
+    parser = benchmark_parser(__doc__, "half of the beams")
     parser.add_argument("--beams", type=int, default=16)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--threads", type=int, default=2)

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 
 from benchmarks.annotate import HOST, quantile
-from benchmarks.common import finish
+from benchmarks.common import benchmark_parser, finish
 from benchmarks.serve_servers import (
     KINDS,
     PATHS,
@@ -463,10 +463,7 @@ def cores(threads: int) -> tuple[frozenset[int], frozenset[int]]:
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="6 seconds a turn")
+    parser = benchmark_parser(__doc__, "6 seconds a turn")
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--clients", type=int, nargs="+", default=list(CLIENTS))
     parser.add_argument(

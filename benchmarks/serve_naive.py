@@ -46,6 +46,8 @@ def build(folder: Path, dtype: torch.dtype) -> FastAPI:
     layout, readout = spec["layout"], spec["readout"]
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForTokenClassification.from_pretrained(folder, dtype=dtype).eval()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model.to(device)
     mark = tokenizer(layout["mark"], add_special_tokens=False)["input_ids"][-1]
     lock = threading.Lock()
     app = FastAPI()
@@ -53,7 +55,7 @@ def build(folder: Path, dtype: torch.dtype) -> FastAPI:
     def scores(item: Item) -> list[float]:
         text = layout["opening"].replace("{problem}", item.problem)
         text += "".join(step + layout["mark"] for step in item.steps)
-        ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"].to(device)
         logits = model(input_ids=ids, use_cache=False).logits[0, ids[0] == mark, 0].float()
         found: list[float] = torch.sigmoid(readout["scale"] * logits + readout["shift"]).tolist()
         return found

@@ -82,7 +82,7 @@ def command(kind: Kind, setting: Setting, port: int) -> list[str]:
     """The line that starts a server."""
     folder = str(setting.made.folder)
     if kind == "ours":
-        flags = ["--prm", folder, "--name", "prm", "--dtype", setting.dtype, "--device", "cpu", "--quiet"]
+        flags = ["--prm", folder, "--name", "prm", "--dtype", setting.dtype, "--device", "auto", "--quiet"]
         flags += ["--timeout", f"{PATIENCE:g}"]  # the others have no deadline
         return [sys.executable, "-m", "stepmark", "serve", *flags, "--port", str(port)]
     if kind == "naive":

@@ -9,7 +9,6 @@ the same weights in one process, turn about; the peer is transformers' own atten
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import shutil
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.common import finish
+from benchmarks.common import benchmark_parser, finish, matmul_peak, seconds, settle
 from benchmarks.grade import distinct_prefixes, generated_candidates
 from stepmark import Solution, load_prm
 from stepmark.models import attention
@@ -141,29 +140,10 @@ def write_checkpoint(shape: Shape, folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def settled(device: str) -> None:
-    """Wait for what the device still computes."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-
-
-def timed(run: Callable[[], Any], device: str) -> tuple[float, Any]:
-    """Wall time of a call that the device has finished, and its result."""
-    settled(device)
-    start = time.perf_counter()
-    result = run()
-    settled(device)
-    return time.perf_counter() - start, result
-
-
 def peak(device: str, shape: Shape) -> float:
-    """Floating-point operations a second of a bare bfloat16 product of the shape's own sizes: the best of 10."""
+    """Floating-point operations a second of a bare bfloat16 product of the shape's own sizes."""
     rows = 8192 if device.startswith("cuda") else 1024
-    left = torch.randn(rows, shape.hidden, dtype=torch.bfloat16, device=device)
-    right = torch.randn(shape.inner, shape.hidden, dtype=torch.bfloat16, device=device)
-    with torch.inference_mode():
-        best = min(timed(lambda: torch.nn.functional.linear(left, right), device)[0] for _ in range(10))
-    return 2 * rows * shape.hidden * shape.inner / best
+    return matmul_peak(torch.bfloat16, device, rows=rows, width=shape.hidden, inner=shape.inner)
 
 
 def padded(prm: HeadPRM, solutions: Sequence[Solution], batch: int) -> tuple[list[float], int]:
@@ -225,10 +205,10 @@ def compare(
         # The engine keeps the opening of what it graded last: no round may begin with the problem of the one before.
         list(prm.score_many([Solution.of("Another problem.", ["A step."])]))
         before = prm.ledger.tokens_computed
-        took, scores = timed(lambda: ours(prm, solutions), device)
+        took, scores = seconds(lambda: ours(prm, solutions))
         computed = prm.ledger.tokens_computed - before
         best["ours"] = min(best["ours"], took)
-        took, (others, padded_tokens) = timed(lambda: padded(prm, solutions, batch), device)
+        took, (others, padded_tokens) = seconds(lambda: padded(prm, solutions, batch))
         best["padded"] = min(best["padded"], took)
     difference = max(abs(a - b) for a, b in zip(scores, others, strict=True))
     if difference > 0.1:
@@ -252,10 +232,7 @@ def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="the small shape")
+    parser = benchmark_parser(__doc__, "the small shape")
     parser.add_argument("--shape", choices=tuple(SHAPES), default="1.5b")
     parser.add_argument("--candidates", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--solutions", type=int, default=64, help="of each turn, over all problems")
@@ -289,14 +266,17 @@ def main() -> None:
         ours(
             prm, generated_candidates(1, 1)
         )  # kernels are chosen and weights paged in before anything is timed
-        settled(prm.engine.device)
-        figures = {"load_and_first_score_s": time.perf_counter() - start, "weights_gb": weights / 1e9}
+        settle()
+        # Linux maps the weights' file: what is resident of it counts in.
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+        figures = {
+            "load_and_first_score_s": time.perf_counter() - start,
+            "weights_gb": weights / 1e9,
+            "peak_memory_over_weights": resident / weights,
+        }
         for candidates in arguments.candidates:
             problems = max(1, arguments.solutions // candidates)
             figures |= compare(prm, shape, candidates, problems, arguments.batch, arguments.rounds)
-        # Linux maps the weights' file: what is resident of it counts in.
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-        figures["peak_memory_over_weights"] = resident / weights
         if prm.engine.device.startswith("cuda"):
             figures["peak_device_memory_over_weights"] = torch.cuda.max_memory_allocated() / weights
     last = max(arguments.candidates)

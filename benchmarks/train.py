@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.common import PEERS, data_folder, finish, peer_python
+from benchmarks.common import PEERS, benchmark_parser, data_folder, finish, peer_python
 from benchmarks.train_rows import branches, for_trl, labels, whole_solutions
 from stepmark import load_prm
 from stepmark.models.backbone import load_tokenizer
@@ -391,10 +391,7 @@ def told(rows: Rows, one: Outcome) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true")
+    parser = benchmark_parser(__doc__)
     parser.add_argument(
         "--precision",
         default="bfloat16",

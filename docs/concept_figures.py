@@ -27,8 +27,7 @@ from stepmark import Solution, load_prm
 from stepmark.cli import main as stepmark
 from stepmark.metrics.binary import auc
 from stepmark.show import colour
-from stepmark.show.pictures import svg
-from stepmark.show.plots import Bars, Plot, Series
+from stepmark.show.plots import Bars, Plot, Series, svg
 from stepmark.store import atomic_write, read_rows
 
 STATIC = Path(__file__).parent / "_static" / "concepts"

@@ -9,6 +9,7 @@
 #
 # TOKENS: distinct tokens of data. PASSES: trees of errors a worked problem. MINUTES: end training by the clock. WARM: an adapter to start from
 # ("default" for the PRM that ships). SAMPLES: files of solutions that models wrote (recipes/default_prm_data.py --samples).
+# ROWS_ONLY=1: stop after the data. TRAIN_ONLY=1: stop after the threshold, without figures.
 # CANDIDATES=train: train on samples on GSM8K test problems too, if the benchmarks' files here are whole.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -45,6 +46,7 @@ if [ ! -e "$out/rows/done" ]; then
         ${more[@]+"${more[@]}"}
     touch "$out/rows/done"
 fi
+[ -z "${ROWS_ONLY:-}" ] || exit 0
 rows=("$out"/rows/{gsm8k,svamp,prm800k}.jsonl)
 [ ! -e "$out/rows/samples.jsonl" ] || rows+=("$out/rows/samples.jsonl")
 
@@ -66,4 +68,5 @@ if [ -s "$out/rows/threshold.jsonl" ] && [ ! -e "$out/threshold.json" ]; then
     mv "$out/threshold.part" "$out/threshold.json"
 fi
 
+[ -z "${TRAIN_ONLY:-}" ] || exit 0
 python -m benchmarks.default_prm --prm "$out/prm" --out "$out/evaluation" ${quick[@]+"${quick[@]}"}

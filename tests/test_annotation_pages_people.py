@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Route
+from playwright.sync_api import Browser
 
 from annotation_site import PATIENCE, Site, chromium, item, person
 from stepmark.annotation.project import Project
@@ -104,32 +104,6 @@ def test_a_server_that_goes_away_and_comes_back_loses_and_doubles_nothing(
         ann.keys("s")
         ann.at("two")
         assert site.answers()["one", "Ann"].marks.notes == ((3, "written while offline"),)
-
-
-def test_an_answer_that_is_lost_on_its_way_doubles_nothing(browser: Browser, tmp_path: Path) -> None:
-    with (
-        Site(tmp_path, Project(mode="per_step"), [item("one", *STEPS)]) as site,
-        person(browser, site) as ann,
-    ):
-        ann.join("annotator", "Ann")
-        ann.at("one")
-        lost: list[str] = []
-
-        def lose(route: Route) -> None:
-            if len(lost) < 3:
-                lost.append("")
-                route.fetch()  # the server stores it …
-                route.abort()  # … and the page never hears of it
-            else:
-                route.continue_()
-
-        ann.page.route("**/api/changes", lose)
-        ann.keys("3", "3", "1")
-        ann.saved()
-        assert len(lost) == 3
-        assert [(change["kind"], change["step"]) for change in site.log("one")] == [
-            ("rate", k) for k in range(3)
-        ]
 
 
 def test_two_tabs_on_one_item(browser: Browser, tmp_path: Path) -> None:

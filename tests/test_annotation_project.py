@@ -1,13 +1,20 @@
-"""Settings of annotation projects, read strictly."""
+"""A project says what its file says; a Potato configuration is a project as it is, and its record is written."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stepmark.annotation.exporting import Exporting, export
+from stepmark.annotation.marks import Answer, Change, fold, marks_of_first_error
 from stepmark.annotation.project import load_project
+from stepmark.annotation.reading import read_items
 from stepmark.errors import InputError
+from stepmark.solutions.interchange import Losses, Reading, read_labelled
+from stepmark.solutions.interchange.formats import write_labelled
 
 
 def made(folder: Path, text: str) -> Path:
@@ -97,3 +104,147 @@ def test_yaml_that_is_none(tmp_path):
             load_project(made(tmp_path, text))
     with pytest.raises(InputError, match="Did you mean"):
         load_project(made(tmp_path, "items: items.jsonl\n"), {"overlp": 2})
+
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "annotation" / "project.yaml"
+
+SCHEME = """annotation_schemes:
+  - annotation_type: process_reward
+    name: step_rewards
+    description: Rate.
+"""
+TURNS = [
+    {"role": "user", "content": "Fix it."},
+    {
+        "role": "assistant",
+        "content": "I look.",
+        "tool_calls": [{"tool": "read", "input": {"path": "a.py"}, "output": "x = 1", "output_type": "code"}],
+    },
+    {"role": "tool", "content": "(nothing more)"},
+    {"role": "assistant", "content": "", "tool_calls": [{"tool": "edit", "input": "x = 2"}]},
+]
+
+
+def potato(folder: Path, text: str, *rows: dict[str, Any]) -> Path:
+    (folder / "data").mkdir(exist_ok=True)
+    rows = rows or ({"id": "t1", "task_description": "Fix it.", "structured_turns": TURNS},)
+    (folder / "data" / "traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = folder / "config.yaml"
+    file.write_text(f"data_files: [data/traces.jsonl]\n{text}")
+    return file
+
+
+def test_the_documented_record():
+    """Potato's documentation: one record, 1, 0, -1 and null for the steps 0 to 3."""
+    loaded = load_project(EXAMPLE)
+    project = loaded.project
+    assert (project.mode, project.allow_neutral, project.inline_with_trace) == ("per_step", True, True)
+    items = read_items(project)
+    log = [Change(kind="rate", step=step, rating=rating) for step, rating in ((0, 1), (1, 0), (2, -1))]
+    marks = fold("per_step", 4, [*log, Change(kind="submit")], allow_neutral=True)
+    answer = Answer(item="trace_42", account="alice", marks=marks)
+    rows = list(export(project, items, [answer], settings=Exporting(format="potato")))
+    assert rows == [
+        {
+            "instance_id": "trace_42",
+            "annotator": "alice",
+            "mode": "per_step",
+            "steps": [
+                {"index": 0, "reward": 1},
+                {"index": 1, "reward": 0},
+                {"index": 2, "reward": -1},
+                {"index": 3, "reward": None},
+            ],
+        }
+    ]
+
+
+def test_all_options_and_what_is_not_taken_up(tmp_path):
+    text = """
+annotation_task_name: Traces
+port: 8000
+task_dir: .
+output_annotation_dir: out
+user_config: {allow_all_users: true}
+item_properties: {id_key: key, text_key: task}
+annotation_schemes:
+  - annotation_type: radio
+    name: overall
+    description: Overall
+    labels: [good, bad]
+  - annotation_type: process_reward
+    name: rewards
+    description: Rate each step.
+    steps_key: structured_turns
+    step_text_key: content
+    mode: per_step
+    allow_neutral: true
+    inline_with_trace: true
+    ai_prelabel: true
+    require_verification: true
+    reward_labels: {correct: Valid, incorrect: Flawed}
+    label_requirement: {required: true}
+"""
+    row = {"key": 7, "task": "Fix it.", "structured_turns": TURNS}
+    loaded = load_project(potato(tmp_path, text, row))
+    project = loaded.project
+    assert (project.name, project.steps_key, project.step_text_key) == (
+        "rewards",
+        "structured_turns",
+        "content",
+    )
+    assert (project.mode, project.allow_neutral, project.inline_with_trace) == ("per_step", True, True)
+    assert (project.help.show, project.help.require_verification) == ("before", True)
+    assert (project.reward_labels.correct, project.reward_labels.neutral) == ("Valid", "Neutral")
+    assert loaded.notes == (
+        "options of the scheme that are not used: label_requirement",
+        "schemes that are not shown, since only process_reward is: overall (radio)",
+        "keys that are not used: annotation_task_name, port, output_annotation_dir, user_config",
+    )
+    (item,) = read_items(project)
+    assert (item.id, item.solution.problem.text) == ("7", "Fix it.")
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "said"),
+    [
+        (SCHEME + "    mdoe: per_step\n", "annotation_schemes.0.mdoe", "Did you mean 'mode'"),
+        (SCHEME + "    mode: both\n", "annotation_schemes.0.mode", "first_error"),
+        (SCHEME + "    allow_neutral: 1\n", "annotation_schemes.0.allow_neutral", "boolean"),
+        (SCHEME + "    reward_labels: {good: x}\n", "annotation_schemes.0.reward_labels.good", "no setting"),
+        (SCHEME + "cot_segmentation: {source_key: a}\n", "cot_segmentation", "cut them first"),
+        ("annotation_schemes: [{annotation_type: radio}]\n", "annotation_schemes", "found 0"),
+        (
+            "annotation_schemes: [{annotation_type: process_reward}]\n",
+            "annotation_schemes.0.name",
+            "required",
+        ),
+    ],
+)
+def test_what_is_wrong_in_potatos_file_is_named(tmp_path, text, where, said):
+    file = potato(tmp_path, text)
+    with pytest.raises(InputError, match=said) as caught:
+        load_project(file)
+    assert caught.value.where == f"{file}:{where}"
+
+
+def test_an_export_reads_back_as_potatos(tmp_path):
+    file = potato(tmp_path, SCHEME, *[{"id": "q", "question": "?", "steps": ["a", "b", "c"]}])
+    project = load_project(file).project
+    items = read_items(project)
+    answer = Answer(item="q", account="ann", marks=marks_of_first_error(1, 3))
+    losses = Losses()
+    (row,) = export(project, items, [answer], settings=Exporting(format="potato"), losses=losses)
+    assert [step["reward"] for step in row["steps"]] == [1, -1, -1]
+    assert (
+        losses.facts()["lost"][
+            "Potato's first_error records say -1 of the steps after the error, which nobody judged"
+        ]
+        == 1
+    )
+    (tmp_path / "out.jsonl").write_text(json.dumps(row) + "\n")
+    (read,) = read_labelled(
+        tmp_path / "out.jsonl", settings=Reading(items=str(tmp_path / "data" / "traces.jsonl"))
+    )
+    assert [[j.rating for j in step] for step in read.labelled.judgements] == [[1], [-1], []]
+    assert list(write_labelled([read], "potato")) == [row]

@@ -163,18 +163,6 @@ def test_scores_stand_for_the_prm():
     assert again.settings["prm"] is None
 
 
-def test_two_results_are_compared():
-    one, other = (
-        evaluate(stepmark.evaluate.ProcessBench(threshold=threshold), write(ROWS), out=folder)
-        for threshold, folder in (("0.5", "a"), ("0.05", "b"))
-    )
-    found = stepmark.evaluate.compare(one, other, resamples=200)
-    assert found.differences["b/correct"].value == 1.0  # of 0 and 1: under 0.05 nothing is blamed
-    assert "B - A" in str(found) and "the thresholds differ" in str(found)
-    files = stepmark.evaluate.compare("a/result.json", Path("b/result.json"), resamples=200)
-    assert files.differences == found.differences
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Weakest(stepmark.evaluate.Evaluation):
     """The mean of the weakest scores."""

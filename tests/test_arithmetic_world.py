@@ -454,16 +454,3 @@ def test_a_search_in_five_lines():
     verifier = stepmark.load_verifier("number")
     right = [verifier.verify(one.solution.text, one.problem.answer).correct for one in results]
     assert right == [True] * 4  # the PRM is never wrong
-
-
-def test_an_error_rate_that_cannot_be():
-    with pytest.raises(UsageError, match=r"error_rate must be in \[0, 0.5\], found 0.6"):
-        stepmark.ArithmeticWorld(error_rate=0.6)
-
-
-def test_models_print_as_what_they_are():
-    world = stepmark.ArithmeticWorld(error_rate=0.2)
-    assert repr(world.policy()) == "ArithmeticPolicy(error_rate=0.2)"
-    assert repr(stepmark.load_verifier("number")) == "NumberVerifier(name='number')"
-    assert repr(world.prm()).startswith("ScriptedPRM(name='truth', score_kind='probability'")
-    assert repr(stepmark.ScriptedPolicy(["a"], name="x")) == "ScriptedPolicy(name='x')"

@@ -46,7 +46,6 @@ def case(
     outcome=None,
     group="",
     policy=None,
-    difficulty=None,
     problem=None,
     text=None,
     steps=None,
@@ -74,7 +73,6 @@ def case(
         group=group,
         outcome=outcome,
         policy=policy,
-        difficulty=difficulty,
     )
 
 
@@ -167,7 +165,6 @@ def messy(seed=1, n=40):
             outcome=rng.choice([True, False, None]),
             group=rng.choice(["g1", "g2"]),
             policy=rng.choice(["org/p1", "org/p2", None]),
-            difficulty=rng.choice(["level 1", "level 2"]),
             problem=f"p{at % 11}",
         )
         pairs.append((one, None if at == 5 else scores))
@@ -221,7 +218,6 @@ def test_every_figure_equals_plain_loops_for_every_weighting(bins):
         ("steps", "all"),
         ("steps", "group g1"),
         ("steps", "policy org/p2"),
-        ("steps", "difficulty level 1"),
         ("steps", "position 10+"),
         ("outcome", "group g2"),
     } <= seen
@@ -325,9 +321,6 @@ def test_certain_scores_are_taken_for_half_as_far_as_the_nearest_other():
     assert list(found) == pytest.approx([math.log(0.01 / 0.99), 0.0, math.log(0.998 / 0.002)])
     only = items_of(sheet_of([(case("a", [1, 0]), [1.0, 0.0])]), ["steps"])
     assert edges(only, "steps") == (0.25, 0.75)
-
-
-# --- difficulty -------------------------------------------------------------------------------------------------------
 
 
 # --- what is measured -------------------------------------------------------------------------------------------------

@@ -37,6 +37,13 @@ def _blocks(page: Path, language: str) -> list[str]:
     return [body for found, body in _FENCE.findall(page.read_text(encoding="utf-8")) if found == language]
 
 
+def _consoles(page: Path) -> list[str]:
+    """Shell lines, both of blocks that tests run and of those that they only parse."""
+    return re.findall(
+        r"^```(?:console|\{code-block\} console)\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S
+    )
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_python_blocks_run_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = _blocks(page, "python")
@@ -111,7 +118,7 @@ def test_every_command_that_is_shown_exists() -> None:
     shown = {
         m
         for page in PAGES
-        for block in _blocks(page, "console")
+        for block in _consoles(page)
         for m in re.findall(r"^\$ stepmark (\w+)", block, re.M)
     }
     assert shown
@@ -122,7 +129,7 @@ def test_every_evaluation_is_documented_and_every_one_that_is_shown_exists() -> 
     shown = {
         m
         for page in PAGES
-        for block in _blocks(page, "console")
+        for block in _consoles(page)
         for m in re.findall(r"^\$ stepmark evaluate ([\w-]+)", block, re.M)
     }
     assert shown == {*EVALUATIONS, "compare"}

@@ -123,38 +123,6 @@ def test_the_result_says_what_it_was_made_with(tmp_path):
     assert Path("here/result.md").read_text().startswith("# ProcessBench: sums\n")
 
 
-def test_prmbench(capfd):
-    rows = [
-        {
-            "idx": "p0",
-            "classification": name,
-            "modified_question": "q",
-            "modified_process": ["1. 2 + 3 = 5", "2. 2 + 3 = 6", f"3. {SUMS[name == 'circular']}"],
-            "error_steps": [2, 7],
-        }
-        for name in ("circular", "redundency")
-    ]
-    assert evaluate(name="prmbench", data=file_of(*rows)) == 0
-    found = {name: figure["value"] for name, figure in figures("evaluation/prmbench").items()}
-    assert found["circular/prmscore"] == 1.0
-    assert found["redundency/prmscore"] == pytest.approx(2 / 3)  # tp 1, fn 1, tn 1
-    assert found["simplicity/prmscore"] == pytest.approx(5 / 6)
-    assert found["overall/prmscore"] == pytest.approx((6 / 7 + 4 / 5) / 2)
-    assert "No step was truncated." in capfd.readouterr().out
-    assert evaluate("--threshold", "oracle", name="prmbench", data="data.jsonl", prm="never") == 2
-    assert "PRMBench is measured at a number, argmax, or the PRM's own" in capfd.readouterr().err
-
-
-def test_refused_solutions_are_said_and_counted(capfd):
-    rows = [*ROWS, ROWS[0] | {"id": "a-9", "steps": ["<marker>", "2 + 3 = 6"]}]
-    assert evaluate(data=file_of(*rows)) == 0
-    out = capfd.readouterr().out
-    assert "1 solutions could not be read and count as not found, first a-9:" in out
-    assert figures()["a/error"]["value"] == pytest.approx(1 / 3)
-    (row,) = [row for row in graded() if row["id"] == "a-9"]
-    assert row["scores"] is None and "marker" in row["refused"]
-
-
 # --- the scores are made once
 
 
@@ -259,50 +227,7 @@ def test_interrupting_says_how_to_go_on(tmp_path):
     assert "Traceback" not in err
 
 
-def test_a_server_that_fails_loses_nothing(capfd, monkeypatch, tmp_path):
-    """The second solution fails at first; started again, the first is not asked for again."""
-    Path("failing_prms.py").write_text(
-        "from pathlib import Path\n"
-        "from stepmark.errors import BackendError\n"
-        "from stepmark.models.scripted import ScriptedPRM\n"
-        "def make():\n"
-        "    def script(problem, steps):\n"
-        "        with Path('asked').open('a') as log:\n"
-        "            print(problem, file=log)\n"
-        "        if problem == 'problem of b-0' and not Path('up').exists():\n"
-        "            raise BackendError('the server went away')\n"
-        "        return 0.9\n"
-        "    return ScriptedPRM(script, name='failing')\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    words = ("--prm", "failing_prms:make")
-    assert evaluate(*words, prm=None) == 1
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert (
-        "error: the server went away\nthe scores so far are kept in evaluation/processbench/scores.jsonl.part"
-        in err
-    )
-    assert not Path("evaluation/processbench/scores.jsonl").exists()
-    Path("up").touch()
-    Path("asked").unlink()
-    assert evaluate(*words, prm=None) == 0
-    assert "problem of a-0" not in Path("asked").read_text()
-    assert [row["id"] for row in graded()] == ["a-0", "a-2", "b-0", "a-1", "b-1", "b-2"]
-
-
 # --- scores from a file
-
-
-def test_scores_from_a_file(capfd):
-    assert evaluate("--out", "first") == 0
-    capfd.readouterr()
-    assert evaluate("--scores", "first/scores.jsonl", "--out", "second", prm="never") == 0
-    assert left_in("second") == FILES[:3]
-    assert figures("second") == figures("first")
-    settings = json.loads(Path("second/result.json").read_text())["settings"]
-    assert (settings["scores"], settings["prm"], settings["seed"]) == ("first/scores.jsonl", None, 0)
-    assert capfd.readouterr().out.startswith("ProcessBench: sums\n")
 
 
 def test_the_graded_file_of_stepmark_grade(capfd):

@@ -152,24 +152,21 @@ def test_candidates(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"gold": "1", "answer": "1"}, "field 'equal': expected true or false, found no such key"),
-        ({"gold": "1", "answer": "1", "equal": 1}, "field 'equal': expected true or false, found a number"),
-        ({"gold": 1, "answer": "1", "equal": True}, "field 'gold': expected a string, found a number"),
-        ({"gold": " ", "answer": "1", "equal": True}, "field 'gold': expected a string, found a blank one"),
-        ({"answer": "1", "equal": True}, "field 'gold': expected a string, found no such key"),
-        (
-            {"gold": "1", "answer": 1, "equal": True},
-            "field 'answer': expected a string or null, found a number",
-        ),
+        ({"gold": "1", "answer": "1"}, "field 'equal'"),
+        ({"gold": "1", "answer": "1", "equal": 1}, "field 'equal'.*valid boolean, found 1"),
+        ({"gold": 1, "answer": "1", "equal": True}, "field 'gold'.*valid string, found 1"),
+        ({"gold": " ", "answer": "1", "equal": True}, "field 'gold'"),
+        ({"answer": "1", "equal": True}, "field 'gold'"),
+        ({"gold": "1", "answer": 1, "equal": True}, "field 'answer'.*valid string, found 1"),
         ({"gold": "1", "equal": True}, "expected either `answer` .bare. or `text`"),
         ({"gold": "1", "answer": "1", "text": "1", "equal": True}, "expected either"),
-        ({"id": "x", "gold": "1", "candidates": {}}, "field 'candidates': expected a list, found an object"),
+        ({"id": "x", "gold": "1", "candidates": {}}, "field 'candidates': expected a list of objects"),
         ({"id": "x", "candidates": []}, "field 'gold': expected the reference answer, found null"),
-        ({"gold": "1", "candidates": []}, "field 'id': expected a string, found no such key"),
+        ({"gold": "1", "candidates": []}, "field 'id': expected a string, found null"),
         ({"id": "x", "gold": "1", "candidates": [{"text": "a"}]}, "candidate 0 .0-based., field 'correct'"),
         (
             {"id": "x", "gold": "1", "candidates": [{"text": 3, "correct": True}]},
-            "candidate 0 .0-based., field 'text'",
+            "candidate 0 .0-based., field 'answer'",
         ),
     ],
 )

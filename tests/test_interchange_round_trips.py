@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.interchange import (
     FORMATS,
@@ -18,6 +19,7 @@ from stepmark.solutions.interchange import (
     Reading,
     Writing,
     detect,
+    read_labelled,
     write_labelled,
 )
 from stepmark.store import Row, encode_row, parse_row
@@ -197,3 +199,193 @@ def test_each_rating_is_a_row_of_the_flat_layout(row):
         for step, judgements in enumerate(row.labelled.judgements)
         if judgements
     }
+
+
+# --- every field is kept, or the losses name it
+
+META = {"level": 3, "tags": ["a", None]}
+FULL = LabelledRow(
+    labelled=LabelledSolution(
+        solution=Solution(
+            problem=Problem(text="How many?", id="q1", answer="6", source="GSM8K"),
+            steps=(Step(text="3 a day", lead="1) "), Step(text="6 in all", tail=" ##")),
+            id="s1",
+            source="a model",
+        ),
+        judgements=(
+            (Judgement(kind="correctness", judge="human:ann", rating=1, note="easy", confidence=0.9),),
+            (Judgement(kind="correctness", judge="human:ann", rating=1),),
+        ),
+        root=(Judgement(kind="value", judge="r", successes=3, trials=4),),
+    ),
+    where="in.jsonl:7",
+    outcome=True,
+    meta={"from": "first.jsonl:2", "format": "chat", **META},
+)
+FIELDS: dict[str, Any] = {
+    "id": lambda row: row.solution.id,
+    "answer": lambda row: row.solution.problem.answer,
+    "source": lambda row: row.solution.source,
+    "problem_id": lambda row: row.solution.problem.id,
+    "problem_source": lambda row: row.solution.problem.source,
+    "outcome": lambda row: row.outcome,
+    "meta.level": lambda row: row.meta.get("level"),
+    "meta.tags": lambda row: row.meta.get("tags"),
+    "note": lambda row: (
+        row.labelled.judgements and [j.note for step in row.labelled.judgements for j in step][:1]
+    ),
+    "confidence": lambda row: [j.confidence for step in row.labelled.judgements for j in step][:1],
+    "root": lambda row: row.labelled.root,
+    "stands around a step": lambda row: [step.lead + step.tail for step in row.solution.steps],
+}
+WRITTEN = [name for name, format in FORMATS.items() if format.write is not None and name != "potato"]
+WITH_META = ["stepmark-labels", "solutions", "trl", "math-shepherd", "rlhflow"]
+
+
+def lines_of(row: LabelledRow, format: str, losses: Losses) -> list[dict[str, Any]]:
+    lines = list(write_labelled([row], format, Writing(), losses))
+    assert lines and all(isinstance(line, dict) for line in lines)
+    return lines  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("format", WRITTEN)
+def test_every_field_is_kept_or_named(format, tmp_path):
+    losses = Losses()
+    file = tmp_path / "out.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines_of(FULL, format, losses)))
+    *_, back = read_labelled(file, format=format)
+    named = [*losses.facts()["lost"]]
+    lost = {name for name, value in FIELDS.items() if value(back) != value(FULL)}
+    for name in lost:
+        words = {"root": "root", "note": "note"}.get(name, name)
+        said = [what for what in named if words in what or (format == "solutions" and "judgements" in what)]
+        assert said, (format, name, named)
+    # And nothing is called lost that is there.
+    for name in FIELDS.keys() - lost:
+        assert not any(what.startswith(f"{name} is left out") for what in named), (format, name)
+    if format in WITH_META:
+        fields = {
+            "id",
+            "answer",
+            "source",
+            "problem_id",
+            "problem_source",
+            "outcome",
+            "meta.level",
+            "meta.tags",
+        }
+        assert not lost & fields
+        assert back.meta["from"] == "first.jsonl:2"
+        assert "record" not in back.meta
+
+
+SHEPHERD = {
+    "input": "How many? Step 1: 3 a day. ки\nStep 2: The answer is: 6 ки",
+    "label": "How many? Step 1: 3 a day. +\nStep 2: The answer is: 6 +",
+    "task": "GSM8K",
+}
+
+
+@pytest.mark.parametrize("between", ["trl", "solutions", "rlhflow", "stepmark-labels"])
+def test_the_task_of_math_shepherd_survives(tmp_path, between):
+    first = tmp_path / "first.jsonl"
+    first.write_text(json.dumps({**SHEPHERD, "split": "train"}))
+    (row,) = read_labelled(first)
+    assert (row.solution.problem.source, row.meta["split"]) == ("GSM8K", "train")
+    losses = Losses()
+    second = tmp_path / "second.jsonl"
+    second.write_text(json.dumps(*lines_of(row, between, losses)))
+    (read,) = read_labelled(second, format=between)
+    assert read.solution.problem.source == "GSM8K"
+    assert (read.solution.id, read.origin) == ("first.jsonl:1", "first.jsonl:1")
+    assert {"split": "train", "answer": "6"}.items() <= read.meta.items()
+    if between != "solutions":  # which holds no labels
+        (again,) = lines_of(read, "math-shepherd", Losses())
+        assert {key: again[key] for key in SHEPHERD} == SHEPHERD
+        assert again["meta"]["split"] == "train"
+
+
+@pytest.mark.parametrize("format", sorted(FORMATS))
+def test_other_columns_are_read_into_meta(tmp_path, format):
+    examples: dict[str, dict[str, Any]] = {
+        "prmbench": {
+            "idx": "1",
+            "classification": "x",
+            "modified_question": "q",
+            "modified_process": ["a", "b"],
+            "error_steps": [2],
+        },
+        "openr": {
+            "question": "q",
+            "final_answer": "6",
+            "reasoning_steps": {
+                "text": "q",
+                "mc_value": 0.5,
+                "children": [{"text": "a", "mc_value": 1.0, "children": []}],
+            },
+        },
+        "chat": {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]},
+    }
+    if format in ("potato", "inspect"):
+        pytest.skip("its rows are files of their own: see below")
+    row = examples.get(format) or lines_of(FULL, format, Losses())[0]
+    assert detect(Row(data={**row, "hour": 9}, file="f", line=1)) == format
+    file = tmp_path / "in.jsonl"
+    file.write_text(json.dumps({**row, "hour": 9, "kind": "easy", "record": 1}))
+    for read in read_labelled(file, format=format):
+        assert read.meta["hour"] == 9
+        assert (read.meta["column.kind"], read.meta["column.record"]) == ("easy", 1)
+
+
+def test_what_logs_and_trees_hold_beside_is_named(tmp_path):
+    sample = {
+        "id": 1,
+        "epoch": 1,
+        "target": "6",
+        "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "6"}],
+        "scores": {"match": {"value": "C"}},
+        "metadata": {"level": 3},
+        "events": [{"event": "x"}],
+        "store": {},
+    }
+    file = tmp_path / "log.jsonl"
+    file.write_text(json.dumps(sample))
+    losses = Losses()
+    (row,) = read_labelled(file, losses=losses)
+    assert (row.meta["metadata"], row.outcome) == ({"level": 3}, True)
+    assert losses.facts()["lost"] == {"events of a sample is left out": 1}
+    tree = {
+        "text": "q",
+        "mc_value": 0.5,
+        "children": [{"text": "a", "mc_value": 1.0, "children": [], "visits": 3}],
+    }
+    file.write_text(json.dumps({"question": "q", "final_answer": "6", "reasoning_steps": tree}))
+    losses = Losses()
+    list(read_labelled(file, losses=losses))
+    assert losses.facts()["lost"]["visits of an estimate is left out"] == 1
+
+
+def test_steps_with_labels_are_read_under_any_name(tmp_path):
+    file = tmp_path / "in.csv"
+    file.write_text('question,steps,labels,level\nq,"[""a"", ""b""]","[true, false]",3\n')
+    (row,) = read_labelled(file)
+    assert [step[0].rating for step in row.labelled.judgements] == [1, -1]
+    assert (row.meta["format"], row.meta["level"]) == ("trl", "3")
+    file.write_text('question,steps,labels\nq,"[""a"", ""b""]",[true]\n')
+    with pytest.raises(InputError, match=r"in\.csv:2, field 'labels': expected one label a completion \(2\)"):
+        list(read_labelled(file))
+    (tmp_path / "in.jsonl").write_text(
+        json.dumps({"problem": "q", "steps": ["a"], "labels": ["hard", "long"]})
+    )
+    (other,) = read_labelled(tmp_path / "in.jsonl", format="solutions")
+    assert (other.labelled.judgements, other.meta["labels"]) == (((),), ["hard", "long"])
+
+
+def test_candidates_are_rows_of_their_own(tmp_path):
+    file = tmp_path / "in.jsonl"
+    file.write_text(json.dumps({"id": 7, "question": "q", "responses": ["a", "b"], "gold": 6, "level": 3}))
+    rows = list(read_labelled(file))
+    assert [(row.solution.id, row.solution.problem.answer, row.meta["level"]) for row in rows] == [
+        ("7#0", "6", 3),
+        ("7#1", "6", 3),
+    ]

@@ -11,7 +11,6 @@ from stepmark.batching import Write, Written, run
 from stepmark.errors import MarkerInTextError, UsageError
 from stepmark.labels.judge import Judge, place_named, verdict_named
 from stepmark.models.policies import answerers
-from stepmark.models.replies import ReplyFile
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Problem, Solution, Step
 
@@ -249,22 +248,6 @@ def test_text_that_would_be_read_as_structure_is_refused(problem, steps, field):
 def test_settings_that_cannot_work(settings_, message):
     with pytest.raises(UsageError, match=message):
         Judge(**settings_)
-
-
-def test_a_second_run_asks_nothing(tmp_path):
-    calls = []
-
-    def script(request, number):
-        calls.append(number)
-        return r"\boxed{1}" if number % 3 else "?"
-
-    path = tmp_path / "replies.sqlite"
-    results = []
-    for _ in range(2):
-        with ReplyFile(path) as store:
-            results.append(judged(Judge(votes=4, retries=3), script, store=store))
-    assert results[0] == results[1]
-    assert sorted(calls) == list(range(len(calls))) and results[0].cost.rollouts == len(calls)
 
 
 def test_what_the_world_answered_is_context():

@@ -260,11 +260,13 @@ def separate(net, name, objective, rows):
 
 
 @pytest.mark.parametrize("rank", [4, None], ids=["lora", "all"])
-@pytest.mark.parametrize("name", CASES)
-def test_packed_trees_give_the_gradients_of_separate_rows(base, name, rank):
+@pytest.mark.parametrize(("name", "tied"), [*((name, "base") for name in CASES), ("target-tokens", "untied")])
+def test_packed_trees_give_the_gradients_of_separate_rows(request, name, tied, rank):
     objective, make = CASES[name]
-    net = net_for(base, objective, rank=rank)
+    net = net_for(request.getfixturevalue(tied), objective, rank=rank)
     net.set_head(objective.head(net))
+    # The rows of an untied head are trained with all weights and stay with LoRA.
+    assert ("output" in net.named_parameters) == (tied == "untied" and rank is None)
     scramble(net)
     rows = branching(2, make=make)
     loss, labels, items, ours = packed(net, objective, rows, budget=70)
@@ -280,62 +282,6 @@ def test_packed_trees_give_the_gradients_of_separate_rows(base, name, rank):
         largest = gradient.abs().max().item()
         assert largest > 0, key
         torch.testing.assert_close(ours[key].double(), gradient.double(), rtol=0, atol=1e-4 * largest)
-
-
-@pytest.mark.parametrize("rank", [4, None], ids=["lora", "all"])
-def test_target_tokens_of_an_untied_head(untied, rank):
-    objective, make = CASES["target-tokens"]
-    net = net_for(untied, objective, rank=rank)
-    net.set_head(objective.head(net))
-    scramble(net)
-    # The rows are trained with all weights and stay with LoRA.
-    assert ("output" in net.named_parameters) == (rank is None)
-    rows = branching(2, make=make)
-    loss, labels, _, ours = packed(net, objective, rows, budget=70)
-    apart, count, theirs = separate(net, "target-tokens", objective, rows)
-    assert (labels, loss) == (count, pytest.approx(apart, rel=1e-5))
-    assert ours.keys() == theirs.keys()
-    for key, gradient in theirs.items():
-        largest = gradient.abs().max().item()
-        torch.testing.assert_close(ours[key].double(), gradient.double(), rtol=0, atol=1e-4 * largest)
-
-
-def test_masked_steps_weigh_nothing(base):
-    """The loss of a row with masked steps is that of its labelled ones alone."""
-    objective = SoftLabels()
-    net = net_for(base, objective)
-    net.set_head(objective.head(net))
-    scramble(net)
-    steps = ["x", "y", "z"]
-    whole, _, _, _ = packed(net, objective, [example("p", steps, [0.25, 1.0, 0.5])], budget=99)
-    parts = [
-        packed(net, objective, [example("p", steps, [v if i == at else None for i, v in enumerate(vs)])], 99)
-        for at in range(3)
-        for vs in [[0.25, 1.0, 0.5]]
-    ]
-    assert whole == pytest.approx(sum(p[0] for p in parts), rel=1e-5)
-    assert [p[1] for p in parts] == [1, 1, 1]
-
-
-def test_scores_of_a_pass_are_the_heads_at_each_read(base):
-    objective = HardLabels()
-    net = net_for(base, objective)
-    net.set_head(objective.head(net))
-    scramble(net)
-    rows = [example("p", ["x", "y"], [1.0, None]), example("p", ["x", "z"], [None, 0.0])]
-    (item,) = items_of(rows, net.encoder, budget=99, dropped=Dropped(), every_step=True)
-    fitted = objective.fit(net, [item])
-    assert fitted.labels == 2
-    net.backbone.set_attn_implementation("sdpa")
-    assert (
-        len(fitted.scores) == len(item.reads) == 4
-    )  # one is labelled in one row and only wanted in the other
-    for row in item.rows:
-        encoded = net.encoder.encode(row.example.solution)
-        states = net.model(input_ids=torch.from_numpy(encoded.ids)[None], use_cache=False).last_hidden_state
-        for read, place in zip(encoded.reads, row.reads, strict=True):
-            wanted = p_of(net.head(states[0, read]).item())
-            assert fitted.scores[place] == pytest.approx(wanted, abs=1e-5)
 
 
 # Refused before anything is loaded

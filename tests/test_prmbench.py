@@ -228,22 +228,6 @@ def test_a_step_that_a_check_refutes_is_called_wrong_where_it_has_a_score():
         PRMBench(checks="no such").check(Run(resamples=1))
 
 
-def test_the_largest_of_three_classes():
-    names = ("negative", "neutral", "positive")
-    classes = ((0.4, 0.3, 0.3), (0.5, 0.5, 0.0), None, (0.2, 0.3, 0.5))
-    scores = tuple(None if one is None else one[1] + one[2] for one in classes)
-    row = scored("a", "circular", (1,), scores, classes=classes, class_names=names)
-    result = of([row], "argmax")
-    assert {part: result.items[0][part] for part in ("tp", "fp", "tn", "fn", "unread")} == {
-        "tp": 2,
-        "fp": 0,
-        "tn": 1,
-        "fn": 0,
-        "unread": 1,
-    }
-    assert of([row], "0.5").items[0]["fp"] == 1  # valid by 0.6
-
-
 @pytest.mark.parametrize("threshold", ["oracle", "tuned:circular"])
 def test_tuned_thresholds_are_refused(threshold):
     with pytest.raises(UsageError, match="a number, argmax, or the PRM's own"):

@@ -139,10 +139,6 @@ def drawn(seed, count=40, groups=("a", "b")):
 # --- worked by hand
 
 
-def same(one, other):
-    assert values(one) == pytest.approx(values(other), abs=1e-12)
-
-
 def test_by_hand():
     found = values(of(made()))
     a, b = (1 / 3, 1 / 2), (1 / 2, 1.0)
@@ -158,11 +154,6 @@ def test_by_hand():
         "average/f1": (0.4 + 2 / 3) / 2,  # of the F1s, not of the averages
     }
     assert found == pytest.approx(expected, abs=1e-12)
-
-
-def test_the_average_of_three_groups():
-    found = values(of([*made(), scored("c-0", 0, (0.1,), group="c"), scored("c-1", -1, (0.9,), group="c")]))
-    assert found["average/f1"] == pytest.approx((0.4 + 2 / 3 + 1) / 3)
 
 
 def test_both_accuracies_zero_is_zero():
@@ -215,36 +206,6 @@ def test_truncated_steps():
     assert [item["found"] for item in result.items] == [0, None, None, -1]
 
 
-def test_the_largest_of_three_classes():
-    names = ("negative", "neutral", "positive")
-
-    def row(id, label, *classes):
-        scores = tuple(None if one is None else one[1] + one[2] for one in classes)
-        return scored(id, label, scores, classes=classes, class_names=names)
-
-    rows = [
-        row("a-0", 0, (0.4, 0.3, 0.3)),  # negative is the largest, though validity is 0.6
-        row("a-1", 0, (0.25, 0.5, 0.25)),  # neutral: not named
-        row("a-2", -1, (0.25, 0.25, 0.5), (0.5, 0.5, 0.0)),  # a tie goes to the better class
-        row("a-3", -1, (0.0, 0.0, 1.0), None),  # cut off
-    ]
-    result = of(rows, "argmax")
-    assert [item["found"] for item in result.items] == [0, -1, -1, None]
-    assert result.figures["g/f1"].policy == "the largest class (argmax)"
-    assert values(of(rows, "0.5"))["g/error"] == 0.0
-
-
-def test_margins_and_log_ratios_have_their_middle_at_zero():
-    for kind, scale in (("margin", 1), ("log-ratio", 30)):
-        rows = [
-            scored("a-0", 0, (-0.25 * scale, 0.5 * scale), kind=kind),
-            scored("a-1", -1, (0.0, 0.5 * scale), kind=kind),
-        ]
-        result = of(rows, "argmax", kind=kind)
-        assert values(result)["g/f1"] == 1.0
-        assert values(of(rows, "0.25", kind=kind))["g/f1"] == 0.0
-
-
 def test_a_first_error_that_nobody_knows_is_refused():
     row = made()[0]
     half = LabelledSolution(
@@ -276,24 +237,6 @@ def test_examples_are_sorted_by_what_was_named():
 
 
 # --- what must not change a figure, and what must
-
-
-@pytest.mark.parametrize(
-    ("transform", "kind"),
-    [
-        (lambda x: 2 * x - 1, "margin"),
-        (lambda x: 100 * x**3 - 7, "unbounded"),
-        (lambda x: x / 2, "probability"),
-    ],
-)
-def test_scores_and_threshold_transformed_alike(transform, kind):
-    rows = drawn(5)
-    changed = []
-    for row in rows:
-        scores = tuple(transform(score) for score in row.scores)
-        changed.append(CaseScores(case=row.case, steps=StepScores(scores=scores, kind=kind)))
-    same(of(rows, "0.5"), of(changed, repr(transform(0.5)), kind=kind))
-    same(of(rows, "oracle"), of(changed, "oracle", kind=kind))
 
 
 def test_a_threshold_tuned_on_a_group_is_its_oracle():

@@ -126,15 +126,12 @@ def counted_auc(prm, rows):
 # --- the PRM that can be replaced -------------------------------------------------------------------------------------
 
 
-def test_a_replaced_prm_keeps_its_name_and_adds_up_what_all_have_cost():
+def test_a_replaced_prm_keeps_its_name():
     prm = RefittedPRM(knows("first"))
     assert prm.score("p", ["e", "x"]) == [0.9, 0.9]
-    cost = prm.ledger.steps
     prm.replace(opposite("second"))
     assert prm.name == "first"
     assert prm.score("p", ["e"]) == [0.1]
-    assert (cost, prm.ledger.steps, prm.ledger.solutions) == (2, 3, 2)
-    assert prm.ledger.cache_hits == 0
     with pytest.raises(UsageError, match="first scores a probability, and m a margin"):
         prm.replace(ScriptedPRM({"e": 0.0}, name="m", score_kind="margin"))
 

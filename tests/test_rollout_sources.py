@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from stepmark.errors import InputError
 from stepmark.evaluation.cases import first_error, step_labels
 from stepmark.evaluation.disagreement import steps_right
-from stepmark.evaluation.sources import JUDGE, read_cases, read_math_shepherd, read_openr
+from stepmark.evaluation.sources import read_cases, read_openr
+from stepmark.solutions.interchange.openr import JUDGE
 
 QUESTION = "What is 2 + 3?"
 
@@ -198,7 +199,7 @@ def test_math_shepherd_rows_are_read_as_they_were_written(tmp_path_factory, step
         tmp_path_factory.mktemp("rows") / "m.jsonl",
         shepherd("How many?", [text for text, _ in steps], "".join(sign for _, sign in steps)),
     )
-    (case,) = read_math_shepherd([file])
+    (case,) = read_cases([file])
     assert case.solution.texts == tuple(text.strip() for text, _ in steps)
     assert step_labels(case.labelled) == tuple(1.0 if sign == "+" else 0.0 for _, sign in steps)
     assert case.outcome is (steps[-1][1] == "+")
@@ -231,6 +232,6 @@ def changed(**keys: str) -> dict[str, str]:
 def test_a_bad_row_is_refused_with_its_place(row, said, field, tmp_path):
     file = write(tmp_path / "m.jsonl", changed(), row)
     with pytest.raises(InputError, match=said) as caught:
-        read_math_shepherd([file])
+        read_cases([file])
     assert caught.value.where == f"{file}:2"
     assert caught.value.field == field

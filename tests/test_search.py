@@ -528,7 +528,7 @@ def test_every_search_can_be_drawn(search):
             one.node: "7" in one.text for one in found.candidates
         }
         if found.solution:
-            assert tuple(node.text for node in view.path(view.chosen) if node.text) == found.solution.steps
+            assert tuple(node.step for node in view.path(view.chosen) if node.step) == found.solution.steps
 
 
 @pytest.mark.parametrize("search", METHODS, ids=IDS)

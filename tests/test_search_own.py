@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
 import own_searches
 from search_worlds import World, full_tree
 from stepmark.cli import main
-from stepmark.errors import UsageError
+from stepmark.errors import UsageError, raised_at, told
 from stepmark.evaluation.search_contest import METHODS, Contest, contest, entrants
 from stepmark.records import Problem
 from stepmark.search.base import Grading, Searching
@@ -117,21 +118,10 @@ def test_a_function_and_an_object_are_named_too():
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("rounds=3", 3),
-        ("rounds=+3", 3),
-        ("slack=3", 3.0),
-        ("slack=-2.5e-1", -0.25),
-        ("slack=inf", float("inf")),
-        ("early=true", True),
-        ("early=false", False),
-        ("label=none", None),
-        ("label=a=b c", "a=b c"),
-        ("label=", ""),
-        ("label=7", "7"),
-        ("order=first", "first"),
-        ("choose=vote", "vote"),
+        ("rounds=3", 3), ("slack=3", 3.0), ("slack=-2.5e-1", -0.25), ("early=true", True), ("label=none", None), ("label=a=b c", "a=b c"),
+        ("label=7", "7"), ("order=first", "first"), ("choose=vote", "vote"), ("also=1,2", (1, 2)),
     ],
-)
+)  # fmt: skip
 def test_settings_are_read_by_the_types_of_their_fields(setting, value):
     made = own_search("own_searches:BestFirst", [setting]).method
     read = getattr(made, setting.partition("=")[0])
@@ -143,41 +133,21 @@ def test_settings_are_read_by_the_types_of_their_fields(setting, value):
     ("settings", "said"),
     [
         (["rounds"], "`settings` rounds: expected name=value"),
-        (["=3"], "expected name=value"),
         (["rounds=3", "rounds=4"], "rounds was set to '3' before"),
-        (
-            ["rounts=3"],
-            "no setting of BestFirst 'rounts'. Did you mean 'rounds'? Known: also, choose, early, expand,",
-        ),
+        (["rounts=3"], "no setting of BestFirst 'rounts'. Did you mean 'rounds'? Known: also, choose, early, expand,"),
         (["name=x"], "no setting of BestFirst 'name'"),
-        (["rounds=3.0"], "`settings` rounds=3.0: expected a whole number, found '3.0'"),
-        (["rounds="], "expected a whole number, found ''"),
-        (["rounds=1_0"], "expected a whole number"),
-        (["rounds=٣"], "expected a whole number"),
+        (["rounds=3.5"], "`settings` rounds=3.5: expected a whole number, found '3.5'"),
         (["rounds=none"], "expected a whole number"),
-        (["slack=much"], "expected a number, found 'much'"),
-        (["slack=nan"], "expected a number"),
-        (["early=1"], "expected true or false, found '1'"),
-        (["early=True"], "expected true or false"),
-        (["order=frist"], "expected best or first, found 'frist'. Did you mean 'first'?"),
-        (["also=1,2"], "a setting of the type tuple[int, ...] is not read from the command line"),
+        (["early=maybe"], "expected true or false, found 'maybe'"),
+        (["order=frist"], "expected best or first, found 'frist'"),
         (["grading=min"], "grading is decided by `aggregate`"),
-        (["budget=5"], "budget is decided by `budget`"),
         (["rounds.x=5"], "rounds is a whole number and has no settings of its own"),
         (["rounds=0"], "`method` own_searches:BestFirst: rounds: expected 1 or more, found 0"),
     ],
-)
-def test_settings_that_are_none(settings, said):
+)  # fmt: skip
+def test_settings_that_cannot_be(settings, said):
     with pytest.raises(UsageError, match=re.escape(said)):
         own_search("own_searches:BestFirst", settings)
-
-
-def test_a_setting_without_a_default_is_asked_for():
-    with pytest.raises(
-        UsageError, match="its settings much have no defaults; give each, as `settings` much=VALUE"
-    ):
-        own_search("own_searches:Needs", ())
-    assert own_search("own_searches:Needs", ["much=5"]).method.much == 5
 
 
 # -- Names ---------------------------------------------------------------------------------------------------------
@@ -187,31 +157,19 @@ def test_a_setting_without_a_default_is_asked_for():
     ("name", "said"),
     [
         ("baem", "there is no search 'baem'. Did you mean 'beam'"),
-        ("own_searches", "there is no search 'own_searches'"),
-        ("own_searches:", "there is no search 'own_searches:'"),
-        (
-            "no_such_module:It",
-            "there is no module 'no_such_module'. Where it is a file in this folder, say PYTHONPATH=.",
-        ),
-        ("own_searches.py:First", "a module is named without .py: own_searches:First"),
-        ("stepmark.nowhere:It", "there is no module 'stepmark.nowhere'"),
+        ("no_such_module:It", "No module named 'no_such_module' (a file in this folder needs PYTHONPATH=."),
         (
             "own_searches:BestFrist",
-            "own_searches has no 'BestFrist'; it has the search BestFirst, Two, First",
+            "there is no search in own_searches 'BestFrist'. Did you mean 'BestFirst'",
         ),
-        ("json:It", "json has no 'It'; it defines no search"),
-        ("own_searches:Rollouts", "found Rollouts, which has no search(…), so it is no search"),
-        ("stepmark.labels.bayes:BayesianSearch", "found BayesianSearch, which has no search(…)"),
-        ("own_searches:HOW", "found Rollouts, which has no search(…)"),
+        ("own_searches:Rollouts", "found Rollouts, which has no search(…)"),
         ("own_searches:NEXT", "found dict, which has no search(…)"),
-        ("own_searches:trap_policy", "found ScriptedPolicy, which has no search(…)"),
-        ("stepmark.search.base:Expanding", "found Expanding, which is abstract: it lacks search(…)"),
         ("own_searches:Unwritten", "found Unwritten, which is abstract: it lacks weigh"),
         ("own_searches:Plain", "found Plain, which is no dataclass. See docs/add-search.md"),
         ("own_searches:Apart", "found Apart, which is not derived from Searching"),
         ("own_searches:Breaks", "Breaks() failed: ZeroDivisionError: nothing divided, at "),
+        ("own_searches:Needs", "missing 1 required keyword-only argument: 'much'"),
         ("own_searches:never", "never() failed: AssertionError: the PRM was loaded"),
-        ("own_searches:choose", "choose() failed: TypeError: choose() missing 3 required"),
         ("own_searches:Nameless", "expected a name, a text that its results are marked with; found None"),
         ("own_searches:Holds", "its setting key holds a builtin_function_or_method"),
         ("own_searches:Locked", "its setting door holds a Door"),
@@ -220,26 +178,10 @@ def test_a_setting_without_a_default_is_asked_for():
 def test_names_of_what_is_no_search(tmp_path, capsys, name, said):
     out = tmp_path / "o.jsonl"
     assert search(file_of(tmp_path), "--method", name, *TRAP, "--out", out) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert f"--method {name}: " in told or "there is no search" in told
+    err = capsys.readouterr().err
+    assert said in err
+    assert f"--method {name}: " in err or "there is no search" in err
     assert not list(tmp_path.glob("o.jsonl*"))
-
-
-def test_a_module_that_does_not_import_is_told_as_such(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    for name, text, said in (
-        ("own_broken", "def (", "importing own_broken failed: SyntaxError"),
-        ("own_needy", "import no_such_thing", "ModuleNotFoundError: No module named 'no_such_thing'"),
-        (
-            "own_wrong",
-            "import json\njson.nothing",
-            "AttributeError: module 'json' has no attribute 'nothing'",
-        ),
-    ):
-        (tmp_path / f"{name}.py").write_text(text)
-        with pytest.raises(UsageError, match=re.escape(said)):
-            own_search(f"{name}:It", ())
 
 
 @pytest.mark.parametrize(
@@ -332,8 +274,7 @@ def test_a_labeller_takes_settings_too_those_of_its_rollouts_among_them(tmp_path
     for setting, said in (
         ("how=5", "how has settings of its own: how.temperature"),
         ("how.heat=1", "no setting of Rollouts 'how.heat'"),
-        ("k=0", "--method stepmark.labels.rollout:EveryStep: k=0: expected 1 or more"),
-        ("kk=3", "no setting of EveryStep 'kk'"),
+        ("k=0", "--set k=0: expected a whole number, 1 or more"),
     ):
         assert main([*words, "stepmark.labels.rollout:EveryStep", "--set", setting]) == 2
         assert said in capsys.readouterr().err
@@ -437,10 +378,54 @@ def test_the_command_compares_ones_own_and_says_what_it_was(tmp_path, capsys):
         ),
         (["--set", "rounds=3"], "--methods names none"),
         ([*ours[:1] * 2], "one is named twice"),
-        (["own_searches:BestFrist"], "--methods own_searches:BestFrist: own_searches has no 'BestFrist'"),
-        (["own_searches:AsBeam"], "two searches are called 'beam'"),
-        ([ours[0], "--set", "rounds=x"], "--set rounds=x: expected a whole number"),
+        (["own_searches:BestFrist"], "--methods own_searches:BestFrist: there is no search"),
         (["bean"], f"known: {', '.join(METHODS)}, and a search of your own as package.module:Class"),
     ):
         assert main([*words, *more]) == 2
         assert said in capsys.readouterr().err
+
+
+# -- What a class raises, and whose a module is -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "code", "said", "raised"),
+    [
+        ("Picky", ["--set", "how.max_tokens=100001"], 2, "own_searches:Picky: Picky(how=Steps(stop='\\n', max_tokens=100001,",
+         'ValueError(f"steps of'),
+        ("Picky", ["--budget", "1"], 2, "own_searches:Picky refuses grading=Grading(", 'raise TypeError("one token'),
+        ("Falls", [], 1, "KeyError: '0?'", "raise KeyError"),
+    ],
+)  # fmt: skip
+def test_what_a_class_raises_is_one_line_with_its_place(tmp_path, capsys, name, words, code, said, raised):
+    out = tmp_path / "o.jsonl"
+    assert (
+        search(file_of(tmp_path, 1), "--method", f"own_searches:{name}", *TRAP, "--out", out, *words) == code
+    )
+    err = capsys.readouterr().err
+    lines = Path(own_searches.__file__).read_text().splitlines()
+    line = 1 + next(number for number, line in enumerate(lines) if raised in line)
+    assert said in err
+    assert f"own_searches.py:{line}" in err
+    assert "STEPMARK_DEBUG=1 shows how it came there" in err
+    assert "Traceback" not in err and not out.exists()
+
+
+def test_the_line_is_that_of_the_code_that_is_not_ours(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("import json\n\ndef read():\n    return json.loads('{')\n")
+    namespace: dict[str, object] = {}
+    exec(compile((tmp_path / "mine.py").read_text(), str(tmp_path / "mine.py"), "exec"), namespace)  # noqa: S102
+    with pytest.raises(json.JSONDecodeError) as caught:
+        namespace["read"]()
+    assert raised_at(caught.value) == "mine.py:4"
+    assert told(caught.value).startswith("JSONDecodeError: Expecting property name")
+    assert told(ValueError("never raised")) == "ValueError: never raised"
+
+
+def test_a_module_named_like_one_of_pythons_is_hashed(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "code", raising=False)
+    (tmp_path / "code.py").write_text(MINE)
+    assert sorted(own_search("code:Mine").source["modules"]) == ["code", "own_searches"]
+    sys.modules.pop("code")

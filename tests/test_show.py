@@ -451,28 +451,6 @@ def test_terminal_wraps_and_loses_nothing(width: int) -> None:
     assert re.sub(r"\s+", " ", out).count("first error") == 2  # in the head and at the step
 
 
-def test_what_is_under_the_threshold_is_not_tinted_green() -> None:
-    """0.731 under 0.754: in the terminal, in a notebook, on the page."""
-    file = io.StringIO()
-    console = Console(
-        file=file, width=80, force_terminal=True, color_system="truecolor", legacy_windows=False
-    )
-    words = {"kind": "probability", "first_error": 1, "headline": "min 0.731", "threshold": 0.754}
-    console.print(solution_lines("p", ["over", "under"], [0.99, 0.731], **words))
-    line = {
-        name: next(one for one in file.getvalue().splitlines() if name in one) for name in ("over", "under")
-    }
-    red, green, blue = map(int, re.search(r"48;2;(\d+);(\d+);(\d+)", line["under"]).groups())
-    assert red > green > blue  # amber
-    red, green, blue = map(int, re.search(r"48;2;(\d+);(\d+);(\d+)", line["over"]).groups())
-    assert green > red and green > blue
-    row = next(one for one in file.getvalue().splitlines()[2:] if "0.731" in one)
-    assert row.count("━") == 6  # and the bar is as long as the score: 12 half columns of 16
-    html = solution_fragment("p", ["over", "under"], [0.99, 0.731], **words)
-    red, green, blue = map(int, re.findall(r"border-left:4px solid rgb\((\d+),(\d+),(\d+)\)", html)[-1])
-    assert red > green > blue and "width:73%" in html
-
-
 def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     file = io.StringIO()

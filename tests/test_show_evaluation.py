@@ -17,7 +17,7 @@ from html_tree import Element, Tree
 from stepmark.errors import InputError, MissingExtraError
 from stepmark.show.evaluation import EvaluationView, Examples, Section, Tile, evaluation_html
 from stepmark.show.page import CardView, ProblemView, StepView
-from stepmark.show.plots import Bars, Bin, Heat, Lines, Reliability, Series
+from stepmark.show.plots import Bars, Bin, Lines, Reliability, Series
 from stepmark.show.tables import Table, markdown
 
 
@@ -68,7 +68,6 @@ RELIABILITY = Reliability(
 BARS = Bars(
     title="Drop", y_label="Change", labels=("reword",), series=(Series(name="", y=(-3.25,)),), zero_line=True
 )
-HEAT = Heat(title="By policy", x_label="x", y_label="y", x_names=("a",), y_names=("b",), values=((0.625,),))
 VIEW = EvaluationView(
     title="ProcessBench: prm-a",
     facts=("Graded by prm-a, 1,400 solutions.", "Intervals are over problems."),
@@ -80,7 +79,7 @@ VIEW = EvaluationView(
         Section(
             title="First error",
             text="How often it is found.\n\nBy subset.",
-            items=(TABLE, LINES, HEAT, TABLE),
+            items=(TABLE, LINES, TABLE),
         ),
         Section(title="Calibration", items=(RELIABILITY, BARS)),
         Section(
@@ -142,7 +141,7 @@ def test_tables_hold_every_cell_and_their_markdown(page: Element) -> None:
 def test_plots_have_a_title_a_sentence_and_their_numbers(page: Element) -> None:
     pictures = page.find(".picture")
     assert [one.find("figcaption")[0].text for one in pictures] == [
-        "F1 over the threshold", "By policy", "Reliability", "Drop",
+        "F1 over the threshold", "Reliability", "Drop",
     ]  # fmt: skip
     first = pictures[0]
     assert first.find(".remark")[0].text == LINES.note
@@ -269,14 +268,6 @@ def attacked(text: str) -> EvaluationView:
                         labels=(text,),
                         series=(Series(name=text, y=(1.0,)),),
                     ),
-                    Heat(
-                        title=text,
-                        x_label=text,
-                        y_label=text,
-                        x_names=(text,),
-                        y_names=(text,),
-                        values=((1.0,),),
-                    ),
                     Examples(title=text, text=text, problems=(problem(card(text, text), text=text),)),
                 ),
             ),
@@ -286,10 +277,10 @@ def attacked(text: str) -> EvaluationView:
 
 
 TAGS = {
-    "root", "html", "head", "meta", "title", "style", "body", "header", "nav", "main", "section", "article", "div",
-    "span", "h1", "h2", "h3", "p", "b", "i", "a", "ol", "li", "dl", "dt", "dd", "details", "summary", "figure",
-    "figcaption", "table", "thead", "tbody", "tr", "th", "td", "small", "button", "pre", "code", "script",
-    "img", "picture", "source",
+    "root", "html", "head", "meta", "title", "style", "body", "header", "nav", "main", "section", "article",
+    "div", "span", "h1", "h2", "h3", "p", "b", "i", "a", "ol", "li", "dl", "dt", "dd", "details", "summary",
+    "figure", "figcaption", "table", "thead", "tbody", "tr", "th", "td", "small", "button", "pre", "code",
+    "script", "img", "picture", "source",
 }  # fmt: skip
 
 

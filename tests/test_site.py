@@ -97,7 +97,7 @@ def test_every_public_name_is_in_the_reference():
 def test_every_labeller_is_in_the_reference():
     from stepmark.labels.methods import METHODS
 
-    page = (DOCS / "reference-stations.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference-modules.md").read_text(encoding="utf-8")
     for kind in METHODS.values():
         assert f".. autoclass:: {kind.__module__}.{kind.__qualname__}" in page
 
@@ -105,7 +105,7 @@ def test_every_labeller_is_in_the_reference():
 def test_every_search_is_in_the_reference():
     from stepmark.evaluation.search_contest import METHODS
 
-    page = (DOCS / "reference-stations.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference-modules.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\.\. autoclass:: (stepmark\.search\.\w+)\.(\w+)$", page, re.M)
     assert sorted(getattr(importlib.import_module(module), name).name for module, name in shown) == sorted(
         METHODS

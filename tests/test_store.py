@@ -1,4 +1,4 @@
-"""Reading strictly, writing whole or not at all, resuming."""
+"""Reading strictly, writing whole or not at all, resuming; folders that are held; the results of a run."""
 
 import contextlib
 import gzip
@@ -15,14 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepmark.errors import InputError, UsageError
-from stepmark.records import Refusal
+from stepmark.records import Refusal, Solution
 from stepmark.store import (
+    LOCK_FILE,
+    Results,
     ResumableRows,
     Row,
     StreamedRows,
     atomic_write,
     encode_row,
     fingerprint,
+    held,
     open_rows,
     parse_row,
     read_rows,
@@ -566,3 +569,94 @@ def test_streams(capfdbinary, tmp_path):
     for target, type_ in (("/dev/stdout", StreamedRows), (tmp_path / "x", ResumableRows)):
         with contextlib.closing(open_rows(target, {})) as rows:
             assert isinstance(rows, type_)
+
+
+# --- folders that one run at a time writes to
+
+
+def test_a_second_run_is_refused_until_the_first_ends(tmp_path):
+    out = tmp_path / "out"
+    with held(out):
+        assert names(out) == [LOCK_FILE]
+        with pytest.raises(UsageError, match=f"another run is writing {out}; wait for it, or"), held(out):
+            pass
+        (out / "made").write_text("here")
+        with held(tmp_path / "other"):
+            pass
+    assert names(tmp_path) == ["out"] and names(out) == ["made"]
+    with held(out):
+        pass
+    assert names(out) == ["made"]
+
+
+def test_what_was_made_and_is_empty_is_removed_again(tmp_path):
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(KeyError), held(tmp_path / "mine" / "deep" / "out"):
+        raise KeyError
+    assert names(tmp_path) == ["mine"] and names(tmp_path / "mine") == []
+    with held(tmp_path / "mine"):
+        pass
+    assert names(tmp_path) == ["mine"]  # it was there before
+
+
+def test_a_folder_that_the_run_itself_removes_is_no_error(tmp_path):
+    with held(tmp_path / "out"):
+        (tmp_path / "out" / LOCK_FILE).unlink()
+        (tmp_path / "out").rmdir()
+    assert names(tmp_path) == []
+
+
+def test_what_cannot_be_held_is_refused_by_its_name(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path / "file", tmp_path / "file" / "out"):
+        with pytest.raises(UsageError, match=f"cannot write into {place}: "), held(place):
+            pass
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL on Windows")
+def test_a_killed_run_holds_nothing(tmp_path):
+    code = (
+        "import os, signal, sys; from pathlib import Path; from stepmark.store import held\n"
+        "with held(Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path / "out")], env=os.environ, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert names(tmp_path / "out") == [LOCK_FILE]
+    with held(tmp_path / "out"):
+        pass
+    assert names(tmp_path / "out") == []
+
+
+# --- the results of a run: a sequence of its records
+
+RECORDS = [Solution.of(f"Problem {number}?", ["1 + 1 = 2"], id=str(number)) for number in range(7)]
+
+
+def results(records=RECORDS, **more):
+    return Results(lambda: iter(records), len(records), **more)
+
+
+def test_a_sequence():
+    found = results()
+    assert len(found) == 7
+    assert list(found) == RECORDS and list(found) == RECORDS
+    assert found[0] == RECORDS[0] and found[-1] == RECORDS[6] and found[2:4] == RECORDS[2:4]
+    assert RECORDS[3] in found
+    with pytest.raises(IndexError, match="there are 7 records, found index 7"):
+        found[7]
+
+
+def test_it_says_what_it_is():
+    assert repr(results()) == "<7 Solutions>"
+    assert (
+        repr(results(RECORDS[:1], out=Path("a.jsonl"), refused=["row 2: no"]))
+        == "<1 Solution, 1 rows left out, in a.jsonl>"
+    )
+    assert repr(results([])) == "<0 records>"
+
+
+def test_a_notebook_shows_the_first_five():
+    page = results()._repr_html_()
+    assert page.count("Problem ") == 5
+    assert "<p>2 more</p>" in page and "&lt;7 Solutions&gt;" in page

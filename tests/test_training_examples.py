@@ -57,25 +57,29 @@ def row(problem, steps, *ratings):
 
 # One step
 
+DISAGREE = "judges disagree on a step"
+
 
 @pytest.mark.parametrize(
-    ("ratings", "positive", "negative", "dropped"),
+    ("ratings", "positive", "negative", "drop", "keep"),
     [
-        ([], None, None, None),
-        ([None], None, None, None),
-        ([1], 1.0, 1.0, 1.0),
-        ([-1], 0.0, 0.0, 0.0),
-        ([0], 1.0, 0.0, "a neutral step"),
-        ([1, 1], 1.0, 1.0, 1.0),
-        ([1, None], 1.0, 1.0, 1.0),
-        ([1, -1], "judges disagree on a step", "judges disagree on a step", "judges disagree on a step"),
-        ([0, 1], 1.0, "judges disagree on a step", "judges disagree on a step"),
-        ([0, -1], "judges disagree on a step", 0.0, "judges disagree on a step"),
+        ([], None, None, None, None),
+        ([None], None, None, None, None),
+        ([1], 1.0, 1.0, 1.0, 1.0),
+        ([-1], 0.0, 0.0, 0.0, 0.0),
+        ([0], 1.0, 0.0, "a neutral step", 1.0),
+        ([0, 0], 1.0, 0.0, "a neutral step", 1.0),
+        ([1, 1], 1.0, 1.0, 1.0, 1.0),
+        ([1, None], 1.0, 1.0, 1.0, 1.0),
+        ([1, -1], DISAGREE, DISAGREE, DISAGREE, DISAGREE),
+        ([0, 1], 1.0, DISAGREE, DISAGREE, DISAGREE),
+        ([0, -1], DISAGREE, 0.0, DISAGREE, DISAGREE),
     ],
 )
-def test_ratings_of_a_step(ratings, positive, negative, dropped):
+def test_ratings_of_a_step(ratings, positive, negative, drop, keep):
     judgements = [judgement(r) for r in ratings]
-    for neutral, wanted in (("positive", positive), ("negative", negative), ("drop", dropped)):
+    rules = {"positive": positive, "negative": negative, "drop": drop, "keep": keep}
+    for neutral, wanted in rules.items():
         found = target_of(judgements, LabelRules(neutral=neutral), kind="correctness")
         assert (found.value if isinstance(found, Target) else found) == wanted
     # They say nothing of the chances to reach the answer.
@@ -414,31 +418,3 @@ def test_branches_of_prm800k_train_their_last_step_only(tmp_path):
         (*HUMAN, "Double it.", "10."): (1.0, None, 1.0, 1.0),
     }
     assert dropped == {"a step that the labeller wrote": 1}
-
-
-def test_neutral_steps_of_prm800k_per_rule(tmp_path):
-    rows, dropped = trained(tmp_path, WALK, neutral="drop")
-    assert ("Hm.",) not in rows
-    assert rows[*HUMAN, "Double it.", "10."] == (1.0, None, None, 1.0)
-    assert dropped == {
-        "a neutral step": 2,
-        "rows without a step to train on": 1,
-        "a step that the labeller wrote": 1,
-    }
-    rows, dropped = trained(tmp_path, WALK, neutral="negative")
-    assert rows["Hm.",] == (0.0,)
-    assert rows[*HUMAN, "Double it.", "10."] == (1.0, None, 0.0, None)
-    assert dropped["steps after an error"] == 1
-
-
-@pytest.mark.parametrize(
-    ("ratings", "expected"),
-    [((0,), (1.0, 0)), ((1,), (1.0, 1)), ((-1,), (0.0, -1)), ((0, 1), None), ((0, 0), (1.0, 0))],
-)
-def test_a_class_of_its_own_keeps_neutral_apart(ratings, expected):
-    judgements = [Judgement(kind="correctness", judge=f"human:{i}", rating=r) for i, r in enumerate(ratings)]
-    found = target_of(judgements, LabelRules(neutral="keep"), kind="correctness")
-    if expected is None:
-        assert found == "judges disagree on a step"
-    else:
-        assert (found.value, found.rating) == expected

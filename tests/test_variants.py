@@ -260,7 +260,6 @@ def test_exact_takes_rows_and_gives_labels_that_hold(make):
     [
         (None, {}, UsageError, "`arithmetic`"),
         ([ROW], {"arithmetic": 2}, UsageError, "and not both"),
-        ([ROW], {"wrong": 0}, SettingError, "wrong=0: expected 1 or more"),
         ([ROW], {"kinds": ("unt",)}, SettingError, "kinds='unt': expected a list, each value, operand"),
         ([ROW], {"kinds": ()}, SettingError, "one or more different kinds"),
         ([{"steps": ["1 + 1 = 2"]}], {}, InputError, "row 1"),
@@ -270,7 +269,6 @@ def test_exact_takes_rows_and_gives_labels_that_hold(make):
             InputError,
             "no error could be put into any solution: row 1",
         ),
-        ([ROW], {"out": "nowhere/a.jsonl"}, UsageError, "there is no folder"),
     ],
 )
 def test_errors_of_exact(rows, settings, error, message):

@@ -127,13 +127,13 @@ def add_account(connection: Connection, name: str, role: Role, token: str, now: 
     t = tables.accounts
     same = select(t.c.id).where(func.lower(t.c.name) == name.lower())
     row = {"name": name, "role": role, "token_hash": hashed(token), "disabled": False, "created": now}
-    taken = RequestError(400, f"the name {name!r} is taken; choose another", field="name")
+    refusal = RequestError(400, f"the name {name!r} is taken; choose another", field="name")
     if connection.execute(same).first() is not None:
-        raise taken
+        raise refusal
     try:
         key = connection.execute(tables.accounts.insert(), row).inserted_primary_key
     except IntegrityError:
-        raise taken from None
+        raise refusal from None
     assert key is not None
     return int(key[0])
 

@@ -80,15 +80,12 @@ class Dispute:
     item: str
     severity: float
     """In (0, 1]: see the module."""
-    kind: Literal["opposite", "neutral"]
     why: str
     """In words; steps count from 1."""
     annotators: tuple[str, ...]
     """Who answered, by name (or letter, where asked to be blind), in that order."""
     state: Literal["open", "reopened", "decided"]
     """`reopened`: it was decided, and an answer has changed since."""
-    decision: Decision | None = None
-    """The newest one, where there is one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,11 +116,11 @@ def disputes(
     blind: bool = False,
     decided: bool = False,
 ) -> list[Dispute]:
-    """The queue, worst first. Answers that are not submitted or to other items are ignored; of several decisions on one item the newest counts.
+    """The queue, worst first. Answers that are not submitted or to other items are ignored; of several decisions on one item the last counts.
 
     `blind`: annotators are called by letter. `decided`: decided items are listed too, after the open ones.
     """
-    by_item, newest = _submitted(answers), _newest(decisions)
+    by_item, newest = _submitted(answers), {decision.item: decision for decision in decisions}
     queue: list[tuple[tuple[float, ...], Dispute]] = []
     for position, item in enumerate(items):
         given, decision = by_item.get(item.id, []), newest.get(item.id)
@@ -145,11 +142,9 @@ def disputes(
         dispute = Dispute(
             item=item.id,
             severity=worst.severity,
-            kind=worst.kind,
             why=_words(left, right, worst, marks),
             annotators=tuple(sorted(names.values())),
             state="decided" if settled else "open" if decision is None else "reopened",
-            decision=decision,
         )
         queue.append(((settled, -worst.severity, -len(given), position), dispute))
     return [dispute for _, dispute in sorted(queue, key=lambda pair: pair[0])]
@@ -179,7 +174,7 @@ def side_by_side(
         first_errors=tuple(answer.marks.first_wrong for answer in given),
         differing=tuple(sorted({step for left, right in pairs for step in differing(left, right)})),
         why=tuple(_words(left, right, worst, marks) for left, right, worst in _gaps(marks)),
-        decision=_newest(decisions).get(item.id),
+        decision={decision.item: decision for decision in decisions}.get(item.id),
         version=_version(given),
     )
 
@@ -210,16 +205,6 @@ def _submitted(answers: Iterable[Answer]) -> dict[str, list[Answer]]:
         if answer.marks.submitted:
             by_item.setdefault(answer.item, []).append(answer)
     return by_item
-
-
-def _newest(decisions: Iterable[Decision]) -> dict[str, Decision]:
-    """The newest decision on each item; of those without a time, or of one time, the last."""
-    newest: dict[str, Decision] = {}
-    for decision in decisions:
-        before = newest.get(decision.item)
-        if before is None or before.at is None or decision.at is None or decision.at >= before.at:
-            newest[decision.item] = decision
-    return newest
 
 
 def _is_after(answer: Answer, decision: Decision) -> bool:
@@ -366,16 +351,16 @@ def project_progress(
     work = {item.id for item in items if item.role == "work"}
     given = [answer for answer in answers if answer.marks.submitted and answer.item in work]
     submitted = sum(min(overlap, count) for count in Counter(answer.item for answer in given).values())
-    left = len(work) * overlap - submitted
+    missing = len(work) * overlap - submitted
     timed = [answer.seconds for answer in given if answer.seconds > 0]
     each = mean(timed) if timed else None
     rate = _rate([answer.at for answer in given if answer.at is not None], now)
     return Progress(
         submitted=submitted,
-        of=submitted + left,
+        of=submitted + missing,
         seconds_each=each,
-        work_left=None if each is None else each * left,
-        eta=None if rate is None else left / rate,
+        work_left=None if each is None else each * missing,
+        eta=None if rate is None else missing / rate,
     )
 
 

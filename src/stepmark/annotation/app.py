@@ -233,7 +233,7 @@ async def next_item(request: Request) -> Response:
         account.id, after=request.query_params.get("after"), screens=_screens(account)
     )
     # The item is read while its lease is being written.
-    leased = [live.writer.assignment(one.row) for one in touched]
+    leased = [live.writer.assignment(lease.row) for lease in touched]
     try:
         if not isinstance(assignment, Assignment):
             return JSONResponse(
@@ -279,8 +279,8 @@ async def changes(request: Request) -> Response:
     """
     live, account, body = live_of(request), account_of(request).id, await request.body()
     if b'"changes"' not in body[:16]:
-        taken = await live.labelling.take(account, read_body(_CHANGE, body))
-        return _json(to_json(await live.labelling.stored(account, taken)))
+        change = await live.labelling.take(account, read_body(_CHANGE, body))
+        return _json(to_json(await live.labelling.stored(account, change)))
     # All are taken before any is waited for, so that they share a commit.
     outcomes: list[Taken | RequestError] = []
     for sent in read_body(_CHANGES, body).changes:
@@ -541,7 +541,7 @@ async def list_accounts(request: Request) -> list[dict[str, Any]]:
 async def change_account(request: Request, body: AccountChange) -> dict[str, Any]:
     """Give another role, lock out or let in again, or give a new token."""
     live, by = live_of(request), account_of(request).name
-    account = next((one for one in live.accounts.by_id.values() if one.name == body.name), None)
+    account = next((known for known in live.accounts.by_id.values() if known.name == body.name), None)
     if account is None:
         raise RequestError(404, f"there is no account {body.name!r}", field="name")
     changes = body.model_dump(exclude={"name"})

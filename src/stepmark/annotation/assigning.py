@@ -131,14 +131,14 @@ class Assigning:
         """
         now, mine = self._clock(), self._mine.setdefault(account, {})
         touched: list[Assignment] = []
-        left = mine.get(after) if after is not None else None
-        if left is not None and left.state == "open":
-            left.state = "released"
-            self._full.pop(left.item, None)
-            touched.append(left)
+        previous = mine.get(after) if after is not None else None
+        if previous is not None and previous.state == "open":
+            previous.state = "released"
+            self._full.pop(previous.item, None)
+            touched.append(previous)
         for assignment in mine.values():
             if (
-                assignment is not left
+                assignment is not previous
                 and assignment.state == "open"
                 and self._renew(assignment, now, touched)
             ):
@@ -149,7 +149,7 @@ class Assigning:
                 return "screening-failed", touched
             passed = screened.passed is True
         chosen = self._new(account, now) if passed else self._next_screening(account, now)
-        chosen = chosen or self._again(mine, left, now)
+        chosen = chosen or self._again(mine, previous, now)
         if chosen is None:
             return self._reason(account, now), touched
         return chosen, touched if chosen in touched else [*touched, chosen]
@@ -214,18 +214,18 @@ class Assigning:
     def _gold_ahead(self, account: int, work: int) -> int:
         """How many gold items will be hidden among so many further items of work."""
         mine = self._mine.get(account, {})
-        left = sum(item not in mine for item in self._gold)
-        if not left or not work:
+        unseen = sum(item not in mine for item in self._gold)
+        if not unseen or not work:
             return 0
         every = self._project.gold.every
         block, place = divmod(self._shown(account), every)
         chosen = self._gold_place(account, block)
-        here = every - place - (chosen >= place)
-        if work <= here:
+        in_block = every - place - (chosen >= place)
+        if work <= in_block:
             return int(place <= chosen < place + work)
-        blocks, rest = divmod(work - here - 1, every - 1)
+        blocks, rest = divmod(work - in_block - 1, every - 1)
         last = self._gold_place(account, block + 1 + blocks)
-        return min(left, (chosen >= place) + blocks + (last <= rest))
+        return min(unseen, (chosen >= place) + blocks + (last <= rest))
 
     def _gold_place(self, account: int, block: int) -> int:
         """Where in a block of items the hidden gold one stands."""
@@ -293,16 +293,18 @@ class Assigning:
         is_gold = gold is not None and place == self._gold_place(account, block)
         return self._lease_to(gold if gold is not None and is_gold else work, account, now)
 
-    def _again(self, mine: dict[str, Assignment], left: Assignment | None, now: float) -> Assignment | None:
+    def _again(
+        self, mine: dict[str, Assignment], previous: Assignment | None, now: float
+    ) -> Assignment | None:
         """What was skipped or reopened, the one just left last."""
         order = [
             assignment
             for assignment in mine.values()
-            if assignment is not left and assignment.state in ("reopened", "released")
+            if assignment is not previous and assignment.state in ("reopened", "released")
         ]
         order.sort(key=lambda assignment: assignment.state != "reopened")
-        if left is not None and left.state in ("reopened", "released"):
-            order.append(left)
+        if previous is not None and previous.state in ("reopened", "released"):
+            order.append(previous)
         for assignment in order:
             if assignment.item in self.items and (
                 assignment.state == "reopened" or self._renew(assignment, now, [])

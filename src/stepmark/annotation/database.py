@@ -98,7 +98,7 @@ class Database:
         Raises:
             UsageError: another process serves it.
         """
-        taken = UsageError(
+        refusal = UsageError(
             f"{self.shown}: another stepmark serves this database; stop it, or give another `database`"
         )
         if self.path is not None:
@@ -108,13 +108,13 @@ class Database:
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
-                    raise taken from None
+                    raise refusal from None
                 yield
             return
         with self.engine.connect() as connection:  # closing it gives the lock back
             connection.detach()
             if not connection.execute(text(f"SELECT pg_try_advisory_lock({_LOCK_KEY})")).scalar():
-                raise taken
+                raise refusal
             connection.commit()
             yield
 

@@ -118,7 +118,7 @@ def _rows(
         if item.role != "work":
             losses.lose(f"answers to {item.role} items are left out", item.id, len(given))
             continue
-        counted = [one for one in given if settings.unfinished or counts(item, one.marks, project.help)]
+        counted = [each for each in given if settings.unfinished or counts(item, each.marks, project.help)]
         losses.lose("answers that do not count yet are left out", item.id, len(given) - len(counted))
         maker = _RowMaker(project=project, item=item, settings=settings, losses=losses)
         for row in maker.rows(counted, decided.get(item.id)):
@@ -269,12 +269,12 @@ class _RowMaker:
             "mode": project.mode,
             "role": item.role,
             "view": self.settings.view,
-            "answers": [_facts(one) for one in voices if isinstance(one, Answer)],
+            "answers": [_facts(voice) for voice in voices if isinstance(voice, Answer)],
         }
-        for one in voices:
-            if isinstance(one, Decision):
-                more = {"chosen": one.chosen, "reason": one.reason, "over": list(one.over)}
-                annotation["decision"] = _facts(one) | more
+        for voice in voices:
+            if isinstance(voice, Decision):
+                more = {"chosen": voice.chosen, "reason": voice.reason, "over": list(voice.over)}
+                annotation["decision"] = _facts(voice) | more
         return meta | {"annotation": annotation}
 
     def _prm800k(self, voices: Sequence[Answer | Decision]) -> dict[str, Any]:
@@ -283,7 +283,7 @@ class _RowMaker:
         facts |= {
             "is_quality_control_question": False,
             "is_initial_screening_question": False,
-            "flagged": sorted({step for one in voices for step in one.marks.unsure if step is not None}),
+            "flagged": sorted({step for each in voices for step in each.marks.unsure if step is not None}),
         }
         if len(voices) == 1:
             (voice,) = voices
@@ -302,11 +302,11 @@ class _RowMaker:
         if format in ("stepmark", "trl", "math-shepherd"):
             return
         has_flags = format == "prm800k"
-        timed = sum(isinstance(one, Answer) and one.seconds > 0 for one in voices)
-        unsure = [step for one in voices for step in one.marks.unsure if not has_flags or step is None]
+        timed = sum(isinstance(voice, Answer) and voice.seconds > 0 for voice in voices)
+        unsure = [step for voice in voices for step in voice.marks.unsure if not has_flags or step is None]
         for what, place, count in (
-            ("annotators' notes are", "them", sum(len(one.marks.notes) for one in voices)),
-            ("types of errors are", "them", sum(len(one.marks.error_types) for one in voices)),
+            ("annotators' notes are", "them", sum(len(voice.marks.notes) for voice in voices)),
+            ("types of errors are", "them", sum(len(voice.marks.error_types) for voice in voices)),
             ("that an annotator is unsure is", "it", len(unsure)),
             ("how long annotators took is", "it", 0 if has_flags and len(voices) == 1 else timed),
         ):

@@ -180,22 +180,22 @@ class Labelling:
         log.pending = self.writer.change((sent.id, item.id, account, log.version, data, seconds, now), row)
         return Taken(item, log.version, log.folding.submitted, log.pending)
 
-    async def stored(self, account: int, taken: Taken) -> dict[str, Any]:
+    async def stored(self, account: int, change: Taken) -> dict[str, Any]:
         """Wait until a change is on disk; gives its acknowledgement.
 
         Raises:
             RequestError: another process went on with this log (409), the database cannot write (503).
         """
         try:
-            if taken.stored is not None:
-                await asyncio.shield(taken.stored)  # another request may wait for the same change
+            if change.stored is not None:
+                await asyncio.shield(change.stored)  # another request may wait for the same change
         except IntegrityError:
-            log = await self.log(account, taken.item)  # as it is on disk
-            raise _conflict(log, taken.version - 1) from None
+            log = await self.log(account, change.item)  # as it is on disk
+            raise _conflict(log, change.version - 1) from None
         except SQLAlchemyError as error:
             message = "the server could not store this change; it will be sent again"
             raise RequestError(503, message, headers={"retry-after": "1"}) from error
-        return {"version": taken.version, "submitted": taken.submitted}
+        return {"version": change.version, "submitted": change.submitted}
 
     def assignment(self, account: int, item: str) -> Assignment:
         """The assignment of an item to an account.

@@ -67,7 +67,7 @@ def active_order(items: Sequence[Item], disputed: Mapping[str, float] | None = N
     worst = disputed or {}
 
     def rank(item: Item) -> tuple[int, float]:
-        scores = [None if one is None else one.score for one in item.suggestions]
+        scores = [None if suggestion is None else suggestion.score for suggestion in item.suggestions]
         right = [score is not None and score >= THRESHOLD for score in scores]
         if item.outcome is False and scores and all(right):
             return 0, -aggregate(scores, "product")
@@ -165,7 +165,9 @@ class Live:
         def read(connection: Connection) -> tuple[bytes, bytes]:
             query = select(tables.items.c.data).where(tables.items.c.id == item)
             stored = read_item(connection.execute(query).scalar_one())
-            suggestions = [None if one is None else asdict(one) for one in stored.suggestions]
+            suggestions = [
+                None if suggestion is None else asdict(suggestion) for suggestion in stored.suggestions
+            ]
             return to_json(view(stored, self.project)), to_json(suggestions)
 
         if item not in self._views:

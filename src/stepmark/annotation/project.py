@@ -388,7 +388,7 @@ def _scheme(schemes: Any, file: str, notes: list[str]) -> dict[str, Any]:
         notes.append("allow_neutral is for mode: per_step alone, and is off (as in Potato)")
     if unused := [key for key in schemes[at] if key in _UNUSED_OPTIONS]:
         notes.append(f"options of the scheme that are not used: {', '.join(unused)}")
-    if others := [f"{one.get('name', n)} ({kinds[n]})" for n, one in enumerate(schemes) if n != at]:
+    if others := [f"{other.get('name', n)} ({kinds[n]})" for n, other in enumerate(schemes) if n != at]:
         notes.append(f"schemes that are not shown, since only process_reward is: {', '.join(others)}")
     help = {
         "show": "before" if scheme.ai_prelabel else "never",

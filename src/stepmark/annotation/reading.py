@@ -60,8 +60,8 @@ def read_items(project: Project, losses: Losses | None = None) -> list[Item]:
     counted = losses or Losses()
     files: list[tuple[Path | None, Role]] = [(file, "work") for file in project.items]
     files += [(project.gold.items, "gold"), (project.screening.items, "screening")]
-    found = (items_of_file(file, project, role, counted) for file, role in files if file is not None)
-    return list(distinct(chain.from_iterable(found)))
+    streams = (items_of_file(file, project, role, counted) for file, role in files if file is not None)
+    return list(distinct(chain.from_iterable(streams)))
 
 
 def distinct(items: Iterable[tuple[str, Item]]) -> Iterator[Item]:
@@ -147,7 +147,7 @@ def _items(row: Row, format: str, project: Project, role: Role, losses: Losses) 
 
 def _of_trace(row: Row, project: Project, role: Role, losses: Losses) -> Item:
     own = isinstance(row.data.get(project.steps_key), list)
-    found = shown(
+    trace = shown(
         row,
         Keys(
             id=project.id_key,
@@ -156,17 +156,15 @@ def _of_trace(row: Row, project: Project, role: Role, losses: Losses) -> Item:
             text=project.step_text_key,
         ),
     )
-    gold = _gold_of_trace(row, len(found.solution.steps), project, role)
-    thoughts = sum(found.turns[turn].thought is not None for turn in found.step_of)
-    losses.lose(
-        "a step's thought is shown in the trace and is no part of the step's text", row.where, thoughts
-    )
+    gold = _gold_of_trace(row, len(trace.solution.steps), project, role)
+    thoughts = sum(trace.turns[turn].thought is not None for turn in trace.step_of)
+    losses.lose("a step's thought is shown in the trace and left out of the step's text", row.where, thoughts)
     meta = origin(row, TRACES, {})
-    index = tuple(found.step_of)
+    index = tuple(trace.step_of)
     return Item(
-        id=found.solution.id or row.place,
-        solution=found.solution,
-        trace=_turns(found),
+        id=trace.solution.id or row.place,
+        solution=trace.solution,
+        trace=_turns(trace),
         outcome=outcome_of(row.data) if "outcome" in row.data else outcome_of(meta),
         gold=gold,
         role=role,
@@ -191,16 +189,16 @@ def _gold_of_trace(row: Row, steps: int, project: Project, role: Role) -> Marks 
     return replace(gold, submitted=True)
 
 
-def _turns(found: Shown) -> tuple[Turn, ...]:
+def _turns(trace: Shown) -> tuple[Turn, ...]:
     return tuple(
         Turn(
             role=turn.role or "assistant",
             text="\n\n".join(part for part in (turn.thought, turn.text) if part),
             calls=turn.calls,
             outputs=turn.outputs,
-            step=found.step_of.get(number),
+            step=trace.step_of.get(number),
         )
-        for number, turn in enumerate(found.turns)
+        for number, turn in enumerate(trace.turns)
     )
 
 
@@ -252,8 +250,8 @@ def _labels(
     if role != "work" or project.labels == "gold":
         gold = gold_of(labelled, project)
         if gold is None and role != "work":
-            wanted = "the first error" if project.mode == "first_error" else "a step's rating"
-            raise InputError(f"expected labels that tell {wanted}, as a {role} item must; found none that do")
+            needed = "the first error" if project.mode == "first_error" else "a step's rating"
+            raise InputError(f"expected labels that tell {needed}, as a {role} item must; found none that do")
         return (), gold
     return (suggestions_of(labelled), None) if project.labels == "suggestions" else ((), None)
 
@@ -263,13 +261,13 @@ def gold_of(labelled: LabelledSolution, project: Project) -> Marks | None:
     rule: Literal["first-error-agrees", "intersection"] = (
         "first-error-agrees" if project.mode == "first_error" else "intersection"
     )
-    said = Consensus(rule=rule, least=1).view(labelled)
-    if not said.kept:
+    view = Consensus(rule=rule, least=1).view(labelled)
+    if not view.kept:
         return None
     if project.mode == "first_error":
         steps = len(labelled.solution.steps)
-        return None if said.first_error is None else marks_of_first_error(said.first_error, steps)
-    ratings = [None if rating == 0 and not project.allow_neutral else rating for rating in said.ratings]
+        return None if view.first_error is None else marks_of_first_error(view.first_error, steps)
+    ratings = [None if rating == 0 and not project.allow_neutral else rating for rating in view.ratings]
     return marks_of_ratings(ratings) if any(rating is not None for rating in ratings) else None
 
 
@@ -277,14 +275,14 @@ def suggestions_of(labelled: LabelledSolution) -> tuple[Suggestion | None, ...]:
     """What the judges of a labelled solution say of each step; empty where they say nothing."""
     judges = {judgement.judge for step in labelled.judgements for judgement in step}
     if len(judges) > 1:
-        said = Consensus(rule="majority", least=1).view(labelled)
-        found = [
+        view = Consensus(rule="majority", least=1).view(labelled)
+        suggestions = [
             None if rating is None else Suggestion(judge="consensus:majority", rating=rating)
-            for rating in said.ratings
+            for rating in view.ratings
         ]
     else:
-        found = [_of_one_judge(step) for step in labelled.judgements]
-    return tuple(found) if any(one is not None for one in found) else ()
+        suggestions = [_of_one_judge(step) for step in labelled.judgements]
+    return tuple(suggestions) if any(suggestion is not None for suggestion in suggestions) else ()
 
 
 def _of_one_judge(step: Sequence[Judgement]) -> Suggestion | None:

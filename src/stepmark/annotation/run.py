@@ -240,7 +240,7 @@ def export_labels(
                     write(row)
         with opened.writing() as connection:
             audit(connection, time.time(), None, "export", {"format": format, "rows": losses.written})
-    lines = [*(f"left out: {one}" for one in refused), f"annotations -> {format}", *losses.lines()]
+    lines = [*(f"left out: {reason}" for reason in refused), f"annotations -> {format}", *losses.lines()]
     return Results(
         (lambda: iter(rows)) if written is None else lambda: (row.data for row in read_rows(written)),
         len(rows),

@@ -58,7 +58,7 @@ _SHOWN = 5
 
 @settings
 class Calibration(Evaluation):
-    """Does a score of 0.8 mean right four times in five: reliability, ECE, Brier, AUC, by position, policy and difficulty.
+    """Does a score of 0.8 mean right four times in five: reliability, ECE, Brier, AUC, by position and policy.
 
     The data are labelled solutions: ProcessBench, PRMBench, candidates, PRM800K (flat) or TRL files, or a folder of them.
     """
@@ -281,7 +281,7 @@ def _sections(
     ]
     for target in targets:
         tables: list[Shown] = []
-        for key in ("position", "policy", "difficulty"):
+        for key in ("position", "policy"):
             names = [name for of, name in parts if of == target and name.startswith(f"{key} ")]
             if len(names) > 1:
                 title = f"{_HEADINGS[target]} by {key}"

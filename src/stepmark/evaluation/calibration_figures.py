@@ -105,7 +105,6 @@ def items_of(
             "problem": row.case.problem,
             "group": row.case.group,
             "policy": row.case.policy,
-            "difficulty": row.case.difficulty,
             "kind": sheet.kind,
             "bins": bins,
             "role": None,
@@ -142,7 +141,7 @@ class Facet:
 
     target: Target
     name: str
-    """"all", "group X", "position 4–5", "policy X", "difficulty X", "measured, platt" …"""
+    """"all", "group X", "position 4–5", "policy X", "measured, platt" …"""
     scores: Floats
     labels: Floats
     owner: npt.NDArray[np.intp]
@@ -187,7 +186,7 @@ def facets(items: Sequence[Item]) -> Iterator[Facet]:
             bins=items[0]["bins"],
         )
         yield (everything := base.only("all", counts[base.owner]))
-        for key in ("group", "policy", "difficulty"):
+        for key in ("group", "policy"):
             values = np.array([item[key] or "" for item in items])[everything.owner]
             names = sorted({str(value) for value in values} - {""})
             if len(names) > 1:

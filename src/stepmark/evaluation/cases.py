@@ -27,8 +27,6 @@ class Case:
     """Whether the final answer is right; None when that is not known."""
     policy: str | None = None
     """Who wrote the solution."""
-    difficulty: str | None = None
-    """As the data names it."""
     answer: str | None = None
     """The solution's final answer, where the data gives it."""
     tokens: int | None = None

@@ -15,7 +15,7 @@ from stepmark.evaluation.evaluation import EVALUATIONS, Evaluation, load_evaluat
 from stepmark.evaluation.result import Item, Result, read_result
 from stepmark.metrics.intervals import Difference, Statistic, paired_bootstrap
 from stepmark.settings import checked
-from stepmark.show.tables import Table, interval_text
+from stepmark.show.tables import Table, interval_text, printed, table_html, terminal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -38,15 +38,7 @@ class Comparison:
 
     def table(self, *, only: Sequence[str] | None = None) -> str:
         """The differences as text; `only` names figures, all of them for None."""
-        from io import StringIO
-
-        from rich.console import Console
-
-        from stepmark.show.tables import terminal
-
-        console = Console(width=180, file=StringIO(), color_system=None)
-        console.print(terminal(table(self, only=only)))
-        return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+        return printed(terminal(table(self, only=only)))
 
     def __str__(self) -> str:
         return "\n".join([self.table(), *(f"note: {warning}" for warning in self.warnings)])
@@ -55,8 +47,6 @@ class Comparison:
         return str(self)
 
     def _repr_html_(self) -> str:
-        from stepmark.show.tables import table_html
-
         return table_html(table(self))
 
 

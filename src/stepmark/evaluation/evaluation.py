@@ -415,7 +415,6 @@ _OWN = Kind(
     base=Evaluation,
     wanted="a class that is a frozen dataclass derived from stepmark.evaluate.Evaluation, with a name, items(sheet) and statistic(items)",
     page="add-benchmark.md",
-    commands=tuple(EVALUATIONS),
 )
 
 

@@ -28,7 +28,6 @@ from stepmark.evaluation.views import Cell, bars_of, card, cell, problem, spread
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
-from stepmark.show.plots import Heat
 from stepmark.show.tables import ABSENT, Table
 from stepmark.solutions.checks import check, check_names
 
@@ -136,7 +135,6 @@ class ProcessBench(Evaluation):
                         distance_table(
                             items, "position", "By the position of the first wrong step (wrong solutions, %)"
                         ),
-                        position_heat(items),
                     ),
                 ),
                 Section(
@@ -283,38 +281,6 @@ def distance_table(items: Sequence[Item], by: str, title: str) -> Table:
     names = [name for name in dict.fromkeys((*wrong, *right)) if wrong.get(name) or by != "position"]
     first = {"group": "Subset", "policy": "Policy", "position": "First wrong step"}[by]
     return table_of(title, first, names, columns)
-
-
-def position_heat(items: Sequence[Item]) -> Heat:
-    """Where errors are named, by where the first wrong step is."""
-    wrong = [item for item in items if item["label"] != -1]
-    named = (*_POSITIONS, "none")
-    counts = Counter(
-        (
-            _position(item),
-            "none" if item["found"] == -1 else _position({"label": item["found"]}),
-        )
-        for item in wrong
-        if item["found"] is not None
-    )
-    rows = [name for name in _POSITIONS if any(counts[name, other] for other in named)] or ["1"]
-    return Heat(
-        title="The step that is named, by the first wrong step",
-        x_label="Named step",
-        y_label="First wrong step",
-        x_names=named,
-        y_names=tuple(rows),
-        values=tuple(
-            tuple(
-                counts[name, other] / total if (total := sum(counts[name, one] for one in named)) else None
-                for other in named
-            )
-            for name in rows
-        ),
-        counts=tuple(tuple(counts[name, other] for other in named) for name in rows),
-        value_range=(0.0, 1.0),
-        note="Each row adds up to 1.",
-    )
 
 
 def _examples(sheet: Sheet, chosen: Mapping[str, Policy], items: Sequence[Item]) -> tuple[Examples, ...]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepmark.errors import InputError, UsageError
 from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
-from stepmark.show.tables import Table, interval_text, markdown
+from stepmark.show.tables import Table, interval_text, markdown, printed
 from stepmark.store import atomic_write, check_readable
 
 if TYPE_CHECKING:  # NumPy, which no help needs
@@ -80,14 +80,7 @@ class Result:
 
     def table(self) -> str:
         """The main tables as text, with the title and what a reader needs to know."""
-        from io import StringIO
-
-        from rich.console import Console
-
-        # A fixed width: a table that is wrapped to the width of no terminal helps nobody.
-        console = Console(width=180, file=StringIO(), color_system=None)
-        console.print(self)
-        return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+        return printed(self)
 
     def save(self, folder: str | Path) -> Path:
         """Write result.json, result.md and report.html (which needs no network), each whole or not at all.

@@ -257,7 +257,6 @@ class Trial:
             where=self.original.where,
             group=self.original.group,
             policy=self.original.policy,
-            difficulty=self.original.difficulty,
         )
 
 

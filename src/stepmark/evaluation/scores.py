@@ -8,17 +8,17 @@ A row of scores is `{"id": …, "scores": […], "score_kind": …, "prm": …, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.metrics.aggregate import AGGREGATES, check_score
-from stepmark.models.prm import PRM
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.models.prm import PRM, checked_scores
+from stepmark.records import Refusal, ScoreKind, StepScores, compact, read_record
 from stepmark.store import Row, json_type, open_rows, read_rows
 
 _R_PRM = "step_level_validity_scores"
@@ -83,7 +83,7 @@ def grade_cases(
     manifest: Mapping[str, Any],
     *,
     advance: Callable[[], None] = lambda: None,
-) -> Sheet:
+) -> None:
     """Score every case, one row each in `path`; a run that was stopped continues with the same manifest.
 
     Args:
@@ -99,68 +99,28 @@ def grade_cases(
     """
     with closing(open_rows(path, manifest)) as out:
         out.identify({"prm": prm.identity})
-        rows = [
-            _row(case, _as_row(earlier, path, number, case))
-            for number, (case, earlier) in enumerate(zip(cases, out.earlier(), strict=False), start=1)
-        ]
+        for number, (case, earlier) in enumerate(zip(cases, out.earlier(), strict=False), start=1):
+            if isinstance(earlier, InputError) or earlier.get("id") != case.id:  # no case is ever left out
+                raise UsageError(
+                    f"{path}.part:{number} is not the row of {case.id!r} that this command writes; delete the file to start again"
+                )
         waiting = cases[out.done :]
-        solutions = (case.solution for case in waiting)
-        for case, result in zip(waiting, _checked(prm, solutions), strict=True):
-            data: dict[str, Any] = {"id": case.id}
+        scored = checked_scores((case.solution for case in waiting), prm, keep_going=True)
+        for case, (_, result) in zip(waiting, scored, strict=True):
             if isinstance(result, Refusal):
-                data |= {"scores": None, "refused": str(result.error)}
+                data = {"scores": None, "refused": str(result.error)}
             else:
-                data |= {"scores": list(result.scores)}
-                if result.classes is not None:
-                    data["classes"] = [None if one is None else list(one) for one in result.classes]
-                    data["class_names"] = list(result.class_names or ())
-                if result.critiques is not None:
-                    data["critiques"] = [list(written) for written in result.critiques]
-                if result.solution_tokens is not None:
-                    data |= {
-                        "problem_tokens": result.problem_tokens,
-                        "solution_tokens": result.solution_tokens,
-                    }
-            data |= {
+                data = compact(result)
+                del data["kind"]
+            facts = {
                 "score_kind": prm.score_kind,
                 "prm": prm.name,
                 "threshold": prm.default_threshold,
                 "aggregate": prm.default_aggregate,
             }
-            out.write(data)
-            rows.append(
-                CaseScores(case=case, steps=None, refused=str(result.error))
-                if isinstance(result, Refusal)
-                else CaseScores(case=case, steps=result)
-            )
+            out.write({"id": case.id, **data, **facts})
             advance()
         out.finish({"prm": prm.name})
-    return Sheet(
-        prm=prm.name,
-        kind=prm.score_kind,
-        rows=tuple(rows),
-        threshold=prm.default_threshold,
-        aggregate=prm.default_aggregate,
-        identity=prm.identity,
-    )
-
-
-def _checked(prm: PRM, solutions: Iterator[Solution]) -> Iterator[StepScores | Refusal]:
-    """The raw scores, checked as `models.grading` checks them."""
-    from stepmark.models.prm import checked_scores
-
-    for _, result in checked_scores(solutions, prm, keep_going=True):
-        yield result
-
-
-def _as_row(earlier: dict[str, Any] | InputError, path: str | Path, number: int, case: Case) -> Row:
-    if isinstance(earlier, InputError):  # no case is ever left out
-        raise UsageError(f"{path}.part was not written by this command; delete it to start again")
-    if earlier.get("id") != case.id:
-        raise UsageError(
-            f"{path}.part:{number} is of {earlier.get('id')!r} and should be of {case.id!r}; delete it to start again"
-        )
-    return Row(data=earlier, file=f"{path}.part", line=number)
 
 
 def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = None) -> Sheet:
@@ -311,87 +271,28 @@ def _row(case: Case, row: Row, model: str | None = None) -> CaseScores:
             where=row.where,
             field="scores",
         )
+    more = ("classes", "class_names", "critiques", "problem_tokens", "solution_tokens")
+    given = {key: data[key] for key in more if data.get(key) is not None}
     kind = data.get("score_kind", "probability")
-    if kind not in get_args(ScoreKind):
-        raise InputError(
-            f"expected one of {', '.join(get_args(ScoreKind))}, found {kind!r}",
-            where=row.where,
-            field="score_kind",
-        )
-    for step, score in enumerate(scores):
-        if score is None:
-            continue
-        if isinstance(score, bool) or not isinstance(score, int | float):
-            raise InputError(
-                f"step {step} (0-based): expected a number or null, found {json_type(score)}",
-                where=row.where,
-                field="scores",
-            )
+    steps = read_record(StepScores, {"scores": scores, "kind": kind, **given}, where=row.where)
+    for step, score in enumerate(steps.scores):
         try:
-            check_score(score, kind, step=step)
+            if score is not None:
+                check_score(score, steps.kind, step=step)
         except InputError as error:
             hint = "" if "score_kind" in data else '; scores of another kind say so: "score_kind": "margin"'
             raise InputError(f"{error.message}{hint}", where=row.where, field="scores") from None
-    classes, names, critiques = data.get("classes"), data.get("class_names"), data.get("critiques")
-    _check_classes(row, len(scores))
-    return CaseScores(
-        case=case,
-        steps=StepScores(
-            scores=tuple(None if score is None else float(score) for score in scores),
-            kind=cast(ScoreKind, kind),
-            classes=None
-            if classes is None
-            else tuple(None if one is None else tuple(one) for one in classes),
-            class_names=tuple(names) if names else None,
-            critiques=None if critiques is None else _critiques(critiques, row),
-            problem_tokens=_tokens(row, "problem_tokens"),
-            solution_tokens=_tokens(row, "solution_tokens"),
-        ),
-    )
-
-
-def _check_classes(row: Row, steps: int) -> None:
-    classes, names = row.data.get("classes"), row.data.get("class_names")
-    if classes is None:
-        return
-    shaped = (
-        isinstance(classes, list)
-        and isinstance(names, list)
-        and len(classes) == steps
-        and all(
-            one is None
-            or (
-                isinstance(one, list)
-                and len(one) == len(names)
-                and all(isinstance(p, int | float) and not isinstance(p, bool) and 0 <= p <= 1 for p in one)
-            )
-            for one in classes
-        )
-    )
-    if not shaped:
+    names = len(steps.class_names or ())
+    if steps.classes is not None and not (
+        len(steps.classes) == len(scores)
+        and all(one is None or (len(one) == names and all(0 <= p <= 1 for p in one)) for one in steps.classes)
+    ):
         raise InputError(
-            f"expected for each of the {steps} steps null or one probability for each of the class_names",
+            f"expected for each of the {len(scores)} steps null or one probability for each of the class_names",
             where=row.where,
             field="classes",
         )
-
-
-def _critiques(critiques: object, row: Row) -> tuple[tuple[str, ...], ...]:
-    if not (
-        isinstance(critiques, list)
-        and all(isinstance(one, list) and all(isinstance(text, str) for text in one) for one in critiques)
-    ):
-        raise InputError("expected a list of texts for each step", where=row.where, field="critiques")
-    return tuple(tuple(one) for one in critiques)
-
-
-def _tokens(row: Row, key: str) -> int | None:
-    value = row.data.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | None):
-        raise InputError(
-            f"expected a whole number or null, found {json_type(value)}", where=row.where, field=key
-        )
-    return value
+    return CaseScores(case=case, steps=steps)
 
 
 def _of_model(scores: dict[str, Any], row: Row, model: str | None) -> Any:

@@ -41,7 +41,6 @@ from stepmark.evaluation.views import (
     tile,
     value_cell,
 )
-from stepmark.metrics.first_error import found_error
 from stepmark.metrics.intervals import Statistic
 from stepmark.models import policies
 from stepmark.models import prm as prms
@@ -55,13 +54,11 @@ from stepmark.problems.answers import isolation_note, isolation_of, open_verifie
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem
-from stepmark.search.base import Candidate, Found, Grading, ModelSize, Searching, Sizes, Steps
+from stepmark.search.base import Found, Grading, ModelSize, Searching, Sizes, Steps
 from stepmark.search.methods import OF_THE_RUN, own_search
 from stepmark.search.rows import view_of
 from stepmark.settings import settings
-from stepmark.show import colour
-from stepmark.show.evaluation import Examples, Section
-from stepmark.show.page import CardView, ProblemView, StepView
+from stepmark.show.evaluation import Section
 from stepmark.show.plots import Lines
 from stepmark.show.search import SearchPage, SearchView, search_html
 from stepmark.show.tables import ABSENT, Table
@@ -280,7 +277,7 @@ class SearchContest(Evaluation):
         contested = contest(problems, contest_, arena)
         items, budgets = contested.items, contest_.names
         figures = run.figures(items, statistic(items))
-        examples = _examples(problems, contested, contest_, arena, threshold)
+        disputed, trees = _disagreements(problems, contested, contest_, arena, threshold)
         aggregate = arena.common.grading.aggregate
         fitted = sum(fit.tried for fit in contested.fits.values())
         count = len(items)
@@ -302,7 +299,6 @@ class SearchContest(Evaluation):
         facts += [*(f"Left out: {why}" for why in contested.refused), advice(figures)]
         names = list(dict.fromkeys(name for name, _ in cells_of(items)))
         first = [*(name for name in BASELINES if name in names), *names]
-        trees = tuple(view for _, views in examples for view in views)
         views = Views(
             title=f"Search: {policy} with {prm}",
             facts=facts,
@@ -354,10 +350,10 @@ class SearchContest(Evaluation):
                 Section(
                     title="Where they disagree",
                     text="With the largest budget and the first seed.",
-                    items=tuple(group for group, _ in examples),
+                    items=tuple(disputed),
                 ),
             ),
-            pages={"trees.html": lambda: _trees(trees, prm)} if trees else {},
+            pages={"trees.html": lambda: _trees(tuple(trees), prm)} if trees else {},
         )
         sizes = {
             f"{name} at {budget}": fit.size for (name, budget), fit in contested.fits.items() if fit.tried
@@ -386,119 +382,61 @@ def _facts_of(theirs: Mapping[str, Own]) -> dict[str, Any]:
     return {"own": json.loads(json.dumps(facts, default=str))} if facts else {}
 
 
-def _examples(
+def _disagreements(
     problems: Sequence[Problem], found: Contested, settings: Contest, arena: Arena, threshold: float | None
-) -> list[tuple[Examples, list[SearchView]]]:
-    """Problems on which trees and samples disagree, searched again (from the store), with cards and trees."""
+) -> tuple[list[Table], list[SearchView]]:
+    """Problems on which trees and samples disagree: what each method answered, and the trees, searched again (from the store)."""
     budget = settings.names[-1]
-    sorts: dict[str, list[str]] = {"right only by growing trees": [], "right only by whole samples": []}
+    sorts: dict[str, list[Item]] = {"Right only by growing trees": [], "Right only by whole samples": []}
     for item in found.items:
         right = {name: cells[budget][0]["right"] for name, cells in item["runs"].items() if budget in cells}
         trees = [value for name, value in right.items() if name not in _SAMPLING]
-        samples = [right[name] for name in ("majority", "best-of-n") if name in right]
+        samples = [right[name] for name in BASELINES if name in right]
         if True in trees and samples and not any(value is not False for value in samples):
-            sorts["right only by growing trees"].append(item["id"])
+            sorts["Right only by growing trees"].append(item)
         if trees and True in samples and not any(value is not False for value in trees):
-            sorts["right only by whole samples"].append(item["id"])
-    by_id = {problem.id: problem for problem in problems}
+            sorts["Right only by whole samples"].append(item)
+
+    def answer(item: Item, name: str) -> str:
+        run = item["runs"][name][budget][0]
+        return run["end"] if run["answer"] is None else f"{run['answer']}, {run['end']}"
 
     def judge(text: str, gold: str) -> bool | None:
         return arena.verifier.verify(text or None, gold).correct
 
-    groups = []
-    for title, ids in sorts.items():
-        chosen_ids = spread(ids, SHOWN)
-        if not chosen_ids:
+    tables, views = [], []
+    names = [entrant.name for entrant in settings.entrants]
+    for title, items in sorts.items():
+        if not items:
             continue
-        again = [
-            (entrant.name, result)
-            for entrant in settings.entrants
-            for result in arena.search(
-                [by_id[id_] for id_ in chosen_ids],
-                settings,
-                entrant,
-                found.fits[entrant.name, budget].size,
-                settings.budgets[-1],
-            )
-            if isinstance(result, Found)
-        ]
-        views, trees_of = [], []
-        for number, id_ in enumerate(chosen_ids, start=1):
-            searches = [(name, result) for name, result in again if result.problem.id == id_]
-            views.append(_problem(number, by_id[id_], searches, arena, threshold))
-            trees_of += [
-                replace(view_of(result, threshold=threshold, judge=judge), name=f"{id_}: {name}")
-                for name, result in searches
-                if name not in _SAMPLING
-            ]
-        groups.append(
-            (
-                Examples(
-                    title=f"{title[0].upper()}{title[1:]} ({len(ids):,})",
-                    problems=tuple(views),
-                    text=f"{len(chosen_ids)} of {len(ids):,}: what each method chose.",
+        chosen = spread(items, SHOWN)
+        tables.append(
+            Table(
+                title=f"{title} ({len(items):,})",
+                columns=("Problem", "Reference", *names),
+                rows=tuple(
+                    (problem.id or "", problem.answer or "", *(answer(item, name) for name in names))
+                    for item in chosen
+                    for problem in problems
+                    if problem.id == item["id"]
                 ),
-                trees_of,
+                note=f"{len(chosen)} of {len(items):,}: what each method answered. Their trees are in trees.html.",
             )
         )
-    return groups
-
-
-def _problem(
-    number: int,
-    problem: Problem,
-    searches: Sequence[tuple[str, Found]],
-    arena: Arena,
-    threshold: float | None,
-) -> ProblemView:
-    """A problem with a card for each different choice."""
-    chosen: dict[str, tuple[list[str], Candidate]] = {}
-    for name, one in searches:
-        if one.solution is not None:
-            # A choice that was scored stands for the same text without scores.
-            names, first = chosen.setdefault(one.solution.text, ([], one.solution))
-            names.append(name)
-            if first.aggregate is None:
-                chosen[one.solution.text] = (names, one.solution)
-    nothing = [name for name, one in searches if one.solution is None]
-    cards = tuple(
-        _card(at, names, one, arena.right(problem, one), arena, threshold)
-        for at, (names, one) in enumerate(chosen.values(), start=1)
-    )
-    note = f"{problem.id} · reference answer {problem.answer}"
-    if nothing:
-        note += f" · chose nothing: {', '.join(nothing)}"
-    return ProblemView(number=number, text=problem.text, note=note, cards=cards)
-
-
-def _card(
-    number: int,
-    names: Sequence[str],
-    one: Candidate,
-    right: bool | None,
-    arena: Arena,
-    threshold: float | None,
-) -> CardView:
-    grading = arena.common.grading
-    said = "no verdict" if right is None else "right" if right else "wrong"
-    answer = "no answer" if one.answer is None else f"answer {one.answer}"
-    whole = None not in one.scores and one.scores
-    first = None if threshold is None or not whole else found_error(one.scores, threshold)
-    return CardView(
-        number=number,
-        title=", ".join(names),
-        note=f"{said}, {answer}" + ("" if one.finished else ", unfinished"),
-        kind=grading.kind,
-        threshold=threshold,
-        score=one.aggregate,
-        aggregate=grading.aggregate,
-        place=colour.aggregate_position(one.aggregate, grading.aggregate, grading.kind, threshold),
-        aggregates=(),
-        first_error=first,
-        steps=tuple(
-            StepView(text=step, score=score) for step, score in zip(one.steps, one.scores, strict=True)
-        ),
-    )
+        places = {item["id"]: at for at, item in enumerate(chosen)}
+        drawn = []
+        for entrant in settings.entrants:
+            if entrant.name in _SAMPLING:
+                continue
+            size = found.fits[entrant.name, budget].size
+            again = [problem for problem in problems if problem.id in places]
+            for result in arena.search(again, settings, entrant, size, settings.budgets[-1]):
+                if isinstance(result, Found):
+                    view = view_of(result, threshold=threshold, judge=judge)
+                    named = replace(view, name=f"{result.problem.id}: {entrant.name}")
+                    drawn.append((places[result.problem.id], named))
+        views += [view for _, view in sorted(drawn, key=lambda pair: pair[0])]
+    return tables, views
 
 
 def words(compute: float) -> str:

@@ -1,4 +1,4 @@
-"""Labelled data as cases: ProcessBench, PRMBench, candidates of many models, rated steps; strict, with `FILE:LINE`.
+"""Labelled data as cases, strict, with `FILE:LINE`; the shapes are read by `stepmark.solutions.interchange`.
 
 ==============  ======================================================================================
 shape           keys
@@ -8,27 +8,26 @@ PRMBench        `idx`, `classification`, `modified_question`, `modified_process`
 candidates      `id`, `question`, `gold`, `candidates` (each `model`, `text`, `answer`, `correct`)
 PRM800K, flat   `instruction`, `responses`, `next_response`, `rating` (one row a rated completion)
 TRL             `prompt`, `completions`, `labels`
-openr           `question`, `final_answer`, `reasoning_steps` (`stepmark.evaluation.sources`)
-Math-Shepherd   `input`, `label`, `task` (the same)
+stepmark        `solution`, `judgements`, as `stepmark label` and `stepmark convert` write them
+openr           `question`, `final_answer`, `reasoning_steps`: trees, nested and flat
+Math-Shepherd   `input`, `label`, `task`
 ==============  ======================================================================================
 
-Step labels made by rollouts, as cases: ours, openr's trees (nested and flat) and Math-Shepherd's rows.
-
-The shapes are read by `stepmark.solutions.interchange`. Where a share's number of rollouts is not known, of it only
-whether any succeeded becomes a label here, as Math-Shepherd's hard labels have it: a rating 1 or -1 of kind "value".
+Where a share of rollouts comes without their number, only whether any succeeded becomes a label, as Math-Shepherd's hard labels
+have it: a rating 1 or -1 of kind "value", with the share in its note.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until, unique
-from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
+from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, read_record
 from stepmark.solutions.formats import read_solution
 from stepmark.solutions.interchange import labels, math_shepherd, openr
 from stepmark.solutions.interchange.benchmarks import (
@@ -42,9 +41,6 @@ from stepmark.solutions.segmentation import split
 from stepmark.store import Columns, Row, Source, json_type, read_rows, row_files
 from stepmark.store.columns import identifier, problem_column, reference_answer
 
-JUDGE = openr.JUDGE
-"""Who judged, in the judgements of these cases."""
-
 
 def read_openr(
     files: Sequence[Source], *, trials: int | None = None, columns: Columns | None = None
@@ -54,69 +50,44 @@ def read_openr(
     Args:
         files: of either layout, as `store.read_rows` takes them.
         trials: rollouts that each share was estimated with, which the files do not say. None: only whether any
-            succeeded is taken from a share, and the share stands in the judgement's note.
+            succeeded is taken from a share.
         columns: as `store.read_rows`.
 
     Raises:
         InputError: with the place: another format, a share out of [0, 1] or no multiple of 1 / trials.
         UsageError: `trials` is not positive.
     """
-    return unique(
-        case for file in files for case in openr_cases(read_rows(file, columns=columns), trials=trials)
-    )
+    return _read(files, columns, lambda rows: _openr(rows, trials))
 
 
-def openr_cases(rows: Iterable[Row], trials: int | None = None) -> Iterator[Case]:
-    """The cases of one file; see `read_openr`."""
+def _openr(rows: Iterable[Row], trials: int | None = None) -> Iterator[Case]:
     settings, losses = Reading(trials=trials), Losses()
-    for raw in rows:
-        for row in openr.read(raw, settings, losses):
-            yield _case(row, group="openr")
+    return (_case(row, group="openr") for raw in rows for row in openr.read(raw, settings, losses))
 
 
-def read_math_shepherd(files: Sequence[Source]) -> list[Case]:
-    """Math-Shepherd's rows (`stepmark.solutions.interchange.math_shepherd`). The group is the task.
-
-    Raises:
-        InputError: with the place, as that module says.
-    """
-    return unique(case for file in files for case in math_shepherd_cases(read_rows(file)))
-
-
-def math_shepherd_cases(rows: Iterable[Row]) -> Iterator[Case]:
-    """The cases of one file; see `read_math_shepherd`."""
+def _math_shepherd(rows: Iterable[Row]) -> Iterator[Case]:
     settings, losses = Reading(), Losses()
     for raw in rows:
         for row in math_shepherd.read(raw, settings, losses):
             yield _case(row, group=row.solution.problem.source or "", answer=row.meta.get("answer"))
 
 
-def read_labels(files: Sequence[Source]) -> list[Case]:
-    """Rows of `stepmark-labels`, as `stepmark label` and `stepmark convert` write them, with all their judgements.
-
-    Raises:
-        InputError: with the place, as `stepmark.solutions.interchange.labels` says.
-    """
-    return unique(case for file in files for case in labels_cases(read_rows(file)))
-
-
-def labels_cases(rows: Iterable[Row]) -> Iterator[Case]:
-    """The cases of one file; see `read_labels`."""
-    for row in map(labels.from_row, rows):
-        yield Case(
-            id=row.solution.id or row.where,
-            labelled=row.labelled,
-            where=row.where,
-            group=row.solution.problem.source or "",
-            outcome=row.outcome,
-            policy=row.solution.source,
-        )
+def _labels(row: Row) -> Case:
+    found = labels.from_row(row)
+    return Case(
+        id=found.solution.id or found.where,
+        labelled=found.labelled,
+        where=found.where,
+        group=found.solution.problem.source or "",
+        outcome=found.outcome,
+        policy=found.solution.source,
+    )
 
 
 def _case(row: LabelledRow, *, group: str, answer: str | None = None) -> Case:
     return Case(
         id=row.solution.id or row.origin,
-        labelled=_hard(row.labelled),
+        labelled=replace(row.labelled, judgements=tuple(map(_any, row.labelled.judgements))),
         where=row.where,
         group=group,
         outcome=row.outcome,
@@ -124,23 +95,12 @@ def _case(row: LabelledRow, *, group: str, answer: str | None = None) -> Case:
     )
 
 
-def _hard(labelled: LabelledSolution) -> LabelledSolution:
-    return replace(labelled, judgements=tuple(_any(step) for step in labelled.judgements))
-
-
 def _any(step: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
     shares = [judgement.share for judgement in step if judgement.share is not None]
     if not shares:
         return step
-    said = " and ".join(f"{share:g}" for share in shares)
-    return (
-        Judgement(
-            kind="value",
-            judge=step[0].judge,
-            rating=1 if any(shares) else -1,
-            note=f"share of rollouts that succeeded: {said}",
-        ),
-    )
+    note = f"share of rollouts that succeeded: {' and '.join(f'{share:g}' for share in shares)}"
+    return (Judgement(kind="value", judge=step[0].judge, rating=1 if any(shares) else -1, note=note),)
 
 
 HUB_FILES = {
@@ -262,8 +222,7 @@ def read_prmbench(
     Raises:
         InputError: with the place: another format, an error step under 1, no steps.
     """
-    rows = (row for file in files for row in read_rows(file, columns=columns))
-    return _prmbench_cases(rows, lengths or {})
+    return _prmbench_cases((row for file in files for row in read_rows(file, columns=columns)), lengths or {})
 
 
 def _prmbench_cases(rows: Iterable[Row], lengths: Mapping[str, int]) -> list[Case]:
@@ -279,7 +238,9 @@ def _prmbench_cases(rows: Iterable[Row], lengths: Mapping[str, int]) -> list[Cas
 
 def _prmbench(row: Row) -> Case:
     need(row, PRMBENCH_KEYS, "PRMBench")
-    texts = _texts(row, "modified_process")
+    texts = row.data["modified_process"]
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise InputError("expected a list of texts, one a step", where=row.where, field="modified_process")
     labelled = prmbench_labelled(row, tuple(Step(text=without_number(text)) for text in texts))
     kind, index = row.data["classification"], row.data["idx"]
     return Case(id=f"{kind}_{index}", labelled=labelled, where=row.where, group=kind)
@@ -300,6 +261,14 @@ def read_candidates(
         InputError: with the place: another format, a candidate without text, an id twice.
     """
     return _read(files, columns, lambda rows: (case for row in rows for case in _candidates(row, how)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Candidate:
+    text: str
+    correct: bool | None = None
+    tokens: int | None = None
+    model: str | None = None
 
 
 def _candidates(row: Row, how: str) -> Iterator[Case]:
@@ -324,35 +293,22 @@ def _candidates(row: Row, how: str) -> Iterator[Case]:
         place = f"{row.where}, candidate {number} (0-based)"
         if not isinstance(candidate, dict):
             raise InputError(f"expected an object, found {json_type(candidate)}", where=place)
-        text, correct = candidate.get("text"), candidate.get("correct")
-        if not isinstance(text, str) or not text.strip():
+        known = {key.name for key in fields(_Candidate)} & set(candidate)
+        read = read_record(_Candidate, {key: candidate[key] for key in known}, where=place)
+        if not read.text.strip():
             raise InputError("expected a text that is not blank", where=place, field="text")
-        if not isinstance(correct, bool | None):
-            raise InputError(
-                f"expected true, false or null, found {json_type(correct)}", where=place, field="correct"
-            )
-        tokens = candidate.get("tokens")
-        if isinstance(tokens, bool) or not isinstance(tokens, int | None):
-            raise InputError(
-                f"expected a whole number or null, found {json_type(tokens)}", where=place, field="tokens"
-            )
-        cut = split(text, how)
-        final, model = candidate.get("answer"), candidate.get("model")
-        if not isinstance(model, str | None):
-            raise InputError(
-                f"expected a string or null, found {json_type(model)}", where=place, field="model"
-            )
+        cut, final = split(read.text, how), candidate.get("answer")
         solution = Solution(
-            problem=problem, steps=cut.steps, id=f"{id_}/{number}", split=cut.how, source=model
+            problem=problem, steps=cut.steps, id=f"{id_}/{number}", split=cut.how, source=read.model
         )
         yield Case(
             id=f"{id_}/{number}",
             labelled=LabelledSolution(solution=solution, judgements=((),) * len(cut.steps)),
             where=row.where,
-            outcome=correct,
-            policy=model,
+            outcome=read.correct,
+            policy=read.model,
             answer=None if final is None else str(final),
-            tokens=tokens,
+            tokens=read.tokens,
             greedy=candidate.get("greedy") is True,
             unchecked="correct" not in candidate,
         )
@@ -401,9 +357,9 @@ def _shapes() -> dict[str, tuple[tuple[str, ...], _Reader]]:
         ),
         "PRM800K": (("responses", "next_response", "rating"), _prm800k),
         "TRL": (("prompt", "completions", "labels"), lambda rows: map(_trl, rows)),
-        "stepmark-labels": (("solution", "judgements"), labels_cases),
-        "openr": (("question", "final_answer", "reasoning_steps"), openr_cases),
-        "Math-Shepherd": (("input", "label", "task"), math_shepherd_cases),
+        "stepmark-labels": (("solution", "judgements"), lambda rows: map(_labels, rows)),
+        "openr": (("question", "final_answer", "reasoning_steps"), _openr),
+        "Math-Shepherd": (("input", "label", "task"), _math_shepherd),
     }
 
 
@@ -428,21 +384,3 @@ def _of_any_shape(rows: Iterable[Row]) -> Iterable[Case]:
             where=first.where,
         )
     return reader(chain([first], rows))
-
-
-def _texts(row: Row, key: str) -> list[str]:
-    value = row.data[key]
-    if not isinstance(value, list) or not value:
-        raise InputError(
-            f"expected a list of steps, found {json_type(value) if not isinstance(value, list) else 'an empty list'}",
-            where=row.where,
-            field=key,
-        )
-    for number, text in enumerate(value):
-        if not isinstance(text, str):
-            raise InputError(
-                f"step {number} (0-based): expected a string, found {json_type(text)}",
-                where=row.where,
-                field=key,
-            )
-    return value

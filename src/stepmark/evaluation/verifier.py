@@ -17,17 +17,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
+from pydantic import Field
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
 from stepmark.evaluation.result import Figure, Item, Result
 from stepmark.evaluation.views import Cell, cell, table_of, tile
-from stepmark.metrics.intervals import Statistic, shares, wilson
+from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
 from stepmark.problems.answers import Verifier, isolation_note, isolation_of, open_verifier
 from stepmark.problems.code_sandbox import Isolation
+from stepmark.records import read_record
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
 from stepmark.show.tables import ABSENT, Table
@@ -81,9 +82,7 @@ def errors_of(items: Sequence[Item]) -> dict[str, tuple[list[bool], list[bool]]]
 
 def statistic(items: Sequence[Item]) -> Statistic:
     """Per verifier `false positives`, `false negatives` and `unparsed` as shares, as functions of the items' weights."""
-    errors = errors_of(items)
-    columns = {name: np.array(pair, dtype=float) for name, pair in errors.items()}
-    return lambda weights: {name: shares(weights @ top, weights @ of) for name, (top, of) in columns.items()}
+    return ratio_statistic(errors_of(items))
 
 
 @settings
@@ -244,7 +243,7 @@ def _short(text: str) -> str:
 class LabelledPair:
     """Two answers, and whether they are equal."""
 
-    gold: str
+    gold: Annotated[str, Field(pattern=r"\S")]
     """The reference."""
     answer: str | None
     """A bare answer or a whole solution; None when the solution named none."""
@@ -289,69 +288,35 @@ def read_pairs(
                 yield pair
 
 
-def _text(data: Mapping[str, Any], key: str, where: str, *, null: bool = False) -> str | None:
-    value = data.get(key)
-    if (value is None and null and key in data) or (isinstance(value, str) and (value.strip() or null)):
-        return value
-    found = json_type(value) if key in data else "no such key"
-    blank = isinstance(value, str)
-    raise InputError(
-        f"expected a string{' or null' if null else ''}, found {'a blank one' if blank else found}",
-        where=where,
-        field=key,
-    )
-
-
-def _truth(data: Mapping[str, Any], key: str, where: str) -> bool:
-    value = data.get(key)
-    if not isinstance(value, bool):
-        found = json_type(value) if key in data else "no such key"
-        raise InputError(f"expected true or false, found {found}", where=where, field=key)
-    return value
-
-
 def _pair(row: Row) -> Iterator[LabelledPair]:
     if ("answer" in row.data) == ("text" in row.data):
         raise InputError(
             "expected either `answer` (bare) or `text` (a solution)", where=row.where, field="answer"
         )
-    gold = _text(row.data, "gold", row.where)
-    assert gold is not None
-    id_ = _text(row.data, "id", row.where) if "id" in row.data else row.where
-    assert id_ is not None
-    yield LabelledPair(
-        gold=gold,
-        answer=_text(row.data, "answer" if "answer" in row.data else "text", row.where, null=True),
-        equal=_truth(row.data, "equal", row.where),
-        id=id_,
-        problem=id_,
-        where=row.where,
-        why=_text(row.data, "why", row.where) if "why" in row.data else None,
-    )
+    given: dict[str, Any] = {key: row.data[key] for key in ("gold", "equal", "why") if key in row.data}
+    answer, id_ = row.data.get("answer", row.data.get("text")), row.data.get("id", row.where)
+    whole = {**given, "answer": answer, "id": id_, "problem": id_, "where": row.where}
+    yield read_record(LabelledPair, whole, where=row.where)
 
 
 def _candidates(row: Row, part: str) -> Iterator[LabelledPair]:
-    gold = row.data.get("gold")
-    if isinstance(gold, bool) or not isinstance(gold, str | int | float) or not str(gold).strip():
+    gold, id_, listed = row.data.get("gold"), row.data.get("id"), row.data["candidates"]
+    if isinstance(gold, bool) or not isinstance(gold, str | int | float):
         raise InputError(
             f"expected the reference answer, found {json_type(gold)}", where=row.where, field="gold"
         )
-    id_ = _text(row.data, "id", row.where)
-    listed = row.data["candidates"]
-    if not isinstance(listed, list):
-        raise InputError(f"expected a list, found {json_type(listed)}", where=row.where, field="candidates")
+    if not isinstance(listed, list) or not all(isinstance(candidate, dict) for candidate in listed):
+        raise InputError("expected a list of objects", where=row.where, field="candidates")
+    if not isinstance(id_, str):
+        raise InputError(f"expected a string, found {json_type(id_)}", where=row.where, field="id")
     for number, candidate in enumerate(listed):
         place = f"{row.where}, candidate {number} (0-based)"
-        if not isinstance(candidate, dict):
-            raise InputError(f"expected an object, found {json_type(candidate)}", where=place)
-        if "correct" in candidate and candidate["correct"] is None:
-            continue
-        key = "answer" if part == "answer" and "answer" in candidate else "text"
-        yield LabelledPair(
-            gold=str(gold),
-            answer=_text(candidate, key, place, null=True),
-            equal=_truth(candidate, "correct", place),
-            id=f"{id_}/{number}",
-            problem=str(id_),
-            where=row.where,
-        )
+        if not isinstance(candidate.get("correct", ""), bool | None):
+            raise InputError("expected true, false or null", where=place, field="correct")
+        if candidate["correct"] is not None:
+            answer = candidate.get("text")
+            if part == "answer" and "answer" in candidate:
+                answer = candidate["answer"]
+            own: dict[str, Any] = {"gold": str(gold), "answer": answer, "equal": candidate["correct"]}
+            own |= {"id": f"{id_}/{number}", "problem": id_, "where": row.where}
+            yield read_record(LabelledPair, own, where=place)

@@ -114,8 +114,8 @@ def rate_grid(prior: RatePrior, steps: int) -> RateGrid:
     weight = np.where(rate[None, :] < rate[:, None], weight, 0.0)
     pairs = len(prior.rises) * len(prior.decays)
     weight = np.repeat(weight / weight.sum() / pairs, len(prior.rises), axis=0)
-    left = np.power.outer(np.array(prior.decays), np.arange(steps)).T
-    broken = rate[None, :, None] * left[:, None, :]
+    remains = np.power.outer(np.array(prior.decays), np.arange(steps)).T
+    broken = rate[None, :, None] * remains[:, None, :]
     return RateGrid(
         sound=sound.reshape(steps + 1, -1),
         broken=broken.reshape(steps, -1),
@@ -252,8 +252,8 @@ def choose_batch(places: Floats, chances: Floats, costs: Floats, count: int) -> 
         all_of_it = outcomes.sum(axis=0)
         success = chance.T @ outcomes
         failure = all_of_it - success
-        told = _plogp(all_of_it).sum() - _plogp(success).sum(axis=1) - _plogp(failure).sum(axis=1) - single
-        best = int(np.argmax(told / costs))
+        gains = _plogp(all_of_it).sum() - _plogp(success).sum(axis=1) - _plogp(failure).sum(axis=1) - single
+        best = int(np.argmax(gains / costs))
         picked.append(best)
         with_it = outcomes * chance[:, best, None]
         outcomes = np.concatenate([with_it, outcomes - with_it], axis=1)
@@ -326,13 +326,13 @@ class BayesianSearch:
             costs[-1] = math.inf
         plan = [0] * self.root
         while plan or posterior.places.max() < self.confidence:
-            left = self.max_rollouts - cost.rollouts
-            if left <= 0 or not (plan or self._promising(posterior, costs)):
+            budget = self.max_rollouts - cost.rollouts
+            if budget <= 0 or not (plan or self._promising(posterior, costs)):
                 if self.at_budget == "guess":
                     break
                 return conclude(None, abstained=True, sure=float(posterior.places.max()))
             if not plan:
-                plan = choose_batch(posterior.places, posterior.chances, costs, min(self.batch, left))
+                plan = choose_batch(posterior.places, posterior.chances, costs, min(self.batch, budget))
             counts = {prefix: plan.count(prefix) for prefix in sorted(set(plan))}
             written = {prefix: len(probes[prefix].texts) if prefix in probes else 0 for prefix in counts}
             round_ = yield from together(
@@ -341,10 +341,12 @@ class BayesianSearch:
                     for prefix, count in counts.items()
                 ]
             )
-            for one in round_:
-                posterior.update(one.steps, one.successes, one.trials - one.successes)
-                probes[one.steps] = probes[one.steps].joined(one) if one.steps in probes else one
-                cost += one.cost
+            for probed in round_:
+                posterior.update(probed.steps, probed.successes, probed.trials - probed.successes)
+                probes[probed.steps] = (
+                    probes[probed.steps].joined(probed) if probed.steps in probes else probed
+                )
+                cost += probed.cost
             plan = []
         return conclude(posterior.places)
 
@@ -404,6 +406,6 @@ def expected_costs(solution: Solution) -> Floats:
         (M + 1,): characters, as shares of the solution's; each above 0.
     """
     lengths = np.array([max(len(step.text), 1) for step in solution.steps], dtype=np.float64)
-    left = np.append(np.cumsum(lengths[::-1])[::-1], 0.0)
-    costs: Floats = (left + lengths.mean()) / lengths.sum()
+    remaining = np.append(np.cumsum(lengths[::-1])[::-1], 0.0)
+    costs: Floats = (remaining + lengths.mean()) / lengths.sum()
     return costs

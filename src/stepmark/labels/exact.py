@@ -327,12 +327,14 @@ def _unit(book: Book, place: int, rng: random.Random) -> _Made | None:
 
 
 def _other_units(unit: str) -> list[str]:
-    plurals = {one: _PLURALS.get(one, f"{one}s") for family in _UNITS for one in family}
-    one = next((single for single, plural in plurals.items() if unit in (single, plural)), None)
-    if one is None:
+    plurals = {single: _PLURALS.get(single, f"{single}s") for family in _UNITS for single in family}
+    single = next((single for single, plural in plurals.items() if unit in (single, plural)), None)
+    if single is None:
         return []
-    others = dict.fromkeys(other for family in _UNITS if one in family for other in family if other != one)
-    return [plurals[other] if unit != one else other for other in others]
+    others = dict.fromkeys(
+        other for family in _UNITS if single in family for other in family if other != single
+    )
+    return [plurals[other] if unit != single else other for other in others]
 
 
 def _dropped(book: Book, place: int, rng: random.Random) -> _Made | None:
@@ -379,12 +381,12 @@ def _repeated(book: Book, place: int, rng: random.Random) -> _Made | None:
 
 def _start_of(book: Book, place: int) -> tuple[Fraction, Fraction, re.Match[str]] | None:
     """The result, the first number and the mark of a line with one calculation."""
-    found = list(FORMULA.finditer(book.worked.lines[place]))
-    if len(found) != 1 or not alterable(found[0]):
+    marks = list(FORMULA.finditer(book.worked.lines[place]))
+    if len(marks) != 1 or not alterable(marks[0]):
         return None
-    first = NUMBER.search(found[0][1])
-    value = compute(found[0][1])
-    return None if first is None or value is None else (value, number_of(first[0]), found[0])
+    first = NUMBER.search(marks[0][1])
+    value = compute(marks[0][1])
+    return None if first is None or value is None else (value, number_of(first[0]), marks[0])
 
 
 def _early_stop(book: Book, place: int, rng: random.Random) -> _Made | None:

@@ -152,29 +152,29 @@ class Judge:
 
     def _by_place(self, solution: Solution) -> Method[Labelling]:
         steps = len(solution.steps)
-        (found,) = yield from self._poll_all(
+        (votes,) = yield from self._poll_all(
             [_place_prompt(solution)], lambda text: place_named(text, steps=steps)
         )
-        place, why = self._winner(found)
-        note = _place_note(found, why if place is None else None)
+        place, why = self._winner(votes)
+        note = _place_note(votes, why if place is None else None)
         judgements: list[tuple[Judgement, ...]] = []
         for step in range(steps):
             if place is None:
-                judgements.append((self._judgement(None, None, note),) if found.counts.get(step) else ())
+                judgements.append((self._judgement(None, None, note),) if votes.counts.get(step) else ())
             elif place == -1 or step < place:
-                later = sum(count for at, count in found.counts.items() if at == -1 or at > step)
-                judgements.append((self._judgement(1, later / found.cast, note),))
+                later = sum(count for at, count in votes.counts.items() if at == -1 or at > step)
+                judgements.append((self._judgement(1, later / votes.cast, note),))
             elif step == place:
-                judgements.append((self._judgement(-1, found.counts[step] / found.cast, note),))
+                judgements.append((self._judgement(-1, votes.counts[step] / votes.cast, note),))
             else:
                 judgements.append(())
         return self._labelling(
             solution,
             judgements,
             place,
-            None if place is None else found.counts[place] / found.cast,
-            found.cost,
-            (*((),) * (steps - 1), found.texts),
+            None if place is None else votes.counts[place] / votes.cast,
+            votes.cost,
+            (*((),) * (steps - 1), votes.texts),
         )
 
     def _by_steps(self, solution: Solution) -> Method[Labelling]:
@@ -190,11 +190,11 @@ class Judge:
         judgements: list[tuple[Judgement, ...]] = [()] * len(steps)
         ratings: list[int | None] = []
         confidence = 1.0
-        for step, found in enumerate(polls):
-            rating, why = self._winner(found)
-            note = _verdict_note(found, why if rating is None else None)
-            share = None if rating is None else found.counts[rating] / found.cast
-            if found.cast:
+        for step, poll in enumerate(polls):
+            rating, why = self._winner(poll)
+            note = _verdict_note(poll, why if rating is None else None)
+            share = None if rating is None else poll.counts[rating] / poll.cast
+            if poll.cast:
                 judgements[step] = (self._judgement(rating, share, note),)
             if share is not None and -1 not in ratings:
                 confidence = min(confidence, share)
@@ -205,8 +205,8 @@ class Judge:
             judgements,
             first_error,
             None if first_error is None else confidence,
-            sum((found.cost for found in polls), Cost()),
-            (*(found.texts for found in polls), *((),) * (len(steps) - len(polls))),
+            sum((poll.cost for poll in polls), Cost()),
+            (*(poll.texts for poll in polls), *((),) * (len(steps) - len(polls))),
         )
 
     def _winner(self, votes: Votes) -> tuple[int | None, str]:
@@ -268,7 +268,9 @@ class Judge:
             )
             for i, batch in zip(short, written, strict=True):
                 polls[i].replies.extend(batch)
-                named = [(None if one.finish == "length" else read(one.text), one.text) for one in batch]
+                named = [
+                    (None if reply.finish == "length" else read(reply.text), reply.text) for reply in batch
+                ]
                 polls[i].votes.extend((vote, text) for vote, text in named if vote is not None)
         return polls
 
@@ -279,10 +281,10 @@ def place_named(reply: str, *, steps: int) -> int | None:
     `\boxed{3}`, `\boxed{paragraph_3}` and `\boxed{\text{Paragraph 3}}` are read; "3 or 4" names no one place. Thoughts before `</think>`
     are left out.
     """
-    found = _PLACE.fullmatch(_boxed(reply).replace("\N{MINUS SIGN}", "-"))
-    if found is None or not -1 <= int(found[1]) < steps:
+    match = _PLACE.fullmatch(_boxed(reply).replace("\N{MINUS SIGN}", "-"))
+    if match is None or not -1 <= int(match[1]) < steps:
         return None
-    return int(found[1])
+    return int(match[1])
 
 
 def verdict_named(reply: str) -> Literal[-1, 1] | None:
@@ -292,19 +294,19 @@ def verdict_named(reply: str) -> Literal[-1, 1] | None:
 
 
 def _boxed(reply: str) -> str:
-    found = find_answer(reply.rpartition(_THOUGHT_END)[2])
-    if found is None or found.way != "boxed":
+    answer = find_answer(reply.rpartition(_THOUGHT_END)[2])
+    if answer is None or answer.way != "boxed":
         return ""
-    return _WRAPPED.sub(r"\1", found.text).replace("\\_", "_").strip(" $.<>")
+    return _WRAPPED.sub(r"\1", answer.text).replace("\\_", "_").strip(" $.<>")
 
 
-def _place_note(found: Votes, open_because: str | None) -> str:
-    names = {place: "no error" if place == -1 else f"step {place + 1}" for place in sorted(found.counts)}
-    return _note(names, found, open_because)
+def _place_note(votes: Votes, open_because: str | None) -> str:
+    names = {place: "no error" if place == -1 else f"step {place + 1}" for place in sorted(votes.counts)}
+    return _note(names, votes, open_because)
 
 
-def _verdict_note(found: Votes, open_because: str | None) -> str:
-    return _note({1: "right", -1: "wrong"}, found, open_because)
+def _verdict_note(votes: Votes, open_because: str | None) -> str:
+    return _note({1: "right", -1: "wrong"}, votes, open_because)
 
 
 def _note(names: Mapping[int, str], found: Votes, open_because: str | None) -> str:

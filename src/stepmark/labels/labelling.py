@@ -223,13 +223,13 @@ def probe(
         first=first,
     )
     verdicts: tuple[Verdict, ...] = yield tuple(
-        Verify(answer=(begun + one.text) or " ", gold=gold) for one in written
+        Verify(answer=(begun + sample.text) or " ", gold=gold) for sample in written
     )
     return Probe(
         steps=steps,
-        texts=tuple(one.text for one in written),
+        texts=tuple(sample.text for sample in written),
         verdicts=tuple(own_verdict(begun, *pair) for pair in zip(written, verdicts, strict=True)),
-        tokens=tuple(one.tokens for one in written),
+        tokens=tuple(sample.tokens for sample in written),
     )
 
 
@@ -243,10 +243,10 @@ def own_verdict(begun: str, written: Written, verdict: Verdict) -> Verdict:
     if written.finish != "length" or verdict.correct is None:
         return verdict
     whole = begun + written.text
-    found = find_answer(whole)
+    stated = find_answer(whole)
     answer = verdict.answer or ""
-    if found is not None and found.text == answer:
-        end = found.start + len(answer)
+    if stated is not None and stated.text == answer:
+        end = stated.start + len(answer)
     else:  # a program, or a reply that is a bare answer
         end = whole.rfind(answer) + len(answer) if answer and answer in whole else 0
     # "7." may have been on the way to 7.5; a new line ends every answer.
@@ -261,20 +261,10 @@ def value_judgement(probed: Probe, judge: str) -> Judgement:
     return Judgement(kind="value", judge=judge, successes=probed.successes, trials=probed.trials)
 
 
-def judged_until(
-    first_error: int, steps: int, judge: str, confidence: float | None = None
-) -> list[tuple[Judgement, ...]]:
+def judged_until(first_error: int, steps: int, judge: str) -> list[tuple[Judgement, ...]]:
     """Correctness of each step by the place of the first error (-1 for none): right before it, wrong at it, nothing after it."""
-    return [
-        ()
-        if first_error != -1 and step > first_error
-        else (
-            Judgement(
-                kind="correctness",
-                judge=judge,
-                rating=-1 if step == first_error else 1,
-                confidence=confidence,
-            ),
-        )
-        for step in range(steps)
-    ]
+    right = (Judgement(kind="correctness", judge=judge, rating=1),)
+    if first_error == -1:
+        return [right] * steps
+    wrong = (Judgement(kind="correctness", judge=judge, rating=-1),)
+    return [*[right] * first_error, wrong, *[()] * (steps - first_error - 1)]

@@ -32,7 +32,6 @@ _OWN = Kind(
     call="label",
     wanted="a class, or a function whose call gives one, that is a frozen dataclass of its settings with a name and label(solution)",
     page="add-labeller.md",
-    commands=tuple(METHODS),
 )
 
 

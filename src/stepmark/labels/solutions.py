@@ -150,19 +150,19 @@ def label(
                 spent = tally.spent(budget)
         if tally.counts["solutions"] == 0:
             raise run.empty("nothing was labelled", tally.refused)
-        left = 0
+        unlabelled = 0
         if spent:  # only then: lines of the file are not rows, some may be blank
             every = read_solutions(given.source, columns=columns, how=split, keep_going=True)
-            left = sum(1 for _ in every) - tally.counts["solutions"] - len(tally.refused)
+            unlabelled = sum(1 for _ in every) - tally.counts["solutions"] - len(tally.refused)
         run.finish(
-            {**tally.manifest(), "not_labelled": left},
+            {**tally.manifest(), "not_labelled": unlabelled},
             {} if out is None else {out: lambda line: line["rows"]},
         )
     return run.results(
         read_labellings,
         tally.counts["solutions"],
         refused=tally.refused,
-        summary=tally.summary(left, budget, out),
+        summary=tally.summary(unlabelled, budget, out),
     )
 
 
@@ -359,8 +359,8 @@ class Tally:
         counts = {name: self.counts[name] for name in _COUNTS}
         return {**counts, "tokens": self.tokens, "refused": len(self.refused)}
 
-    def summary(self, left: int, budget: int | None, out: str | Path | None) -> str:
-        """What the run came to, for people; `left` rows were not reached by the budget."""
+    def summary(self, unlabelled: int, budget: int | None, out: str | Path | None) -> str:
+        """What the run came to, for people; `unlabelled` rows were not reached by the budget."""
         n = {name: f"{count:,}" for name, count in self.manifest().items() if count is not None}
         wrong_later = f"{n['wrong_later']} with a wrong step that may not be the first, "
         later = wrong_later if self.counts["wrong_later"] else ""
@@ -375,8 +375,10 @@ class Tally:
             if self.tokens:
                 tokens += f", {self.tokens / self.labelled:,.0f} tokens a solution"
             lines.append(f"{n['rollouts']} {self.texts}, {tokens}; {n['unparsed']} without a verdict")
-        if left:
-            lines.append(f"{left:,} solutions were not labelled: the budget of {budget:,} tokens was spent")
+        if unlabelled:
+            lines.append(
+                f"{unlabelled:,} solutions were not labelled: the budget of {budget:,} tokens was spent"
+            )
         if self.refused:
             lines += [f"left out {n['refused']} rows:", *(f"  {error}" for error in self.refused)]
         if out is not None:

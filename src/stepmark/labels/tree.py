@@ -148,9 +148,9 @@ class Grown:
     cost: Cost
     """Of the whole tree."""
 
-    def whole(self, one: Labelling) -> Labelling:
+    def whole(self, labelling: Labelling) -> Labelling:
         """A labelling with the whole tree's cost and the rollouts as its `others`."""
-        return replace(one, cost=self.cost, others=tuple(each.labelled for each in self.rollouts))
+        return replace(labelling, cost=self.cost, others=tuple(each.labelled for each in self.rollouts))
 
 
 def priority(*, mc: float, length: float, visits: int, total: int, settings: RolloutTree) -> float:
@@ -224,10 +224,10 @@ class _Tree:
         if text not in self._states:
             # The last step is not shown: it is there for the root, and its tail says that layout is not to be added.
             holder = Solution(problem=self._problem, steps=(*steps, Step(text="-", tail="\n")))
-            found = yield from self._settings.try_prefix(holder, len(steps))
-            self.cost += found.cost
-            self._states[text] = State(steps=steps, found=found)
-            if 0 < found.successes < found.trials:
+            probed = yield from self._settings.try_prefix(holder, len(steps))
+            self.cost += probed.cost
+            self._states[text] = State(steps=steps, found=probed)
+            if 0 < probed.successes < probed.trials:
                 self._add_wrong(self._states[text])
         return self._states[text]
 
@@ -261,10 +261,10 @@ class _Tree:
         total = sum(state.visits for state in self._states.values())
         best = max(
             self._pool,
-            key=lambda one: priority(
-                mc=one.state.found.successes / one.state.found.trials,
-                length=one.length,
-                visits=one.state.visits,
+            key=lambda candidate: priority(
+                mc=candidate.state.found.successes / candidate.state.found.trials,
+                length=candidate.length,
+                visits=candidate.state.visits,
                 total=total,
                 settings=self._settings,
             ),
@@ -306,8 +306,8 @@ class _Tree:
         path.abstained = first_bad is None
 
     def _add_wrong(self, state: State) -> None:
-        begun, found = prefixes(state.steps)[-1], state.found
-        for text, verdict, count in zip(found.texts, found.verdicts, found.tokens, strict=True):
+        begun, probed = prefixes(state.steps)[-1], state.found
+        for text, verdict, count in zip(probed.texts, probed.verdicts, probed.tokens, strict=True):
             whole = (begun + text).rstrip()
             # A rollout that adds nothing is its state's own text, and has no step to blame.
             if verdict.correct is not False or not text.strip() or whole in self._texts:

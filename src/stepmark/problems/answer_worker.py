@@ -116,14 +116,14 @@ class Checker:
         if text not in self._parsed:
             if len(self._parsed) > 1000:
                 self._parsed.clear()
-            found = self._parse(
+            parsed = self._parse(
                 f"${text}$",
                 self._config,
                 fallback_mode="no_fallback",
                 parsing_timeout=None,
                 raise_on_error=True,
             )
-            self._parsed[text] = found[0] if found else None
+            self._parsed[text] = parsed[0] if parsed else None
         return self._parsed[text]
 
     def check(self, gold: str, answer: str) -> dict[str, str]:

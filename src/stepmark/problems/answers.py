@@ -190,9 +190,9 @@ def bare_answer(text: str | None) -> str | None:
     """
     if text is None or not text.strip():
         return None
-    found = find_answer(text)
-    if found is not None:
-        return found.text
+    stated = find_answer(text)
+    if stated is not None:
+        return stated.text
     text = text.strip()
     return text if len(text) <= _LONG and "\n" not in text else _one_expression(text)
 
@@ -219,17 +219,17 @@ class VerifierBase(ABC):
     def verify(self, answer: str | None, gold: str) -> Verdict:
         """See `Verifier.verify`."""
         # A reference that marks no answer is one, however long.
-        found, reference = bare_answer(answer), bare_answer(gold) or gold.strip() or None
+        bare, reference = bare_answer(answer), bare_answer(gold) or gold.strip() or None
         if reference is None:
-            return self._verdict("unparsed", found, "the reference is blank")
-        if found is None:
+            return self._verdict("unparsed", bare, "the reference is blank")
+        if bare is None:
             return self._verdict(
                 "unparsed", None, "no answer" if answer is None else "the text names no answer"
             )
-        if len(found) > LONGEST or len(reference) > LONGEST:
+        if len(bare) > LONGEST or len(reference) > LONGEST:
             return self._verdict("unparsed", None, f"longer than {LONGEST} characters")
-        outcome, note = self.compare(reference, found)
-        return self._verdict(outcome, found, note)
+        outcome, note = self.compare(reference, bare)
+        return self._verdict(outcome, bare, note)
 
     @abstractmethod
     def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:
@@ -321,15 +321,15 @@ def number_within(answer: str) -> tuple[Quantity, str] | None:
     following = _NEXT.match(text, tokens[0].end())
     words = [word.rstrip(".") for word in following.groups() if word] if following else []
     for many in range(len(words), 0, -1):
-        found = read_quantity(" ".join((digits, *words[:many])))
+        quantity = read_quantity(" ".join((digits, *words[:many])))
         if (
-            found is not None
-            and (found.unit is not None or found.percent or found.forms)
-            and found.words is None
+            quantity is not None
+            and (quantity.unit is not None or quantity.percent or quantity.forms)
+            and quantity.words is None
         ):
-            return found, "the only number of the sentence"
-    found = read_quantity(digits)
-    return None if found is None else (found, "the only number of the sentence")
+            return quantity, "the only number of the sentence"
+    quantity = read_quantity(digits)
+    return None if quantity is None else (quantity, "the only number of the sentence")
 
 
 _CHOICE = re.compile(

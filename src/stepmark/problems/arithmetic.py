@@ -516,24 +516,26 @@ def arithmetic_problems(
         yield read_arithmetic(text, id=f"arithmetic-{seed}-{number}")
 
 
-def _problem_text(dice: random.Random, domain: Domain, left: int, distractors: int, largest: int) -> str:
-    """A problem with `left` operations."""
+def _problem_text(
+    dice: random.Random, domain: Domain, operations: int, distractors: int, largest: int
+) -> str:
+    """A problem with so many operations."""
     start = running = dice.randint(5, 60)
     sentences: list[str] = []
     question: str | None = domain.question
     stage = 0
-    while left:
-        if left == 1 and domain.sale is not None and dice.random() < 0.5:
+    while operations:
+        if operations == 1 and domain.sale is not None and dice.random() < 0.5:
             prices = [price for price in range(2, 10) if running * price <= largest]
             if prices:
                 sentences.append(domain.sale.format(k=dice.choice(prices)))
                 question = domain.sale_question
                 break
-        kind, numbers, running = _event(dice, running, left, largest)
+        kind, numbers, running = _event(dice, running, operations, largest)
         sentences.append(
             f"{domain.at} {ORDINALS[stage]} {domain.stage} {getattr(domain, kind).format(**numbers)}."
         )
-        left -= 1 if "g" not in numbers else 2
+        operations -= 1 if "g" not in numbers else 2
         stage += 1
     sentences.append(str(question))
     for text in dice.sample(domain.distractors, min(distractors, len(domain.distractors))):
@@ -541,7 +543,9 @@ def _problem_text(dice: random.Random, domain: Domain, left: int, distractors: i
     return " ".join((domain.opening.format(n=start), *sentences))
 
 
-def _event(dice: random.Random, running: int, left: int, largest: int) -> tuple[str, dict[str, int], int]:
+def _event(
+    dice: random.Random, running: int, operations: int, largest: int
+) -> tuple[str, dict[str, int], int]:
     """An event that can happen to this quantity: its kind, its numbers, the quantity after it (in 2 … `largest`)."""
     options: list[tuple[str, dict[str, int], int]] = []
     more, less = min(99, largest - running), min(99, running - 2)
@@ -559,7 +563,7 @@ def _event(dice: random.Random, running: int, left: int, largest: int) -> tuple[
     if parts:
         k = dice.choice(parts)
         options += [("divide", {"k": k}, running // k)] * 2
-    if left >= 2:
+    if operations >= 2:
         g, k = dice.randint(2, 9), dice.randint(3, 12)
         if running + g * k <= largest:
             options.append(("gain", {"g": g, "k": k}, running + g * k))

@@ -22,9 +22,12 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from stepmark.errors import BackendError, UsageError
+from pydantic import Field
+
+from stepmark.errors import BackendError, SettingError
+from stepmark.settings import settings
 
 Isolation = Literal["bubblewrap", "unsafe"]
 """What keeps a program apart from the machine: a sandbox, or nothing but limits on what a process uses."""
@@ -35,37 +38,26 @@ _POLL_SECONDS = 0.1
 _LONGEST_OUTPUT = 64 << 10
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class CodeLimits:
     """What one program may use; the tests have the same limits, in a process of their own."""
 
-    seconds: int = 10
+    seconds: Annotated[int, Field(ge=1)] = 10
     """CPU seconds of each process and of all that live together; seconds of the run in which the machine had a processor free for it."""
     wall_seconds: int = 120
-    """Seconds by the clock; past them there is no verdict, for the machine may be at fault."""
-    memory_mb: int = 1024
+    """Seconds by the clock, more than `seconds`; past them there is no verdict, for the machine may be at fault."""
+    memory_mb: Annotated[int, Field(ge=128)] = 1024
     """MiB of address space of each process."""
-    processes: int = 16
+    processes: Annotated[int, Field(ge=1)] = 16
     """Processes and threads, in bubblewrap."""
-    file_mb: int = 16
+    file_mb: Annotated[int, Field(ge=1)] = 16
     """MiB of one file; 64 MiB is all that the temporary folder of bubblewrap holds."""
-    open_files: int = 64
+    open_files: Annotated[int, Field(ge=16)] = 64
     """Open files of a process."""
 
     def __post_init__(self) -> None:
-        least = {
-            "seconds": 1,
-            "wall_seconds": self.seconds + 1,
-            "memory_mb": 128,
-            "processes": 1,
-            "file_mb": 1,
-        }
-        for name in (*least, "open_files"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least.get(name, 16):
-                raise UsageError(
-                    f"{name}: expected a whole number from {least.get(name, 16)}, found {value!r}"
-                )
+        if self.wall_seconds <= self.seconds:
+            raise SettingError("wall_seconds", self.wall_seconds, f"more than {self.seconds} (`seconds`)")
 
 
 def install_line() -> str:

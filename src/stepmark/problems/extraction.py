@@ -39,7 +39,7 @@ class FoundAnswer:
 
 def find_answer(text: str) -> FoundAnswer | None:
     """The final answer of a whole solution, or None when it names none."""
-    return next((found for find in _WAYS if (found := find(text)) is not None), None)
+    return next((answer for find in _WAYS if (answer := find(text)) is not None), None)
 
 
 def _found(text: str, start: int, end: int, way: Way) -> FoundAnswer | None:
@@ -81,9 +81,9 @@ def _boxed(text: str) -> FoundAnswer | None:
                 boxes.append(bare.span())
     for start, end in reversed(boxes):
         if _PARAGRAPH.search(text, start, end) is None:  # a box cannot hold one: its brace was never closed
-            found = _found(text, start, end, "boxed")
-            if found is not None:
-                return found
+            answer = _found(text, start, end, "boxed")
+            if answer is not None:
+                return answer
     return None
 
 
@@ -108,9 +108,9 @@ _HEADING = re.compile(
 
 def _heading(text: str) -> FoundAnswer | None:
     for match in reversed(list(_HEADING.finditer(text))):
-        found = _found(text, *_sentence(text, match.start(1), _line_end(text, match.start(1))), "heading")
-        if found is not None:
-            return found
+        answer = _found(text, *_sentence(text, match.start(1), _line_end(text, match.start(1))), "heading")
+        if answer is not None:
+            return answer
     return None
 
 
@@ -169,9 +169,9 @@ def _phrase(text: str) -> FoundAnswer | None:
     for match in reversed(list(_PHRASE.finditer(text))):
         if _MARKED.search(match.group()) is None or _NOT.match(text, match.end()):
             continue
-        found = _found(text, *_sentence(text, match.end(), _line_end(text, match.end())), "phrase")
-        if found is not None:
-            return found
+        answer = _found(text, *_sentence(text, match.end(), _line_end(text, match.end())), "phrase")
+        if answer is not None:
+            return answer
     return None
 
 
@@ -184,11 +184,11 @@ def _letter(text: str) -> FoundAnswer | None:
     line = _LETTER_LINE.search(text, tail)
     if line is not None and (line.start() > 0 or tail == 0):
         return _found(text, *line.span(1), "letter")
-    found = None
+    answer = None
     for match in _LETTER_WORD.finditer(text):
         if match.group(1).isupper():
-            found = _found(text, *match.span(1), "letter")
-    return found
+            answer = _found(text, *match.span(1), "letter")
+    return answer
 
 
 _WAYS: tuple[Callable[[str], FoundAnswer | None], ...] = (_boxed, _hashes, _heading, _phrase, _letter)

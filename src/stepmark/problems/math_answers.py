@@ -266,14 +266,14 @@ class MathVerifier(VerifierBase):
         if len(gold.parts) != len(answer.parts):
             return "mismatch", f"{len(gold.parts)} entries against {len(answer.parts)}"
         ordered = gold.ordered or answer.ordered
-        left = list(answer.parts)
+        open_parts = list(answer.parts)
         unclear = ""
         for ours in gold.parts:
-            for place, theirs in enumerate(left[:1] if ordered else left):
+            for place, theirs in enumerate(open_parts[:1] if ordered else open_parts):
                 outcome, note = self._compare(ours, theirs, depth + 1)
                 unclear = note if outcome == "unparsed" else unclear
                 if outcome == "match" or (outcome == "unparsed" and ordered):
-                    del left[place]
+                    del open_parts[place]
                     break
             else:
                 if ordered:

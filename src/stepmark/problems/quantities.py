@@ -258,12 +258,12 @@ def _with_rest(value: Fraction, rest: str, unit: Unit | None, forms: tuple[str, 
     rest = rest.strip().rstrip(".")
     if not rest:
         return Quantity(value=value, percent=percent is not None, unit=unit, forms=forms)
-    found = unit_of(rest)
+    own_unit = unit_of(rest)
     # "5m" may be 5 times m; "5 m" and 5\text{m}, which `plain` spaces, are five metres.
-    if found is not None and (spaced or len(rest) > 1):
-        if unit is not None and found.kind != unit.kind:
+    if own_unit is not None and (spaced or len(rest) > 1):
+        if unit is not None and own_unit.kind != unit.kind:
             return None
-        return Quantity(value=value, percent=percent is not None, unit=found, forms=forms)
+        return Quantity(value=value, percent=percent is not None, unit=own_unit, forms=forms)
     rate = unit is not None and rest.startswith("/")  # "$50/year"
     if (
         not (spaced or rate)

@@ -209,15 +209,15 @@ def worked_row(row: Row) -> Worked:
     """
     # Other columns ride along with GSM8K's rows as with any.
     known: dict[str, Any] = {name: row.data[name] for name in ("question", "answer") if name in row.data}
-    found = read_record(_Row, known, where=row.where)
-    if not found.question.strip():
+    worked = read_record(_Row, known, where=row.where)
+    if not worked.question.strip():
         raise InputError("the question is empty", where=row.where, field="question")
-    end = _END.search(found.answer)
+    end = _END.search(worked.answer)
     if end is None:
         raise InputError("the answer should end in '#### RESULT'", where=row.where, field="answer")
-    lines = tuple(line.strip() for line in found.answer[: end.start()].split("\n") if line.strip())
+    lines = tuple(line.strip() for line in worked.answer[: end.start()].split("\n") if line.strip())
     if not lines:
         raise InputError("the answer has no step before '####'", where=row.where, field="answer")
     return Worked(
-        problem=Problem(text=found.question, answer=end.group(1), id=row.where, source="GSM8K"), lines=lines
+        problem=Problem(text=worked.question, answer=end.group(1), id=row.where, source="GSM8K"), lines=lines
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, final
 
@@ -57,7 +57,7 @@ class RefittedPRM(Grader):
     """A PRM whose place another can take. It keeps its name, by which a run is known."""
 
     def __init__(self, prm: PRM) -> None:
-        self.name, self.score_kind, self._before = prm.name, prm.score_kind, Ledger()
+        self.name, self.score_kind = prm.name, prm.score_kind
         self._put(prm)
 
     def __repr__(self) -> str:
@@ -70,9 +70,8 @@ class RefittedPRM(Grader):
 
     @property
     def ledger(self) -> Ledger:  # type: ignore[override]
-        """What all of them together have cost."""
-        before, now = asdict(self._before), asdict(self._prm.ledger)
-        return Ledger(**{name: before[name] + now[name] for name in before})
+        """The present one's."""
+        return self._prm.ledger
 
     def replace(self, prm: PRM) -> None:
         """Put another in its place.
@@ -84,7 +83,6 @@ class RefittedPRM(Grader):
             raise UsageError(
                 f"{self.name} scores a {self._prm.score_kind}, and {prm.name} a {prm.score_kind}: it cannot take its place"
             )
-        self._before = self.ledger
         self._put(prm)
 
     def _put(self, prm: PRM) -> None:

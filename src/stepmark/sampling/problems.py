@@ -255,8 +255,8 @@ def sample(
             return (result for _, result in run_methods(methods, answerers, store=store, in_flight=in_flight))
 
         with run.working(shown, keep_going=keep_going):
-            left = chosen[run.done :]
-            for row, result in in_order(left, lambda row: isinstance(row, ProblemRow), judged):
+            remaining = chosen[run.done :]
+            for row, result in in_order(remaining, lambda row: isinstance(row, ProblemRow), judged):
                 line = _line(row, result, str(asked.policy_name))
                 run.add(line, map(_record, line["rows"]))
                 tally.add(line)

@@ -53,7 +53,6 @@ _OWN = Kind(
     wanted="a class, or a function whose call gives one, that is a frozen dataclass derived from stepmark.search.base.Searching (or "
     "Choosing, Expanding) with a name and search(problem)",
     page="add-search.md",
-    commands=tuple(METHODS),
     flags={
         "grading": "`aggregate` and the PRM",
         "budget": "`budget` and `budget_flops`, of an evaluation `budgets`",

@@ -1,1 +1,1 @@
-"""`stepmark serve`: one PRM for many clients, over HTTP. `docs/serve-engine.md` says how a request goes through these files."""
+"""`stepmark serve`: one PRM for many clients, over HTTP. `docs/engine.md` says how a request is computed."""

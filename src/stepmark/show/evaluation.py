@@ -13,8 +13,7 @@ from typing import Literal
 
 from stepmark.show.html import template
 from stepmark.show.page import ProblemView, asset, foot, formula_scripts, head, problem_html, settings_html
-from stepmark.show.pictures import picture_html
-from stepmark.show.plots import Plot, numbers
+from stepmark.show.plots import Plot, numbers, picture_html
 from stepmark.show.tables import Table, table_html
 
 

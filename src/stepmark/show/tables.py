@@ -112,6 +112,17 @@ def terminal(table: Table) -> RenderableType:
     return _Lines(table=table)
 
 
+def printed(renderable: RenderableType, width: int = 180) -> str:
+    """What rich prints, as plain text of a fixed width: a table that is wrapped to the width of no terminal helps nobody."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    file = StringIO()
+    Console(width=width, file=file, color_system=None).print(renderable)
+    return file.getvalue()
+
+
 def table_html(table: Table) -> str:
     """The table as a `<figure>`, with its Markdown to copy.
 

@@ -140,21 +140,13 @@ def content_of(row: Mapping[str, Any], named: Collection[str] = ()) -> list[tupl
         row: under our names.
         named: as `columns_of`.
     """
-    keys, said = tuple(row), frozenset(named)
-    explicit, others = _content(keys, said)
-    found = [(field, column) for field, column in explicit if row[column] is not None]
-    return found or [(field, column) for field, column in others if row[column] is not None]
-
-
-_Content = tuple[tuple[str, str], ...]
-
-
-@lru_cache(maxsize=1024)
-def _content(columns: tuple[str, ...], named: frozenset[str]) -> tuple[_Content, _Content]:
-    """The fields and columns that the caller named, and all."""
     own = {name: field for field in CONTENT for name in (field, *COMMON.get(field, ()))}
-    explicit = tuple((own[name], name) for name in columns if name in named and name in own)
-    return explicit, tuple((field, column) for field in CONTENT for column in _columns(columns, field, named))
+    explicit = [
+        (own[column], column)
+        for column in row
+        if column in named and column in own and row[column] is not None
+    ]
+    return explicit or [(field, column) for field in CONTENT for column in columns_of(row, field, named)]
 
 
 def _plain(column: str) -> str:

@@ -321,19 +321,11 @@ def _pandas(frame: Any) -> _Table:
     return names, (dict(zip(names, row, strict=True)) for row in rows)
 
 
-def _polars(frame: Any) -> _Table:
-    return list(frame.columns), frame.iter_rows(named=True)
-
-
-def _dataset(dataset: Any) -> _Table:
-    return dataset.column_names, iter(dataset)
-
-
 _TABLES: Mapping[tuple[str, str] | None, Callable[[Any], _Table]] = {
     ("pandas", "DataFrame"): _pandas,
-    ("polars", "DataFrame"): _polars,
-    ("datasets", "Dataset"): _dataset,
-    ("datasets", "IterableDataset"): _dataset,
+    ("polars", "DataFrame"): lambda frame: (list(frame.columns), frame.iter_rows(named=True)),
+    ("datasets", "Dataset"): lambda dataset: (dataset.column_names, iter(dataset)),
+    ("datasets", "IterableDataset"): lambda dataset: (dataset.column_names, iter(dataset)),
 }
 _REFUSED: Mapping[tuple[str, str] | None, str] = {
     ("polars", "LazyFrame"): "a LazyFrame; collect it first: frame.collect()",

@@ -315,8 +315,7 @@ class ResumableRows:
                 raise UsageError(f"another run is writing {self._part}; wait for it, or choose another `out`")
             for file in (self.path, self.manifest_path, self._part_manifest):
                 remove_stale_drafts(file.resolve())
-            found = _whole_lines(self._handle)
-            self._rows, self._refused, self._checksum = found.rows, found.refused, found.checksum
+            size, damaged = self._count_lines()
             self.done = self.written
             old = {}
             if self._part.stat().st_size:  # even less than a line may be someone else's file
@@ -324,14 +323,33 @@ class ResumableRows:
             self._made_by: object = old.pop("models", None)
             if self.done:
                 self._check_same(old, self._manifest, "was made otherwise", "Run with the same settings")
-            if found.damage is not None:
-                raise UsageError(f"{self._part}:{self.done + 1} is damaged: {found.damage}. {self._remedy}")
+            if damaged:
+                raise UsageError(
+                    f"{self._part}:{self.done + 1} is damaged: its checksum does not fit: this line or one before it was changed, "
+                    f"moved or taken out. {self._remedy}"
+                )
             if not self.done:
                 self._write_manifest(self._part_manifest, self._manifest)
-            self._handle.truncate(found.size)
+            self._handle.truncate(size)
         except BaseException:
             self._handle.close()
             raise
+
+    def _count_lines(self) -> tuple[int, bool]:
+        """Count the whole lines of the part: where they end, and whether the next one is damaged (and not torn)."""
+        self._rows = self._refused = size = 0
+        self._checksum = b""
+        self._handle.seek(0)
+        for line in self._handle:
+            if not line.endswith(b"\n"):
+                break
+            checksum = _chained(self._checksum, line[_CHECKSUM + 1 :])
+            if line[: _CHECKSUM + 1] != checksum + b" ":
+                return size, True
+            left_out = line.startswith(_LEFT_OUT, _CHECKSUM + 1)
+            self._rows, self._refused = self._rows + (not left_out), self._refused + left_out
+            self._checksum, size = checksum, size + len(line)
+        return size, False
 
     @property
     def _remedy(self) -> str:
@@ -496,37 +514,6 @@ def _close(handle: IO[bytes]) -> None:
     """Close a file each of whose writes was flushed: what is left to write is of a write that failed, and that was reported."""
     with suppress(OSError):
         handle.close()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Lines:
-    """What a part holds up to its first line that is torn or damaged."""
-
-    rows: int
-    refused: int
-    checksum: bytes
-    """Of the last line."""
-    size: int
-    """Where it ends."""
-    damage: str | None
-    """What is wrong with the line after it; None where there is none, or a torn one."""
-
-
-def _whole_lines(handle: IO[bytes]) -> _Lines:
-    rows = refused = size = 0
-    checksum, damage = b"", None
-    handle.seek(0)
-    for line in handle:
-        if not line.endswith(b"\n"):
-            break
-        expected = _chained(checksum, line[_CHECKSUM + 1 :])
-        if line[: _CHECKSUM + 1] != expected + b" ":
-            damage = "its checksum does not fit: this line or one before it was changed, moved or taken out"
-            break
-        left_out = line.startswith(_LEFT_OUT, _CHECKSUM + 1)
-        rows, refused, size = rows + (not left_out), refused + left_out, size + len(line)
-        checksum = expected
-    return _Lines(rows=rows, refused=refused, checksum=checksum, size=size, damage=damage)
 
 
 def _chained(before: bytes, line: bytes) -> bytes:

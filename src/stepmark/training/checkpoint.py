@@ -176,35 +176,26 @@ def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -
     return made
 
 
-def layout_of(asked: Literal["auto"] | WholeLayout, spec: ScoringSpec | None, base: Path) -> WholeLayout:
-    """The layout to write, known to hold the head and to be of a class that transformers or vLLM have.
+def layout_of(spec: ScoringSpec | None, base: Path) -> WholeLayout:
+    """The layout to write: `causal-lm` where the language model is read, else `qwen2-prm` for one or two labels on Qwen2 bases, else
+    `token-classification`.
 
     Raises:
-        UsageError: the layout cannot hold this kind of head over this base, or no layout can.
+        UsageError: transformers and vLLM have no class for this kind of head over this base.
     """
     from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
 
     form, kind = None if spec is None else spec.readout.head, read_config(base).get("model_type")
-    possible: list[WholeLayout] = []
-    if spec is None or isinstance(form, VocabHead | LogRatioHead):
-        possible = ["causal-lm"]
-    elif kind == "qwen2" and (isinstance(form, MlpHead) or _fits_vllm(spec)):
-        possible = ["qwen2-prm"]
+    if spec is None or form is None or isinstance(form, VocabHead | LogRatioHead):
+        return "causal-lm"
+    if kind == "qwen2" and (isinstance(form, MlpHead) or _fits_vllm(spec)):
+        return "qwen2-prm"
     if isinstance(form, LinearHead) and kind in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES:
-        possible.append("token-classification")
-    name = "language model's" if form is None else form.kind
-    if not possible:
-        raise UsageError(
-            f"a {name} head over a {kind} base is in no layout that transformers or vLLM read, so no whole checkpoint can be written. Write "
-            "the adapter alone (`adapter`), which stepmark reads; or train target tokens (`objective` target-tokens); or take another base"
-        )
-    if asked == "auto":
-        return possible[0]
-    if asked not in possible:
-        raise UsageError(
-            f"the layout {asked} cannot hold a {name} head over a {kind} base; possible: {', '.join(possible)}"
-        )
-    return asked
+        return "token-classification"
+    raise UsageError(
+        f"a {form.kind} head over a {kind} base is in no layout that transformers or vLLM read, so no whole checkpoint can be written. Write "
+        "the adapter alone (`adapter`), which stepmark reads; or train target tokens (`objective` target-tokens); or take another base"
+    )
 
 
 def _fits_vllm(spec: ScoringSpec) -> bool:
@@ -328,9 +319,7 @@ def write_merged(
     spec: ScoringSpec | None,
     base: Path,
     dtype: torch.dtype,
-    layout: Literal["auto"] | WholeLayout = "auto",
     notes: Mapping[str, Any] | None = None,
-    tokenizer: Any = None,
 ) -> Written:
     """A whole checkpoint in a new folder: config, weights (shards of 5 GB), tokenizer, `stepmark.json`, `train.json`.
 
@@ -345,16 +334,13 @@ def write_merged(
         spec: how it is read; None for a generative PRM.
         base: the folder of the model that training began with: its config, tokenizer and generation settings.
         dtype: of the backbone on disk.
-        layout: auto: `causal-lm` where the language model is read, else `qwen2-prm` for one or two labels on Qwen2 bases, else
-            `token-classification`.
         notes: goes to `train.json`.
-        tokenizer: where training has changed it; None takes the base's files as they are.
 
     Raises:
-        UsageError: the folder exists; a head that the layout cannot hold.
+        UsageError: the folder exists; as `layout_of`.
         CheckpointError: weights that are not finite; a spec that the tokenizer or the head does not serve.
     """
-    where = layout_of(layout, spec, base)
+    where = layout_of(spec, base)
     readout = None if spec is None else spec.readout
     if readout is not None and where != "causal-lm":
         readout, head = in_layout(readout, head, where)
@@ -368,7 +354,7 @@ def write_merged(
     rows = _output(backbone, output, base, dtype, state) if where == "causal-lm" else None
     with new_folder(folder) as work:
         architecture = _save_weights(work, base, where, state, head, rows)
-        tokens = _save_tokenizer(work, base, tokenizer)
+        tokens = _save_tokenizer(work, base)
         write_json(
             work / "config.json",
             _config(base, architecture, dtype, state, rows, _labels(spec, where), tokens),
@@ -498,14 +484,11 @@ def _config(
     return config
 
 
-def _save_tokenizer(work: Path, base: Path, changed: Any) -> Any:
-    """The base's tokenizer files as they are, or those of a changed one; gives it as a reader will load it."""
-    if changed is not None:
-        changed.save_pretrained(work)
-    else:
-        for name in _TOKENIZER_FILES:
-            if (base / name).is_file():
-                shutil.copyfile(base / name, work / name)
+def _save_tokenizer(work: Path, base: Path) -> Any:
+    """The base's tokenizer files as they are; gives it as a reader will load it."""
+    for name in _TOKENIZER_FILES:
+        if (base / name).is_file():
+            shutil.copyfile(base / name, work / name)
     return load_tokenizer(work)
 
 

@@ -211,7 +211,7 @@ def _check_spec(recipe: Recipe, base: Path, spec: ScoringSpec | CriticSpec) -> N
             "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
         )
     if not settings.adapter and isinstance(spec, ScoringSpec):
-        layout_of("auto", spec, base)
+        layout_of(spec, base)
     if settings.shard:
         check_processes(processes())
         own_head = isinstance(spec, ScoringSpec) and isinstance(spec.readout.head, LinearHead | MlpHead)

@@ -1,16 +1,12 @@
 // The admin's pages of figures: progress of each annotator and of all, agreement, the audit log.
 
 import { ask } from "./api.js";
-import { button, digits, duration, make, moment, percent, table, visible } from "./dom.js";
+import { button, digits, duration, make, moment, page, percent, table, visible } from "./dom.js";
 import { ItemsPage } from "./items.js";
 import { PeoplePage } from "./people.js";
 
 function tile(figure, words) {
   return make("div", { class: "tile" }, make("b", {}, figure), make("span", {}, words));
-}
-
-function page(title, about, ...content) {
-  return make("section", { class: "page" }, make("h1", {}, title), about ? make("p", { class: "note" }, about) : null, ...content);
 }
 
 /** A figure with the range in which it may as well lie. */

@@ -53,6 +53,11 @@ export function boxed(text) {
   return at ? [...nodes, text.slice(at)] : [text];
 }
 
+/** A page with a title and a line about it. */
+export function page(title, about, ...content) {
+  return make("section", { class: "page" }, make("h1", {}, title), about ? make("p", { class: "note" }, about) : null, ...content);
+}
+
 export function button(words, press, props = {}) {
   return make("button", { type: "button", on: { click: press }, ...props }, words);
 }

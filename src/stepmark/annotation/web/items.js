@@ -1,7 +1,7 @@
 // Items in, labels out.
 
 import { call } from "./api.js";
-import { count, make, visible } from "./dom.js";
+import { count, make, page, visible } from "./dom.js";
 import { tried } from "./people.js";
 
 const FORMATS = {
@@ -22,10 +22,9 @@ export class ItemsPage {
 
   open() {
     this.main.replaceChildren(
-      make(
-        "section",
-        { class: "page" },
-        make("h1", {}, "Items and export"),
+      page(
+        "Items and export",
+        null,
         make("h2", {}, "Add items"),
         make("p", { class: "note" }, "A file in any format that stepmark convert reads, plain solutions, or agents' traces. Items that are there already stay as they are."),
         this.#upload(),

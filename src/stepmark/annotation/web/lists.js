@@ -1,7 +1,7 @@
 // Two lists of items: what an annotator has labelled so far, and those on which annotators disagree, worst first.
 
 import { ask } from "./api.js";
-import { make, moment, percent, table, visible } from "./dom.js";
+import { make, moment, page, percent, table, visible } from "./dom.js";
 
 const STATES = { open: ["odd", "open"], reopened: ["odd", "an answer changed since"], decided: ["good", "decided"] };
 
@@ -29,11 +29,9 @@ export class DisputesPage {
       ];
     });
     this.main.replaceChildren(
-      make(
-        "section",
-        { class: "page" },
-        make("h1", {}, "Disagreements"),
-        make("p", { class: "note" }, `${open.length} to decide, ${total} in all. The worst come first.`),
+      page(
+        "Disagreements",
+        `${open.length} to decide, ${total} in all. The worst come first.`,
         open.length ? make("p", {}, make("a", { class: "go", href: disputePath(open[0].item) }, "Start with the worst")) : null,
         rows.length
           ? table("Disagreements", ["Item", ["Severity", "number"], ["Why", "wide"], "State"], rows)
@@ -62,10 +60,9 @@ export class MinePage {
       moment(row.at),
     ]);
     this.main.replaceChildren(
-      make(
-        "section",
-        { class: "page" },
-        make("h1", {}, "My solutions"),
+      page(
+        "My solutions",
+        null,
         rows.length
           ? table("My solutions", [["Problem", "wide"], "State", "Flag", "Last change"], cells)
           : make("p", { class: "note" }, "Nothing yet: what you label is listed here."),

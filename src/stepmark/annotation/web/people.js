@@ -1,7 +1,7 @@
 // Who takes part: accounts, and links that invite.
 
 import { Failure, ask, call } from "./api.js";
-import { button, copied, dialog, make, moment, table, visible } from "./dom.js";
+import { button, copied, dialog, make, moment, page, table, visible } from "./dom.js";
 
 const ROLES = ["annotator", "adjudicator", "admin"];
 
@@ -30,10 +30,9 @@ export class PeoplePage {
     this.said = make("p", { class: "trouble", attr: { role: "status" } });
     const rows = accounts.map((one) => [make("b", {}, visible(one.name)), this.#role(one), one.disabled ? make("span", { class: "chip bad" }, "disabled") : make("span", { class: "chip good" }, "active"), moment(one.created), this.#can(one)]);
     this.main.replaceChildren(
-      make(
-        "section",
-        { class: "page" },
-        make("h1", {}, "People"),
+      page(
+        "People",
+        null,
         make("h2", {}, "Invite"),
         make("p", { class: "note" }, "A person who opens the link chooses a name and joins. It is shown only now: send it to nobody else."),
         this.#invite(),

@@ -278,7 +278,6 @@ _OWN = Kind(
     call="assign",
     wanted="a class, or a function whose call gives one, that is a frozen dataclass with a name, needs and assign(batch)",
     page="rl.md",
-    commands=tuple(CREDITS),
 )
 
 

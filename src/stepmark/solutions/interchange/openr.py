@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
+from stepmark.records import Judgement, LabelledSolution, Problem, Solution
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
     Losses,
@@ -23,6 +23,7 @@ from stepmark.solutions.interchange.rows import (
     need,
     origin,
     other_columns,
+    step_of,
     text_of,
 )
 from stepmark.store import Row, json_type
@@ -95,7 +96,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             labelled=LabelledSolution(
                 solution=Solution(
                     problem=problem,
-                    steps=tuple(_step(node.text) for node in path),
+                    steps=tuple(step_of(node.text) for node in path),
                     id=f"{row.place}/{number}",
                 ),
                 judgements=tuple(judgements),
@@ -198,9 +199,3 @@ def _piece(row: Row, raw: Any, key: str, place: str) -> tuple[str, float]:
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
         raise row.error(f"expected a share from 0 to 1, found {share!r}", f"{place}.mc_value")
     return text, float(share)
-
-
-def _step(piece: str) -> Step:
-    text = piece.strip()
-    start = piece.index(text)
-    return Step(text=text, lead=piece[:start], tail=piece[start + len(text) :])

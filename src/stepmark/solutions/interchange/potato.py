@@ -102,10 +102,8 @@ class Shown:
     solution: Solution
     step_of: Mapping[int, int]
     """Potato's number of a turn: the step that it is. Turns that are not rated are not there."""
-    listed: int
-    """How many entries its list of steps has."""
-    turns: tuple[Turn, ...] = ()
-    """All of them."""
+    turns: tuple[Turn, ...]
+    """All entries of its list of steps."""
 
 
 def shown(row: Row, keys: Keys) -> Shown:
@@ -152,7 +150,6 @@ def shown(row: Row, keys: Keys) -> Shown:
             source=source if isinstance(source, str) else None,
         ),
         step_of=step_of,
-        listed=len(turns),
         turns=turns,
     )
 
@@ -253,15 +250,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
         )
     check_readable(settings.items)
     facts = Path(settings.items).stat()
-    yield from read_with(
-        row, _items(settings.items, facts.st_mtime_ns, facts.st_size), settings, losses, settings.items
-    )
-
-
-def read_with(
-    row: Row, items: Mapping[str, Shown], settings: Reading, losses: Losses, name: str
-) -> Iterator[LabelledRow]:
-    """As `read`, with the items that were shown, by id, from the data file `name`."""
+    items = _items(settings.items, facts.st_mtime_ns, facts.st_size)
     rest = {name: value for name, value in row.data.items() if name not in _KNOWN and value is not None}
     if STATE_KEYS[0] in row.data:  # the state of a person's whole session
         for key in rest:
@@ -271,7 +260,7 @@ def read_with(
         item = items.get(id_)
         if item is None:
             raise row.error(
-                f"there is no item {id_!r} in {name}; expected the data file that was annotated",
+                f"there is no item {id_!r} in {settings.items}; expected the data file that was annotated",
                 "instance_id",
             )
         judgements = _judgements(label, item, person, row, settings, losses)
@@ -281,25 +270,13 @@ def read_with(
                 row.where,
             )
             continue
+        index = list(item.step_of)  # Potato's numbers of the steps, where they are not the steps' own
+        numbers = {} if index == list(range(len(index))) else {"index": index}
         yield LabelledRow(
             labelled=LabelledSolution(solution=item.solution, judgements=judgements),
             where=row.where,
-            meta=origin(
-                row,
-                "potato",
-                rest,
-                None,
-                schema=schema,
-                mode=label.get("mode"),
-                **_index(item),
-            ),
+            meta=origin(row, "potato", rest, None, schema=schema, mode=label.get("mode"), **numbers),
         )
-
-
-def _index(item: Shown) -> dict[str, Any]:
-    """Potato's numbers of the steps, where they are not the steps' own."""
-    index = list(item.step_of)
-    return {} if index == list(range(len(index))) else {"index": index}
 
 
 def _labels(row: Row) -> Iterator[tuple[str, str, str | None, dict[str, Any]]]:
@@ -387,8 +364,10 @@ def _mark(raw: Any, at: int, item: Shown, row: Row) -> dict[str, Any]:
     field = f"steps.{at}"
     mark = _object(raw, row, field)
     turn = mark.get("index")
-    if isinstance(turn, bool) or not isinstance(turn, int) or not 0 <= turn < item.listed:
-        raise row.error(f"expected the index of one of {item.listed} steps, found {turn!r}", f"{field}.index")
+    if isinstance(turn, bool) or not isinstance(turn, int) or not 0 <= turn < len(item.turns):
+        raise row.error(
+            f"expected the index of one of {len(item.turns)} steps, found {turn!r}", f"{field}.index"
+        )
     for key in ("reward", "ai_reward"):
         value = mark.get(key)
         if isinstance(value, bool) or value not in (-1, 0, 1, None):

@@ -34,7 +34,6 @@ _KIND = Kind(
     call="fit",
     wanted="a frozen dataclass with a name and the methods of stepmark.training.objectives.base.Objective (or derived from StepObjective there)",
     page="training.md",
-    commands=tuple(OBJECTIVES),
 )
 
 

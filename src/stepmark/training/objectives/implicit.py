@@ -111,25 +111,22 @@ class _Implicit(ABC):
         sums = F.pad(ratios[flat].double().cumsum(0), (1, 0))
         totals = (sums[begins[1:].tolist()] - sums[begins[:-1].tolist()]).float()
         loss, labels, first = ratios.sum() * 0.0, 0.0, 0
+        known = sums.detach().cpu().numpy()
+        scores: list[float] = []
         for item in batch:
             sides = np.asarray([bool(row.example.outcome) for row in item.rows])
             right, wrong = (first + np.flatnonzero(side) for side in (sides, ~sides))
             part, count = self._loss(totals[right.tolist()], totals[wrong.tolist()])
-            loss, labels, first = loss + part, labels + count, first + len(item.rows)
-        scores: list[float] = []
-        known = sums.detach().cpu().numpy()
-        row_at = 0
-        for item in batch:
-            found = [0.0] * len(item.reads)
-            for row in item.rows:
-                begin = begins[row_at]
+            loss, labels = loss + part, labels + count
+            item_scores = [0.0] * len(item.reads)
+            for begin, row in zip(begins[first:], item.rows, strict=False):
                 for place in row.reads:
                     if place is not None:
                         # The depth of a token is its place in the row.
                         length = int(item.tree.depths[item.reads[place]]) - row.answer + 1
-                        found[place] = float(known[begin + length] - known[begin])
-                row_at += 1
-            scores += found
+                        item_scores[place] = float(known[begin + length] - known[begin])
+            scores += item_scores
+            first += len(item.rows)
         return Fitted(loss=loss, labels=labels, scores=tuple(scores))
 
     @abstractmethod
