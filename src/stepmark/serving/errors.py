@@ -128,8 +128,10 @@ def refused_body(errors: Sequence[dict[str, Any]]) -> Refused:
     error = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
     field = ".".join(map(str, error["loc"][1:])) or None
     if error["type"] == "missing":
-        found = "expected this field, found none" if field else "expected a JSON object, found an empty body"
-        return invalid(found, field)
+        message = (
+            "expected this field, found none" if field else "expected a JSON object, found an empty body"
+        )
+        return invalid(message, field)
     if error["type"] == "extra_forbidden":
         return invalid("unknown field; /docs lists those of each address", field)
     expected, value = error["msg"].removeprefix("Input should be "), error["input"]
