@@ -199,7 +199,7 @@ def test_one_of_your_own(capsys):
     assert "give --method, your class" in capsys.readouterr().err
     assert main(["evaluate", "compare", path, path, "--method", "test_api_evaluate:Weakest"]) == 0
     assert main(["evaluate", "--method", "test_api_evaluate:Nothing", "--data", data]) == 2
-    assert "has no 'Nothing'; it has the evaluation Weakest" in capsys.readouterr().err
+    assert "there is no evaluation in test_api_evaluate 'Nothing'. Known: Weakest" in capsys.readouterr().err
     assert main(["evaluate", "--data", data]) == 2
     assert "--method package.module:Class" in capsys.readouterr().err
 

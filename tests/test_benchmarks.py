@@ -154,7 +154,7 @@ def test_the_three_ways_of_grading_agree(tiny, monkeypatch, capsys):
     monkeypatch.setattr(grade, "find_checkpoint", lambda name: base)
     monkeypatch.setattr(grade, "default_folder", lambda: folder)
     monkeypatch.setattr(grade, "load_prm", lambda name, dtype: load_prm(str(folder), dtype=dtype))
-    monkeypatch.setattr(grade, "matmul_peak", lambda dtype: 1e12)
+    monkeypatch.setattr(grade, "matmul_peak", lambda dtype, device: 1e12)
     monkeypatch.setattr(sys, "argv", ["grade", "--quick", "--dtype", "float32", "--problems", "1"])
     grade.main()
     line = last_line(capsys.readouterr().out)

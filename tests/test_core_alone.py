@@ -26,7 +26,7 @@ COMMANDS = {
     "sample": ("sample problems.jsonl --policy elsewhere --n 2 --verifier number --out out", "local"),
     "search": ("search greedy problems.jsonl --policy elsewhere --verifier number --out out", "local"),
     "label": ("label rollout graded.jsonl --policy elsewhere --out out", "evaluate"),
-    "rl": ("rl problems.jsonl --policy elsewhere --credit grpo --verifier number --out out", "evaluate"),
+    "rl": ("rl problems.jsonl --policy elsewhere --credit grpo --verifier number --out out", "train"),
     "annotate": ("annotate graded.jsonl", "annotate"),
     "serve": ("serve", "serve"),
     "ray": ("sample problems.jsonl --policy elsewhere --verifier number --out out --ray local", "cluster"),

@@ -190,7 +190,7 @@ def test_killed_and_run_again(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.communicate()
         kills += process.returncode == -signal.SIGKILL
-        assert left_in("out") == ["scores.jsonl.part", "scores.jsonl.part.manifest.json"]
+        assert left_in("out") == [".stepmark.lock", "scores.jsonl.part", "scores.jsonl.part.manifest.json"]
     assert kills == 2
     out, err = start(data, "out", logs["killed"]).communicate()
     assert "ProcessBench: slow" in out, err

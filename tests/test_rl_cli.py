@@ -208,7 +208,7 @@ def test_it_stops_at_the_alarm_and_stays_stopped(tmp_path, policy, capsys, no_pa
         ({"prm": "rl_models:margin"}, ["--aggregate", "product"], "product"),
         ({"group": 1}, [], "--group 1: --credit process-grpo compares solutions of one problem"),
         ({}, ["--threshold", "2"], "--threshold"),
-        ({}, ["--set", "process_weight=3"], "process_weight=3.0: expected a number in [0, 1]"),
+        ({}, ["--set", "process_weight=3"], "process_weight=3: expected a number in [0, 1], found '3'"),
     ],
 )
 def test_what_cannot_work_is_refused_before_there_is_a_run(
