@@ -80,7 +80,6 @@ RUNS = (
         evaluation="prmbench",
         data=("prmbench/prmbench.dev.jsonl.gz",),
         quick=10,
-        limit=400,
         tables=("PRMScore",),
     ),
     Run(
@@ -121,7 +120,7 @@ RUNS = (
         evaluation="robustness",
         data=PROCESSBENCH[:1],
         quick=5,
-        limit=60,
+        limit=120,
         tables=("What each change",),
     ),
 )
