@@ -45,6 +45,10 @@ EXAMPLES = {
         "stepmark evaluate prmbench --data hub",
         "stepmark evaluate prmbench --data prmbench.jsonl --prm my-prm --limit 200",
     ),
+    "evaluate who-and-when": (
+        "stepmark evaluate who-and-when --data conversations.jsonl",
+        "stepmark evaluate who-and-when --data conversations.jsonl --labels judged.jsonl --out result",
+    ),
     "evaluate best-of-n": (
         "stepmark evaluate best-of-n --data samples.jsonl",
         "stepmark evaluate best-of-n --data samples.jsonl --prm my-prm --sizes 1 4 16",
