@@ -263,9 +263,8 @@ def main() -> None:
         start = time.perf_counter()
         prm = load_prm(str(folder), dtype="bfloat16", device=arguments.device, **more)
         assert isinstance(prm, HeadPRM)
-        ours(
-            prm, generated_candidates(1, 1)
-        )  # kernels are chosen and weights paged in before anything is timed
+        # Kernels are chosen and weights paged in before anything is timed.
+        ours(prm, generated_candidates(1, 1))
         settle()
         # Linux maps the weights' file: what is resident of it counts in.
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before

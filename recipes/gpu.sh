@@ -35,7 +35,7 @@ pack() {
     sha256sum "$file" | cut -d' ' -f1 > .gpu/base.sha256
     # The rows of `default-prm`, made here: they need the public data of docs/default-prm.md.
     if [ -n "${STEPMARK_DATA:-}" ] && [ ! -e .gpu/rows.tar.gz ]; then
-        ROWS_ONLY=1 bash recipes/default_prm.sh .gpu/default-prm
+        PATH="$(dirname "$(command -v "$python")"):$PATH" ROWS_ONLY=1 bash recipes/default_prm.sh .gpu/default-prm
         tar -czf .gpu/rows.tar.gz -C .gpu/default-prm rows
         rm -r .gpu/default-prm
     fi

@@ -26,6 +26,7 @@ from stepmark.evaluation.robustness import (
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Refusal, Solution, StepScores
+from stepmark.show.tables import markdown
 
 
 def evaluate(sheet, changes, *, settings=None, resamples=1000):
@@ -353,3 +354,16 @@ def test_an_infinite_aggregate_is_refused() -> None:
     sheet = Sheet(prm="sure", kind="probability", rows=rows, aggregate="sum-logit", threshold=0.5)
     with pytest.raises(UsageError, match="another aggregate"):
         items_of(found, sheet, Robustness(margin=1.0).judging(sheet))
+
+
+def test_each_change_says_how_many_solutions_its_figures_are_of() -> None:
+    """24 shops, every third wrong: a change that breaks the meaning is measured on the 16 right ones."""
+    names = ("spaced", "numbers-altered")
+    changes = trials(_shop(), names)
+    result = evaluate(_sheet(ScriptedPRM(_exact, name="exact"), changes), changes)
+    [section] = [section for section in result.sections if section.title == "At a glance"]
+    table = markdown(section.items[0])
+    counts = {
+        row.split("|")[1].strip(): row.split("|")[4].strip() for row in table.splitlines() if "|" in row
+    }
+    assert {name: counts[name] for name in names} == {"spaced": "24", "numbers-altered": "16"}

@@ -165,9 +165,7 @@ class Robustness(Evaluation):
         breaking = [name for name in names if not perturbation(name).keeps_meaning]
         # Where labels say which solutions are right, only those can be broken.
         group = "/right" if any(item["right"] for item in items) else ""
-        sections = [
-            Section(title="At a glance", text=_GLANCE, items=(_glance(names, figures, group, items),))
-        ]
+        sections = [Section(title="At a glance", text=_GLANCE, items=(_glance(names, figures, group),))]
         if preserving:
             shares_ = {
                 "Lowered": "lowered",
@@ -532,8 +530,7 @@ def _tiles(figures: Figures, group: str) -> list[Tile]:
     ]
 
 
-def _glance(names: Sequence[str], figures: Figures, group: str, items: Sequence[Item]) -> Table:
-    counts = Counter(item["perturbation"] for item in items)
+def _glance(names: Sequence[str], figures: Figures, group: str) -> Table:
     means = [name for name in (PRESERVING, BREAKING) if f"{name}/success" in figures]
 
     def keeps(name: str) -> bool:
@@ -546,6 +543,11 @@ def _glance(names: Sequence[str], figures: Figures, group: str, items: Sequence[
 
         return text
 
+    def count(name: str) -> str:
+        # Of a change that breaks the meaning, the other columns are of the right solutions alone where labels are known.
+        total = figures.get(f"{name}/n{'' if keeps(name) else group}")
+        return "" if total is None or total.value is None else f"{total.value:,.0f}"
+
     return table_of(
         "What each change does to the score (shares in %; lower is better)",
         "Change",
@@ -553,7 +555,7 @@ def _glance(names: Sequence[str], figures: Figures, group: str, items: Sequence[
         {
             "What it does": lambda name: perturbation(name).summary if name in PERTURBATIONS else "",
             "Meaning": lambda name: "kept" if keeps(name) else "broken",
-            "Solutions": lambda name: f"{counts[name]:,}" if name in counts else "",
+            "Solutions": count,
             "Mean change": of("change", scale=1, digits=3),
             "Attack succeeds": of("success"),
             "Verdict fooled": of("flips to good", "stays good"),

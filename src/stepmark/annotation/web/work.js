@@ -124,7 +124,7 @@ export class Work {
   }
 }
 
-/** What is said of the item now. */
+/** The counts and warnings of the item, as chips. */
 export function countsOf(work) {
   const { folding, project, view } = work;
   const all = view.steps.length;
