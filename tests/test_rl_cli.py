@@ -75,7 +75,11 @@ def test_killed_with_a_signal_it_goes_on_to_the_same_weights(
     # Asked at the first evaluation, then at an update and an evaluation by turns: the fifth time it dies at the evaluation after update 2, which is in the
     # history and not in the state.
     code = "import sys; from stepmark.cli import main; sys.exit(main(sys.argv[1:]))"
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]), "DIES_AT": "5", "OMP_NUM_THREADS": "1"}
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
+        "DIES_AT": "5",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-c", code, *words(file, policy, parts, prm="rl_models:mortal")]
     killed = subprocess.run(command, env=env, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
