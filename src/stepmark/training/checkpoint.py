@@ -65,11 +65,7 @@ class Written:
 
 
 def step_tag(spec: ScoringSpec, tokenizer: Any) -> int | None:
-    """The token at every step end, where it stands nowhere else in a text that is graded; None where there is no such token.
-
-    Raises:
-        CheckpointError: the tokenizer does not serve the spec's layout.
-    """
+    """The token at every step end, where it stands nowhere else in a text that is graded; None where there is no such token."""
     Encoder(tokenizer, spec.layout, max_tokens=None, outcome_only=spec.outcome_only).check()
     layout = spec.layout
     if (
@@ -89,11 +85,7 @@ def step_tag(spec: ScoringSpec, tokenizer: Any) -> int | None:
 
 
 def refuse_infinite(tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Refuse weights that are no numbers.
-
-    Raises:
-        CheckpointError: a tensor holds NaN or an infinity.
-    """
+    """Raises `CheckpointError` where a tensor holds NaN or an infinity."""
     for name, tensor in tensors:
         if not torch.isfinite(tensor).all():
             raise CheckpointError(f"{name} holds NaN or an infinity: training diverged; nothing was written")
@@ -101,12 +93,7 @@ def refuse_infinite(tensors: Iterable[tuple[str, Tensor]]) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder that gets its name when it is whole; after an error there is none.
-
-    Raises:
-        UsageError: it exists.
-        StorageError: the disk is full or broken.
-    """
+    """A folder that gets its name when it is whole; after an error there is none. One that exists is refused."""
     _refuse_existing(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -146,12 +133,6 @@ def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -
         weight: [1 or 2, hidden].
         bias: [1 or 2], or none.
         good: which of two means right; it becomes the second, as readers of this layout expect.
-
-    Returns:
-        `score.0.weight` [hidden, hidden], `score.0.bias` [hidden], `score.2.weight` [2, hidden], `score.2.bias` [2].
-
-    Raises:
-        UsageError: another number of labels, or fewer hidden units than are needed.
     """
     labels, hidden = weight.shape
     if labels not in (1, 2) or hidden < 2 * labels:
@@ -178,10 +159,7 @@ def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -
 
 def layout_of(spec: ScoringSpec | None, base: Path) -> WholeLayout:
     """The layout to write: `causal-lm` where the language model is read, else `qwen2-prm` for one or two labels on Qwen2 bases, else
-    `token-classification`.
-
-    Raises:
-        UsageError: transformers and vLLM have no class for this kind of head over this base.
+    `token-classification`. Raises `UsageError` where transformers and vLLM have no class for this head over this base.
     """
     from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
 
@@ -260,10 +238,6 @@ def write_adapter(
         head: tensors by the names that the spec's head gives them.
         base_name: what the adapter names as its base: a hub name, a folder, or the built-in one.
         notes: goes to `train.json`.
-
-    Raises:
-        UsageError: the folder exists.
-        CheckpointError: weights that are not finite.
     """
     linear, mlp = isinstance(spec.readout.head, LinearHead), isinstance(spec.readout.head, MlpHead)
     # Where the decoder stands in the class that peft loads the base with.
@@ -327,18 +301,13 @@ def write_merged(
     head is stored in float32: readers that compute in less cast it, the others keep its digits.
 
     Args:
-        folder: must not exist yet.
         backbone: the decoder, adapters merged; any device.
         head: tensors by the names that the spec's head gives them; empty where the language-model head is read.
         output: the language-model head [vocabulary, hidden] where it was trained apart from the embedding; None takes the base's.
         spec: how it is read; None for a generative PRM.
-        base: the folder of the model that training began with: its config, tokenizer and generation settings.
+        base: the folder of the model that training began with.
         dtype: of the backbone on disk.
         notes: goes to `train.json`.
-
-    Raises:
-        UsageError: the folder exists; as `layout_of`.
-        CheckpointError: weights that are not finite; a spec that the tokenizer or the head does not serve.
     """
     where = layout_of(spec, base)
     readout = None if spec is None else spec.readout
@@ -539,12 +508,7 @@ def merged_backbone(net: Net) -> torch.nn.Module:
 def write_trained(
     folder: Path, net: Net, *, adapter: bool, base_name: str, notes: Mapping[str, Any]
 ) -> Written:
-    """Write what was trained into a new folder.
-
-    Args:
-        net: after training; without `adapter` it cannot be trained on afterwards.
-        notes: settings, counts and figures, for train.json and the card.
-    """
+    """Write what was trained into a new folder. A network that is written whole cannot be trained on afterwards."""
     spec = net.spec if isinstance(net.spec, ScoringSpec) else None
     if adapter and spec is not None:
         return write_adapter(

@@ -61,10 +61,6 @@ def training_rows(
         split: which files of a hub data set are taken: those with this word in their name, or all where none has it.
         columns: as `store.read_rows`.
         losses: takes note of what is left out in reading.
-
-    Raises:
-        InputError: with `FILE:LINE`: a row that is not of its format, an unknown format.
-        UsageError: no such data set.
     """
     names = _names(rows)
     if names is None:
@@ -77,12 +73,7 @@ def training_rows(
 
 
 def check_sources(rows: Rows | None) -> None:
-    """Refuse, before anything is loaded, rows that cannot be read: no names, or files that are not there.
-
-    Raises:
-        InputError: there is no such file.
-        UsageError: no name at all.
-    """
+    """Refuse, before anything is loaded, rows that cannot be read: no names, or files that are not there."""
     names = None if rows is None else _names(rows)
     if names == []:
         raise UsageError("expected rows: files of labelled solutions, or data sets on the hub")
@@ -150,16 +141,7 @@ def _files(name: str, split: str) -> list[str]:
 
 
 def hub_files(name: str, split: str) -> list[Path]:
-    """A hub data set's files of one split, downloaded.
-
-    Args:
-        name: "OWNER/NAME".
-        split: a word in the file names, "train" say; where no file has it, all are taken.
-
-    Raises:
-        UsageError: there is no such file here and the hub cannot be reached or has no such data set.
-        MissingExtraError: huggingface_hub is not installed.
-    """
+    """The files of one split of "OWNER/NAME" on the hub, downloaded: those with the word in their names, or all where none has it."""
     folder = fetch(name, [f"*{ending}" for ending in ENDINGS], kind="dataset")
     files = sorted(f for f in folder.rglob("*") if f.name.endswith(ENDINGS) and f.is_file())
     chosen = [f for f in files if split in f.name] or files
@@ -302,11 +284,7 @@ def train(
 
 
 def check_packages(*names: str) -> None:
-    """Refuse at once, and not after hours of training, what lacks a package.
-
-    Raises:
-        MissingExtraError: it names the package and the line to type.
-    """
+    """Refuse at once, and not after hours of training, what lacks a package."""
     lacking = [name for name in names if find_spec(name) is None]
     if lacking:
         raise MissingExtraError(f"training needs {', '.join(lacking)}: pip install 'stepmark[train]'")

@@ -71,11 +71,7 @@ class Said:
 
 
 def in_format_of(critic: Settings, example: Example) -> Said:
-    """An example's critiques by a judge, as the critic would write them.
-
-    Args:
-        example: with critiques and with `asked`.
-    """
+    """An example's critiques by a judge, as the critic would write them."""
     said = Said(texts=[[] for _ in example.targets])
     if example.asked == "place":
         if isinstance(critic, ThinkPRM):
@@ -250,13 +246,8 @@ class Generative:
             yield _item(found[start:end])
 
     def lessons(self, example: Example, dropped: Dropped) -> Iterator[Lesson]:
-        """The critiques of an example that are trained on, as training text.
-
-        A critique is kept if its verdict, and each verdict on a step on the way to it, is what the labels say.
-
-        Args:
-            example: with critiques; `GenPRM(mode="direct")` needs none, its replies are the labels.
-            dropped: takes note of those that are not kept.
+        """The critiques of an example that are trained on, as training text: those whose verdict, and each verdict on a step on the way to it, is what
+        the labels say. `GenPRM(mode="direct")` needs no critiques, its replies are the labels.
         """
         solution, critic = example.solution, self.critic
         by_step = self._critiques(example, dropped)
