@@ -323,14 +323,20 @@ def write_merged(
     rows = _output(backbone, output, base, dtype, state) if where == "causal-lm" else None
     with new_folder(folder) as work:
         architecture = _save_weights(work, base, where, state, head, rows)
-        tokens = _save_tokenizer(work, base)
+        for name in _TOKENIZER_FILES:
+            if (base / name).is_file():
+                shutil.copyfile(base / name, work / name)
+        tokens = load_tokenizer(work)
         write_json(
             work / "config.json",
             _config(base, architecture, dtype, state, rows, _labels(spec, where), tokens),
         )
         tag = None
         if spec is not None:
-            tag = _checked(work, spec, backbone, tokens)
+            tag = step_tag(spec, tokens)
+            if not isinstance(spec.readout.head, LogRatioHead):
+                # Read back as `load_prm` will, before the folder gets its name.
+                build_head(spec.readout.head, Tensors(work), backbone, tokens, "cpu")
             write_json(work / SPEC_FILE, asdict(spec))
         write_json(work / TRAIN_FILE, dict(notes or {}))
     return Written(folder=folder, layout=where, architecture=architecture, spec=spec, tag=tag)
@@ -372,7 +378,7 @@ def _save_weights(
     from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
     config = load_config(base)
-    config.vocab_size = _vocabulary(state)
+    config.vocab_size = next(t.shape[0] for name, t in state.items() if name.endswith("embed_tokens.weight"))
     if where == "token-classification":
         config.num_labels = head["score.weight"].shape[0]
         maker: Any = AutoModelForTokenClassification
@@ -393,10 +399,6 @@ def _save_weights(
     if where == "causal-lm" and (base / "generation_config.json").is_file():
         shutil.copyfile(base / "generation_config.json", work / "generation_config.json")
     return type(model).__name__
-
-
-def _vocabulary(state: Mapping[str, Tensor]) -> int:
-    return next(t.shape[0] for name, t in state.items() if name.endswith("embed_tokens.weight"))
 
 
 def _labels(spec: ScoringSpec | None, where: WholeLayout) -> tuple[str, ...]:
@@ -438,7 +440,9 @@ def _config(
         if rope.get("rope_type", "default") != "default":
             config.setdefault("rope_scaling", {k: v for k, v in rope.items() if k != "rope_theta"})
     config["architectures"] = [architecture]
-    config["vocab_size"] = _vocabulary(state)
+    config["vocab_size"] = next(
+        t.shape[0] for name, t in state.items() if name.endswith("embed_tokens.weight")
+    )
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")
     if labels:
         config["num_labels"] = len(labels)
@@ -451,22 +455,6 @@ def _config(
         if config.get(name) is None and known is not None:
             config[name] = known
     return config
-
-
-def _save_tokenizer(work: Path, base: Path) -> Any:
-    """The base's tokenizer files as they are; gives it as a reader will load it."""
-    for name in _TOKENIZER_FILES:
-        if (base / name).is_file():
-            shutil.copyfile(base / name, work / name)
-    return load_tokenizer(work)
-
-
-def _checked(work: Path, spec: ScoringSpec, backbone: Any, tokens: Any) -> int | None:
-    """Read the head back as `load_prm` will, before the folder gets its name; gives the tag."""
-    tag = step_tag(spec, tokens)
-    if not isinstance(spec.readout.head, LogRatioHead):
-        build_head(spec.readout.head, Tensors(work), backbone, tokens, "cpu")
-    return tag
 
 
 def head_names(net: Net) -> dict[str, str]:
@@ -487,24 +475,6 @@ def head_tensors(net: Net) -> dict[str, Tensor]:
     }
 
 
-def adapter_tensors(net: Net) -> dict[str, Tensor]:
-    """The adapter's matrices by their names inside the decoder, in the precision that was computed in."""
-    return {
-        name.removeprefix("base_model.model.").replace(".default", ""): tensor.detach().to(net.dtype)
-        for name, tensor in net.model.state_dict().items()
-        if "lora_" in name
-    }
-
-
-def merged_backbone(net: Net) -> torch.nn.Module:
-    """The backbone as a plain one, the adapter added to its weights in float32. The network is spent by it."""
-    if net.weights.full:
-        plain: torch.nn.Module = net.backbone
-        return plain
-    merged: torch.nn.Module = net.model.float().merge_and_unload()
-    return merged.to(net.dtype)
-
-
 def write_trained(
     folder: Path, net: Net, *, adapter: bool, base_name: str, notes: Mapping[str, Any]
 ) -> Written:
@@ -513,7 +483,11 @@ def write_trained(
     if adapter and spec is not None:
         return write_adapter(
             folder,
-            adapter=adapter_tensors(net),
+            adapter={
+                name.removeprefix("base_model.model.").replace(".default", ""): tensor.detach().to(net.dtype)
+                for name, tensor in net.model.state_dict().items()
+                if "lora_" in name
+            },
             head=head_tensors(net),
             spec=spec,
             base_name=base_name,
@@ -521,9 +495,11 @@ def write_trained(
             alpha=net.weights.alpha,
             notes=notes,
         )
+    # Added to the weights in float32.
+    backbone = net.backbone if net.weights.full else net.model.float().merge_and_unload().to(net.dtype)
     written = write_merged(
         folder,
-        backbone=merged_backbone(net),
+        backbone=backbone,
         head=head_tensors(net),
         output=None if net.tied else net.output().detach(),
         spec=spec,
