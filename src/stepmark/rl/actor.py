@@ -206,16 +206,6 @@ class Actor:
         self.tokenizer.save_pretrained(folder)
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that is not there, before anything is loaded onto it."""
-    place = torch.device(device)
-    there = torch.cuda.device_count()
-    if place.type == "cuda" and (place.index or 0) >= there:
-        raise UsageError(
-            f"`device` {device}: this machine, or this build of torch, has {there} CUDA devices; use `device` cpu"
-        )
-
-
 def _with_lora(model: Any, rank: int, seed: int) -> Any:
     try:
         from peft import LoraConfig, get_peft_model

@@ -226,11 +226,11 @@ class _Run:
         split("1", training.split)
         if self.out.exists() and not self.out.is_dir():
             raise UsageError(f"`out` {self.out}: expected a folder's name, found a file")
+        check_device(self.device)
         if self.device != "auto":
-            from stepmark.rl.actor import check_device as check_present
+            from stepmark.models.backbone import compute_device
 
-            check_device(self.device)
-            check_present(self.device)
+            compute_device(self.device)
         if isinstance(prm, Lazy):
             prm.check()
         if self.policy.startswith(("http://", "https://")):
