@@ -134,7 +134,14 @@ class WhoAndWhen(Evaluation):
                         bars_of("Named rightly", figures, names, {w: f"{{}}/{w}" for w in _NAMES[:3]}),
                     ),
                 ),
-                Section(title="Published results", items=(published_table(WHO_AND_WHEN),)),
+                Section(
+                    title="Published results",
+                    items=(
+                        published_table(
+                            WHO_AND_WHEN, name, [figures[f"{names[-1]}/{what}"] for what in _NAMES[:2]]
+                        ),
+                    ),
+                ),
                 *((Section(title="Examples", items=_examples(sheet, items)),) if sheet is not None else ()),
             ),
         )
