@@ -180,7 +180,7 @@ async def me(request: Request) -> dict[str, Any]:
     live, account = live_of(request), account_of(request)
     project = live.project
     screened = live.assigning.screened(account.id) if _screens(account) else None
-    shared = ("mode", "allow_neutral", "show_answer", "inline_with_trace", "blind")
+    shared = ("mode", "allow_neutral", "show_answer", "blind")
     return {
         "name": account.name,
         "role": account.role,

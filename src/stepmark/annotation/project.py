@@ -110,8 +110,6 @@ class Project:
     """Where a trace has its steps."""
     step_text_key: str = "action"
     """Where a step of a trace has its text; where it has none, content, reasoning, text and thought are tried."""
-    inline_with_trace: bool = False
-    """The control stands beside each step of the rendered trace."""
     show_answer: bool = False
     """The reference answer is shown."""
     error_types: tuple[str, ...] = ()
@@ -337,15 +335,14 @@ class _Scheme:
     step_text_key: str | None = None
     mode: Mode | None = None
     allow_neutral: bool = False
-    inline_with_trace: bool | None = None
     reward_labels: RewardLabels = field(default_factory=RewardLabels)
     ai_prelabel: bool = False
     require_verification: bool = False
 
 
 _UNUSED_OPTIONS = ("label_requirement", "required", "layout", "annotation_id")
-_SHARED = ("name", "description", "steps_key", "step_text_key", "mode", "inline_with_trace", "reward_labels")
-_USED = ("annotation_schemes", "data_files", "item_properties", "task_dir")
+_SHARED = ("description", "steps_key", "step_text_key", "mode", "reward_labels")
+_USED = ("annotation_schemes", "annotation_task_name", "data_files", "item_properties", "task_dir")
 
 
 def potato_settings(config: Mapping[str, Any], file: str) -> tuple[dict[str, Any], list[str]]:
@@ -381,7 +378,8 @@ def _scheme(schemes: Any, file: str, notes: list[str]) -> dict[str, Any]:
             where=place,
         )
     at = kinds.index("process_reward")
-    data = {key: value for key, value in schemes[at].items() if key not in _UNUSED_OPTIONS}
+    skipped = (*_UNUSED_OPTIONS, "inline_with_trace")  # the whole trace is always shown
+    data = {key: value for key, value in schemes[at].items() if key not in skipped}
     scheme = _read(_Scheme, data, f"{place}.{at}.")
     neutral = scheme.allow_neutral and scheme.mode == "per_step"
     if scheme.allow_neutral and not neutral:
@@ -417,6 +415,10 @@ def _files(config: Mapping[str, Any], file: str) -> dict[str, Any]:
                 f"expected JSON lines or JSON, which alone hold lists of steps; found {name}",
                 where=f"{file}:data_files",
             )
-    settings: dict[str, Any] = {"format": TRACES, "items": [str(Path(task_dir) / name) for name in names]}
+    settings: dict[str, Any] = {
+        "name": config.get("annotation_task_name"),
+        "format": TRACES,
+        "items": [str(Path(task_dir) / name) for name in names],
+    }
     settings |= {key: properties[key] for key in ("id_key", "text_key") if properties.get(key) is not None}
     return settings

@@ -32,7 +32,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from stepmark.annotation.accounts import RequestError
-from stepmark.annotation.items import Item, Suggestion, Turn
+from stepmark.annotation.items import Item, Suggestion
 from stepmark.annotation.marks import Marks, marks_of_first_error, marks_of_ratings, read_marks
 from stepmark.annotation.project import TRACES, Project
 from stepmark.annotation.security import too_large
@@ -40,10 +40,12 @@ from stepmark.errors import InputError
 from stepmark.labels.consensus import Consensus
 from stepmark.models.prm import PRM
 from stepmark.records import Judgement, LabelledSolution, ScoredSolution, Solution, StepScores, read_record
-from stepmark.solutions.interchange import LabelledRow, Losses, Reading, detect
+from stepmark.solutions.formats import solutions_of
+from stepmark.solutions.interchange import Losses, Reading, detect
 from stepmark.solutions.interchange.formats import format_named
-from stepmark.solutions.interchange.potato import STEPS_KEYS, Keys, Shown, shown
+from stepmark.solutions.interchange.potato import STEPS_KEYS, Keys, shown
 from stepmark.solutions.interchange.rows import origin, outcome_of
+from stepmark.solutions.traces import chat_rows, trace_format
 from stepmark.store import Row, json_type, read_rows
 from stepmark.store.columns import columns_of
 
@@ -97,7 +99,9 @@ def items_of_file(
         first, project if role == "work" or project.format != TRACES else replace(project, format=None)
     )
     counted = losses or Losses()
-    for row in chain([first], rows):
+    rows = chain([first], rows)
+    for row in chat_rows(rows) if trace_format(first.data) else rows:
+        assert isinstance(row, Row)
         try:
             for item in _items(row, format, project, role, counted):
                 _check_size(item.solution, project)
@@ -136,7 +140,7 @@ def _items(row: Row, format: str, project: Project, role: Role, losses: Losses) 
         yield Item(
             id=labelled.solution.id or labelled.origin,
             solution=labelled.solution,
-            trace=_chat_turns(row, labelled) if format == "chat" else (),
+            thoughts=_thoughts(row, labelled.solution) if labelled.solution.split == "agent" else (),
             outcome=labelled.outcome,
             suggestions=suggestions,
             gold=gold,
@@ -157,14 +161,16 @@ def _of_trace(row: Row, project: Project, role: Role, losses: Losses) -> Item:
         ),
     )
     gold = _gold_of_trace(row, len(trace.solution.steps), project, role)
-    thoughts = sum(trace.turns[turn].thought is not None for turn in trace.step_of)
-    losses.lose("a step's thought is shown in the trace and left out of the step's text", row.where, thoughts)
+    thoughts = tuple(trace.turns[turn].thought or "" for turn in trace.step_of)
+    losses.lose(
+        "a step's thought is shown, and is not in the step's text", row.where, sum(map(bool, thoughts))
+    )
     meta = origin(row, TRACES, {})
     index = tuple(trace.step_of)
     return Item(
         id=trace.solution.id or row.place,
         solution=trace.solution,
-        trace=_turns(trace),
+        thoughts=thoughts,
         outcome=outcome_of(row.data) if "outcome" in row.data else outcome_of(meta),
         gold=gold,
         role=role,
@@ -189,41 +195,18 @@ def _gold_of_trace(row: Row, steps: int, project: Project, role: Role) -> Marks 
     return replace(gold, submitted=True)
 
 
-def _turns(trace: Shown) -> tuple[Turn, ...]:
-    return tuple(
-        Turn(
-            role=turn.role or "assistant",
-            text="\n\n".join(part for part in (turn.thought, turn.text) if part),
-            calls=turn.calls,
-            outputs=turn.outputs,
-            step=trace.step_of.get(number),
-        )
-        for number, turn in enumerate(trace.turns)
-    )
-
-
-def _chat_turns(row: Row, labelled: LabelledRow) -> tuple[Turn, ...]:
-    """The conversation as turns; nothing where it is a plain solution that was cut into steps."""
-    messages: Sequence[Mapping[str, Any]] = row.data["messages"]
-    if labelled.solution.split != "agent":
-        return ()
-    turns: list[Turn] = []
-    step = 0
-    for message in messages:
-        content = message.get("content")
-        text = content if isinstance(content, str) else "\n".join(part["text"] for part in content or ())
-        graded = message["role"] == "assistant"
-        calls = [call["function"] for call in message.get("tool_calls") or ()]
-        turns.append(
-            Turn(
-                role=message["role"],
-                text=text,
-                calls=tuple((call["name"], call["arguments"]) for call in calls),
-                step=step if graded else None,
-            )
-        )
-        step += graded
-    return tuple(turns)
+def _thoughts(row: Row, solution: Solution) -> tuple[str, ...]:
+    """What is thought in each turn of a conversation: its text without what `reasoning` drop leaves of it."""
+    try:
+        (read,) = solutions_of(row, how="agent", reasoning="drop")
+        spoken = [step.text for step in read.solution.steps]
+    except InputError:  # nothing but thoughts
+        spoken = []
+    thoughts = []
+    for step in solution.steps:
+        action = spoken.pop(0) if spoken and step.text.endswith(spoken[0]) else ""
+        thoughts.append(step.text.removesuffix(action).rstrip())
+    return tuple(thoughts)
 
 
 def _check_size(solution: Solution, project: Project) -> None:
