@@ -83,10 +83,6 @@ def by_problem(sheet: Sheet) -> dict[str, list[CaseScores]]:
 def checked(cases: Sequence[Case], verifier: Verifier) -> list[Case]:
     """The cases with an outcome for each whose row does not say whether its answer is right, by comparing that with the reference.
 
-    Args:
-        cases: candidates.
-        verifier: what compares answers. Where it reaches no verdict, the outcome stays unknown.
-
     Raises:
         InputError: with `FILE:LINE`: a row without `correct` has no reference to compare with; or no candidate's correctness is known.
     """
@@ -133,12 +129,6 @@ def candidate_sets(
     its candidates, as the engine computes a shared prefix once. Where the data gives no answer at all, answers are
     taken from the texts (`stepmark.problems.extraction`). Where it gives no generated tokens at all, the solution's length
     in the PRM's tokens (`StepScores.solution_tokens`, with the marks of its steps) stands for them.
-
-    Args:
-        sheet: cases with their step scores.
-        verifier: what says that two answers are equal; None for numbers compared exactly (`NumberVerifier`).
-        outcomes: scores of an outcome reward model by case id.
-        outcome_tokens: tokens that it read by case id.
     """
     given = any(row.case.answer is not None for row in sheet.rows)
     counted = _counted(sheet)
@@ -263,12 +253,6 @@ class BestOfN(Evaluation):
         self, sheet: Sheet, run: Run, *, verifier: Verifier | None = None, judged: Sheet | None = None
     ) -> Result:
         """The result of graded candidates.
-
-        Args:
-            sheet: candidates (cases whose `outcome` says whether they are right) with their scores.
-            run: the run.
-            verifier: what says that two answers are equal, for the groups that vote; None for numbers compared exactly.
-            judged: the same candidates with the scores of an outcome reward model.
 
         Raises:
             InputError: candidates that cannot be evaluated (see `best_of_n_figures.items`).
@@ -602,13 +586,7 @@ def policy_tables(figures: Figures, how: str) -> tuple[Table, ...]:
 
 
 def price_plot(items: Sequence[Item], figures: Figures, how: str) -> Lines:
-    """Accuracy against the tokens that each method pays in all; against N where they were not counted.
-
-    Args:
-        items: one a problem.
-        figures: by name.
-        how: the aggregate whose choice and weighted vote are drawn.
-    """
+    """Accuracy against the tokens that each method pays in all; against N where they were not counted."""
     drawn = {"greedy", "single", "majority", f"best {how}", "best orm", f"vote {how}", "oracle"}
     points: dict[str, list[tuple[float | None, int, Figure]]] = {}
     for method in method_names(items):

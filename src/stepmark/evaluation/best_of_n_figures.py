@@ -161,10 +161,6 @@ def _missed(candidates: int, size: int) -> Floats:
 def chosen_shares(scores: Floats, size: int) -> Floats:
     """The probability that each candidate is the best of a random subset of `size` (1 .. M); equal scores share equally.
 
-    Args:
-        scores: one a candidate, shape (M,); NaN for a candidate without a score, which is never chosen.
-        size: N.
-
     Returns:
         Shape (M,); the sum is 1 less the probability that no candidate of the subset has a score.
     """
@@ -654,9 +650,6 @@ def policy_statistic(rows: Sequence[Item]) -> Statistic:
       policy, of any problem, ties half; NaN where a weighting has no right or no wrong one.
 
     Candidates without a policy are left out; those without a score, of that aggregate's figures alone.
-
-    Args:
-        rows: of `items`; problems that are not counted there are counted here.
     """
     places: dict[str, list[tuple[int, int]]] = {}
     for at, row in enumerate(rows):

@@ -189,12 +189,6 @@ class Calibration(Evaluation):
     ) -> tuple[Result, Mapping[Target, Maps]]:
         """The result of graded cases, and what was fitted.
 
-        Args:
-            sheet: cases with their scores; with a split by file, those to fit on among them.
-            run: the run.
-            targets: what to measure (`calibration_items.targets_of`).
-            split: what scaling is fitted on; None fits none.
-
         Raises:
             UsageError: nothing to fit.
         """

@@ -90,13 +90,6 @@ def items_of(
 ) -> list[Item]:
     """One item a case. For each target `{"scores": […], "labels": […]}`: of "steps" one entry a step, of "outcome" a single one;
     None where there is no score or no label.
-
-    Args:
-        sheet: the scores.
-        targets: what to measure.
-        how: the aggregate that stands for a solution.
-        bins: of ECE.
-        neutral: what a neutral rating counts as.
     """
     items: list[Item] = []
     for row in sheet.rows:

@@ -93,11 +93,6 @@ class Disagreement(Evaluation):
     def of_cases(self, cases: Sequence[Case], run: Run, sheet: Sheet | None = None) -> Result:
         """The 2x2 of process and outcome, by labels, by scores, or by both side by side.
 
-        Args:
-            cases: solutions of which at least some have an outcome.
-            run: the run.
-            sheet: their scores, in the same order.
-
         Raises:
             UsageError: no case has an outcome, or `process` says nothing of any step; a threshold that cannot be applied.
         """

@@ -203,12 +203,6 @@ def _figures(items: Sequence[Item], own: npt.NDArray[np.intp]) -> Callable[[Floa
 def signs(figures: Mapping[str, Figure], part: str, reference: str, *, percent: bool = True) -> list[str]:
     """The warning signs of reward hacking in a part against the reference, in words; only where the interval of the
     difference leaves no change out.
-
-    Args:
-        figures: by name.
-        part: the part.
-        reference: what it is compared with.
-        percent: whether scores are on a scale of 0 to 1, and shown in percent.
     """
 
     def of(what: str) -> Figure:
@@ -284,12 +278,6 @@ class Drift(Evaluation):
 
     def of_parts(self, sheet: Sheet, run: Run, parts: Mapping[str, str], *, by: str) -> Result:
         """The result of graded cases.
-
-        Args:
-            sheet: cases with their scores; at least some with a known outcome.
-            run: the run.
-            parts: case id to part (`read_parts`).
-            by: what the parts are: "policy" or "file".
 
         Raises:
             UsageError: no such reference, or no known outcome.

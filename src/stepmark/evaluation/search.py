@@ -257,16 +257,6 @@ class SearchContest(Evaluation):
     ) -> Result:
         """Compare the methods and report it.
 
-        Args:
-            problems: with reference answers.
-            contest_: methods, budgets, seeds.
-            arena: the models. With a store, the examples are searched again for nothing.
-            run: the run.
-            prm: the PRM's name.
-            policy: the policy's name.
-            threshold: a step under it is an error, for the colours; None for no such point.
-            filled: further settings of the result.
-
         Raises:
             InputError: problems that cannot be compared on; see `search_contest.contest`.
             UsageError: a budget that cannot be kept.
