@@ -471,7 +471,9 @@ def _verdict(figures: Figures, how: str, most: int) -> str:
     )
     if best is None or oracle is None:
         return ""
-    over = "" if lead is None else f", {shown(lead)} points over the majority vote"
+    over = ""
+    if lead is not None and lead.value is not None:
+        over = f", {100 * abs(lead.value):.1f} points {'more' if lead.value >= 0 else 'less'} than the majority vote"
     return f"Choosing one of {most} by the PRM is right in {shown(best)} %{over}; a right candidate is there in {shown(oracle)} %."
 
 

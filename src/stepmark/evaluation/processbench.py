@@ -20,7 +20,7 @@ from stepmark.errors import InputError
 from stepmark.evaluation.cases import Case, first_error
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
 from stepmark.evaluation.published import PROCESSBENCH, published_table
-from stepmark.evaluation.result import Item, Result
+from stepmark.evaluation.result import Figure, Item, Result
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_processbench
 from stepmark.evaluation.thresholds import Policy, check_asked, check_neutral, policies
@@ -163,10 +163,7 @@ class ProcessBench(Evaluation):
                         published_table(
                             PROCESSBENCH,
                             sheet.prm,
-                            [
-                                figures.get(f"{name}/f1")
-                                for name in ("gsm8k", "math", "olympiadbench", "omnimath", "average")
-                            ],
+                            _in_published_order(figures),
                         ),
                     ),
                 ),
@@ -174,6 +171,12 @@ class ProcessBench(Evaluation):
             ),
         )
         return run.result(self, views, figures, items, prm=sheet.prm, identity=sheet.identity)
+
+
+def _in_published_order(figures: Figures) -> list[Figure | None]:
+    """F1 by the columns of the published table; the average only where all four subsets are measured."""
+    known = [figures.get(f"{name}/f1") for name in ("gsm8k", "math", "olympiadbench", "omnimath")]
+    return [*known, None if None in known else figures["average/f1"]]
 
 
 def _verdict(figures: Figures, name: str) -> str:
