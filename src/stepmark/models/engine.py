@@ -71,7 +71,9 @@ class Engine:
     def __init__(self, backbone: Any, *, device: str, token_budget: int, ledger: Ledger) -> None:
         self.backbone, self.device = backbone, device
         self.token_budget, self.ledger = token_budget, ledger
-        self._forget()
+        self._pool = KeyValuePool(sys.maxsize)
+        self._root: Ints = NONE
+        self._root_slots: Ints = NONE
 
     @property
     def vocabulary(self) -> int:
@@ -120,16 +122,11 @@ class Engine:
                     self._pool.give(slots[part.held[(tree.ends[part.held] <= end) & (part.held >= shared)]])
                     inside = rows[(rows >= part.part[0]) & (rows < end)]
                     states.append(hidden[torch.from_numpy(inside - part.part[0]).to(hidden.device)])
-        except BaseException:
-            self._forget()
+        except BaseException:  # slots of the run may be half filled
+            self._pool, self._root, self._root_slots = KeyValuePool(sys.maxsize), NONE, NONE
             raise
         self._root, self._root_slots = tree.ids[:shared], slots[:shared]
         return torch.cat(states)
-
-    def _forget(self) -> None:
-        self._pool = KeyValuePool(sys.maxsize)
-        self._root: Ints = NONE
-        self._root_slots: Ints = NONE
 
 
 def computed(
