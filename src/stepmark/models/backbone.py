@@ -85,7 +85,7 @@ def compute_device(device: str) -> str:
         return "cuda" if cards else "cpu"
     if device != "cpu" and int(device.partition(":")[2] or 0) >= cards:
         has = f"has the GPUs cuda:0 to cuda:{cards - 1}" if cards else "or this build of torch has no CUDA"
-        raise UsageError(f"device {device}: this machine {has}; use {'one of them' if cards else 'cpu'}")
+        raise UsageError(f"`device` {device}: this machine {has}; use {'one of them' if cards else 'cpu'}")
     return device
 
 
