@@ -1,18 +1,15 @@
 """The solver of the arithmetic world, the truth about any steps (which are right, and V after each), and the world as one object.
 
-The solver goes on from what the steps so far *state*: a wrong quantity is carried on. Before each line it may notice that a quantity is wrong and
-correct it; else it may err (a slip in the result, a wrong operation, a wrong number, a step left out, the step before done again); else it does
-what is due. As a policy it needs no model and no GPU and writes thousands of rollouts a second; its samples depend on the request and the
-sample's number alone (`batching.sample_seed`).
+The solver goes on from what the steps so far *state*. Before each line it may notice that a quantity is wrong and correct it; else it may err (a slip in
+the result, a wrong operation, a wrong number, a step left out, the step before done again); else it does what is due. Its samples depend on the request
+and the sample's number alone (`batching.sample_seed`). Its chances depend on the problem and on the *class* of its state, never on the values: how far
+it has come, whether the running quantity and the waiting product are wrong, for how many lines. It never errs by luck: an error is drawn only among
+those after which going on rightly misses the answer. So the classes are a Markov chain of a few hundred states, and V, the probability that the solver
+reaches the right answer, is computed and not estimated.
 
-Its chances depend on the problem and on the *class* of its state, never on the values: how far it has come, whether the running quantity is wrong,
-whether the waiting product is wrong, for how many lines. It never errs by luck: an error is drawn only among those after which going on rightly
-misses the answer. So the classes are a Markov chain of a few hundred states, and V, the probability that the solver reaches the right answer, is
-computed and not estimated.
-
-A step is right **in itself** when it does what is due: the operation that its name stands for, with the numbers that the problem gives, on the
-quantity as the steps before state it (or as it truly is: a correction is right), calculated rightly, in the right unit, with no step left out
-before it. The first step that is not right is the first error. If every step is right, so is the answer.
+A step is right **in itself** when it does what is due: the operation that its name stands for, with the numbers that the problem gives, on the quantity
+as the steps before state it (or as it truly is), calculated rightly, in the right unit, with no step left out before it. The first step that is not
+right is the first error. If every step is right, so is the answer.
 """
 
 from __future__ import annotations
@@ -113,8 +110,7 @@ def true_labels(problem: ArithmeticProblem, steps: Sequence[str]) -> tuple[tuple
     """Whether each step is right in itself (see the module), and the 0-based first error, -1 for none.
 
     Raises:
-        InputError: a step that is not of this world: it states no quantity of the problem and no answer, or more than
-            one calculation of two numbers.
+        InputError: a step that states no quantity of the problem and no answer, or more than one calculation of two numbers.
     """
     account = Account(problem)
     labels: list[bool] = []
@@ -526,12 +522,9 @@ def count_tokens(text: str) -> int:
 class ArithmeticPolicy:
     """A policy (`models.policies.Policy`) that solves problems of the arithmetic world, with known error rates.
 
-    It takes the last problem in the prompt, reads the steps in what follows it (the rest of the prompt and the prefill), and
-    goes on from what they state; what states nothing is passed over. A prefill that does not end at the end of a line is
-    continued on a new one. Temperature 0 writes the likeliest lines, which are the faithful ones. Any temperature above 0 samples the
-    solver as it is: temperature, `top_p` and `top_k` do not change its chances, so that it has one V.
-
-    Tokens are those of `count_tokens`, and one for the end of the text or the stop string.
+    It takes the last problem in the prompt, reads the steps in what follows it, and goes on from what they state. A prefill that does not end at the end of
+    a line is continued on a new one. Temperature 0 writes the likeliest lines, which are the faithful ones; any other samples the solver as it is:
+    temperature, `top_p` and `top_k` do not change its chances, so that it has one V. Tokens are those of `count_tokens`, and one for the end.
 
     Args:
         settings: how well it solves.
@@ -646,8 +639,8 @@ def wrong_solutions(
 ) -> Iterator[KnownSolution]:
     """Solutions with a wrong answer, as the solver writes them: one of each problem that it fails.
 
-    Problems are those of `arithmetic_problems(seed=seed, steps=steps)`, tried in order; `steps` bounds the written solution too. Long and hard
-    ones are more common than among all problems. Solution i depends on the settings and on i alone.
+    Problems are those of `arithmetic_problems(seed=seed, steps=steps)`, tried in order; `steps` bounds the written solution too. Solution i depends on the
+    settings and on i alone.
 
     Raises:
         UsageError: a setting out of its range, or the solver hardly ever fails.

@@ -6,25 +6,16 @@ r"""Cut one solution's text into steps, without losing a character.
     >>> [step.text for step in segmentation]
     ['2 + 3 = 5', '5 * 2 = 10']
 
-The ways to cut are those that the field's data sets use: lines (Math-Shepherd, GSM8K), blank lines (RLHFlow,
-ProcessBench), numbered steps (PRM800K-like solutions), a marker that the writer was asked for (the separator of a
-PRM), sentences, code by its syntax tree, an agent's turns (`solutions.inputs`); and the two ends of the scale, the
-whole solution and every word, to study what granularity does.
+Whatever the way: the steps rejoin to the text, `text[step.start:step.start + len(step.text)] == step.text`, no step is blank, a step's text begins
+and ends with no line break, and no cut falls inside a code fence or a formula (`solutions.borders`), with two exceptions: "code" cuts inside fences
+by its own rules, and what is known to be code has no formulas; "marker" and "token" heed only what is closed.
 
-Whatever the way: the steps rejoin to the text, `text[step.start:step.start + len(step.text)] == step.text`, no step
-is blank, a step's text begins and ends with no line break (its indentation is its own), and no cut falls inside a code fence or a formula (`solutions.borders`), with two exceptions: "code" cuts
-inside fences by its own rules, and what is known to be code (it parses as Python, or its language is given) has no
-formulas; "marker" and "token" heed only what is closed. Lines, paragraphs, numbered lists and sentences keep a displayed formula with
-the sentence that it belongs to (`borders.with_displays`).
-
-Python is parsed with `ast.parse` and never run. Its pieces are a group of imports; the head of a function or class with decorators, signature
-and docstring (a function of at most `TINY` lines, and a class of at most `LONG` lines without methods, stays whole); a loop, branch, `with` or
-`try`, of which one of more than `LONG` lines is cut into its arms, and a long arm by these rules again; a group of plain statements, up to the
-next blank line, `LONG` lines at most. Comment lines go with what they stand above. Cuts lie only at starts of lines where a statement begins.
-
-What does not parse, and what is not Python, is cut after blank lines; a piece of more than `LONG` lines also where the code comes back to its
-outer indentation, level by level. A line that closes something ("}", "end", "else" …) never begins a piece. Markdown is cut into paragraphs and
-fences; a fence of more than `LONG` lines of code is cut by the rules above.
+Python is parsed with `ast.parse` and never run. Its pieces are a group of imports; the head of a function or class with decorators, signature and
+docstring (a function of at most `TINY` lines, and a class of at most `LONG` lines without methods, stays whole); a loop, branch, `with` or `try`, of
+which one of more than `LONG` lines is cut into its arms, and a long arm by these rules again; a group of plain statements, up to the next blank line,
+`LONG` lines at most. Comment lines go with what they stand above. What does not parse, and what is not Python, is cut after blank lines; a piece of
+more than `LONG` lines also where the code comes back to its outer indentation, level by level. A line that closes something ("}", "end", "else" …)
+never begins a piece. Markdown is cut into paragraphs and fences; a fence of more than `LONG` lines by the rules above.
 """
 
 from __future__ import annotations
@@ -563,11 +554,7 @@ def _split(text: str, how: str, marker: str | None, language: str | None) -> Seg
 
 
 def check_way(how: str) -> None:
-    """Refuse a name that is no way to split.
-
-    Raises:
-        UnknownNameError: with the nearest names.
-    """
+    """Refuse a name that is no way to split (`UnknownNameError`)."""
     if how not in WAYS and not _LIMIT.fullmatch(how):
         raise unknown_name("way to split", how, (*WAYS, "limit:N"))
 

@@ -170,19 +170,14 @@ class Chat:
                 else:
                     texts.append(str(text))
             elif kind in _THOUGHTS:
-                thought = next(
-                    (part[key] for key in (kind, "text", "content") if isinstance(part.get(key), str)), ""
-                )
-                if thought:
+                if thought := next(filter(None, map(_text, map(part.get, (kind, "text", "content")))), ""):
                     self.write("assistant", thought, speaker, "reasoning_content")
             elif kind in _CALLS:
-                arguments = next((part[key] for key in ("input", "arguments", "args") if key in part), None)
+                arguments = _first(part, ("input", "arguments", "args"))
                 self.call(part.get("name", part.get("toolName")), arguments, part.get("id"), speaker)
             elif kind in _ANSWERS:
                 id_ = part.get("tool_use_id", part.get("id"))
-                self.answer(
-                    next((part[key] for key in ("content", "response", "result") if key in part), None), id_
-                )
+                self.answer(_first(part, ("content", "response", "result")), id_)
             elif kind not in _HIDDEN and role == "assistant":
                 raise self.error(
                     f"expected text, thought or tool calls, found {kind!r}", f".content[{at}].type"
@@ -211,10 +206,8 @@ class Chat:
             self.answer(item.get("output"), item.get("call_id"))
         elif kind.endswith("_call"):
             name = item["name"] if "name" in item else kind.removesuffix("_call")
-            keys = ("arguments", "input", "action", "queries", "code")
-            self.call(
-                name, next((item[key] for key in keys if key in item), None), item.get("call_id"), speaker
-            )
+            arguments = _first(item, ("arguments", "input", "action", "queries", "code"))
+            self.call(name, arguments, item.get("call_id"), speaker)
             results = next(
                 (item[key] for key in ("output", "outputs", "results", "result") if item.get(key)), None
             )
@@ -243,6 +236,20 @@ def _list(chat: Chat, value: object, inside: str) -> list[Any]:
     if not isinstance(value, list):
         raise chat.error(f"expected a list, found {json_type(value)}", inside)
     return value
+
+
+def _objects(chat: Chat, value: object, inside: str) -> Iterator[Object]:
+    """The objects of a list, each with its place in errors."""
+    for at, entry in enumerate(_list(chat, value, inside)):
+        chat.part = f"{inside}[{at}]"
+        if not isinstance(entry, Mapping):
+            raise chat.error(f"expected an object, found {json_type(entry)}")
+        yield entry
+
+
+def _first(data: Object, keys: Sequence[str]) -> Any:
+    """The value of the first of the keys that is there; None for none."""
+    return next((data[key] for key in keys if key in data), None)
 
 
 def _each(chat: Chat, listed: object, inside: str, add: Callable[..., None], **more: Any) -> None:
@@ -342,10 +349,7 @@ def _responses(chat: Chat, events: Sequence[Object]) -> None:
 
 def _swe_agent(chat: Chat, events: Sequence[Object]) -> None:
     (data,) = events
-    for at, message in enumerate(_list(chat, data.get("history"), "history")):
-        chat.part = f"history[{at}]"
-        if not isinstance(message, Mapping):
-            raise chat.error(f"expected a message (an object), found {json_type(message)}")
+    for message in _objects(chat, data.get("history"), "history"):
         if message.get("is_demo") or message.get("message_type") == "demonstration":
             continue
         if message.get("message_type") == "observation":
@@ -361,10 +365,7 @@ def _swe_agent(chat: Chat, events: Sequence[Object]) -> None:
 
 def _mini_swe_agent(chat: Chat, events: Sequence[Object]) -> None:
     (data,) = events
-    for at, message in enumerate(_list(chat, data["messages"], "messages")):
-        chat.part = f"messages[{at}]"
-        if not isinstance(message, Mapping):
-            raise chat.error(f"expected a message (an object), found {json_type(message)}")
+    for message in _objects(chat, data["messages"], "messages"):
         extra = message.get("extra")
         if message.get("role") == "exit":
             continue
@@ -505,9 +506,8 @@ def _langfuse(chat: Chat, events: Sequence[Object]) -> None:
 def _who_and_when(chat: Chat, events: Sequence[Object]) -> None:
     (data,) = events
     chat.write("user", data["question"] if isinstance(data.get("question"), str) else "")
-    for at, entry in enumerate(_list(chat, data["history"], "history")):
-        chat.part = f"history[{at}]"
-        text = entry.get("content") if isinstance(entry, Mapping) else None
+    for entry in _objects(chat, data["history"], "history"):
+        text = entry.get("content")
         if not isinstance(text, str):
             raise chat.error("expected an entry with a text under 'content'")
         # Every entry is a step, also a blank one: the labels count entries.

@@ -1,12 +1,10 @@
 """ProcessBench, read and written, and PRMBench, read.
 
-ProcessBench (Zheng et al. 2024) says where the first wrong step is: the steps before it are right, and of those after it
-there is no label. Its rows have exactly `id`, `generator`, `problem`, `steps`, `final_answer_correct` and `label`, and no place
-for provenance. A row is written only where the judgements tell its first error and it is known whether the final answer
-is right; nothing is assumed.
+ProcessBench (Zheng et al. 2024) says where the first wrong step is; of the steps after it there is no label. A row is written only where the
+judgements tell its first error and it is known whether the final answer is right.
 
-PRMBench (Song et al. 2025) says of every step whether it is wrong (`error_steps`, 1-based). The numbers of its steps ("3. ")
-are layout. An error step past the last says nothing, as in the benchmark's own loader, and is counted.
+PRMBench (Song et al. 2025) says of every step whether it is wrong (`error_steps`, 1-based). The numbers of its steps ("3. ") are layout. An error
+step past the last says nothing, as in the benchmark's own loader, and is counted.
 """
 
 from __future__ import annotations
@@ -50,11 +48,7 @@ _NUMBER_DIGITS = 5
 
 
 def read_processbench(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """One row of ProcessBench.
-
-    Raises:
-        InputError: a missing key, a label outside -1 … steps - 1, a blank step.
-    """
+    """One row of ProcessBench."""
     need(row, PROCESSBENCH_KEYS, "ProcessBench")
     read = read_solution(row.data, where=row.where)
     solution, first = read.solution, row.data["label"]
@@ -73,12 +67,7 @@ def read_processbench(row: Row, _settings: Reading, _losses: Losses) -> Iterator
 
 
 def write_processbench(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
-    """One row of ProcessBench.
-
-    Raises:
-        InputError: as `rows.two_way`.
-        NotRepresentableError: a step before any error was not judged, or it is not known whether the final answer is right.
-    """
+    """One row of ProcessBench."""
     labels = two_way(row, settings, losses)
     first = _first_error(labels)
     if row.outcome is None:
@@ -111,11 +100,7 @@ def _first_error(labels: Sequence[StepLabel | None]) -> int:
 
 
 def read_prmbench(row: Row, _settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
-    """One row of PRMBench; the id is CLASSIFICATION_IDX.
-
-    Raises:
-        InputError: a missing key, an error step under 1, no steps, a blank step.
-    """
+    """One row of PRMBench; the id is CLASSIFICATION_IDX."""
     need(row, PRMBENCH_KEYS, "PRMBench")
     steps = tuple(unnumbered(text) for text in texts_of(row.data, "modified_process", row.where))
     labelled = prmbench_labelled(row, steps)
@@ -127,11 +112,7 @@ def read_prmbench(row: Row, _settings: Reading, losses: Losses) -> Iterator[Labe
 
 
 def prmbench_labelled(row: Row, steps: tuple[Step, ...]) -> LabelledSolution:
-    """What a row of PRMBench says of its steps, every one of which is judged; the id is CLASSIFICATION_IDX.
-
-    Args:
-        row: has the keys of PRMBench.
-        steps: of `modified_process`.
+    """What a row of PRMBench says of its steps (those of `modified_process`), every one of which is judged.
 
     Raises:
         InputError: an error step under 1, or a text that is none.

@@ -152,7 +152,7 @@ def detect(row: Row) -> str:
     A row of none is one of solutions where its columns have their common names (`question`, `response`, ...).
 
     Raises:
-        InputError: none, or several of which no one holds the others; the message names them.
+        InputError: none, or several; the message names them.
     """
     trace = trace_format(row.data)
     if trace is not None:
@@ -370,7 +370,7 @@ def read_labelled(
         losses: counts what is left out.
 
     Raises:
-        InputError: with `FILE:LINE`: a row that is not of the format, a format that is not recognised.
+        InputError: with the place: a row that is not of the format, a format that is not recognised.
         UnknownNameError: no such format.
     """
     first, rows = first_row(file, columns)
@@ -407,7 +407,7 @@ def write_labelled(
     """Rows of a format, and an error in the place of each that is left out.
 
     Raises:
-        InputError: with `FILE:LINE`: a row that needs a setting (`Writing`) which is not given.
+        InputError: with the place: a row that needs a setting (`Writing`) which is not given.
         UsageError: the format is unknown, or only read.
     """
     write = format_named(to, to_write=True).write

@@ -1,28 +1,14 @@
 """A sign after each step: Math-Shepherd's rows and RLHFlow's conversations.
 
-Math-Shepherd's rows (Wang et al. 2024): hard labels of steps, of which the last is the outcome.
+Math-Shepherd (Wang et al. 2024): `input` holds the question, then each step as "Step 1: … ки"; `label` is the same text with "+" or "-" where the
+marker stands; `task` names the problem's source. "+" says that at least one rollout of an unknown number reached the answer. The last label says
+whether the answer is right. The number of a step and the marker are layout.
 
-============  ==============================================================================
-key           what
-============  ==============================================================================
-`input`       the question, then each step as "Step 1: … ки", a line break between steps
-`label`       the same text with "+" or "-" where the marker "ки" stands
-`task`        "GSM8K" or "MATH": the problem's source
-============  ==============================================================================
+RLHFlow: a user turn a step, answered "+" or "-". The question stands before the first step, parted from it by "Step 1:" exactly once, or else by
+exactly one blank line (as RLHFlow's script for ProcessBench has it).
 
-"+" says that at least one rollout of an unknown number reached the answer, "-" that none did. From the last step nothing
-is left to roll out: its label says whether the answer is right. The number of a step ("Step 2: ") and the marker are
-layout and stay out of its text. Nothing but "Step 1:" parts the question and the solution.
-
-Written rows have a further key `meta` (`rows.written_meta`), which this reader takes back. The format has no word for a step that was
-not judged, so a row is cut before its first; a text that holds the marker, and a question that holds "Step 1:", cannot be written.
-
-RLHFlow's conversations: a user turn a step, answered "+" or "-"; the question stands before the first step.
-
-The question and the first step are glued together with a space, so that nothing but "Step 1:" parts them; the reader
-wants it exactly once, or else exactly one blank line in the first turn (as RLHFlow's script for ProcessBench has it). The
-number of a step ("Step 2: ") is layout and stays out of its text. Written rows have `meta` as Math-Shepherd's have, are cut before the
-first step that was not judged, and cannot hold a question with "Step 1:" in it.
+Written rows have `meta` too (`rows.written_meta`), which the readers take back. Neither format has a word for a step that was not judged, so a row
+is cut before its first; a text that holds the marker, and a question that holds "Step 1:", cannot be written.
 """
 
 from __future__ import annotations
@@ -66,12 +52,7 @@ _ANSWER = re.compile(r"the answer is\s*:?\s*(\S.*)", re.I | re.S)
 
 
 def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """One row.
-
-    Raises:
-        InputError: no "Step 1:"; a label that is not its input with + and - for the markers; text after the last marker; a
-            blank step.
-    """
+    """One row of Math-Shepherd."""
     need(row, KEYS, "Math-Shepherd")
     given, label, task = (text_of(row.data, key, row.where) for key in KEYS)
     first = _FIRST_STEP.search(given)
@@ -123,12 +104,7 @@ def _signs(row: Row, question: str, pieces: Sequence[str], label: str) -> list[b
 
 
 def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, object]]:
-    """One row.
-
-    Raises:
-        InputError: as `rows.two_way`.
-        NotRepresentableError: the first step was not judged, or a text cannot stand in this format.
-    """
+    """One row of Math-Shepherd."""
     labels = until_unjudged(two_way(row, settings, losses), row, losses, "Math-Shepherd")
     question = row.solution.problem.text
     texts = plain_texts(row, losses, own_layout=OWN_LAYOUT)[: len(labels)]
@@ -169,12 +145,7 @@ RLHFLOW_KEYS = ("conversations",)
 
 
 def read_rlhflow(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """One conversation.
-
-    Raises:
-        InputError: other roles or another order of them, an answer that is no "+" or "-", a first turn that does not say where
-            the question ends, a blank question or step.
-    """
+    """One conversation."""
     turns = _turns(row)
     signs = [sign.strip() for sign in turns[1::2]]
     for number, sign in enumerate(signs):
@@ -237,12 +208,7 @@ def _parted(turn: str, row: Row) -> tuple[str, str]:
 
 
 def write_rlhflow(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
-    """One conversation; steps are numbered where they are not.
-
-    Raises:
-        InputError: as `rows.two_way`.
-        NotRepresentableError: the first step was not judged, or the question or the first step holds another "Step 1:".
-    """
+    """One conversation; steps are numbered where they are not."""
     labels = until_unjudged(two_way(row, settings, losses), row, losses, "RLHFlow")
     texts = plain_texts(row, losses, own_layout=OWN_LAYOUT)[: len(labels)]
     texts = [numbered(text, number) for number, text in enumerate(texts, start=1)]

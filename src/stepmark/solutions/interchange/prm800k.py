@@ -1,28 +1,18 @@
 """PRM800K (Lightman et al. 2023): its released records, with branches, and the flat layout of third parties.
 
-A record is one person's walk through one problem. At each step one or more completions were rated; one was chosen, or the
-labeller wrote the next step, or the walk ended. Read, a record becomes
+A record is one person's walk through one problem. At each step completions were rated; one was chosen, or the labeller wrote the next step, or
+the walk ended. Read, a record becomes
 
-- the *main* row: the chosen completions and the steps that the labeller wrote (rated right, by a judgement whose note says
-  so), up to the error at which the walk ended: where nothing was chosen or written, the first completion;
-- a *branch* row for every other rated completion: the chosen steps before it, then it. The judgements of the steps before
-  stand in the main row too; `repeated` says how many, so that nothing is counted twice.
+- the *main* row: the chosen completions and the steps that the labeller wrote (rated right, with a note), up to the error at which the walk
+  ended: where nothing was chosen or written, the first completion;
+- a *branch* row for every other rated completion: the chosen steps before it, then it. `repeated` says how many judgements the main row has too.
 
-Completions that were flagged or not rated are no branches; chosen ones stay as unjudged steps. Screening and
-quality-control questions, which every labeller was served, and problems marked as bad are left out and counted. Neutral
-stays neutral. What was not rated after the error has no row; `meta` keeps the pre-generated steps.
+Completions that were flagged or not rated are no branches; chosen ones stay as unjudged steps. Written, the rows that came from one record, as
+long as they stand together, become that record again; any other row becomes a record of its own. Unjudged steps before the last judged one have
+the rating null; what follows stands in `question.pre_generated_steps` alone, as phase 2 has it.
 
-Written, the rows that came from one record, as long as they stand together, become that record again. Any other row becomes
-a record of its own: unjudged steps before the last have the rating null; what follows the first error unjudged is
-cut from `label` and kept in `question.pre_generated_steps`, as phase 2 has it.
-
-The flat layout has one row a rated completion: `instruction`, `responses` (the chosen steps before), `next_response`, `answer` (its own final answer, which
-the raw text holds after "# Answer"), `is_human_response`, `is_solution`, `is_preferred_response`, `rating` (-1, 0, 1; null for
-a step that the labeller wrote, and for one that was not rated).
-
-Read, a row is a solution of which only the last step is judged. Written, each judgement of a solution is a row, those that
-another row repeats left out; the layout has no place for who judged or where a row comes from, and no null rating is
-written but for steps that people wrote.
+The flat layout has one row a rated completion, a solution of which only the last step is judged. It has no place for who judged or where a row
+comes from. Its `answer` is the completion's own final answer, which the raw text holds after "# Answer".
 """
 
 from __future__ import annotations
@@ -120,11 +110,7 @@ IN_META = (
 
 
 def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
-    """One record: its branches in order, then its main row. Ids are NAME:LINE, and NAME:LINE/STEP.COMPLETION of a branch.
-
-    Raises:
-        InputError: another shape, a choice that was not offered, a blank problem or chosen step.
-    """
+    """One record: its branches in order, then its main row. Ids are NAME:LINE, and NAME:LINE/STEP.COMPLETION of a branch."""
     need(row, KEYS, "PRM800K")
     names = [field.name for field in fields(RawRecord)]
     known = {name: row.data[name] for name in names if name in row.data}
@@ -239,10 +225,7 @@ def _facts(record: RawRecord, chosen: list[int | None]) -> dict[str, Any]:
 
 
 def write(items: Iterable[Item], settings: Writing, losses: Losses) -> Iterator[dict[str, Any] | InputError]:
-    """Records, each as soon as the next row is of another one.
-
-    A row in which no step is judged is left out.
-    """
+    """Records, each as soon as the next row is of another one; a row in which no step is judged is left out."""
     group: list[LabelledRow] = []
     for item in items:
         if isinstance(item, LabelledRow) and group and _key(item) == _key(group[0]) is not None:
@@ -437,12 +420,9 @@ def _labelled(rated: RatedCompletion, last: str, id_: str, judged: Judgement | N
 
 
 def rated_completion(row: Row) -> LabelledSolution:
-    """A row as a solution whose last step carries the human rating, without the completion's final answer.
+    """A row of the flat layout as a solution whose last step carries the human rating, without the completion's final answer.
 
-    The steps before were chosen, not rated, in this row. Unrated is never wrong: a row without a rating has no judgement.
-
-    Raises:
-        InputError: a row that is not of this layout.
+    A row without a rating has no judgement: unrated is never wrong.
     """
     rated, judged = _rated(row), None
     if rated.rating is not None:
@@ -451,11 +431,7 @@ def rated_completion(row: Row) -> LabelledSolution:
 
 
 def read_flat(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """One row.
-
-    Raises:
-        InputError: another layout, a blank problem or step.
-    """
+    """One row of the flat layout."""
     need(row, FLAT_KEYS, "PRM800K in the flat layout")
     rated, judged = _rated(row), None
     last = rated.next_response if rated.answer is None else rated.next_response + HEADING + rated.answer
@@ -473,12 +449,7 @@ def read_flat(row: Row, _settings: Reading, _losses: Losses) -> Iterator[Labelle
 
 
 def write_flat(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
-    """A row for each judged step.
-
-    Raises:
-        InputError: as `rows.three_way`.
-        NotRepresentableError: no step is judged in this row.
-    """
+    """A row for each judged step."""
     labels = three_way(row, settings, losses)
     texts = plain_texts(row, losses)
     known = row.meta.get("prm800k")

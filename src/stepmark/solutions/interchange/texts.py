@@ -1,12 +1,7 @@
-"""Rows of plain texts: solutions without labels, chat messages, and TRL's stepwise rows.
+"""Rows of plain texts: solutions without labels, chat messages, and TRL's stepwise rows, in the shapes of `solutions.formats`.
 
-These are the shapes of `solutions.formats`. Written rows have `id`, `answer`, `source`, `problem_id`, `problem_source` and `meta`
-{`from`, `judge`, `kind`, `outcome`, ...} too; the readers take them back.
-
-TRL's labels are true or false (or 1 and 0), or floats, which are shares of rollouts. TRL's own collator makes an integer of
-each label, so 0.9 trains as 0 there: write hard labels (`hard`) for it. A row whose labels were shares has floats
-throughout, and one whose labels were ratings true and false. The format has no word for a step that was not judged, so a row is cut before
-its first.
+Written rows have `id`, `answer`, `source`, `problem_id`, `problem_source` and `meta` too; the readers take them back. TRL's labels are true or
+false, or floats, which are shares of rollouts. The format has no word for a step that was not judged, so a row is cut before its first.
 """
 
 from __future__ import annotations
@@ -81,11 +76,7 @@ def write_solutions(row: LabelledRow, _settings: Writing, losses: Losses) -> Ite
 
 
 def read_trl(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """One row of TRL; without labels its steps are not judged.
-
-    Raises:
-        InputError: as `solutions.formats`; a label outside [0, 1].
-    """
+    """One row of TRL; without labels its steps are not judged."""
     read = read_solution(row.data, where=row.where)
     labels = step_labels(row.data) or []
     meta = origin(row, "trl", read.columns)
@@ -107,12 +98,7 @@ def read_trl(row: Row, _settings: Reading, _losses: Losses) -> Iterator[Labelled
 
 
 def write_trl(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
-    """One row of TRL.
-
-    Raises:
-        InputError: as `rows.soft`.
-        NotRepresentableError: the first step was not judged.
-    """
+    """One row of TRL: floats where a label is a share, else true and false."""
     labels = until_unjudged(soft(row, settings, losses), row, losses, "TRL")
     values: list[bool | float] = [label.rating == 1 for label in labels]
     if any(label.share is not None for label in labels):
