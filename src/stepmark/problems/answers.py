@@ -268,8 +268,8 @@ class NumberVerifier(VerifierBase):
         number, how = (
             (right, "") if right is not None else (within[0], f"{within[1]}; ") if within else (left, "")
         )
-        result = same_quantity(left, number, percent=self.percent)
-        return "match" if result.same else "mismatch", how + result.rule
+        same, rule = same_quantity(left, number, percent=self.percent)
+        return "match" if same else "mismatch", how + rule
 
 
 _TOKEN = re.compile(

@@ -23,7 +23,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import NamedTuple, final
+from typing import Annotated, NamedTuple, final
+
+from pydantic import Field
 
 from stepmark.batching import Choose, Prompt, Ready, Write, Written, cut_at_stop, sample_seed
 from stepmark.errors import InputError, UsageError
@@ -45,6 +47,7 @@ from stepmark.problems.arithmetic import (
 )
 from stepmark.records import Problem as Record
 from stepmark.records import Solution
+from stepmark.settings import settings
 
 
 class Account:
@@ -135,34 +138,21 @@ _HARDNESS = {"+": 0.6, "-": 0.9, "*": 1.2, "/": 1.3}
 _ANSWER_HARDNESS = 0.2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class SolverSettings:
-    """How well the solver works. At the defaults it solves about 60 % of the default problems.
+    """How well the solver works. At the defaults it solves about 60 % of the default problems."""
 
-    Raises:
-        UsageError: a setting out of its range.
-    """
-
-    error_rate: float = 0.065
-    """Probability of an error at a calculation of middling difficulty, in [0, 0.5]. Harder operations and larger numbers have
-    more: the factor runs from about 0.5 to 1.8."""
-    repair_rate: float = 0.04
-    """Probability, in [0, 1], that the line right after an error corrects it."""
-    repair_decay: float = 0.7
-    """By this factor, in [0, 1], the probability falls with every further line."""
-    noise: float = 0.4
-    """Problems differ: each has a factor on its error rate, log-normal with this standard deviation, at least 0. It is drawn
-    from the text of the problem."""
-    verbosity: float = 0.2
-    """Probability, in [0, 1], that a line begins with a sentence that says nothing."""
-
-    def __post_init__(self) -> None:
-        limits = {"error_rate": 0.5, "repair_rate": 1, "repair_decay": 1, "noise": math.inf, "verbosity": 1}
-        for name, most in limits.items():
-            if not 0 <= getattr(self, name) <= most:
-                raise UsageError(
-                    f"SolverSettings: {name} must be in [0, {most:g}], found {getattr(self, name)!r}"
-                )
+    error_rate: Annotated[float, Field(ge=0, le=0.5)] = 0.065
+    """Probability of an error at a calculation of middling difficulty. Harder operations and larger numbers have more: the factor runs from
+    about 0.5 to 1.8."""
+    repair_rate: Annotated[float, Field(ge=0, le=1)] = 0.04
+    """Probability that the line right after an error corrects it."""
+    repair_decay: Annotated[float, Field(ge=0, le=1)] = 0.7
+    """By this factor the probability falls with every further line."""
+    noise: Annotated[float, Field(ge=0)] = 0.4
+    """Problems differ: each has a factor on its error rate, log-normal with this standard deviation, drawn from the text of the problem."""
+    verbosity: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Probability that a line begins with a sentence that says nothing."""
 
 
 DEFAULT = SolverSettings()

@@ -207,13 +207,13 @@ class MathVerifier(VerifierBase):
             return "match", "the same text"
         left, right = read_quantity(gold), read_quantity(answer)
         if left is not None and right is not None:
-            result = same_quantity(left, right, percent=self.percent)
-            return "match" if result.same else "mismatch", result.rule
+            same, rule = same_quantity(left, right, percent=self.percent)
+            return "match" if same else "mismatch", rule
         if left is not None:
             within = number_within(answer)
             if within is not None:
-                result = same_quantity(left, within[0], percent=self.percent)
-                return "match" if result.same else "mismatch", f"{within[1]}; {result.rule}"
+                same, rule = same_quantity(left, within[0], percent=self.percent)
+                return "match" if same else "mismatch", f"{within[1]}; {rule}"
         if len(gold) == len(answer) == 1:
             return "mismatch", "one sign against another"  # math-verify takes C for c
         if _is_words(gold) or _is_words(answer):

@@ -267,26 +267,22 @@ def _text(value: object) -> str | None:
 # --- calls of a model that repeat the conversation so far ------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelCall:
-    """One call of a model: what it was given, and what it wrote."""
-
-    prompt: Sequence[dict[str, Any]]
-    reply: Sequence[dict[str, Any]]
+_Call = tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]]
+"""One call of a model: the messages that it was given, and those that it wrote."""
 
 
-def _joined(chat: Chat, calls: Iterable[ModelCall]) -> None:
+def _joined(chat: Chat, calls: Iterable[_Call]) -> None:
     """The conversation of calls in the order of time: of each what is new in it."""
     seen: Counter[str] = Counter()
-    for call in calls:
+    for prompt, reply in calls:
         repeated: Counter[str] = Counter()
-        for message in call.prompt:
+        for message in prompt:
             key = _key(message)
             repeated[key] += 1
             if repeated[key] > seen[key]:
                 chat.messages.append(message)
         seen |= repeated
-        for message in call.reply:
+        for message in reply:
             chat.messages.append(message)
             seen[_key(message)] += 1
 
@@ -410,7 +406,7 @@ def _codex(chat: Chat, events: Sequence[Object]) -> None:
 
 
 def _otel(chat: Chat, events: Sequence[Object]) -> None:
-    calls = []
+    calls: list[_Call] = []
     for span in sorted(events, key=lambda span: int(span.get("startTimeUnixNano") or 0)):
         chat.where = span["where"]
         attributes = _attributes(span.get("attributes"))
@@ -430,7 +426,7 @@ def _otel(chat: Chat, events: Sequence[Object]) -> None:
             *(_messages(chat, sent, "gen_ai.input.messages") if sent else ()),
         ]
         reply = _messages(chat, attributes["gen_ai.output.messages"], "gen_ai.output.messages", speaker)
-        calls.append(ModelCall(prompt=prompt, reply=reply))
+        calls.append((prompt, reply))
         chat.facts["source"] = _text(
             attributes.get("gen_ai.response.model", attributes.get("gen_ai.request.model"))
         )
@@ -465,7 +461,7 @@ def _value(value: object) -> Any:
 
 
 def _langsmith(chat: Chat, events: Sequence[Object]) -> None:
-    calls = []
+    calls: list[_Call] = []
     runs = sorted(events, key=lambda run: str(run.get("dotted_order") or run.get("start_time") or ""))
     models = [run for run in runs if run.get("run_type") == "llm"]
     whole = [run for run in runs if not run.get("parent_run_id") and run.get("run_type") != "llm"]
@@ -480,7 +476,7 @@ def _langsmith(chat: Chat, events: Sequence[Object]) -> None:
             reply = (
                 reply[len(prompt) :] if [*map(_key, reply)][: len(prompt)] == [*map(_key, prompt)] else reply
             )
-        calls.append(ModelCall(prompt=prompt, reply=reply))
+        calls.append((prompt, reply))
         chat.facts["source"] = _text(metadata.get("ls_model_name"))
     if not calls:
         raise chat.error(
@@ -490,13 +486,13 @@ def _langsmith(chat: Chat, events: Sequence[Object]) -> None:
 
 
 def _langfuse(chat: Chat, events: Sequence[Object]) -> None:
-    calls = []
+    calls: list[_Call] = []
     for observation in sorted(events, key=lambda event: str(event.get("startTime") or "")):
         chat.where = observation["where"]
         if observation.get("type") == "GENERATION":
             prompt = _messages(chat, observation.get("input"), "input")
             reply = _messages(chat, observation.get("output"), "output")
-            calls.append(ModelCall(prompt=prompt, reply=reply))
+            calls.append((prompt, reply))
             chat.facts["source"] = _text(observation.get("model"))
     if not calls:
         raise chat.error("expected an observation of the type GENERATION, found none", "observations")
@@ -568,44 +564,41 @@ def _has(*keys: str) -> Callable[[Object], bool]:
     return lambda data: all(key in data for key in keys)
 
 
+def _is_response(data: Object) -> bool:
+    output = data.get("output")
+    items = isinstance(output, list) and any(isinstance(item, dict) and "type" in item for item in output)
+    return items and (data.get("object") == "response" or "input" in data)
+
+
+def _is_of_session(data: Object) -> bool:
+    return isinstance(data.get("type"), str) and not data.keys().isdisjoint(
+        ("sessionId", "leafUuid", "snapshot")
+    )
+
+
+def _is_observed(data: Object) -> bool:
+    return isinstance(data.get("observations"), list) or _has("traceId", "type", "input")(data)
+
+
 _CODEX = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 
 TRACES: Mapping[str, TraceFormat] = {
     "responses": TraceFormat(
-        about="OpenAI Responses: input and output items",
-        matches=lambda data: (
-            isinstance(data.get("output"), list)
-            and (data.get("object") == "response" or "input" in data)
-            and any(isinstance(item, dict) and "type" in item for item in data["output"])
-        ),
-        read=_responses,
+        about="OpenAI Responses: input and output items", matches=_is_response, read=_responses,
         used=("id", "object", "model", "instructions", "input", "output"),
     ),
     "swe-agent": TraceFormat(
-        about="trajectories of SWE-agent: .traj",
-        matches=_has("trajectory", "history"),
-        read=_swe_agent,
-        used=("trajectory", "history"),
+        about="trajectories of SWE-agent: .traj", matches=_has("trajectory", "history"), read=_swe_agent, used=("trajectory", "history"),
     ),
     "mini-swe-agent": TraceFormat(
-        about="trajectories of mini-swe-agent: .traj.json",
-        matches=_has("trajectory_format", "messages"),
-        read=_mini_swe_agent,
+        about="trajectories of mini-swe-agent: .traj.json", matches=_has("trajectory_format", "messages"), read=_mini_swe_agent,
         used=("trajectory_format", "messages"),
     ),
     "claude-code": TraceFormat(
-        about="sessions of Claude Code: .jsonl",
-        matches=lambda data: (
-            isinstance(data.get("type"), str)
-            and any(key in data for key in ("sessionId", "leafUuid", "snapshot"))
-        ),
-        read=_claude_code,
-        events=_of_session,
+        about="sessions of Claude Code: .jsonl", matches=_is_of_session, read=_claude_code, events=_of_session
     ),
     "codex": TraceFormat(
-        about="sessions of Codex: .jsonl",
-        matches=lambda data: data.get("type") in _CODEX and "payload" in data,
-        read=_codex,
+        about="sessions of Codex: .jsonl", matches=lambda data: data.get("type") in _CODEX and "payload" in data, read=_codex,
         events=lambda data: [("", data)],
     ),
     "otel": TraceFormat(
@@ -615,21 +608,13 @@ TRACES: Mapping[str, TraceFormat] = {
         about="runs of LangSmith", matches=_has("run_type", "inputs"), read=_langsmith, events=_runs
     ),
     "langfuse": TraceFormat(
-        about="traces of Langfuse with observations, or observations",
-        matches=lambda data: (
-            isinstance(data.get("observations"), list)
-            or ("traceId" in data and "type" in data and "input" in data)
-        ),
-        read=_langfuse,
-        events=_observations,
+        about="traces of Langfuse with observations, or observations", matches=_is_observed, read=_langfuse, events=_observations
     ),
     "who-and-when": TraceFormat(
-        about="conversations of AutoGen and CrewAI, as Who&When holds them",
-        matches=_has("question", "history"),
-        read=_who_and_when,
+        about="conversations of AutoGen and CrewAI, as Who&When holds them", matches=_has("question", "history"), read=_who_and_when,
         used=("question", "history", "question_ID", "ground_truth"),
     ),
-}
+}  # fmt: skip
 """Name: format. All are only read."""
 
 
