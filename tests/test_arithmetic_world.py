@@ -135,7 +135,7 @@ def test_what_is_no_problem_of_this_world_is_refused(text):
     [{"steps": (1, 4)}, {"steps": (5, 4)}, {"steps": (4, 17)}, {"surface": "verse"}, {"distractors": -1}],
 )
 def test_bad_settings_of_the_maker(bad):
-    with pytest.raises(UsageError, match="found"):
+    with pytest.raises(UsageError, match="expected"):
         next(arithmetic_problems(1, **bad))
 
 
@@ -343,7 +343,7 @@ def test_the_first_error_is_where_the_solver_first_erred(seed):
     "bad", [{"error_rate": 0.6}, {"repair_rate": -0.1}, {"noise": math.nan}, {"verbosity": 2}]
 )
 def test_bad_settings_of_the_solver(bad):
-    with pytest.raises(UsageError, match=f"{next(iter(bad))} must be in"):
+    with pytest.raises(UsageError, match=next(iter(bad))):
         SolverSettings(**bad)
 
 
