@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepmark.errors import UnknownNameError, UsageError
+from stepmark.errors import UsageError
 from stepmark.problems.answers import (
-    VERIFIERS,
     ChoiceVerifier,
     NumberVerifier,
     TextVerifier,
@@ -280,15 +279,6 @@ def test_equal_to_itself_or_no_quantity(text):
     quantity = read_quantity(text)
     if quantity is not None:
         assert same_quantity(quantity, quantity)[0]
-
-
-def test_the_catalog():
-    assert set(VERIFIERS) == {"math", "number", "choice", "text", "code"}
-    for name in ("number", "choice", "text"):
-        with load_verifier(name) as verifier:
-            assert verifier.name == name
-    with pytest.raises(UnknownNameError, match="'number'"):
-        load_verifier("numbers")
 
 
 def test_groups_for_votes():

@@ -10,15 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stepmark.records import Judgement, LabelledSolution, compact, read_record
-from stepmark.solutions.interchange.rows import (
-    LabelledRow,
-    Losses,
-    Reading,
-    Writing,
-    need,
-    other_columns,
-    with_columns,
-)
+from stepmark.solutions.interchange import rows
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, Writing
 from stepmark.store import Row, json_type
 
 KEYS = ("solution", "judgements")
@@ -52,7 +45,7 @@ def from_row(row: Row) -> LabelledRow:
     Raises:
         InputError: with the place and the field: another shape, not one list of judgements a step, a blank text, a number out of its range.
     """
-    need(row, KEYS, "stepmark-labels")
+    rows.need(row, KEYS, "stepmark-labels")
     known = {key: row.data[key] for key in (*KEYS, "root") if key in row.data}
     labelled = read_record(LabelledSolution, known, where=row.where)
     _check(labelled, row)
@@ -70,7 +63,7 @@ def from_row(row: Row) -> LabelledRow:
         where=row.where,
         outcome=outcome,
         repeated=repeated,
-        meta=with_columns(dict(meta or {}), other_columns(row, KEYS, _MAY)),
+        meta=rows.with_columns(dict(meta or {}), rows.other_columns(row, KEYS, _MAY)),
     )
 
 

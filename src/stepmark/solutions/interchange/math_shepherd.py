@@ -19,25 +19,8 @@ from typing import Any
 
 from stepmark.records import LabelledSolution, Problem, Solution
 from stepmark.solutions.formats import text_of
-from stepmark.solutions.interchange.rows import (
-    LabelledRow,
-    Losses,
-    NotRepresentableError,
-    Reading,
-    Writing,
-    judge_and_kind,
-    need,
-    origin,
-    other_columns,
-    outcome_of,
-    plain_texts,
-    restored,
-    signed,
-    step_of,
-    two_way,
-    until_unjudged,
-    written_meta,
-)
+from stepmark.solutions.interchange import rows
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, NotRepresentableError, Reading, Writing
 from stepmark.store import Row, json_type
 
 KEYS = ("input", "label", "task")
@@ -53,7 +36,7 @@ _ANSWER = re.compile(r"the answer is\s*:?\s*(\S.*)", re.I | re.S)
 
 def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
     """One row of Math-Shepherd."""
-    need(row, KEYS, "Math-Shepherd")
+    rows.need(row, KEYS, "Math-Shepherd")
     given, label, task = (text_of(row.data, key, row.where) for key in KEYS)
     first = _FIRST_STEP.search(given)
     if first is None or not given[: first.start()].strip():
@@ -67,20 +50,20 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
         found = rest.strip()[:60]
         raise row.error(f'expected every step to end in " {MARKER}", found {found!r} after the last', "input")
     signs = _signs(row, question, pieces, label)
-    steps = tuple(step_of(piece, STEP_NUMBER, MARKER) for piece in pieces)
+    steps = tuple(rows.step_of(piece, STEP_NUMBER, MARKER) for piece in pieces)
     for number, step in enumerate(steps):
         if not step.text:
             raise row.error(f"step {number} (0-based) is blank", "input")
     answer = _ANSWER.search(steps[-1].text)
     own = {} if answer is None else {"answer": answer[1].strip()}
-    meta = origin(row, "math-shepherd", other_columns(row, KEYS), None, **own)
-    judge, kind = judge_and_kind(meta, "rollouts", "value")
+    meta = rows.origin(row, "math-shepherd", rows.other_columns(row, KEYS), None, **own)
+    judge, kind = rows.judge_and_kind(meta, "rollouts", "value")
     problem = Problem(text=question.strip(), source=None if task == UNKNOWN else task)
-    solution = restored(Solution(problem=problem, steps=steps, id=row.place), meta)
+    solution = rows.restored(Solution(problem=problem, steps=steps, id=row.place), meta)
     yield LabelledRow(
-        labelled=LabelledSolution(solution=solution, judgements=signed(signs, judge, kind)),
+        labelled=LabelledSolution(solution=solution, judgements=rows.signed(signs, judge, kind)),
         where=row.where,
-        outcome=outcome_of(meta) if "outcome" in meta else signs[-1],
+        outcome=rows.outcome_of(meta) if "outcome" in meta else signs[-1],
         meta=meta,
     )
 
@@ -105,9 +88,9 @@ def _signs(row: Row, question: str, pieces: Sequence[str], label: str) -> list[b
 
 def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, object]]:
     """One row of Math-Shepherd."""
-    labels = until_unjudged(two_way(row, settings, losses), row, losses, "Math-Shepherd")
+    labels = rows.until_unjudged(rows.two_way(row, settings, losses), row, losses, "Math-Shepherd")
     question = row.solution.problem.text
-    texts = plain_texts(row, losses, own_layout=OWN_LAYOUT)[: len(labels)]
+    texts = rows.plain_texts(row, losses, own_layout=OWN_LAYOUT)[: len(labels)]
     if any(MARKER in text for text in (question, *texts)):
         raise NotRepresentableError(
             f"the text holds the marker {MARKER!r}, which ends a step in Math-Shepherd"
@@ -129,7 +112,7 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
         "input": text([MARKER] * len(pieces)),
         "label": text(signs),
         "task": row.solution.problem.source or UNKNOWN,
-        "meta": written_meta(row, labels[0].judge, labels[0].kind, held=("problem_source",)),
+        "meta": rows.written_meta(row, labels[0].judge, labels[0].kind, held=("problem_source",)),
     }
 
 
@@ -153,18 +136,18 @@ def read_rlhflow(row: Row, _settings: Reading, _losses: Losses) -> Iterator[Labe
             field = f"conversations.{2 * number + 1}.content"
             raise row.error(f"expected '+' or '-', found {sign[:40]!r}", field)
     question, first = _parted(turns[0], row)
-    steps = tuple(step_of(text, STEP_NUMBER) for text in (first, *turns[2::2]))
+    steps = tuple(rows.step_of(text, STEP_NUMBER) for text in (first, *turns[2::2]))
     for number, step in enumerate(steps):
         if not step.text:
             raise row.error(f"step {number} (0-based) is blank", f"conversations.{2 * number}.content")
-    meta = origin(row, "rlhflow", other_columns(row, RLHFLOW_KEYS))
-    judge, kind = judge_and_kind(meta, "RLHFlow", "value")
-    solution = restored(Solution(problem=Problem(text=question), steps=steps, id=row.place), meta)
-    judgements = signed((sign == "+" for sign in signs), judge, kind)
+    meta = rows.origin(row, "rlhflow", rows.other_columns(row, RLHFLOW_KEYS))
+    judge, kind = rows.judge_and_kind(meta, "RLHFlow", "value")
+    solution = rows.restored(Solution(problem=Problem(text=question), steps=steps, id=row.place), meta)
+    judgements = rows.signed((sign == "+" for sign in signs), judge, kind)
     yield LabelledRow(
         labelled=LabelledSolution(solution=solution, judgements=judgements),
         where=row.where,
-        outcome=outcome_of(meta),
+        outcome=rows.outcome_of(meta),
         meta=meta,
     )
 
@@ -209,8 +192,8 @@ def _parted(turn: str, row: Row) -> tuple[str, str]:
 
 def write_rlhflow(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
     """One conversation; steps are numbered where they are not."""
-    labels = until_unjudged(two_way(row, settings, losses), row, losses, "RLHFlow")
-    texts = plain_texts(row, losses, own_layout=OWN_LAYOUT)[: len(labels)]
+    labels = rows.until_unjudged(rows.two_way(row, settings, losses), row, losses, "RLHFlow")
+    texts = rows.plain_texts(row, losses, own_layout=OWN_LAYOUT)[: len(labels)]
     texts = [numbered(text, number) for number, text in enumerate(texts, start=1)]
     texts[0] = f"{row.solution.problem.text} {texts[0]}"
     if len(_FIRST_STEP.findall(texts[0])) != 1:
@@ -221,4 +204,4 @@ def write_rlhflow(row: LabelledRow, settings: Writing, losses: Losses) -> Iterat
     for text, label in zip(texts, labels, strict=True):
         turns.append({"role": "user", "content": text})
         turns.append({"role": "assistant", "content": "+" if label.rating == 1 else "-"})
-    yield {"conversations": turns, "meta": written_meta(row, labels[0].judge, labels[0].kind, held=())}
+    yield {"conversations": turns, "meta": rows.written_meta(row, labels[0].judge, labels[0].kind, held=())}

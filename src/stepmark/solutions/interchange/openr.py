@@ -14,15 +14,8 @@ from typing import Any
 
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution
 from stepmark.solutions.formats import text_of
-from stepmark.solutions.interchange.rows import (
-    LabelledRow,
-    Losses,
-    Reading,
-    need,
-    origin,
-    other_columns,
-    step_of,
-)
+from stepmark.solutions.interchange import rows
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading
 from stepmark.store import Row, json_type
 
 JUDGE = "rollouts"
@@ -50,11 +43,11 @@ class _Node:
 def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
     """Every path of one tree. Ids are NAME:LINE/NUMBER."""
     trials = settings.trials
-    need(row, KEYS, "openr")
+    rows.need(row, KEYS, "openr")
     question = text_of(row.data, "question", row.where)
     answer = row.data["final_answer"]
     known = row.data.get("question_id")
-    rest = other_columns(row, KEYS, ("question_id",))
+    rest = rows.other_columns(row, KEYS, ("question_id",))
     problem = Problem(
         text=question.strip(),
         id=None if known is None else str(known),
@@ -89,7 +82,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             labelled=LabelledSolution(
                 solution=Solution(
                     problem=problem,
-                    steps=tuple(step_of(node.text) for node in path),
+                    steps=tuple(rows.step_of(node.text) for node in path),
                     id=f"{row.place}/{number}",
                 ),
                 judgements=tuple(judgements),
@@ -97,7 +90,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             where=row.where,
             outcome=True if finished else None,
             repeated=repeated,
-            meta=origin(row, "openr", rest),
+            meta=rows.origin(row, "openr", rest),
         )
 
 

@@ -23,8 +23,8 @@ from typing import Any, Literal
 
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Refusal, Solution, Step, read_record
+from stepmark.solutions.interchange import rows
 from stepmark.solutions.interchange.rows import (
-    WRITTEN,
     Item,
     LabelledRow,
     Labels,
@@ -33,12 +33,6 @@ from stepmark.solutions.interchange.rows import (
     Reading,
     StepLabel,
     Writing,
-    lose_fields,
-    need,
-    origin,
-    other_columns,
-    plain_texts,
-    three_way,
 )
 from stepmark.store import Row
 
@@ -111,11 +105,11 @@ IN_META = (
 
 def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
     """One record: its branches in order, then its main row. Ids are NAME:LINE, and NAME:LINE/STEP.COMPLETION of a branch."""
-    need(row, KEYS, "PRM800K")
+    rows.need(row, KEYS, "PRM800K")
     names = [field.name for field in fields(RawRecord)]
     known = {name: row.data[name] for name in names if name in row.data}
     record = read_record(RawRecord, known, where=row.where)
-    rest = other_columns(row, names)
+    rest = rows.other_columns(row, names)
     if reason := _left_out(record, settings):
         losses.drop(reason, row.where)
         return
@@ -141,7 +135,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
             where=row.where,
             repeated=repeated,
-            meta=origin(row, "prm800k", rest, None, prm800k=facts),
+            meta=rows.origin(row, "prm800k", rest, None, prm800k=facts),
         )
 
     steps = record.label.steps
@@ -171,7 +165,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
         assert taken is not None
         judged = _judged(taken, judge)
         if main is None:
-            judged = (Judgement(kind="correctness", judge=judge, rating=1, note=WRITTEN),)
+            judged = (Judgement(kind="correctness", judge=judge, rating=1, note=rows.WRITTEN),)
         elif step.human_completion is not None:
             losses.lose("a step that the labeller wrote and did not take is left out", row.where)
         if ends and not judged:
@@ -287,8 +281,8 @@ def _leaves(row: LabelledRow, main: LabelledRow, step: int) -> bool:
 def _record(
     main: LabelledRow, branches: list[tuple[int, int, LabelledRow]], settings: Writing, losses: Losses
 ) -> dict[str, Any]:
-    labels = three_way(main, settings, losses)
-    texts = plain_texts(main, losses)
+    labels = rows.three_way(main, settings, losses)
+    texts = rows.plain_texts(main, losses)
     facts = _record_facts(main)
     if all(label is None for label in labels):
         raise NotRepresentableError("no step is judged, and a record of PRM800K holds ratings")
@@ -299,7 +293,7 @@ def _record(
     for step in range(last + 1):
         beside = [(at, row) for number, at, row in branches if number == step]
         others = [
-            (at, _completion(row.solution.texts[-1], three_way(row, settings, losses)[-1]))
+            (at, _completion(row.solution.texts[-1], rows.three_way(row, settings, losses)[-1]))
             for at, row in beside
         ]
         own = _completion(texts[step], labels[step], flagged=step in flagged)
@@ -312,7 +306,7 @@ def _record(
         )
         facts = {"pre_generated_steps": texts, **facts}
     for row in (main, *(row for _, _, row in branches)):
-        lose_fields(
+        rows.lose_fields(
             row,
             losses,
             "PRM800K",
@@ -360,7 +354,7 @@ def _step(
     others: list[tuple[int, dict[str, Any]]],
     choice: int | None,
 ) -> dict[str, Any]:
-    if label is not None and label.note == WRITTEN:
+    if label is not None and label.note == rows.WRITTEN:
         written = {"text": completion["text"], "rating": None, "source": "human", "flagged": False}
         completions = [completion for _, completion in others] or None
         return {"completions": completions, "human_completion": written, "chosen_completion": None}
@@ -432,11 +426,11 @@ def rated_completion(row: Row) -> LabelledSolution:
 
 def read_flat(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
     """One row of the flat layout."""
-    need(row, FLAT_KEYS, "PRM800K in the flat layout")
+    rows.need(row, FLAT_KEYS, "PRM800K in the flat layout")
     rated, judged = _rated(row), None
     last = rated.next_response if rated.answer is None else rated.next_response + HEADING + rated.answer
     if rated.is_human_response:
-        judged = Judgement(kind="correctness", judge="human", rating=rated.rating or 1, note=WRITTEN)
+        judged = Judgement(kind="correctness", judge="human", rating=rated.rating or 1, note=rows.WRITTEN)
     elif rated.rating is not None:
         judged = Judgement(kind="correctness", judge="human", rating=rated.rating)
     flags = {"solution": rated.is_solution, "preferred": rated.is_preferred_response}
@@ -444,14 +438,14 @@ def read_flat(row: Row, _settings: Reading, _losses: Losses) -> Iterator[Labelle
     yield LabelledRow(
         labelled=_labelled(rated, last, row.place, judged),
         where=row.where,
-        meta=origin(row, "prm800k-flat", other_columns(row, _NAMES), None, prm800k=flags),
+        meta=rows.origin(row, "prm800k-flat", rows.other_columns(row, _NAMES), None, prm800k=flags),
     )
 
 
 def write_flat(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
     """A row for each judged step."""
-    labels = three_way(row, settings, losses)
-    texts = plain_texts(row, losses)
+    labels = rows.three_way(row, settings, losses)
+    texts = rows.plain_texts(row, losses)
     known = row.meta.get("prm800k")
     facts: dict[str, Any] | None = known if isinstance(known, dict) else None
     judged = [
@@ -460,7 +454,7 @@ def write_flat(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[
     if not judged:
         raise NotRepresentableError("no step is judged, and a row of PRM800K's flat layout is a judgement")
     losses.lose("the layout has no place for who judged", row.where, len(judged))
-    lose_fields(row, losses, "PRM800K's flat layout", held=(), facts=("prm800k",))
+    rows.lose_fields(row, losses, "PRM800K's flat layout", held=(), facts=("prm800k",))
     for step, label in judged:
         last = step == len(texts) - 1
         text, heading, answer = texts[step].partition(HEADING)
@@ -472,10 +466,10 @@ def write_flat(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[
             "responses": texts[:step],
             "next_response": text if parted else texts[step],
             "answer": answer if parted else None,
-            "is_human_response": label.note == WRITTEN,
+            "is_human_response": label.note == rows.WRITTEN,
             "is_solution": last and facts is not None and (bool(facts.get("solution")) or finished),
             "is_preferred_response": preferred,
-            "rating": None if label.note == WRITTEN else label.rating,
+            "rating": None if label.note == rows.WRITTEN else label.rating,
         }
 
 
@@ -483,7 +477,7 @@ def _preferred(step: int, last: bool, label: StepLabel, facts: dict[str, Any] | 
     """Whether a completion was chosen: as the source says, else as the labels do."""
     chosen = None if facts is None else facts.get("chosen")
     if isinstance(chosen, list):
-        return step < len(chosen) and (chosen[step] is not None or label.note == WRITTEN)
+        return step < len(chosen) and (chosen[step] is not None or label.note == rows.WRITTEN)
     if not last:
         return True
     return label.rating != -1 if facts is None else bool(facts.get("preferred"))
