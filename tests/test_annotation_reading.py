@@ -14,6 +14,7 @@ from stepmark.annotation.reading import from_prm, from_scores, read_items, sugge
 from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Solution
+from test_agent_traces import ROWS
 
 TWO = {"problem": "?", "steps": ["a", "b"]}
 PROCESSBENCH = {
@@ -91,6 +92,15 @@ def test_a_conversation_is_a_trace(tmp_path):
     (plain,) = read(tmp_path, {"messages": [messages[0], {"role": "assistant", "content": "One.\nTwo."}]})
     assert (plain.thoughts, len(plain.solution.steps)) == ((), 2)
     assert not view(plain, Project())["agent"]
+
+
+@pytest.mark.parametrize("format", sorted(ROWS))
+def test_every_format_of_traces_is_shown_by_turns(tmp_path, format):
+    (item,) = read(tmp_path, *ROWS[format])
+    first, second = view(item, Project())["steps"]
+    assert (first["thought"], first["text"]) == ("Look.", 'I search.\nsearch({"to": "OSL"})')
+    assert first["observation"].startswith("\n\nTool")
+    assert (second["thought"], second["text"]) == ("", "140 euros.")
 
 
 def test_evidence_is_a_score_and_no_rating(tmp_path):
