@@ -94,9 +94,28 @@ def test_a_conversation_is_a_trace(tmp_path):
     assert not view(plain, Project())["agent"]
 
 
-@pytest.mark.parametrize("format", sorted(ROWS))
+INSPECT = {
+    "id": 1,
+    "epoch": 1,
+    "target": "140",
+    "messages": [
+        {"role": "user", "content": "Find it."},
+        {
+            "role": "assistant",
+            "content": [{"type": "reasoning", "reasoning": "Look."}, {"type": "text", "text": "I search."}],
+            "tool_calls": [
+                {"id": "c1", "function": "search", "arguments": {"to": "OSL"}, "type": "function"}
+            ],
+        },
+        {"role": "tool", "content": "140", "tool_call_id": "c1", "function": "search"},
+        {"role": "assistant", "content": "140 euros."},
+    ],
+}
+
+
+@pytest.mark.parametrize("format", [*sorted(ROWS), "inspect"])
 def test_every_format_of_traces_is_shown_by_turns(tmp_path, format):
-    (item,) = read(tmp_path, *ROWS[format])
+    (item,) = read(tmp_path, *(ROWS | {"inspect": [INSPECT]})[format])
     first, second = view(item, Project())["steps"]
     assert (first["thought"], first["text"]) == ("Look.", 'I search.\nsearch({"to": "OSL"})')
     assert first["observation"].startswith("\n\nTool")
