@@ -90,16 +90,6 @@ def test_figures_are_what_the_counts_say(checked):
         assert values["number/unparsed"][0] == pytest.approx(2 / 5)
 
 
-def test_flipped_labels_exchange_the_errors(checked):
-    flipped = [{**item, "equal": not item["equal"]} for item in checked]
-    # Of the right verdicts a, c and e: a and e become false positives, c a false negative.
-    assert counts(flipped, "number") == {
-        "number/false positives": (2, 2),
-        "number/false negatives": (1, 3),
-        "number/unparsed": (2, 5),
-    }
-
-
 def test_nothing_to_count_is_no_number(checked):
     assert evaluate(checked[:1]).figures["number/false positives"].value is None
     with pytest.raises(InputError, match="no pairs"):
