@@ -17,7 +17,6 @@ from stepmark.evaluation.verifier import (
     check_pairs,
     errors_of,
     read_pairs,
-    statistic,
 )
 from stepmark.problems.answers import NumberVerifier, TextVerifier, load_verifier
 
@@ -84,7 +83,7 @@ def test_counts_by_hand(checked):
 
 def test_figures_are_what_the_counts_say(checked):
     for items in (checked, checked * 2):
-        values = statistic(items)(np.ones((1, len(items))))
+        values = VerifierAccuracy().statistic(items)(np.ones((1, len(items))))
         assert values["text/false positives"][0] == pytest.approx(1 / 3)
         assert values["text/false negatives"][0] == pytest.approx(1 / 2)
         assert values["number/unparsed"][0] == pytest.approx(2 / 5)
@@ -175,10 +174,9 @@ def test_an_id_twice(tmp_path):
 def test_settings_that_cannot_work(tmp_path):
     with pytest.raises(UsageError, match="'answer' or 'text'"):
         list(read_pairs([tmp_path], part="both"))
-    with pytest.raises(UsageError, match="different names, found number, number"):
-        check_pairs([], [NumberVerifier(), NumberVerifier()])
-    with pytest.raises(UsageError, match="found none"):
-        check_pairs([], [])
+    for names, said in ((("number", "number"), "number, number"), ((), "none")):
+        with pytest.raises(UsageError, match=f"found {said}"):
+            VerifierAccuracy(verifier=names).check(Run())
 
 
 def test_the_example_pairs_are_sound():
