@@ -114,8 +114,9 @@ def advantages(
     *,
     asked: bool,
     tokens: int,
+    written: Sequence[Sequence[int]] | Sequence[Sequence[bool]] | None = None,
 ) -> Tensor:
-    """(B, tokens) float32: the credit of completions' tokens, 0 behind their ends.
+    """(B, tokens) float32: the credit of completions' tokens, 0 behind their ends and at what the policy did not write.
 
     A completion without an outcome has no part in its group and gets 0; so does one whose group has no other left.
 
@@ -124,6 +125,7 @@ def advantages(
         groups: of each; completions of one problem share a number.
         outcomes: of each; None or NaN where nobody knows.
         tokens: width of the result, the longest completion at least.
+        written: of each completion, whether the policy wrote the token (`turns.rate_turns`); None: all of them.
     """
     known = {
         row: outcome
@@ -136,6 +138,9 @@ def advantages(
     if rows:
         lengths = torch.tensor([len(rated[row].drawn.ids) for row in rows])
         mask = torch.arange(tokens)[None] < lengths[:, None]
+        if written is not None:
+            for at, row in enumerate(rows):
+                mask[at, : lengths[at]] = torch.tensor(written[row], dtype=torch.bool)
         counted = [replace(rated[row], group=groups[row], outcome=known[row]) for row in rows]
         found[rows] = credit.assign(batch_of(counted, mask, asked=asked)).advantages
     return found
@@ -178,44 +183,57 @@ def solution_scores(
 NO_ZERO = float(torch.finfo(torch.float32).tiny)
 """Stands for a step score of 0: the smallest normal float32 (and bfloat16), about 1.2e-38."""
 
-CARRIED = ("grpo", "process-grpo", "min-form", "progress", "papo")
+CARRIED = ("grpo", "process-grpo", "min-form", "progress", "papo", "discounted", "per-turn", "mt-grpo")
 """The methods of `CREDITS` that need no more than a row holds."""
 
 
-def token_row(outcome: float, ends: Sequence[int], scores: Sequence[float], *, tokens: int) -> list[float]:
+def token_row(
+    outcome: float,
+    ends: Sequence[int],
+    scores: Sequence[float],
+    *,
+    tokens: int,
+    written: Sequence[int] | Sequence[bool] | None = None,
+) -> list[float]:
     """The rewards of a completion's tokens.
 
     What it cannot hold: a last step of a single token becomes one step with the one before it and has the lower of their scores, as steps that
     share their last token have; the step of a completion of one token has no place.
 
     Args:
-        ends: place of each step's last token, rising; the last one is the completion's last token (`spans.step_spans`).
+        ends: place of each step's last token, rising, inside the completion.
         scores: one a step; none for a completion without scores.
+        written: whether each token can hold a reward: the policy wrote it; None: all. The outcome stands at the last one that can.
 
     Raises:
-        InputError: no tokens, scores that are not one a step, a last step that does not end the completion.
+        InputError: no tokens, scores that are not one a step, a step that ends outside.
     """
-    if tokens < 1 or len(ends) != len(scores) or (ends and ends[-1] != tokens - 1):
+    places = [at for at in range(tokens) if written is None or written[at]]
+    if not places or len(ends) != len(scores) or (ends and ends[-1] > places[-1]):
         raise InputError(
-            f"expected one score for each step, and the last step to end {tokens} tokens, found {len(scores)} scores for the ends {list(ends)}"
+            f"expected one score for each step, and steps that end inside {tokens} tokens, found {len(scores)} scores for the ends {list(ends)}"
         )
     row = [0.0] * tokens
+    before_outcome = places[-2] if len(places) > 1 else -1
     for end, score in zip(ends, scores, strict=True):
-        place = min(end, tokens - 2)
+        place = min(end, before_outcome)
         if place >= 0:
             known = row[place]
             # Only the last step can meet another: ends rise, and only it was moved.
             row[place] = min(score, 0.0 if known == NO_ZERO else known) if known else score
             row[place] = row[place] or NO_ZERO
-    row[-1] = outcome
+    row[places[-1]] = outcome
     return row
 
 
-def row_of(rated: Rated, outcome: float) -> list[float]:
-    """The `token_row` of a completion of `completions.rate`; steps that share their last token have the lowest of their scores."""
+def row_of(
+    rated: Rated, outcome: float, *, written: Sequence[int] | Sequence[bool] | None = None
+) -> list[float]:
+    """The `token_row` of a completion of `rate` or `turns.rate_turns`; steps that share their last token have the lowest of their scores."""
     scores = rated.scores
     each = [] if scores is None else [min(scores[step] for step in steps) for steps in rated.spans.steps]
-    return token_row(outcome, rated.spans.ends if each else (), each, tokens=len(rated.drawn.ids))
+    ends = rated.spans.ends if each else ()
+    return token_row(outcome, ends, each, tokens=len(rated.drawn.ids), written=written)
 
 
 def batch_of_rows(rewards: Tensor, mask: Tensor, groups: Sequence[Hashable]) -> tuple[Batch | None, Tensor]:
@@ -223,7 +241,7 @@ def batch_of_rows(rewards: Tensor, mask: Tensor, groups: Sequence[Hashable]) -> 
 
     Args:
         rewards: (B, T).
-        mask: (B, T) bool: the completions' tokens, without gaps.
+        mask: (B, T) bool: the tokens that can hold rewards; the policy's own in a conversation.
         groups: of each; completions of one problem have equal ones.
 
     Returns:
