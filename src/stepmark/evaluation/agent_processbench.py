@@ -46,7 +46,10 @@ class AgentProcessBench(StepLabels):
         "StepAcc": "step", "FirstErrAcc": "first error", "StepAcc, the commonest": "step, the commonest",
         "FirstErrAcc, the commonest": "first error, the commonest",
     }  # fmt: skip
-    published: ClassVar[PublishedTable | None] = AGENT_PROCESSBENCH
+    published: ClassVar[PublishedTable] = AGENT_PROCESSBENCH
+    beside: ClassVar[tuple[str, ...]] = tuple(
+        f"{part}/{what}" for part in (*_PARTS, "all") for what in ("step", "first error")
+    )
     note: ClassVar[str] = "All: every turn, and every conversation, counts once."
 
     scoring: Literal["exact", "script"] = "exact"

@@ -214,6 +214,7 @@ class Run:
             evaluation=method.name,
             title=views.title,
             prm=prm,
+            verdict=views.verdict,
             facts=(*views.facts, *self.facts, *views.remarks),
             figures=dict(figures),
             tiles=tuple(views.tiles),
@@ -231,6 +232,8 @@ class Views:
     """What a report shows."""
 
     title: str
+    verdict: str = ""
+    """The answer that the report gives, in one sentence; it stands first."""
     facts: Sequence[str] = ()
     """Sentences that a reader needs to read the numbers correctly."""
     remarks: Sequence[str] = ()

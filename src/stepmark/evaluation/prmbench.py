@@ -251,7 +251,7 @@ class PRMBench(Evaluation):
                 Section(
                     title="Published results",
                     text="On the full 6,211 rows.",
-                    items=(published_table(PRMBENCH),),
+                    items=(published_table(PRMBENCH, sheet.prm, [figures["overall/prmscore"]]),),
                 ),
                 Section(title="Examples", items=_examples(sheet, policy, items)),
             ),

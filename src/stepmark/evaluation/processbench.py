@@ -146,7 +146,16 @@ class ProcessBench(Evaluation):
                 Section(
                     title="Published results",
                     text="On the full 3,400 rows; each with its authors' threshold policy. Ours above are on the data named there.",
-                    items=(published_table(PROCESSBENCH),),
+                    items=(
+                        published_table(
+                            PROCESSBENCH,
+                            sheet.prm,
+                            [
+                                figures.get(f"{name}/f1")
+                                for name in ("gsm8k", "math", "olympiadbench", "omnimath", "average")
+                            ],
+                        ),
+                    ),
                 ),
                 Section(title="Examples", items=_examples(sheet, chosen, items)),
             ),

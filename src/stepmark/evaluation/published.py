@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepmark.evaluation.result import Figure
 from stepmark.show.tables import Align, Table
 
 
@@ -106,18 +108,18 @@ _LEADERBOARD = "DeltaBench, README of OpenStellarTeam/DeltaBench"
 
 DELTABENCH = PublishedTable(
     title="DeltaBench macro F1 as published (%)",
-    columns=("Overall", "Math", "Code", "PCB", "General"),
+    columns=("Math", "Code", "PCB", "General", "Overall"),
     rows=(
-        _row("GPT-4-turbo-128k", (40.76, 37.56, 43.06, 45.54, 42.17), _CRITIC, _LEADERBOARD),
-        _row("GPT-4o-mini", (37.82, 33.26, 37.95, 45.98, 46.39), _CRITIC, _LEADERBOARD),
-        _row("GPT-4o", (30.85, 28.61, 28.53, 39.25, 36.50), _CRITIC, _LEADERBOARD),
-        _row("Qwen2.5-Math-PRM-7B", (29.22, 29.64, 23.76, 31.09, 34.19), _NOT_STATED, _LEADERBOARD),
-        _row("DeepSeek-R1", (28.43, 24.17, 29.28, 34.78, 35.87), _CRITIC, _LEADERBOARD),
-        _row("Qwen2.5-Math-PRM-72B", (26.38, 24.16, 22.02, 31.14, 35.83), _NOT_STATED, _LEADERBOARD),
-        _row("RLHFlow-PRM-Deepseek-8B", (12.02, 12.28, 10.95, 16.76, 12.59), _NOT_STATED, _LEADERBOARD),
-        _row("RLHFlow-PRM-Mistral-8B", (9.45, 9.40, 10.72, 13.43, 12.40), _NOT_STATED, _LEADERBOARD),
-        _row("Skywork-PRM-1.5B", (3.07, 1.30, 6.66, 5.43, 7.87), _NOT_STATED, _LEADERBOARD),
-        _row("Skywork-PRM-7B", (2.17, 0.78, 6.28, 6.02, 3.11), _NOT_STATED, _LEADERBOARD),
+        _row("GPT-4-turbo-128k", (37.56, 43.06, 45.54, 42.17, 40.76), _CRITIC, _LEADERBOARD),
+        _row("GPT-4o-mini", (33.26, 37.95, 45.98, 46.39, 37.82), _CRITIC, _LEADERBOARD),
+        _row("GPT-4o", (28.61, 28.53, 39.25, 36.50, 30.85), _CRITIC, _LEADERBOARD),
+        _row("Qwen2.5-Math-PRM-7B", (29.64, 23.76, 31.09, 34.19, 29.22), _NOT_STATED, _LEADERBOARD),
+        _row("DeepSeek-R1", (24.17, 29.28, 34.78, 35.87, 28.43), _CRITIC, _LEADERBOARD),
+        _row("Qwen2.5-Math-PRM-72B", (24.16, 22.02, 31.14, 35.83, 26.38), _NOT_STATED, _LEADERBOARD),
+        _row("RLHFlow-PRM-Deepseek-8B", (12.28, 10.95, 16.76, 12.59, 12.02), _NOT_STATED, _LEADERBOARD),
+        _row("RLHFlow-PRM-Mistral-8B", (9.40, 10.72, 13.43, 12.40, 9.45), _NOT_STATED, _LEADERBOARD),
+        _row("Skywork-PRM-1.5B", (1.30, 6.66, 5.43, 7.87, 3.07), _NOT_STATED, _LEADERBOARD),
+        _row("Skywork-PRM-7B", (0.78, 6.28, 6.02, 3.11, 2.17), _NOT_STATED, _LEADERBOARD),
     ),
 )
 
@@ -136,10 +138,10 @@ AGENT_PROCESSBENCH = PublishedTable(
     ),
     rows=(
         _row("Gemini-3-Flash-Preview-Thinking", (75.8, 70.4, 79.7, 65.2, 81.8, 64.0, 83.4, 63.6, 81.6, 65.8), _CRITIC, _APB),
-        _row("Gemini-3-Flash-Preview", (76.7, 70.0, 73.8, 53.2, 77.6, 40.8, 81.2, 56.0, 78.3, 55.0), _CRITIC, _APB),
         _row("Kimi-K2.5-Thinking", (70.6, 68.4, 66.6, 58.0, 79.8, 57.6, 78.3, 65.6, 75.9, 62.4), _CRITIC, _APB),
         _row("GPT-5.2-Chat", (71.4, 70.0, 69.3, 58.0, 71.6, 58.0, 80.4, 58.4, 74.8, 61.1), _CRITIC, _APB),
         _row("GPT-5.2-Thinking (medium)", (72.3, 73.2, 70.9, 58.8, 64.9, 44.4, 75.2, 53.6, 71.0, 57.5), _CRITIC, _APB),
+        _row("Gemini-3-Flash-Preview", (76.7, 70.0, 73.8, 53.2, 77.6, 40.8, 81.2, 56.0, 78.3, 55.0), _CRITIC, _APB),
         _row("Qwen3-30B-A3B-Thinking-2507", (70.0, 64.8, 53.1, 46.4, 73.2, 35.2, 71.8, 61.6, 68.5, 52.0), _CRITIC, _APB),
         _row("Qwen3-8B-Thinking", (59.7, 58.0, 45.9, 41.2, 70.9, 38.8, 66.4, 46.0, 63.2, 46.0), _CRITIC, _APB),
         _row("Qwen3-8B", (60.4, 57.2, 39.9, 32.0, 64.9, 30.8, 58.5, 42.8, 57.1, 40.7), _CRITIC, _APB),
@@ -166,16 +168,33 @@ TOOL_PRMBENCH = PublishedTable(
 )
 
 
-def published_table(table: PublishedTable) -> Table:
-    """The rows as a table of strings."""
+def published_table(table: PublishedTable, model: str = "", figures: Sequence[Figure | None] = ()) -> Table:
+    """The rows as a table of strings, with that of the model under test in its place, pointed out.
+
+    Args:
+        table: what was published, by falling last number.
+        model: the name under test; "" for none.
+        figures: its shares in the order of the columns; None, and fewer, for what was not measured.
+    """
     right: list[Align] = ["right"] * len(table.columns)
+    rows, marked = list(table.rows), None
+    known = [figure for figure in figures if figure is not None and figure.value is not None]
+    if known:
+        own = [None if figure is None or figure.value is None else 100 * figure.value for figure in figures]
+        own += [None] * (len(table.columns) - len(own))
+        # By the last column; by the first that is known where the last is not.
+        by = next(at for at in (-1, *range(len(own))) if own[at] is not None)
+        marked = sum((row.numbers[by] or 0.0) > (own[by] or 0.0) for row in rows)
+        policy = known[0].policy.partition(",")[0] or "–"
+        rows.insert(marked, _row(model, tuple(own), policy, "this run"))
     return Table(
         title=table.title,
         columns=("Model", *table.columns, "Threshold", "Source"),
         rows=tuple(
             (row.model, *("–" if n is None else f"{n:.1f}" for n in row.numbers), row.policy, row.source)
-            for row in table.rows
+            for row in rows
         ),
+        marked=marked,
         note=table.note,
         align=("left", *right, "left", "left"),
     )

@@ -28,7 +28,7 @@ from pathlib import Path
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until, unique
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, read_record
-from stepmark.solutions.formats import read_solution
+from stepmark.solutions.formats import read_solution, text_of
 from stepmark.solutions.interchange import labels, math_shepherd, openr
 from stepmark.solutions.interchange.benchmarks import (
     PRMBENCH_KEYS,
@@ -36,7 +36,7 @@ from stepmark.solutions.interchange.benchmarks import (
     prmbench_labelled,
     unnumbered,
 )
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, need, text_of
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, need
 from stepmark.solutions.segmentation import split
 from stepmark.store import Columns, Row, Source, json_type, read_rows, row_files
 from stepmark.store.columns import identifier, problem_column, reference_answer
@@ -279,7 +279,9 @@ def _candidates(row: Row, how: str) -> Iterator[Case]:
         if id_ is None:
             raise InputError("expected a string or a whole number, found null", field="id")
         answer, _ = reference_answer(data, row.named)
-        problem = Problem(text=text_of(row, problem_column(data, row.named)), id=id_, answer=answer)
+        problem = Problem(
+            text=text_of(data, problem_column(data, row.named), row.where), id=id_, answer=answer
+        )
     except InputError as error:
         raise error.at(row.where) from None
     listed = data["candidates"]

@@ -30,7 +30,7 @@ from stepmark.evaluation.published import DELTABENCH, HARD2VERIFY, PublishedTabl
 from stepmark.evaluation.result import Figure, Item, Result
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.thresholds import check_asked, policies
-from stepmark.evaluation.views import bars_of, card, cell, problem, spread, table_of, tile, unreadable
+from stepmark.evaluation.views import bars_of, card, cell, examples_of, problem, table_of, tile, unreadable
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, shares
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
@@ -50,7 +50,9 @@ class StepLabels(Evaluation):
     title: ClassVar[str] = ""
     shown: ClassVar[Mapping[str, str]] = {}
     """Column to figure."""
-    published: ClassVar[PublishedTable | None] = None
+    published: ClassVar[PublishedTable]
+    beside: ClassVar[tuple[str, ...]] = ()
+    """Figures in the order of its columns; "*" stands for the last part."""
     note: ClassVar[str] = ""
     threshold: str | None = None
     """A step whose score is under it is wrong: a number, argmax, tuned:GROUP or oracle (by the F1 of first errors). Default: the PRM's own."""
@@ -149,6 +151,8 @@ class StepLabels(Evaluation):
         columns = {title: cell(figures, "{}/" + what) for title, what in self.shown.items()}
         if sheet is not None:
             columns = {"Threshold": _threshold(figures, next(iter(self.shown.values()))), **columns}
+        steps = [(first_wrong(item["truth"]), first_wrong(item["named"])) for item in items]
+        cards = () if sheet is None else examples(sheet, steps)
         views = Views(
             title=f"{self.title}: {name}",
             facts=(
@@ -181,24 +185,17 @@ class StepLabels(Evaluation):
                         ),
                     ),
                 ),
-                *(
-                    (Section(title="Published results", items=(published_table(self.published),)),)
-                    if self.published is not None
-                    else ()
-                ),
-                *(
-                    (
-                        Section(
-                            title="Examples",
-                            items=examples(
-                                sheet,
-                                [(first_wrong(item["truth"]), first_wrong(item["named"])) for item in items],
-                            ),
+                Section(
+                    title="Published results",
+                    items=(
+                        published_table(
+                            self.published,
+                            name,
+                            [figures.get(one.replace("*", names[-1])) for one in self.beside],
                         ),
-                    )
-                    if sheet is not None
-                    else ()
+                    ),
                 ),
+                Section(title="Examples", items=cards),
             ),
         )
         return run.result(
@@ -226,20 +223,13 @@ def examples(
         steps: of each row the true step and the named one, 0-based; -1 for none, None for not known.
         notes: the truth in words. Default: the true step.
     """
-    groups: list[tuple[str, list[Any]]] = [("The step is named", []), ("Another step is named", [])]
+    sorts: dict[str, list[Any]] = {"The step is named": [], "Another step is named": []}
     for at, (row, (true, named)) in enumerate(zip(sheet.rows, steps, strict=True)):
         words = "truth: no wrong step" if true == -1 else f"truth: step {(true or 0) + 1}"
-        groups[named != true][1].append((row, notes[at] if notes else words, named))
-    return tuple(
-        Examples(
-            title=f"{title} ({len(rows):,})",
-            problems=tuple(
-                problem(row, card(row, sheet, note, first_error=named)) for row, note, named in spread(rows)
-            ),
+        sorts["The step is named" if named == true else "Another step is named"].append(
+            (row, notes[at] if notes else words, named)
         )
-        for title, rows in groups
-        if rows
-    )
+    return examples_of(sorts, lambda one: problem(one[0], card(one[0], sheet, one[1], first_error=one[2])))
 
 
 def rated(
@@ -312,7 +302,8 @@ class DeltaBench(StepLabels):
         "F1, macro": "f1", "Precision, macro": "precision", "Recall, macro": "recall", "F1, micro": "micro f1",
         "F1, macro, all sections named": "f1, all named",
     }  # fmt: skip
-    published: ClassVar[PublishedTable | None] = DELTABENCH
+    published: ClassVar[PublishedTable] = DELTABENCH
+    beside: ClassVar[tuple[str, ...]] = ("math/f1", "code/f1", "pcb/f1", "general/f1", "*/f1")
 
     def cases(self, file: Source, run: Run) -> Iterator[Case]:
         """See `StepLabels.cases`."""
@@ -420,7 +411,8 @@ class Hard2Verify(StepLabels):
         for what in ("f1", "accuracy")
         for title, figure in (("Step", "step"), ("Response", "response"), ("First error", "first error"))
     }
-    published: ClassVar[PublishedTable | None] = HARD2VERIFY
+    published: ClassVar[PublishedTable] = HARD2VERIFY
+    beside: ClassVar[tuple[str, ...]] = ("*/first error/f1",)
     note: ClassVar[str] = "A constant rating has a balanced accuracy of 50 and a balanced F1 of 0."
 
     def cases(self, file: Source, run: Run) -> Iterator[Case]:

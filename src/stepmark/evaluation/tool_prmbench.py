@@ -32,6 +32,7 @@ from stepmark.solutions.inputs import read_messages
 from stepmark.store import Row, read_rows
 
 _SIDES = ("chosen", "rejected")
+_PARTS = ("GTA", "tooltalk", "bfcl", "ToolSandbox", "average")
 
 
 @settings
@@ -111,7 +112,7 @@ class ToolPRMBench(Evaluation):
                         ),
                     ),
                 ),
-                Section(title="Published results", items=(published_table(TOOL_PRMBENCH),)),
+                Section(title="Published results", items=(published_table(TOOL_PRMBENCH, sheet.prm, [figures.get(f"{part}/accuracy") for part in _PARTS]),)),
             ),
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ from stepmark.metrics.first_error import found_error
 from stepmark.records import StepScores
 from stepmark.scoring.report import step_views
 from stepmark.show import colour
-from stepmark.show.evaluation import Tile
+from stepmark.show.evaluation import Examples, Tile
 from stepmark.show.page import CardView, ProblemView
 from stepmark.show.plots import Bars, Series
 from stepmark.show.tables import ABSENT, Align, Table
@@ -143,6 +143,28 @@ def spread(values: Sequence[T], count: int = SHOWN) -> list[T]:
     if len(values) <= count:
         return list(values)
     return [values[at * len(values) // count] for at in range(count)]
+
+
+def examples_of(
+    sorts: Mapping[str, Sequence[T]], show: Callable[[T], ProblemView], *, count: int = SHOWN, text: str = ""
+) -> tuple[Examples, ...]:
+    """A folded group of examples for each sort that has any, spread over the data.
+
+    Args:
+        sorts: title to all that are of this sort; their number stands behind the title.
+        show: makes the problem with its cards.
+        count: so many of each sort.
+        text: what a group shows.
+    """
+    return tuple(
+        Examples(
+            title=f"{title} ({len(of):,})",
+            problems=tuple(map(show, spread(of, count))),
+            text=f"{text} {min(len(of), count):,} of {len(of):,}.".strip(),
+        )
+        for title, of in sorts.items()
+        if of
+    )
 
 
 def card(

@@ -114,7 +114,13 @@ class Blame(Evaluation):
         names = [*groups, *(["average"] if len(groups) > 1 else [])]
         shown = _names(self.within)
         open_ = sum(item["named"] is None for item in items)
-        tables = () if self.published is None else (published_table(self.published),)
+        tables = (
+            ()
+            if self.published is None
+            else (
+                published_table(self.published, name, [figures[f"{names[-1]}/{what}"] for what in shown[:2]]),
+            )
+        )
         cards = () if sheet is None else examples(
             sheet,
             [(item["step"], item["named"]) for item in items],

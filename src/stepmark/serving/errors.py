@@ -34,7 +34,7 @@ TYPES: dict[str, tuple[int, str]] = {
         503,
         "the policy behind best-of-N as a model is unreachable or full; retry after Retry-After seconds",
     ),
-    "unavailable": (503, "the model is loading, or the server shuts down; retry after Retry-After seconds"),
+    "unavailable": (503, "the server shuts down; retry after Retry-After seconds"),
     "deadline": (504, "the answer was not ready in time (`timeout` of the request, or of the server)"),
 }  # fmt: skip
 """Every `type` of an error: its status, and when it is given. Those of status 400 also stand in single results."""
@@ -112,15 +112,6 @@ def refused(error: StepmarkError) -> Refused:
     if isinstance(error, InputError):
         return refused_input(error)
     return Refused("invalid_request" if isinstance(error, UsageError) else "failed", str(error))
-
-
-def too_many(field: str, count: int, most: int, what: str, flag: str) -> Refused:
-    """A list that is longer than one request may have."""
-    return Refused(
-        "too_large",
-        f"expected at most {most} {what}, found {count}; send fewer at once ({flag})",
-        field=field,
-    )
 
 
 def refused_body(errors: Sequence[dict[str, Any]]) -> Refused:

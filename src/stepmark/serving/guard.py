@@ -19,6 +19,7 @@ from typing import Any, final
 from pydantic_core import from_json
 
 from stepmark.errors import InputError, UsageError
+from stepmark.hosting import is_over
 from stepmark.serving.errors import Refused, invalid, retry
 from stepmark.serving.metrics import Metrics
 from stepmark.serving.service import ARRIVED
@@ -200,7 +201,7 @@ class Guard:
             await self.app(scope, receive, reply)
             return
         try:
-            self.service.need()
+            self.service.check_open()
             body = await self._body(headers, receive)
             if body:
                 _check_content(headers)
@@ -242,8 +243,7 @@ class Guard:
         too_large = Refused(
             "too_large", f"expected at most {most} bytes, found more; send less at once (`max_body_mb`)"
         )
-        length = headers.get(b"content-length")
-        if length is not None and (not length.isdigit() or len(length) > 18 or int(length) > most):
+        if is_over(headers.get(b"content-length"), most):
             raise too_large
         body = bytearray()
         try:

@@ -61,6 +61,8 @@ class EvaluationView:
     """All that the page shows."""
 
     title: str
+    verdict: str = ""
+    """The answer in one sentence, in larger type; "" for none."""
     facts: tuple[str, ...] = ()
     """Sentences under the title: what was evaluated, on what data, what the intervals are."""
     tiles: tuple[Tile, ...] = ()
@@ -85,6 +87,9 @@ def evaluation_html(view: EvaluationView) -> Iterator[str]:
 
     page = template("evaluation")
     body = []
+    # What a score looks like says more than a table of them: examples stand first, folded.
+    ordered = sorted(view.sections, key=lambda section: not _only_examples(section))
+    view = replace(view, sections=tuple(ordered))
     for at, section in enumerate(view.sections, start=1):
         rows = [
             (kind, [_item(item, numbered) for item in items])
@@ -102,6 +107,10 @@ def evaluation_html(view: EvaluationView) -> Iterator[str]:
     yield from body
     yield "</main>\n"
     yield foot(scripts)
+
+
+def _only_examples(section: Section) -> bool:
+    return bool(section.items) and all(isinstance(item, Examples) for item in section.items)
 
 
 def _item(item: Item, numbered: Callable[[ProblemView], str]) -> str:

@@ -40,6 +40,8 @@ class Table:
     """One cell a column."""
     note: str = ""
     """A sentence under the table; "" for none."""
+    marked: int | None = None
+    """The row that is pointed out, counted from 0: the reader's own among those of others."""
     align: tuple[Align, ...] = ()
     """One a column; empty: the first to the left and the others to the right."""
 
@@ -191,8 +193,8 @@ class _Lines:
             grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold cyan")
             for name, side in zip(table.columns, table.alignment, strict=True):
                 grid.add_column(text(name), justify=side, no_wrap=side == "right", overflow="fold")
-            for row in table.rows:
-                grid.add_row(*map(text, row))
+            for at, row in enumerate(table.rows):
+                grid.add_row(*map(text, row), style="bold" if at == table.marked else None)
             yield grid
         if table.note.strip():
             yield text(table.note)
