@@ -91,7 +91,7 @@ def compute_device(device: str) -> str:
         )
     if device != "cpu" and int(matched[1] or 0) >= cards:
         has = f"has the GPUs cuda:0 to cuda:{cards - 1}" if cards else "or this build of torch has no CUDA"
-        raise UsageError(f"device {device}: this machine {has}; use {'one of them' if cards else 'cpu'}")
+        raise UsageError(f"`device` {device}: this machine {has}; use {'one of them' if cards else 'cpu'}")
     return device
 
 
