@@ -77,19 +77,15 @@ def test_agent_processbench_reads_the_authors_predictions(tmp_path):
     keys = ("data_source", "query_index", "sample_index")
     rows = [{key: row[key] for key in keys} for row in TURNS]
     labels = [{"1": 1, "3": 0, "5": -1}, {"1": None, "3": None}, {"1": -1}]  # the second request failed
-    file = written(tmp_path, [row | {"step_labels": one} for row, one in zip(rows, labels, strict=True)])
+    rated = [row | {"step_labels": one} for row, one in zip(rows, labels, strict=True)]
+    file = written(tmp_path, rated)
     found = figures(AgentProcessBench(labels=file), TURNS)
     assert (found["all/step"], found["all/first error"]) == (4 / 6, 2 / 3)
     assert figures(AgentProcessBench(labels=file, scoring="script"), TURNS)["all/first error"] == 1
     with pytest.raises(InputError, match="1 of 3 are missing"):
-        figures(AgentProcessBench(labels=written(tmp_path, json_rows(file)[:2], "two.jsonl")), TURNS)
+        figures(AgentProcessBench(labels=written(tmp_path, rated[:2], "two.jsonl")), TURNS)
     with pytest.raises(UsageError, match="leave out"):
         figures(AgentProcessBench(labels=file, threshold="0.5"), TURNS)
-
-
-def json_rows(file: str) -> list[dict[str, Any]]:
-    with open(file) as lines:
-        return [json.loads(line) for line in lines]
 
 
 def test_blank_turns_and_an_agent_that_opens_are_counted_too(tmp_path):
