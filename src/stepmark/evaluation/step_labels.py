@@ -27,7 +27,7 @@ from stepmark.evaluation.cases import Case, first_error, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.processbench import harmonic
 from stepmark.evaluation.published import DELTABENCH, HARD2VERIFY, PublishedTable, published_table
-from stepmark.evaluation.result import Figure, Item, Result
+from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.thresholds import check_asked, policies
 from stepmark.evaluation.views import bars_of, card, cell, examples_of, problem, table_of, tile, unreadable
@@ -155,6 +155,11 @@ class StepLabels(Evaluation):
         cards = () if sheet is None else examples(sheet, steps)
         views = Views(
             title=f"{self.title}: {name}",
+            verdict=", ".join(
+                f"{title} {shown(figures[f'{names[-1]}/{what}'])} %"
+                for title, what in list(self.shown.items())[:2]
+            )
+            + ".",
             facts=(
                 f"{len(items):,} solutions with {sum(len(item['truth']) for item in items):,} labelled steps.",
                 *(unreadable(sheet) if sheet is not None else []),

@@ -20,7 +20,7 @@ from stepmark.errors import InputError
 from stepmark.evaluation.cases import Case, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.published import TOOL_PRMBENCH, published_table
-from stepmark.evaluation.result import Figure, Item
+from stepmark.evaluation.result import Figure, Item, shown
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.step_labels import rated
 from stepmark.evaluation.views import cell, table_of, tile, unreadable
@@ -96,8 +96,9 @@ class ToolPRMBench(Evaluation):
         ties = sum(item["won"] == 0.5 for item in items)
         return Views(
             title=f"ToolPRMBench: {sheet.prm}",
+            verdict=f"Prefers the right action in {shown(figures[f'{names[-1]}/accuracy'])} % of the pairs; guessing gives 50.",
             facts=(
-                f"{len(items):,} pairs of actions; {ties:,} ties count as half. Guessing gives 50.",
+                f"{len(items):,} pairs of actions; {ties:,} ties count as half.",
                 *unreadable(sheet, "and lose their pair"),
             ),
             remarks=(INTERVALS,),

@@ -28,7 +28,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, first_error, ratings_until, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.published import WHO_AND_WHEN, PublishedTable, published_table
-from stepmark.evaluation.result import Item, Result
+from stepmark.evaluation.result import Item, Result, shown
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.step_labels import examples, joined
 from stepmark.evaluation.thresholds import policies
@@ -112,13 +112,15 @@ class Blame(Evaluation):
         figures = run.figures(items, self.statistic(items))
         groups = list(dict.fromkeys(item["group"] for item in items))
         names = [*groups, *(["average"] if len(groups) > 1 else [])]
-        shown = _names(self.within)
+        columns = _names(self.within)
         open_ = sum(item["named"] is None for item in items)
         tables = (
             ()
             if self.published is None
             else (
-                published_table(self.published, name, [figures[f"{names[-1]}/{what}"] for what in shown[:2]]),
+                published_table(
+                    self.published, name, [figures[f"{names[-1]}/{what}"] for what in columns[:2]]
+                ),
             )
         )
         cards = () if sheet is None else examples(
@@ -128,6 +130,8 @@ class Blame(Evaluation):
         )  # fmt: skip
         views = Views(
             title=f"{self.title}: {name}",
+            verdict=f"Names the agent to blame in {shown(figures[f'{names[-1]}/agent'])} % and its step in "
+            f"{shown(figures[f'{names[-1]}/step'])} % of the conversations{', on average over the parts' if len(groups) > 1 else ''}.",
             facts=(
                 f"{len(items):,} failed conversations with {sum(item['steps'] for item in items):,} steps; "
                 "one agent and one step are blamed in each.",
@@ -135,7 +139,7 @@ class Blame(Evaluation):
                 *(unreadable(sheet) if sheet is not None else []),
             ),
             remarks=(INTERVALS,),
-            tiles=[tile(f"{what}, {of}", figures[f"{of}/{what}"]) for of in names for what in shown[:2]],
+            tiles=[tile(f"{what}, {of}", figures[f"{of}/{what}"]) for of in names for what in columns[:2]],
             sections=(
                 Section(
                     title="Figures",
@@ -144,10 +148,10 @@ class Blame(Evaluation):
                             "Who and when (%)",
                             "Part",
                             names,
-                            {what.capitalize(): cell(figures, f"{{}}/{what}") for what in shown},
+                            {what.capitalize(): cell(figures, f"{{}}/{what}") for what in columns},
                             note="Average: unweighted over the parts.",
                         ),
-                        bars_of("Named rightly", figures, names, {w: f"{{}}/{w}" for w in shown[:3]}),
+                        bars_of("Named rightly", figures, names, {w: f"{{}}/{w}" for w in columns[:3]}),
                     ),
                 ),
                 Section(title="Published results", items=tables),
