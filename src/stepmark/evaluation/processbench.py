@@ -20,14 +20,26 @@ from stepmark.errors import InputError
 from stepmark.evaluation.cases import Case, first_error
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
 from stepmark.evaluation.published import PROCESSBENCH, published_table
-from stepmark.evaluation.result import Item, Result
-from stepmark.evaluation.scores import Sheet
+from stepmark.evaluation.result import Figure, Item, Result
+from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_processbench
 from stepmark.evaluation.thresholds import Policy, check_asked, check_neutral, policies
-from stepmark.evaluation.views import Cell, bars_of, card, cell, problem, spread, table_of, tile, unreadable
+from stepmark.evaluation.views import (
+    Cell,
+    Figures,
+    bars_of,
+    card,
+    cell,
+    examples_of,
+    problem,
+    table_of,
+    tile,
+    unreadable,
+)
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
+from stepmark.show.page import ProblemView
 from stepmark.show.tables import ABSENT, Table
 from stepmark.solutions.checks import check, check_names
 
@@ -81,6 +93,7 @@ class ProcessBench(Evaluation):
         beside = "" if self.checks == "none" else f" with the exact checks {self.checks}"
         views = Views(
             title=f"ProcessBench: {sheet.prm}{beside}",
+            verdict=_verdict(figures, names[-1]),
             facts=(
                 f"{len(items):,} solutions of {len({item['problem'] for item in items}):,} problems. A step under the threshold is an "
                 "error; the first one is compared with the one that people found. F1 is the harmonic mean of the two accuracies.",
@@ -126,22 +139,7 @@ class ProcessBench(Evaluation):
                 Section(
                     title="Where errors are named",
                     text="Of the wrong solutions: how far the step that is named lies from the first wrong one.",
-                    items=(
-                        distance_table(
-                            items,
-                            "group",
-                            "Distance of the named step from the first wrong one (wrong solutions, %)",
-                        ),
-                        distance_table(
-                            items, "position", "By the position of the first wrong step (wrong solutions, %)"
-                        ),
-                    ),
-                ),
-                Section(
-                    title="By who wrote the solution",
-                    items=(
-                        distance_table(items, "policy", "By who wrote the solution (wrong solutions, %)"),
-                    ),
+                    items=(distance_table(items),),
                 ),
                 Section(
                     title="Published results",
@@ -150,10 +148,7 @@ class ProcessBench(Evaluation):
                         published_table(
                             PROCESSBENCH,
                             sheet.prm,
-                            [
-                                figures.get(f"{name}/f1")
-                                for name in ("gsm8k", "math", "olympiadbench", "omnimath", "average")
-                            ],
+                            _in_published_order(figures),
                         ),
                     ),
                 ),
@@ -161,6 +156,23 @@ class ProcessBench(Evaluation):
             ),
         )
         return run.result(self, views, figures, items, prm=sheet.prm, identity=sheet.identity)
+
+
+def _in_published_order(figures: Figures) -> list[Figure | None]:
+    """F1 by the columns of the published table; the average only where all four subsets are measured."""
+    known = [figures.get(f"{name}/f1") for name in ("gsm8k", "math", "olympiadbench", "omnimath")]
+    return [*known, None if None in known else figures["average/f1"]]
+
+
+def _verdict(figures: Figures, name: str) -> str:
+    error, correct, f1 = (figures[f"{name}/{what}"].value for what in ("error", "correct", "f1"))
+    if error is None or correct is None or f1 is None:
+        return ""
+    where = "On average over the subsets it" if name == "average" else f"On {name} it"
+    return (
+        f"{where} names the first wrong step of {100 * error:.1f} % of the wrong solutions and leaves {100 * correct:.1f} % of the right "
+        f"ones alone: F1 {100 * f1:.1f}."
+    )
 
 
 def items_of(sheet: Sheet, chosen: Mapping[str, Policy], checks: str = "none") -> list[Item]:
@@ -261,56 +273,37 @@ def kind_of(item: Item) -> str:
     return "found" if named == label else "early" if named < label else "late"
 
 
-_POSITIONS = ("1", "2", "3", "4", "5", "6", "7–9", "10+")
-
-
-def _position(item: Item) -> str:
-    step = item["label"]
-    return str(step + 1) if step < 6 else "7–9" if step < 9 else "10+"
-
-
-def distance_table(items: Sequence[Item], by: str, title: str) -> Table:
-    """How far the named step lies from the first wrong one, by group, policy or position of the first wrong step."""
-    wrong: dict[str, Counter[str]] = {name: Counter() for name in (_POSITIONS if by == "position" else ())}
-    right: dict[str, Counter[str]] = {}
+def distance_table(items: Sequence[Item]) -> Table:
+    """How far the named step lies from the first wrong one, by group."""
+    counts: dict[str, Counter[str]] = {item["group"]: Counter() for item in items}
     for item in items:
-        if by == "position" and item["label"] == -1:
-            continue
-        name = _position(item) if by == "position" else item[by] or "not known"
-        (right if item["label"] == -1 else wrong).setdefault(name, Counter())[kind_of(item)] += 1
-
-    def percent(of: Mapping[str, Counter[str]], kind: str) -> Cell:
-        return lambda name: f"{100 * of[name][kind] / of[name].total():.1f}" if of.get(name) else ABSENT
-
+        if item["label"] != -1:
+            counts[item["group"]][kind_of(item)] += 1
     kinds = {"found": "Exact", "early": "Early", "late": "Late", "missed": "None named", "unread": "Not read"}
-    columns: dict[str, Cell] = {"Wrong": lambda name: f"{wrong[name].total():,}" if name in wrong else "0"}
-    columns |= {label: percent(wrong, kind) for kind, label in kinds.items()}
-    if by != "position":
-        columns["Right ones left alone"] = percent(right, "clean")
-    names = [name for name in dict.fromkeys((*wrong, *right)) if wrong.get(name) or by != "position"]
-    first = {"group": "Subset", "policy": "Policy", "position": "First wrong step"}[by]
-    return table_of(title, first, names, columns)
+
+    def percent(kind: str) -> Cell:
+        def text(name: str) -> str:
+            total = counts[name].total()
+            return f"{100 * counts[name][kind] / total:.1f}" if total else ABSENT
+
+        return text
+
+    columns = {label: percent(kind) for kind, label in kinds.items()}
+    title = "Distance of the named step from the first wrong one (wrong solutions, %)"
+    return table_of(title, "Subset", list(counts), columns)
 
 
 def _examples(sheet: Sheet, chosen: Mapping[str, Policy], items: Sequence[Item]) -> tuple[Examples, ...]:
-    groups = []
-    for kind, title in _KINDS.items():
-        pairs = [
-            (row, item)
-            for row, item in zip(sheet.rows, items, strict=True)
-            if kind_of(item) == kind != "unread"
-        ]
-        views = []
-        for row, item in spread(pairs):
-            step = item["label"] + 1
-            note = f"truth: step {step} is the first wrong one" if step else "truth: no wrong step"
-            policy = chosen[row.case.group]
-            views.append(problem(row, card(row, sheet, note, policy=policy, first_error=item["found"])))
-        groups.append(
-            Examples(
-                title=f"{title} ({len(pairs):,})",
-                problems=tuple(views),
-                text=f"{len(views)} of {len(pairs):,}.",
-            )
-        )
-    return tuple(group for group in groups if group.problems)
+    def show(pair: tuple[CaseScores, Item]) -> ProblemView:
+        row, item = pair
+        step = item["label"] + 1
+        note = f"truth: step {step} is the first wrong one" if step else "truth: no wrong step"
+        return problem(row, card(row, sheet, note, policy=chosen[row.case.group], first_error=item["found"]))
+
+    pairs = list(zip(sheet.rows, items, strict=True))
+    sorts = {
+        title: [pair for pair in pairs if kind_of(pair[1]) == kind]
+        for kind, title in _KINDS.items()
+        if kind != "unread"
+    }
+    return examples_of(sorts, show)

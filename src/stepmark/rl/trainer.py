@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from stepmark.batching import Write
-from stepmark.errors import CheckpointError, InputError, UsageError
+from stepmark.errors import InputError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.prm import PRM
 from stepmark.problems.answers import Verifier
 from stepmark.records import Problem
-from stepmark.rl.actor import Actor, Padded, padded, passes, read_rows, rows_of
+from stepmark.rl.actor import Actor, Learner, Padded, padded, passes, read_rows, rows_of
 from stepmark.rl.credit import Assigned, Credit
 from stepmark.rl.credit.advantages import Estimator, kl, kl_reward, prof_keep
 from stepmark.rl.implicit import OnlineImplicit
@@ -38,10 +38,8 @@ Average = Literal["token", "sequence", "constant"]
 def token_weights(mask: Tensor, average: Average, *, max_tokens: int) -> Tensor:
     """(B, T): each token's share in the loss of the whole batch, so that parts of the batch can be added up in any cut.
 
-    Args:
-        mask: (B, T) bool, of the whole batch.
-        average: `token`: one over all tokens; `sequence`: one over completions with tokens, times their lengths; `constant`: one over
-            completions times `max_tokens`, the longest completion that there could be.
+    `token`: one over all tokens; `sequence`: one over completions with tokens, times their lengths; `constant`: one over completions times
+    `max_tokens`, the longest completion that there could be.
     """
     counted = mask.float()
     if average == "token":
@@ -56,9 +54,6 @@ def share_of(weights: Tensor, chosen: Tensor, average: Average) -> Tensor:
     """Scalar, above 0: what the `token_weights` of some rows are divided by, so that an optimizer step on them is of the size of one on all.
 
     By `constant` it is their share of the rows: their share of the tokens would make a mean over tokens of it again.
-
-    Args:
-        weights: (B, T), of the whole batch.
     """
     if average == "constant":
         return weights.new_tensor(len(chosen) / len(weights))
@@ -91,15 +86,8 @@ def policy_loss(
 ) -> PolicyLoss:
     """PPO's clipped objective a token (Schulman et al. 2017, equation 7), negated; plus `kl_weight` times an estimate of the divergence.
 
-    Args:
-        logprobs: (B, T) of the policy now, with gradient.
-        old: (B, T) when the completions were written.
-        advantages: (B, T).
-        weights: (B, T) from `token_weights`; 0 where masked.
-        clip_low: the ratio counts down to 1 - this where the advantage is negative.
-        clip_high: and up to 1 + this where it is positive.
-        reference: (B, T) of the reference policy, or None.
-        kl_loss: which estimate is in the loss; None: none.
+    All are (B, T): log-probabilities of the policy now, with gradient, when the completions were written and of the reference, advantages,
+    and weights from `token_weights`. A ratio counts from 1 - `clip_low` to 1 + `clip_high`. `kl_loss` None: no divergence in the loss.
     """
     here = weights > 0
     delta = torch.where(here, logprobs - old, 0.0)
@@ -135,11 +123,7 @@ def collect(
     group: int,
     seed: int,
 ) -> list[Rated]:
-    """`group` completions of each problem, verified and cut into steps.
-
-    Raises:
-        InputError: a prompt that the policy cannot read.
-    """
+    """`group` completions of each problem, verified and cut into steps."""
     how = Sampling(prompt=settings.prompt, instruction=settings.instruction)
     prompts = [prompt_of(problem, how) for problem in problems]
     requests = [
@@ -209,9 +193,6 @@ class Trainer:
         prm: scores steps; required where `credit.needs.steps`, else it only watches.
         token_rewards: an implicit PRM; required where `credit.needs.tokens`.
         listeners: told of updates and evaluations.
-
-    Raises:
-        UsageError: an actor that cannot be trained with these settings.
     """
 
     def __init__(
@@ -243,18 +224,12 @@ class Trainer:
         self.actor, self.verifier, self.credit, self.settings = actor, verifier, credit, settings
         self.problems, self.held_out = tuple(problems), tuple(held_out)
         self.prm, self.token_rewards, self.listeners, self.out = prm, token_rewards, tuple(listeners), out
-        # No weight decay: the divergence from the start is what holds the weights, where anything does.
-        self.optimizer = torch.optim.AdamW(
-            actor.trained(), lr=settings.peak, betas=(0.9, 0.99), weight_decay=0.0
-        )
+        self._learner = Learner(actor, settings.peak, settings.clip)
         self.done = 0
         self.rollouts = 0
 
     def run(self, *, until: int | None = None) -> None:
-        """Train, from the saved state of an interrupted run if there is one.
-
-        Args:
-            until: stop after so many updates in all, with the state saved; None runs to the end.
+        """Train, from the saved state of an interrupted run if there is one, to the end or until so many updates in all. The state is saved.
 
         Raises:
             InputError: a reward that is no number; the state before it is kept.
@@ -329,10 +304,6 @@ class Trainer:
         """One optimizer step on some rows, in passes that fit into memory."""
         settings = self.settings
         share = share_of(weights, chosen, settings.average)
-        scale = settings.peak * min(1.0, (self.done + 1) / (settings.warmup + 1))
-        for group in self.optimizer.param_groups:
-            group["lr"] = scale
-        self.optimizer.zero_grad(set_to_none=True)
         seen = {"loss": 0.0, "clipped": 0.0}
         for part in passes(rows, chosen, settings.token_budget):
             now, values = self.actor.logprobs(rows_of(rows, part))
@@ -356,14 +327,9 @@ class Trainer:
             seen["clipped"] += found.clipped.item()
             if found.divergence is not None:
                 seen["kl"] = seen.get("kl", 0.0) + found.divergence.item()
-        norm = torch.nn.utils.clip_grad_norm_(self.actor.trained(), settings.clip)
-        if not torch.isfinite(norm):
-            raise CheckpointError(
-                f"update {self.done + 1}: the gradient is {norm.item()}; the state of {self.out} is from before it. "
-                "Lower `learning_rate`, or use `dtype` float32"
-            )
-        self.optimizer.step()
-        return seen | {"gradient": norm.item()}
+        rate = settings.peak * min(1.0, (self.done + 1) / (settings.warmup + 1))
+        remedy = f"lower `learning_rate`, or use `dtype` float32; the state of {self.out} is from before update {self.done + 1}"
+        return seen | {"gradient": self._learner.step(rate, remedy)}
 
     def _read(self, rows: Padded, *, old: bool) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Log-probabilities when the completions were written if `old`, the reference's, and the critic's values."""
@@ -412,8 +378,7 @@ class Trainer:
         state = {
             "done": self.done,
             "rollouts": self.rollouts,
-            "weights": [weight.detach() for weight in self.actor.trained()],
-            "optimizer": self.optimizer.state_dict(),
+            **self._learner.state(),
             "token_rewards": self.token_rewards.state() if self.token_rewards is not None else None,
         }
         write_tensors(self.out / STATE_FILE, state)
@@ -423,8 +388,7 @@ class Trainer:
         if not file.is_file():
             return
         state = torch.load(file, weights_only=True, map_location=self.actor.device)
-        self.actor.load_weights(state["weights"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self._learner.load_state(state)
         self.done, self.rollouts = state["done"], state["rollouts"]
         if self.token_rewards is not None and state["token_rewards"] is not None:
             self.token_rewards.load_state(state["token_rewards"])
