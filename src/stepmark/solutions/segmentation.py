@@ -258,13 +258,7 @@ class CodeCuts:
 
 
 def code_cuts(text: str, language: str | None = None) -> CodeCuts:
-    """Cuts for code, or for a Markdown text with fenced code.
-
-    Args:
-        text: the code or the Markdown.
-        language: the language of code that has no language of its own (bare code, a fence without an info word);
-            None: Python if it parses as Python.
-    """
+    """Cuts for code, or for Markdown with fenced code; `language` is that of code that names none (None: Python if it parses as Python)."""
     language = language.strip().lower() if language else None
     note = None
     if language is None or language in _PYTHON:
