@@ -414,10 +414,7 @@ _HIGHEST_ROUNDED = 5
 
 
 def lost_solutions(
-    text: str,
-    stated: Sequence[Equation],
-    before: str,
-    last: Equation | None,
+    text: str, stated: Sequence[Equation], before: str, last: Equation | None
 ) -> Iterator[Claim]:
     """The equations of a step that have no solution in common with the equation that they are made from: the one before, or the `last` of the step `before`."""
     if is_modular(text) or is_modular(before):
