@@ -394,14 +394,14 @@ def numbered_list(text: str, spans: Sequence[Span]) -> NumberedList | None:
             )
         groups.setdefault(style, []).append((start, int(number), written))
 
-    found = []
+    lists = []
     for style, candidates in groups.items():
         items = _consecutive(candidates)
         if len(items) >= 2:
-            found.append((_rank(style, len(items)), items))
-    if not found:
+            lists.append((_rank(style, len(items)), items))
+    if not lists:
         return None
-    _, best = min(found, key=lambda entry: (entry[0], entry[1][0][0]))
+    _, best = min(lists, key=lambda entry: (entry[0], entry[1][0][0]))
     return NumberedList(
         items=tuple((start, number) for start, number, _ in best), first=best[0][2], last=best[-1][2]
     )
@@ -423,14 +423,14 @@ def _consecutive(candidates: list[tuple[int, int, str]]) -> list[tuple[int, int,
     return [item for run in runs if len(run) >= 2 for item in run]
 
 
-def numbered_cuts(text: str, found: NumberedList, spans: Sequence[Span]) -> list[int]:
+def numbered_cuts(text: str, listed: NumberedList, spans: Sequence[Span]) -> list[int]:
     """Cuts for a text that a numbered list carries: its items, and the paragraphs around the list.
 
     What stands between two items belongs to the first. The last item of a run has no such end: if none of the items before it holds a paragraph of
     prose that is not indented (or a heading), the first such thing ends the list. A heading as high as the items' own always ends it.
     """
     paragraphs = list(outside(paragraph_cuts(text), spans))
-    items = found.items
+    items = listed.items
     cuts: set[int] = set()
     index = 0
     outer = 0  # where the text outside any list begins
@@ -463,9 +463,9 @@ def _end_of_list(text: str, run: list[int], limit: int, paragraphs: list[int]) -
         elif _is_loose_prose(text, cut):
             has_prose = True
     for cut in _between(paragraphs, run[-1] + 1, limit):
-        here = _heading_level(text, cut)
-        if here:
-            if not has_heading or (level and here <= level):
+        own = _heading_level(text, cut)
+        if own:
+            if not has_heading or (level and own <= level):
                 return cut
         elif not has_prose and _is_loose_prose(text, cut):
             return cut

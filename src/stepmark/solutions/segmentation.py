@@ -65,15 +65,15 @@ def parse_python(code: str) -> ParsedPython | str:
         return reason
     # A completion may begin in the middle of a function, indented.
     shift = 1 if first[0] in " \t" else 0
-    found = _tree("if 1:\n" * shift + code, shift)
-    if isinstance(found, str) and not shift:
+    tree = _tree("if 1:\n" * shift + code, shift)
+    if isinstance(tree, str) and not shift:
         # Or its first line has lost its indentation to a `strip`.
         indent = min(re.findall(r"(?<=\n)[ \t]+(?=\S)", code), key=len, default="")
         if indent and isinstance(restored := _tree(f"if 1:\n{indent}{code.lstrip()}", 1), ast.Module):
-            shift, found = 1 - code[: len(code) - len(code.lstrip())].count("\n"), restored
-    if isinstance(found, str):
-        return found
-    body = found.body
+            shift, tree = 1 - code[: len(code) - len(code.lstrip())].count("\n"), restored
+    if isinstance(tree, str):
+        return tree
+    body = tree.body
     if shift and isinstance(body[0], ast.If):
         if body[0].orelse:
             return "it begins inside a branch"

@@ -78,9 +78,9 @@ def multiply(a: Polynomial, b: Polynomial) -> Polynomial:
     if len(a) * len(b) > _TERMS * 8:
         raise UnreadableError("too large")
     total: dict[Monomial, Fraction] = {}
-    for one, x in a.items():
+    for first, x in a.items():
         for other, y in b.items():
-            monomial, factor = _joined(one, other)
+            monomial, factor = _joined(first, other)
             total[monomial] = total.get(monomial, Fraction(0)) + x * y * factor
     return _small(total)
 

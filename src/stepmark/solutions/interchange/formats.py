@@ -110,12 +110,12 @@ def detect(row: Row) -> str:
     if trace is not None:
         return trace
     have = set(row.data)
-    found = {
+    matched = {
         name: max((set(keys) for keys in format.keys if have >= set(keys)), key=len)
         for name, format in FORMATS.items()
         if any(have >= set(keys) for keys in format.keys)
     }
-    best = [name for name, keys in found.items() if not any(keys < other for other in found.values())]
+    best = [name for name, keys in matched.items() if not any(keys < other for other in matched.values())]
     if len(best) == 1:
         return best[0]
     if best:
@@ -334,9 +334,9 @@ def items_of_rows(
             yield row
             continue
         try:
-            for one in read(row, settings, losses):
+            for solution in read(row, settings, losses):
                 losses.read += 1
-                yield one
+                yield solution
         except InputError as error:
             if not keep_going:
                 raise error.at(row.where) from None

@@ -113,8 +113,8 @@ def shown(row: Row, keys: Keys) -> Shown:
             )
         elif steps:
             last = steps[-1]
-            said = "".join(f"\n\n{heading}:\n{text}" for text in (turn.text, *turn.outputs) if text)
-            steps[-1] = Step(text=last.text, observation=last.observation + said)
+            reply = "".join(f"\n\n{heading}:\n{text}" for text in (turn.text, *turn.outputs) if text)
+            steps[-1] = Step(text=last.text, observation=last.observation + reply)
         elif turn.text.strip() != problem.strip():
             before.append(f"{heading}:\n{turn.text}")
     if not before or not steps:

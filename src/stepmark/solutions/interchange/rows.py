@@ -196,8 +196,8 @@ def origin(
 def with_columns(meta: dict[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
     """`meta` with columns added; one whose name is taken is put under "column.NAME"."""
     for name, value in columns.items():
-        taken = name in meta and meta[name] != value
-        free = not taken and (name not in _OURS or isinstance(value, _OURS[name]))
+        occupied = name in meta and meta[name] != value
+        free = not occupied and (name not in _OURS or isinstance(value, _OURS[name]))
         meta[name if free else f"column.{name}"] = value
     return meta
 
