@@ -174,6 +174,10 @@ class _Token:
     name: str = ""
 
 
+_ENDS = {"[": ("[", "]"), "(": ("(", ")"), "$$": ("$$",), "$": ("$", "$$"), "`": ("`",)}
+"""What opens: the tokens of which the next one closes it, or leaves it unclosed."""
+
+
 class _Scan:
     """One left-to-right reading of the tokens that open and close mathematics and inline code."""
 
@@ -182,18 +186,14 @@ class _Scan:
         self._breaks = breaks
         self._unclosed = unclosed
         self._tokens = _tokens(text, fences)
-        self._square = self._following("[", "]")
-        self._round = self._following("(", ")")
-        self._double = self._following("$$")
-        self._dollar = self._following("$", "$$")
-        self._tick = self._following("`")
+        self._following = {kind: self._nearest(*kinds) for kind, kinds in _ENDS.items()}
         self._environment = _matched_environments(self._tokens)
         self._doubles_left = [0] * (len(self._tokens) + 1)
         for index in range(len(self._tokens) - 1, -1, -1):
             is_double = self._tokens[index].kind == "$$"
             self._doubles_left[index] = self._doubles_left[index + 1] + is_double
 
-    def _following(self, *kinds: str) -> list[int | None]:
+    def _nearest(self, *kinds: str) -> list[int | None]:
         """For each token the index of the next later one of these kinds."""
         following: list[int | None] = [None] * len(self._tokens)
         latest = None
@@ -229,28 +229,21 @@ class _Scan:
 
     def _closer(self, index: int, kind: str, start: int) -> int | None:
         """The index of the token that closes the one at `index`, or None."""
-        tokens = self._tokens
         if kind == "begin":
             return self._environment.get(index)
+        closer = self._following[kind][index] if kind in self._following else None
+        if closer is None:
+            return None
+        end = self._tokens[closer]
         if kind in ("[", "("):
-            closer = (self._square if kind == "[" else self._round)[index]
-            closes = closer is not None and tokens[closer].kind == ("]" if kind == "[" else ")")
-            return closer if closes else None
-        if kind == "$$":
-            closer = self._double[index]
-            if closer is None:
-                return None
-            far = self._broken(start, tokens[closer].start)
-            return None if far and self._doubles_left[index] % 2 else closer
-        if kind == "`":
-            closer = self._tick[index]
-            if closer is None or "\n" in self._text[start : tokens[closer].start]:
-                return None
-            return closer
-        if kind == "$":
-            closer = self._dollar[index]
-            return closer if closer is not None and self._is_formula(start, tokens[closer].start) else None
-        return None
+            closes = end.kind == _ENDS[kind][1]
+        elif kind == "$$":
+            closes = not (self._broken(start, end.start) and self._doubles_left[index] % 2)
+        elif kind == "`":
+            closes = "\n" not in self._text[start : end.start]
+        else:
+            closes = self._is_formula(start, end.start)
+        return closer if closes else None
 
     def _is_formula(self, start: int, end: int) -> bool:
         """Whether the dollars at `start` and `end` enclose a formula rather than name two sums of money."""

@@ -124,11 +124,7 @@ def _read_solutions(
 def solutions_of(
     row: Row, *, how: str = "auto", marker: str | None = None, reasoning: Reasoning = "keep"
 ) -> Iterator[SolutionRow]:
-    """The solutions of a row: one, or one for each candidate, whose id is ID#0, ID#1, ... (without an id, NAME:LINE#0).
-
-    Raises:
-        InputError: as `read_solutions`.
-    """
+    """The solutions of a row: one, or one for each candidate, whose id is ID#0, ID#1, ... (without an id, NAME:LINE#0)."""
     given = row.record
     if isinstance(given, Solution | LabelledSolution):
         # A record may say more than its row: what lies between steps.
@@ -337,11 +333,7 @@ def _no_solution(row: dict[str, Any]) -> InputError:
 
 
 def text_of(data: Mapping[str, Any], key: str, where: str | None = None) -> str:
-    """The text under a key.
-
-    Raises:
-        InputError: it is no string, or blank.
-    """
+    """The text under a key; `InputError` where it is no string, or blank."""
     value = data.get(key)
     if isinstance(value, str) and value.strip():
         return value
@@ -355,11 +347,7 @@ def _blank(text: str) -> str:
 
 
 def list_of(data: Mapping[str, Any], key: str, where: str | None = None) -> list[Any]:
-    """The list under a key.
-
-    Raises:
-        InputError: it is no list, or empty.
-    """
+    """The list under a key; `InputError` where it is none, or empty."""
     value = data.get(key)
     if isinstance(value, list) and value:
         return value
@@ -368,11 +356,7 @@ def list_of(data: Mapping[str, Any], key: str, where: str | None = None) -> list
 
 
 def texts_of(data: Mapping[str, Any], key: str, where: str | None = None) -> list[str]:
-    """The texts in a list of steps under a key, of which none is blank.
-
-    Raises:
-        InputError: it is not a list of strings, or empty, or one is blank.
-    """
+    """The texts in a list of steps under a key; `InputError` where it is none, or one of them is blank or no string."""
     texts = list_of(data, key, where)
     for number, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():

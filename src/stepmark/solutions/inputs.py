@@ -317,11 +317,7 @@ SolutionLike: TypeAlias = (
 
 
 def problem_of(problem: ProblemLike) -> Problem:
-    """The record of a problem.
-
-    Raises:
-        InputError: neither a text nor a `Problem`, or a blank one.
-    """
+    """The record of a problem; `InputError` where it is neither a text nor a `Problem`, or blank."""
     if isinstance(problem, Problem):
         return problem
     if not isinstance(problem, str):

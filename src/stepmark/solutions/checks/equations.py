@@ -348,11 +348,7 @@ def shown(number: Fraction) -> str:
 
 
 def differ(x: Fraction, y: Fraction, *, exact: bool) -> bool:
-    """Whether a stated result `y` is surely not the value `x`, however it was rounded.
-
-    Args:
-        exact: no number with decimals was used, so that only the result may have been rounded.
-    """
+    """Whether a stated result `y` is surely not the value `x`, however it was rounded; `exact`: no number with decimals was used."""
     gap = abs(x - y)
     if gap < 1 and 1 in (x.denominator, y.denominator) and x.denominator != y.denominator:
         return False

@@ -137,12 +137,7 @@ def detect(row: Row) -> str:
 
 
 def format_named(name: str, *, to_write: bool = False) -> Format:
-    """A format by its name.
-
-    Raises:
-        UnknownNameError: there is none; the message names the nearest.
-        UsageError: it is only read, and `to_write` is set.
-    """
+    """A format by its name; `UnknownNameError` for another, `UsageError` for one that is only read and is `to_write`."""
     format = FORMATS.get(name)
     if format is None:
         raise unknown_name("format", name, FORMATS)
@@ -294,11 +289,7 @@ def _hinted(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def first_row(file: Source, columns: Columns | None = None) -> tuple[Row, Iterator[Row]]:
-    """The first row of a source, and all of them.
-
-    Raises:
-        InputError: as `store.read_rows`.
-    """
+    """The first row of a source, and all of them."""
     rows = read_rows(file, columns=columns)
     first = next(rows)
     return first, chain([first], rows)

@@ -147,8 +147,4 @@ def _call(call: object, field: str, where: str) -> dict[str, Any]:
         raise InputError("expected a tool call with its function's name", where=where, field=field)
     arguments = call.get("arguments")
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {
-        "id": call.get("id"),
-        "type": "function",
-        "function": {"name": function, "arguments": written},
-    }
+    return {"id": call.get("id"), "type": "function", "function": {"name": function, "arguments": written}}

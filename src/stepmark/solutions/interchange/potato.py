@@ -92,11 +92,7 @@ class Shown:
 
 
 def shown(row: Row, keys: Keys) -> Shown:
-    """A row of a data file.
-
-    Raises:
-        InputError: with the place: no id, no problem, no steps, a step without text.
-    """
+    """A row of a data file; `InputError` where it has no id, no problem, no steps, or a step without text."""
     id_ = word(row.data.get(keys.id), row, keys.id)
     problem = _problem(row, keys)
     key = _steps_key(row, keys)

@@ -307,11 +307,7 @@ def _record(
         facts = {"pre_generated_steps": texts, **facts}
     for row in (main, *(row for _, _, row in branches)):
         rows.lose_fields(
-            row,
-            losses,
-            "PRM800K",
-            held=("answer",),
-            facts=("prm800k",) if _record_facts(row) else (),
+            row, losses, "PRM800K", held=("answer",), facts=("prm800k",) if _record_facts(row) else ()
         )
     judge = next(label.judge for label in labels if label is not None)
     finish = facts.get("finish_reason")
