@@ -42,17 +42,12 @@ class Critiqued:
         *,
         expected: str,
     ) -> Critiqued:
-        """From the verdicts of each step: the mean of those that are there.
+        """From the verdicts of each step, one a critique: the mean of those that are there.
 
-        A critique without a verdict says nothing about the step: it is left out, never counted as wrong or as one half.
-
-        Args:
-            verdicts: of each step, one a critique; None where it gave none.
-            critiques: of each step, what was written.
-            expected: what a verdict looks like.
+        A critique without a verdict (None) says nothing about the step: it is left out, never counted as wrong or as one half.
 
         Raises:
-            InputError: a step that was critiqued has no verdict.
+            InputError: a step that was critiqued has no verdict; the message says what one looks like (`expected`).
         """
         scores: list[float | None] = []
         for t, (of_step, texts) in enumerate(zip(verdicts, critiques, strict=True)):
@@ -171,11 +166,7 @@ class Critic(ABC):
 
 
 def refuse_markers(text: str, field: str, markers: Sequence[str]) -> None:
-    """Refuse text that the model would read as structure.
-
-    Raises:
-        MarkerInTextError: a control token of a chat template, or one of the family's own markers.
-    """
+    """Refuse (`MarkerInTextError`) text that the model would read as structure: a control token of a chat template, or one of the family's markers."""
     control = _CONTROL.search(text)
     marker = control.group() if control else next((marker for marker in markers if marker in text), None)
     if marker is not None:

@@ -94,9 +94,8 @@ class Encoder:
         """Find out before the first solution that the tokenizer cannot serve this layout.
 
         Raises:
-            CheckpointError: a chat template that cannot be used; a visible mark that is not one token and not declared as a text: it
-                would be cut into pieces and the last of them read, a plausible number; a text as mark whose end the tokenizer
-                merges with what follows.
+            CheckpointError: a chat template that cannot be used; a visible mark that is not one token and not declared as a text: it would be cut into
+                pieces and the last of them read, a plausible number; a text as mark whose end the tokenizer merges with what follows.
         """
         _ = self._frames
         layout = self.layout
@@ -383,15 +382,7 @@ def spaced(text: str, space: Space) -> str:
 def units_of(
     layout: Layout, problem: str, texts: Sequence[str], *, frames: Frames | None = None, bos: str = ""
 ) -> list[list[Piece]]:
-    """The pieces of a solution, in units; each unit is tokenised by itself.
-
-    Args:
-        layout: the PRM's.
-        problem: its text, spaced.
-        texts: those of the steps, spaced.
-        frames: of `ChatLayout` and `DialogueLayout`.
-        bos: the token that begins a text, as text; of `PieceLayout`.
-    """
+    """The pieces of a solution, its texts spaced, in units; each unit is tokenised by itself. `frames` are of chats and dialogues, `bos` of `PieceLayout`."""
     if isinstance(layout, TextLayout):
         for waste in layout.scrub:
             problem, texts = problem.replace(waste, ""), [t.replace(waste, "") for t in texts]

@@ -36,8 +36,7 @@ def check_head(
         classes: how many logits the readout takes (`Readout.classes`); None for any number.
 
     Raises:
-        CheckpointError: a tensor is missing, is not of floating point, has another shape, or stands there and the spec does not name
-            it.
+        CheckpointError: a tensor is missing, not of floating point, of another shape, or there and not named by the spec.
     """
 
     def sizes(name: str, *expected: int | None) -> tuple[int, ...]:

@@ -162,11 +162,7 @@ class ReplyFile:
 
 @final
 class MemoryReplies:
-    """The replies used last, in memory; the oldest are forgotten.
-
-    Args:
-        limit: replies kept at most.
-    """
+    """The replies used last, in memory, at most `limit`; the oldest are forgotten."""
 
     def __init__(self, limit: int = 20_000) -> None:
         self.name = "replies in memory"
@@ -196,12 +192,7 @@ class MemoryReplies:
 
 @contextmanager
 def open_replies(out: str | Path | None) -> Iterator[ReplyFile | MemoryReplies]:
-    """The replies of a run: in OUT.replies.sqlite, or in memory where it writes no file.
-
-    Raises:
-        InputError: as `ReplyFile`.
-        StorageError: as there.
-    """
+    """The replies of a run: in OUT.replies.sqlite, or in memory where it writes no file; raises as `ReplyFile`."""
     if out is None:
         yield MemoryReplies()
         return

@@ -253,8 +253,7 @@ class CachedSession:
 
         Raises:
             UsageError: `TokenRows` of an implicit PRM.
-            CheckpointError: the model gave NaN or an infinity, or it and its tokenizer are not of one checkpoint. After this or any
-                other failure (such as too little memory) the tree is empty, and everything is read anew.
+            CheckpointError: NaN or an infinity, or a model and a tokenizer of two checkpoints. After any failure the tree is empty, and all is read anew.
         """
         results: dict[int, Answer] = {}
         group: list[Text] = []
