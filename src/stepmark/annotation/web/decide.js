@@ -118,7 +118,7 @@ export class DecidePage {
         note ? make("span", { class: "noted" }, `${letter}: ${visible(note)}`) : null,
       ];
     });
-    return make("div", { class: differ ? "beside differ" : "beside" }, chips.flat());
+    return make("div", { class: differ ? "beside differ" : "beside" }, chips.map(([chip]) => chip), chips.map(([, note]) => note));
   }
 
   #differs(step) {
@@ -145,7 +145,7 @@ export class DecidePage {
     for (const change of changes) this.draft.do(change);
     this.taken = answer;
     this.board.paint();
-    say(`Taken over from ${letter}`, { shown: true });
+    say(`Using the answer of ${letter}`, { shown: true });
   }
 
   /** Whose marks these still are. */
