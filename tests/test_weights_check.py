@@ -172,7 +172,7 @@ def test_weights_in_the_layout_that_transformers_converts(tmp_path):
         ({"max_tokens": 0}, "max_tokens should be at least 1"),
         ({"activation": "margin"}, "score_kind should be 'margin' for a linear head with activation 'margin'"),
         ({"head": {"kind": "linear", "weight": "score.weight", "bias": None}}, r"holds 'score\.bias', and the spec says that the head has no bias"),
-        ({"head": {"kind": "linear", "weight": "score.weight", "bias": "other.bias"}}, r"no tensor 'other\.bias', which the spec names"),
+        ({"head": {"kind": "linear", "weight": "score.weight", "bias": "other.bias"}}, r"no tensor 'other\.bias'"),
         ({"head": {"kind": "linear", "weight": "other.weight"}}, r"no tensor 'other\.weight'; beside the backbone it holds"),
         ({"head": {"kind": "mlp", "prefix": "score"}}, r"no tensor 'score\.0\.weight'"),
         ({"head": {"kind": "vocab", "candidates": ["+"]}}, "candidates should be 2"),

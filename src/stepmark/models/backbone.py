@@ -31,27 +31,27 @@ def load_backbone(folder: Path, *, dtype: torch.dtype, device: str) -> Any:
     from transformers import AutoModel
 
     attention.register()
-    bound_kernels()
-    config = checked_config(folder)
-    model = load_network(AutoModel, folder, config, dtype=dtype, attn_implementation=attention.NAME)
-    return model.eval().to(device)
+    name = attention.NAME
+    return load_network(AutoModel, folder, dtype=dtype, device=device, attn_implementation=name).eval()
 
 
 def load_network(
-    maker: Any, folder: Path, config: Any, *, dtype: torch.dtype | str, attn_implementation: str | None = None
+    maker: Any, folder: Path, *, dtype: torch.dtype | str, device: str, attn_implementation: str | None = None
 ) -> Any:
-    """A network with the weights of a checkpoint, which are known to fill it.
+    """A network on its device with the weights of a checkpoint, which are known to fill it: the one place that loads weights.
 
     Args:
         maker: transformers' class for the task (`AutoModel`, `AutoModelForCausalLM`).
         folder: of the checkpoint.
-        config: from `checked_config`.
         dtype: of the network; "auto" as the checkpoint is stored.
+        device: as torch names it.
         attn_implementation: None for transformers' own choice.
 
     Raises:
         CheckpointError: the weights cannot be read, or do not fill the network.
     """
+    bound_kernels()
+    config = checked_config(folder)
     try:
         with quiet_loading():
             model, report = maker.from_pretrained(
@@ -67,7 +67,7 @@ def load_network(
     except Exception as error:  # whatever a corrupt file makes transformers or safetensors raise
         raise CheckpointError(f"{folder}: the weights cannot be read: {error}") from error
     check_report(folder, model, report)
-    return model
+    return model.to(device)
 
 
 def compute_device(device: str) -> str:

@@ -3,11 +3,9 @@
     prm = generative_prm("thinkprm", LocalPolicy.load("launch/ThinkPRM-1.5B"), samples=4)
     prm.score("What is 2 + 3?", ["2 + 3 = 6"])
 
-A checkpoint that stepmark trained says in its `stepmark.json` which critic it is and with what settings (`CriticSpec`);
-of others the family is named.
+The family (`models/critics.py`) owns the prompts and reads the verdicts, the policy (`models/policies/`) runs the model, and `batching` brings them
+together. A checkpoint that stepmark trained says in its `stepmark.json` which critic it is (`CriticSpec`); of others the family is named.
 
-The family (`models/critics.py`) owns the prompts and reads the verdicts, the policy (`models/policies/`) runs the
-model, and `batching` brings them together. The critiques are kept in `StepScores.critiques`.
 """
 
 from __future__ import annotations

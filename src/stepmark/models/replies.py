@@ -1,7 +1,7 @@
-"""Where the replies of models are kept: in a SQLite file, or for a while in memory.
+"""Where the replies of models are kept (`batching.ReplyStore`): in a SQLite file, or for a while in memory.
 
-Both are a `batching.ReplyStore`. The file is what makes a long run resumable: a reply is on disk before
-anything is computed from it.
+The file is what makes a long run resumable: a reply is on disk before anything is computed from it.
+
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """How a PRM is read: one declarative record a checkpoint.
 
-A `ScoringSpec` says how a solution becomes text (`layout`), which numbers are read where (`readout`), what
-they mean (`score_kind`) and how its authors use them (`aggregate`, `threshold`). Nothing about a family
-stands anywhere else. A checkpoint made by stepmark carries its spec in `stepmark.json`; for others
-`families.py` holds it.
+A `ScoringSpec` says how a solution becomes text (`layout`), which numbers are read where (`readout`), what they mean (`score_kind`) and how its
+authors use them (`aggregate`, `threshold`). A checkpoint made by stepmark carries its spec in `stepmark.json`; for others `families.py` holds it.
+
 """
 
 from __future__ import annotations

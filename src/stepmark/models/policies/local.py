@@ -25,8 +25,6 @@ try:
 
     from stepmark.models import attention
     from stepmark.models.backbone import (
-        bound_kernels,
-        checked_config,
         compute_device,
         load_network,
         load_tokenizer,
@@ -110,7 +108,6 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
     """
     from transformers import AutoModelForCausalLM
 
-    bound_kernels()
     place = compute_device(device)
     if dtype not in _DTYPES:
         raise UsageError(f"dtype should be one of {', '.join(_DTYPES)}, found {dtype!r}")
@@ -120,13 +117,12 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
     if present(base / "generation_config.json"):
         # It says where a text ends; transformers would pass over one that it cannot read.
         read_object(base / "generation_config.json")
-    config = checked_config(base)
     has_own = present(folder / "tokenizer.json") or present(folder / "tokenizer_config.json")
     tokenizer = load_tokenizer(folder if has_own else base)
-    model = load_network(AutoModelForCausalLM, base, config, dtype=dtype)
+    model = load_network(AutoModelForCausalLM, base, dtype=dtype, device=place)
     if adapted is not None:
         _put_output(model, merge_adapter(model.base_model, folder), folder)
-    return model.to(place), tokenizer
+    return model, tokenizer
 
 
 def _put_output(model: Any, extra: Mapping[str, torch.Tensor], folder: Path) -> None:
