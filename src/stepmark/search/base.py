@@ -67,9 +67,7 @@ class Grading:
     """How step scores make one number, with which prefixes and whole solutions are compared.
 
     Raises:
-        UnknownNameError: no such aggregate.
-        ScoreKindError: it means nothing for scores of this kind.
-        SettingError: `checks` names no check.
+        UsageError: no such aggregate, one that means nothing for scores of this kind, or `checks` names no check.
     """
 
     aggregate: str = "min"
@@ -120,12 +118,7 @@ class ModelSize:
     """Layers times the width of their attention (heads times their size); 0 leaves the second term out."""
 
     def flops(self, tokens: int, before: int) -> float:
-        """Operations for some tokens in a row.
-
-        Args:
-            tokens: how many.
-            before: tokens before the first of them.
-        """
+        """Operations for some tokens in a row, with so many tokens before the first of them."""
         contexts = tokens * before + tokens * (tokens + 1) / 2
         return 2.0 * self.parameters * tokens + 4.0 * self.attention * contexts
 
@@ -257,6 +250,14 @@ class Search(Protocol):
     @property
     def name(self) -> str:
         """Its name in files."""
+
+    @property
+    def how(self) -> Steps:
+        """How the policy writes."""
+
+    @property
+    def asks_prm(self) -> bool:
+        """Whether it asks a PRM, which else is not loaded."""
 
     def search(self, problem: Problem) -> Method[Found]:
         """Search one problem.
