@@ -20,7 +20,7 @@ def error(answer, status, kind, field=None):
     assert answer.status_code == status, answer.text
     body = wire.ErrorAnswer.model_validate(answer.json()).error
     assert (body.type, body.field) == (kind, field), body
-    assert TYPES[kind][0] == status
+    assert TYPES[kind] == status
     return body.message
 
 

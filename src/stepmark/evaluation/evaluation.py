@@ -198,17 +198,7 @@ class Run:
         identity: str | None = None,
         **settings: Any,
     ) -> Result:
-        """The finished result.
-
-        Args:
-            method: the evaluation.
-            views: what the report shows.
-            figures: by name.
-            items: what they rest on.
-            prm: the PRM's name.
-            identity: the PRM's, where it is known.
-            settings: those that the evaluation has filled in; they stand for its fields.
-        """
+        """The finished result."""
         whose = {} if identity is None else {"prm_identity": identity}
         return Result(
             evaluation=method.name,
@@ -282,11 +272,7 @@ class Evaluation:
         return read_cases(run.data, columns=run.columns)
 
     def items(self, sheet: Sheet) -> Sequence[Item]:
-        """What the figures rest on: plain JSON, each with `id` and `problem`.
-
-        Args:
-            sheet: the cases with their scores.
-        """
+        """What the figures rest on: plain JSON, each with `id` and `problem`."""
         raise UsageError(
             f"{type(self).__name__}: expected a method items(sheet), or measure(run); found neither"
         )

@@ -92,9 +92,6 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         """Write result.json, result.md and report.html (which needs no network), each whole or not at all.
 
-        Args:
-            folder: made if need be.
-
         Raises:
             UsageError: it cannot be made or written to.
             MissingExtraError: the report has a plot, and matplotlib is not installed.
@@ -158,15 +155,7 @@ def measured(
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Figure]:
-    """All figures of a statistic by name, with bootstrap intervals over problems.
-
-    Args:
-        items: in the order that the statistic knows.
-        statistic: figures of weightings of the items.
-        policies: group (the part of a figure's name before its last slash) to threshold policy.
-        resamples: of the bootstrap.
-        seed: of the bootstrap.
-    """
+    """All figures of a statistic by name, with bootstrap intervals over problems."""
     from stepmark.metrics.intervals import bootstrap
 
     found = bootstrap(statistic, [item["problem"] for item in items], resamples=resamples, seed=seed)

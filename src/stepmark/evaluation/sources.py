@@ -117,10 +117,6 @@ def files_of(data: Sequence[str], *, dataset: str | None = None) -> tuple[str, .
     """The files that `data` names: files as they are, of a folder all whose ending says that they hold rows, "hub"
     downloads them.
 
-    Args:
-        data: names of files and folders, or "hub".
-        dataset: what "hub" stands for: a key of `HUB_FILES`; None where there is no such set.
-
     Raises:
         UsageError: "hub" where there is none, or the download failed; a folder without such a file; no names.
     """
@@ -155,10 +151,6 @@ def _downloaded(dataset: str | None) -> list[str]:
 
 def read_processbench(files: Sequence[Source], *, columns: Columns | None = None) -> list[Case]:
     """ProcessBench rows (Zheng et al. 2024). The subset is what stands before the number in the id, else the file's name.
-
-    Args:
-        files: as `store.read_rows` takes them; here and below.
-        columns: as there; here and below.
 
     Raises:
         InputError: with the place: another format, a label outside -1 … steps - 1, a blank step, an id twice.

@@ -148,14 +148,7 @@ def spread(values: Sequence[T], count: int = SHOWN) -> list[T]:
 def examples_of(
     sorts: Mapping[str, Sequence[T]], show: Callable[[T], ProblemView], *, count: int = SHOWN, text: str = ""
 ) -> tuple[Examples, ...]:
-    """A folded group of examples for each sort that has any, spread over the data.
-
-    Args:
-        sorts: title to all that are of this sort; their number stands behind the title.
-        show: makes the problem with its cards.
-        count: so many of each sort.
-        text: what a group shows.
-    """
+    """A folded group of examples for each sort that has any, spread over the data."""
     return tuple(
         Examples(
             title=f"{title} ({len(of):,})",
@@ -229,12 +222,7 @@ def problem(row: CaseScores, *cards: CardView) -> ProblemView:
 
 
 def unreadable(sheet: Sheet, consequence: str = "") -> list[str]:
-    """The sentence about the solutions that the PRM could not read, with the reason for the first; none where it read all.
-
-    Args:
-        sheet: the scores.
-        consequence: what becomes of such solutions, such as "and are in no figure".
-    """
+    """The sentence about the solutions that the PRM could not read, with the reason for the first; none where it read all."""
     if not sheet.refused:
         return []
     first = sheet.refused[0]

@@ -134,14 +134,7 @@ class Baseline:
 
     @classmethod
     def of(cls, scores: Sequence[float | None], right: Sequence[bool], *, kind: ScoreKind) -> Baseline | None:
-        """Fit the promise to an evaluation. None with fewer than two scores.
-
-        Args:
-            scores: of the solutions, None for one that has none.
-
-        Raises:
-            UsageError: not one outcome a score, or a score that is not finite.
-        """
+        """Fit the promise to an evaluation, with a score (None: it has none) and an outcome of each solution. None with fewer than two scores."""
         if len(scores) != len(right):
             raise UsageError(f"expected an outcome for each score, found {len(right)} and {len(scores)}")
         pairs = [(score, float(ok)) for score, ok in zip(scores, right, strict=True) if score is not None]
@@ -177,9 +170,6 @@ class Baseline:
         """By how many standard errors residuals have risen since this evaluation, problem by problem; None with fewer than two scored both times.
 
         Differences that are all alike have no error of their own: half a solution in all of them is taken instead.
-
-        Raises:
-            UsageError: not as many solutions as there were.
         """
         if len(scores) != len(self.residuals):
             raise UsageError(

@@ -67,10 +67,6 @@ def watched(
         implicit: without a PRM, the sum of each solution's token rewards by an implicit one (Cui et al. 2025, equation 3).
         divergence: of each solution, the summed k3 estimates of its tokens.
         baseline: the evaluation to compare with, of the same problems and PRM; None: comparing begins here.
-
-    Raises:
-        UsageError: an evaluation without solutions, or not of the problems of the baseline.
-        ScoreKindError: an aggregate that has no meaning for the PRM's scores.
     """
     rated = evaluation.rated
     if not rated:
@@ -124,12 +120,7 @@ def watched(
 
 
 def check_watch(prm: PRM, watch: Watch) -> None:
-    """Refuse at once what no evaluation of this PRM could be measured with.
-
-    Raises:
-        UsageError: as `aggregate_of`; a threshold that no score of its kind can have.
-        ScoreKindError: as `aggregate_of`.
-    """
+    """Refuse at once what no evaluation of this PRM could be measured with."""
     aggregate_of(prm, watch)
     low, high = {"probability": (0.0, 1.0), "margin": (-1.0, 1.0)}.get(prm.score_kind, (-math.inf, math.inf))
     if watch.threshold is not None and not low <= watch.threshold <= high:
@@ -140,12 +131,7 @@ def check_watch(prm: PRM, watch: Watch) -> None:
 
 
 def aggregate_of(prm: PRM, watch: Watch) -> str:
-    """How step scores make a solution's return.
-
-    Raises:
-        UsageError: sum-logit, which is infinite or undefined where a score is exactly 0 or 1, and so has no mean.
-        ScoreKindError: an aggregate that means nothing for the PRM's scores.
-    """
+    """How step scores make a solution's return; sum-logit, which is infinite where a score is 0 or 1, is refused."""
     if watch.aggregate == "sum-logit":
         raise UsageError("aggregate sum-logit has no mean where a score is 0 or 1; take product")
     own = "product" if prm.default_aggregate == "sum-logit" else prm.default_aggregate
@@ -301,10 +287,6 @@ class Monitor:
         folder: of the run; the lines of an interrupted one are continued.
         prm: what scores the steps; None: nothing is known of a return.
         implicit: without a PRM, the online implicit one. Its return has no fixed scale, promises nothing and raises no alarm.
-
-    Raises:
-        UsageError, ScoreKindError: as `check_watch`.
-        InputError: a line of an earlier run that is no `Watched`.
     """
 
     def __init__(
@@ -418,11 +400,7 @@ def best_of(rows: Sequence[Watched]) -> Watched | None:
 
 
 def read_watched(file: Path) -> list[Watched]:
-    """The evaluations in a `monitor.jsonl`.
-
-    Raises:
-        InputError: a line that is none; the error names it and the field.
-    """
+    """The evaluations in a `monitor.jsonl`."""
     return [
         read_record(Watched, row, where=f"{file}:{number}")
         for number, row in enumerate(read_lines(file), start=1)

@@ -185,15 +185,7 @@ def rl_html(
     title: str,
     facts: Sequence[str] = (),
 ) -> Iterator[str]:
-    """The page in chunks.
-
-    Args:
-        rows: the evaluations (`monitor.read_watched`).
-        history: the updates (`training.state.read_lines`).
-
-    Raises:
-        UsageError: no evaluation.
-    """
+    """The page in chunks, from the evaluations (`monitor.read_watched`) and the updates (`training.state.read_lines`)."""
     if not rows:
         raise UsageError("the page of a run needs at least one evaluation")
     parts: dict[str, list[Item]] = {}
@@ -417,13 +409,7 @@ def _number(value: float | None, scale: float) -> str:
 
 
 def policy_card(facts: CardFacts, rows: Sequence[Watched], *, credit: str, data: str) -> str:
-    """The card of a trained policy as Markdown, front matter first.
-
-    Args:
-        facts: of the run; `base` is the policy before training.
-        rows: the evaluations, the one of this checkpoint the last.
-        data: what was trained on, in words: "400 problems of train.jsonl".
-    """
+    """The card of a trained policy as Markdown, front matter first. The last evaluation is this checkpoint's."""
     last = rows[-1]
     shown = {"before training": rows[0], "this checkpoint": last}
     if last.update == rows[0].update:

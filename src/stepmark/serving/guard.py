@@ -10,25 +10,19 @@ import asyncio
 import hashlib
 import time
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from hmac import compare_digest
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from pydantic_core import from_json
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stepmark.errors import InputError, UsageError
 from stepmark.hosting import is_over
 from stepmark.serving.errors import Refused, invalid, retry
 from stepmark.serving.metrics import Metrics
 from stepmark.serving.service import ARRIVED
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-Receive = Callable[[], Awaitable[Message]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PUBLIC = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
 """Answered without a key: nothing in them is secret, and load balancers and browsers send none."""
@@ -156,7 +150,7 @@ class Guard:
     """
 
     def __init__(
-        self, app: App, metrics: Metrics, *, keys: Keys | None = None, hosts: frozenset[str] | None = None
+        self, app: ASGIApp, metrics: Metrics, *, keys: Keys | None = None, hosts: frozenset[str] | None = None
     ) -> None:
         self.app, self.metrics, self.service = app, metrics, metrics.service
         self._keys, self._hosts = keys, hosts

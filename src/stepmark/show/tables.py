@@ -75,6 +75,11 @@ class Table:
         right: Align = "right"
         return self.align or ("left", *[right] * (len(self.columns) - 1))
 
+    @property
+    def wide(self) -> bool:
+        """Whether half a page is too narrow for it: its longest cells and the gaps between them take over 75 characters."""
+        return sum(3 + max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)) > 75
+
 
 def markdown(table: Table) -> str:
     """The table as a GitHub-flavoured pipe table under its title, with its note below; ends with a newline.
@@ -125,12 +130,12 @@ def printed(renderable: RenderableType, width: int = 180) -> str:
     return file.getvalue()
 
 
-def table_html(table: Table) -> str:
-    """The table as a `<figure>`, with its Markdown to copy.
+def table_html(table: Table, *, fold: bool = True) -> str:
+    """The table as a `<figure>`, folded where it is long, unless a row is marked; with its Markdown to copy.
 
     The button acts by the page's script and is hidden without it; the Markdown itself unfolds with no script.
     """
-    return template("macros").table_figure(table, markdown(table))
+    return template("macros").table_figure(table, markdown(table), fold)
 
 
 def markdown_html(table: Table) -> str:

@@ -44,11 +44,7 @@ def group_mean(values: Tensor, groups: Tensor) -> Tensor:
 
 
 def leave_one_out(values: Tensor, groups: Tensor) -> Tensor:
-    """(B,) of each row: the mean of the *others* of its group, RLOO's baseline (Ahmadian et al. 2024, section 3.2).
-
-    Raises:
-        UsageError: a group of one, which has no others.
-    """
+    """(B,) of each row: the mean of the *others* of its group, RLOO's baseline (Ahmadian et al. 2024, section 3.2). A group of one is refused."""
     count = group_sum(torch.ones_like(values), groups)
     if (count < 2).any():
         raise UsageError(
@@ -60,15 +56,10 @@ def leave_one_out(values: Tensor, groups: Tensor) -> Tensor:
 def normalised(
     values: Tensor, groups: Tensor, among: Tensor, *, scale: bool = True, deviation: Deviation = "sample"
 ) -> Tensor:
-    """`values` less their group's mean, over its standard deviation; 0 outside `among` and where a group has no spread.
+    """`values`, (B,) or (B, S), less their group's mean, over its standard deviation; 0 outside `among` and where a group has no spread.
 
     No epsilon stands under the fraction (TRL adds 1e-4 to the deviation, verl 1e-6). A group with one value gives 0, as in TRL; verl gives
     the value itself.
-
-    Args:
-        values: (B,) or (B, S).
-        groups: (B,).
-        among: bool, the shape of `values`: what counts.
     """
     flat = values if values.ndim == 2 else values[:, None]
     counted = (among if among.ndim == 2 else among[:, None]).to(values.dtype)
@@ -123,11 +114,7 @@ CLAMP = 20.0
 
 
 def kl(logprobs: Tensor, reference: Tensor, mask: Tensor, *, estimator: Estimator) -> Tensor:
-    """(B, T): the estimate at each token, 0 where masked. `k2` and `k3` are for the loss, `k1` is for the reward.
-
-    Raises:
-        UsageError: an estimator that there is not.
-    """
+    """(B, T): the estimate at each token, 0 where masked. `k2` and `k3` are for the loss, `k1` is for the reward."""
     delta = torch.where(mask, logprobs - reference, 0.0)
     if estimator == "k1":
         return delta
@@ -146,11 +133,7 @@ def kl_reward(logprobs: Tensor, reference: Tensor, mask: Tensor, *, weight: floa
 
 
 def rewards_of(batch: Batch) -> Tensor:
-    """(B, S): the step rewards, 0 where there is no step.
-
-    Raises:
-        UsageError: the batch has none.
-    """
+    """(B, S): the step rewards, 0 where there is no step."""
     if batch.step_rewards is None:
         raise UsageError("this method needs step rewards: give a PRM")
     return torch.where(batch.has_step, batch.step_rewards, 0.0)
@@ -217,14 +200,9 @@ def prof_keep(batch: Batch, *, remove: int, fewest_steps: int = 2, most_steps: i
     """(B,) bool: which completions to train on (PROF, Ye et al. 2025, arXiv 2509.03403): those where process and outcome agree.
 
     Of a group with `d` more right than wrong ones, `min(remove, round((d + remove) / 2))` right ones with the lowest mean step reward go, and
-    wrong ones with the highest, so that `remove` go and right and wrong come nearer to balance. A completion of fewer than `fewest_steps` or
-    more than `most_steps` steps goes first among the right ones and last among the wrong ones. Of equals the earlier one stays.
-
-    Args:
-        fewest_steps: under this a solution is suspected of hiding its reasoning.
-
-    Raises:
-        UsageError: `remove` is negative, or leaves a group empty.
+    wrong ones with the highest, so that `remove` go and right and wrong come nearer to balance. A completion of fewer than `fewest_steps`
+    (it may hide its reasoning) or more than `most_steps` steps goes first among the right ones and last among the wrong ones. Of equals the
+    earlier one stays.
     """
     if remove < 0:
         raise UsageError(f"remove: expected 0 or more, found {remove}")
@@ -252,16 +230,10 @@ def prof_keep(batch: Batch, *, remove: int, fewest_steps: int = 2, most_steps: i
 def gae(
     rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float = 1.0, lam: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and returns, each (B, T), 0 where masked.
+    """Advantages and returns, each (B, T), 0 where masked (Schulman et al. 2016).
 
     `delta_t = r_t + gamma * V_{t+1} - V_t`, `A_t = delta_t + gamma * lam * A_{t+1}`, where t+1 is the row's next token that is trained on, and
-    nothing follows the last one. Returns are `A + V`, what the critic is fitted to.
-
-    Args:
-        rewards: (B, T).
-        values: (B, T), of the state before each token.
-        mask: (B, T) bool; masked tokens in the middle of a row are stepped over.
-        lam: 1 trusts the rewards, 0 the critic.
+    nothing follows the last one. Returns are `A + V`, what the critic is fitted to. `values` are of the state before each token.
     """
     out = torch.zeros_like(rewards)
     follow = torch.zeros_like(rewards[:, 0]) if rewards.shape[1] else rewards.sum(-1)
@@ -295,13 +267,8 @@ def batch_scaled(rewards: Tensor) -> Tensor:
 def whitened(values: Tensor, mask: Tensor, *, deviation: Deviation = "sample") -> Tensor:
     """`values` (B, T) with mean 0 and variance 1 over the tokens of `mask`; 0 elsewhere and where there is no spread.
 
-    It is `masked_whiten` of verl and of TRL's former `PPOTrainer`: over the N tokens of the whole batch, with the variance divided by N - 1.
-    They add 1e-8 to the variance, which here is not needed, and refuse a single token, which here gives 0.
-
-    Args:
-        values: (B, T).
-        mask: (B, T) bool.
-        deviation: `sample` is theirs; with `population` the variance is divided by N.
+    It is `masked_whiten` of verl and of TRL's former `PPOTrainer`, with the variance divided by N - 1. They add 1e-8 to the variance, which
+    here is not needed, and refuse a single token, which here gives 0.
     """
     count = mask.sum()
     mean = torch.where(mask, values, 0.0).sum() / count.clamp_min(1)
