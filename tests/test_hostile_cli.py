@@ -71,10 +71,7 @@ def inside(folder):
             "--out ./good.jsonl is the input",
         ),
         (["problems", "read", "good.jsonl", "--out", "./good.jsonl"], "--out ./good.jsonl is the input"),
-        (
-            ["problems", "arithmetic", "--out", "p.jsonl", "--solutions", "p.jsonl"],
-            "--solutions p.jsonl",
-        ),
+        (["problems", "arithmetic", "--out", "p.jsonl", "--solutions", "p.jsonl"], "--solutions p.jsonl"),
         (["problems", "arithmetic", "--out", "no/p.jsonl"], "cannot write no/p.jsonl: there is no folder no"),
         # Links that lead nowhere.
         (
@@ -95,10 +92,7 @@ def inside(folder):
         ([*SAMPLE, "--top-p", "2"], "--top-p 2.0: expected a number in (0, 1]"),
         ([*SEARCH, "--policy-memory-tokens", "-1"], "--policy-memory-tokens -1: expected 0 or more"),
         ([*ROLLOUT, "--k", "0"], "--k 0: expected 1 or more"),
-        (
-            ["label", "exact", "good.jsonl", "--wrong", "0", "--out", "o"],
-            "--wrong 0: expected 1 or more",
-        ),
+        (["label", "exact", "good.jsonl", "--wrong", "0", "--out", "o"], "--wrong 0: expected 1 or more"),
         ([*GRADE, "--marker", "x"], "--marker x: this is for --split marker, and --split is auto"),
         # Names that are none.
         (

@@ -187,18 +187,7 @@ def test_candidates_of_a_policy_that_was_trained_further_are_not_used(tmp_path, 
 
     weights = Weights(tmp_path / "w", find_checkpoint("stepmark:arithmetic"))
     problems(tmp_path / "p.jsonl", 2)
-    words = [
-        "evaluate",
-        "best-of-n",
-        "--policy",
-        "w",
-        "--data",
-        "p.jsonl",
-        "--n",
-        "1",
-        "--max-tokens",
-        "4",
-    ]
+    words = ["evaluate", "best-of-n", "--policy", "w", "--data", "p.jsonl", "--n", "1", "--max-tokens", "4"]
     words += ["--prompt", "text", "--prm", "scripted_prms:arithmetic", "--device", "cpu", "--out", "ev"]
     main(words)
     candidates = Path("ev/candidates.jsonl").read_bytes()

@@ -39,6 +39,7 @@ request. More methods `in_flight` hide that.
 
 from stepmark.batching.driver import Answerer, Method, Ready, Reply, ReplyStore, Result, run, together
 from stepmark.batching.requests import (
+    INSTRUCTION,
     Choose,
     Finish,
     Graded,
@@ -54,10 +55,12 @@ from stepmark.batching.requests import (
     Written,
     content_key,
     cut_at_stop,
+    problem_prompt,
     sample_seed,
 )
 
 __all__ = [
+    "INSTRUCTION",
     "Answerer",
     "Choose",
     "Finish",
@@ -79,6 +82,7 @@ __all__ = [
     "Written",
     "content_key",
     "cut_at_stop",
+    "problem_prompt",
     "run",
     "sample_seed",
     "together",

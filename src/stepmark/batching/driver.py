@@ -10,16 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-from stepmark.batching.requests import (
-    Graded,
-    Release,
-    Request,
-    Score,
-    Verify,
-    Write,
-    Written,
-    content_key,
-)
+from stepmark.batching.requests import Graded, Release, Request, Score, Verify, Write, Written, content_key
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.records import StepScores, Verdict
 

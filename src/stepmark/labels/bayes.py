@@ -302,13 +302,8 @@ class BayesianSearch:
         probes: dict[int, Probe] = {}
         cost = Cost()
 
-        def conclude(
-            places: Floats | None, *, abstained: bool = False, sure: float | None = None
-        ) -> Labelling:
-            return self._conclude(solution, verdict, probes, cost, places, abstained, sure)
-
         if verdict.correct:
-            return conclude(None)
+            return self._conclude(solution, verdict, probes, cost, None)
         places = self._places(steps, readable=verdict.correct is not None)
         posterior = Posterior(steps, self.prior, places)
         costs = expected_costs(solution)
@@ -321,7 +316,8 @@ class BayesianSearch:
             if budget <= 0 or not (plan or self._promising(posterior, costs)):
                 if self.at_budget == "guess":
                     break
-                return conclude(None, abstained=True, sure=float(posterior.places.max()))
+                evidence = self._conclude(solution, verdict, probes, cost, None)
+                return replace(evidence, abstained=True, confidence=float(posterior.places.max()))
             if not plan:
                 plan = choose_batch(posterior.places, posterior.chances, costs, min(self.batch, budget))
             counts = {prefix: plan.count(prefix) for prefix in sorted(set(plan))}
@@ -339,7 +335,7 @@ class BayesianSearch:
                 )
                 cost += probed.cost
             plan = []
-        return conclude(posterior.places)
+        return self._conclude(solution, verdict, probes, cost, posterior.places)
 
     def _places(self, steps: int, *, readable: bool) -> Floats:
         none = self.sound if self.sound is not None else 0.0 if readable else 1 / (steps + 1)
@@ -357,8 +353,6 @@ class BayesianSearch:
         probes: dict[int, Probe],
         cost: Cost,
         places: Floats | None,
-        abstained: bool,
-        sure: float | None,
     ) -> Labelling:
         """The labelling by the posterior over the places; without one, the evidence alone."""
         steps = len(solution.steps)
@@ -367,6 +361,7 @@ class BayesianSearch:
             values[steps] = own
         evidence = labelled(solution, values, self.name, None)
         first_error: int | None = None
+        sure: float | None = None
         if places is not None:
             place = int(np.argmax(places))
             first_error, sure = (-1 if place == steps else place), float(places[place])
@@ -383,7 +378,6 @@ class BayesianSearch:
             method=self.name,
             first_error=first_error,
             confidence=sure,
-            abstained=abstained,
             cost=cost,
         )
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, final
 
 from pydantic import Field
 
-from stepmark.batching import Answerer, Write
+from stepmark.batching import INSTRUCTION, Answerer, Write
 from stepmark.batching import run as run_methods
 from stepmark.batching.cluster import Cluster
 from stepmark.errors import InputError
@@ -23,7 +23,7 @@ from stepmark.problems.answers import VerifierLike, load_verifier, open_verifier
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import ProblemRow, problem_rows
 from stepmark.records import SAMPLE_FACTS, Problem, SampledSolution, record_row
-from stepmark.sampling import INSTRUCTION, Sampled, Sampling, sample_and_judge
+from stepmark.sampling import Sampled, Sampling, sample_and_judge
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.store import Results, Source, evenly, read_rows, run_input

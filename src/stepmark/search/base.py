@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
-from stepmark.batching import Message, Method, Prompt
+from stepmark.batching import INSTRUCTION, Method, Prompt, problem_prompt
 from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.records import Problem, ScoreKind
@@ -53,13 +53,12 @@ class Steps:
     """Another seed gives other samples."""
     prompt: Literal["chat", "text"] = "chat"
     """Ask as the user's turn of a chat, or as plain text, for base models."""
-    instruction: str = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
+    instruction: str = INSTRUCTION
     """Said after the problem; "" for nothing."""
 
     def prompt_of(self, problem: Problem) -> Prompt:
         """What the policy is shown before the solution."""
-        text = f"{problem.text}\n\n{self.instruction}" if self.instruction else problem.text
-        return (Message(role="user", content=text),) if self.prompt == "chat" else f"{text}\n\n"
+        return problem_prompt(problem.text, self.instruction, self.prompt)
 
 
 @settings

@@ -14,17 +14,7 @@ from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.problems.extraction import find_answer
 from stepmark.records import Problem
-from stepmark.search.base import (
-    Budget,
-    Candidate,
-    Cost,
-    Found,
-    Searching,
-    Sizes,
-    Steps,
-    Stopped,
-    Trace,
-)
+from stepmark.search.base import Budget, Candidate, Cost, Found, Searching, Sizes, Steps, Stopped, Trace
 from stepmark.search.meaning import meaning
 from stepmark.show.search import NodeState, TraceNode
 from stepmark.solutions.checks import check, check_names
