@@ -485,12 +485,9 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
 
 
 def loaded_by(code):
-    code += "; import sys; print('\\n'.join(sys.modules))"
-    return set(
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.split()
-    )
+    code += "; import sys; print('\\n'.join(sys.modules), file=sys.stderr)"  # help goes to standard output
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
 
 
 def test_importing_stepmark_is_light():
