@@ -1,10 +1,8 @@
 """Watching an agent while it works: each turn is scored when it comes, and the rule says go on, go back or stop.
 
-**The rule.** A turn whose score is under the threshold is weak. After `patience` weak turns in a row: back to the first of them, to do it
-again. After `retries` such returns the next one is a stop. A running aggregate under `floor` is a stop at once. This is
-advice: `back` is called by who takes it, and a caller may go on.
+A turn whose score is under the threshold is weak. After `patience` weak turns in a row: back to the first of them, to do it again. After `retries`
+such returns the next one is a stop. A running aggregate under `floor` is a stop at once. This is advice: a caller may go on.
 
-A PRM that stepmark loaded reads each token once (`models.session.GrowingSession`). Any other PRM reads the conversation anew for each turn.
 """
 
 from __future__ import annotations
@@ -145,11 +143,7 @@ class Watch:
         return self._seen()
 
     def back(self, to: int) -> None:
-        """Forget the turns from `to` on, and what came back after them.
-
-        Raises:
-            UsageError: there is no such turn.
-        """
+        """Forget the turns from `to` on, and what came back after them; a `UsageError` where there is no such turn."""
         if not 0 <= to < len(self._steps):
             raise UsageError(f"expected a turn from 0 to {len(self._steps) - 1}, found {to}")
         del self._steps[to:], self._scores[to:]

@@ -44,14 +44,7 @@ _MOST_FINDINGS = 200
 
 
 def check_names(checks: str) -> tuple[CheckName, ...]:
-    """The checks that a setting names.
-
-    Args:
-        checks: "all", "none", or names with commas between them: "equation,algebra".
-
-    Raises:
-        SettingError: a name in it is no check.
-    """
+    """The checks that a setting names: "all", "none", or names with commas between them; `SettingError` for a name that is no check."""
     if checks in ("all", "none"):
         return CHECKS if checks == "all" else ()
     names = {name.strip() for name in checks.split(",")}
