@@ -49,7 +49,7 @@ def test_steps_go_on_from_nodes():
         asked = []
         backend._result = lambda ask, result=backend._result: asked.append(ask) or result(ask)
         await sessions.extend(opened, [(longer.node, "j")])
-        assert (asked[0].problem, asked[0].steps, asked[0].text) == (PROBLEM, ("de", "fghi"), "j")
+        assert (asked[0].problem, asked[0].solution.texts) == (PROBLEM, ("de", "fghi", "j"))
         assert asked[0].place.text == "fghi"  # what was kept of the node is what it goes on from
         assert sessions.nodes == 4
 
