@@ -10,22 +10,26 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from benchmarks.rl_figures import Point
 from stepmark.problems.tool_world import ACTIONS, Episode, Noise, ToolProblem, ToolState, ToolWorld, View
+from stepmark.rl.credit.advantages import normalised, to_go
 from stepmark.rl.credit.turns import Turns
 from stepmark.rl.hacking import Baseline, Cusum
 
 Anchors = Sequence[Sequence[tuple[object, ...]]]
 Credit = Callable[[Turns, Anchors], Tensor]
 """Advantages [B, K] of turns, given the states before them as an agent sees them."""
+Worlds = tuple[list[ToolProblem], list[ToolProblem]]
+"""To learn on and to measure on."""
 
 
 class Table:
     """A softmax over actions for each view. It begins half competent: of each view's logits, all alike at first, the right one is raised by `skill`, then each
-    moves by a normal number of deviation `spread`, the same for all runs.
+    moves by a normal number of deviation `spread`, the same for all runs. `haste` raises the answer where it is too early.
     """
 
-    def __init__(self, skill: float = 2.5, spread: float = 1.2) -> None:
-        self._skill, self._spread = skill, spread
+    def __init__(self, skill: float = 3.5, spread: float = 1.2, haste: float = 0.0) -> None:
+        self._skill, self._spread, self._haste = skill, spread, haste
         self._logits: dict[View, list[float]] = {}
         self._chances: dict[View, list[float]] = {}
 
@@ -44,9 +48,8 @@ class Table:
             dice = random.Random(repr(tuple(view)))
             right = "look up" if view.held != "its number" else view.wording
             due = "answer" if view.wording == "end" else right
-            self._logits[view] = [
-                self._skill * (action == due) + dice.gauss(0, self._spread) for action in ACTIONS
-            ]
+            raised = {due: self._skill} if due == "answer" else {due: self._skill, "answer": self._haste}
+            self._logits[view] = [raised.get(action, 0.0) + dice.gauss(0, self._spread) for action in ACTIONS]
         return self._logits[view]
 
     def learn(self, episodes: Sequence[Episode], advantages: Tensor, rate: float) -> None:
@@ -96,16 +99,49 @@ def scores(noise: Noise, episode: Episode) -> list[float]:
     return [noise.score(replace(episode, turns=episode.turns[:end])) for end in ends]
 
 
-def none(episode: Episode, turn: int) -> float:
-    """No reward but the outcome."""
-    return 0.0
+def progress(episode: Episode, turn: int, *, cost: float = 0.05) -> float:
+    """What a quantity that is right earns, an equal share each, less a cost for every turn."""
+    state, action = episode.turns[turn]
+    stages = len(episode.problem.arithmetic.operations)
+    computed = action in "+-*/" and state.right and action == episode.problem.due(state)
+    return computed / stages - cost
 
 
-def rewarded(noise: Noise | None) -> Callable[[Episode, int], float]:
-    """A turn's score less the threshold, so that a wrong turn costs what a right one earns; without a PRM, 0."""
-    if noise is None:
-        return none
-    return lambda episode, turn: noise.score(replace(episode, turns=episode.turns[: turn + 1])) - 0.5
+def centred_by_index(turns: Turns) -> Tensor:
+    """The natural construction that is biased (verl issue 7244): each reward less its mean at this turn of the group, then summed to the end."""
+    earned = turns.returns() - torch.nn.functional.pad(turns.returns()[:, 1:], (0, 1))
+    left = [
+        normalised(earned[:, place], turns.groups, turns.taken[:, place], scale=False)
+        for place in range(earned.shape[1])
+    ]
+    return torch.where(turns.taken, to_go(torch.stack(left, dim=1)), 0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Method:
+    """What is compared: a credit method, and where the rewards of turns come from."""
+
+    credit: Credit
+    noise: Noise | None = None
+    """Of the PRM whose scores, less 0.5, are the rewards; None: there is none."""
+    progress: bool = False
+    """Rewards are those of `progress`."""
+    skill: float = 3.5
+    """Of the starting policy, as in `Table`."""
+    haste: float = 0.0
+    """The same."""
+
+    def table(self) -> Table:
+        """The starting policy."""
+        return Table(skill=self.skill, haste=self.haste)
+
+    def reward(self, episode: Episode, turn: int) -> float:
+        """Of a turn."""
+        if self.progress:
+            return progress(episode, turn)
+        if self.noise is None:
+            return 0.0
+        return self.noise.score(replace(episode, turns=episode.turns[: turn + 1])) - 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +163,8 @@ class Setting:
         """Rollouts an update."""
         return self.problems * self.group
 
-    def worlds(self) -> tuple[list[ToolProblem], list[ToolProblem]]:
-        """To learn on and to measure on."""
+    def worlds(self) -> Worlds:
+        """Problems of seeds 1 and 2."""
         world = ToolWorld()
         return world.problems(self.training, seed=1), world.problems(self.held_out, seed=2)
 
@@ -141,41 +177,18 @@ class Setting:
         return [chosen[group].play(table, dice) for group in groups], groups
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
-    """The policy after some rollouts."""
-
-    rollouts: int
-    accuracy: float
-    """Exact: the mean of V over held-out problems."""
-    turns: float
-    """Of a held-out episode, the mean."""
-    score: float | None = None
-    """The PRM's mean, of one episode a held-out problem."""
-    cusum: float | None = None
-    """Of the hacking monitor."""
-
-
 def train(
-    credit: Credit,
-    noise: Noise | None,
-    setting: Setting,
-    worlds: tuple[list[ToolProblem], list[ToolProblem]],
-    *,
-    rate: float,
-    seed: int,
-    reward: Callable[[Episode, int], float] | None = None,
-) -> tuple[Table, list[Measured]]:
-    """One run: the policy, and how it went."""
+    method: Method, setting: Setting, worlds: Worlds, *, rate: float, seed: int
+) -> tuple[Table, list[Point]]:
+    """One run: the policy, and how it went. Accuracy is exact; steps are turns, and the PRM's return is of one episode a held-out problem."""
     training, held_out = worlds
-    dice, table = random.Random(f"turns {seed}"), Table()
-    earned = reward or rewarded(noise)
-    history: list[Measured] = []
+    dice, table, noise = random.Random(f"turns {seed}"), method.table(), method.noise
+    history: list[Point] = []
+    monitor, alarmed = Cusum(), None
     baseline: Baseline | None = None
     gaps: list[float | None] = []
     for update in range(setting.updates + 1):
         if update % setting.every == 0 or update == setting.updates:
-            accuracy = success(table, held_out)
             watched = random.Random(f"held out {seed} {update}")
             episodes = [problem.play(table, watched) for problem in held_out]
             score = cusum = None
@@ -185,19 +198,23 @@ def train(
                 baseline = baseline or Baseline.of(means, right, kind="probability")
                 assert baseline is not None
                 gaps.append(baseline.gap(means, right))
-                score, cusum = sum(means) / len(means), Cusum().path(gaps)[-1]
+                score, cusum = sum(means) / len(means), monitor.path(gaps)[-1]
+                if alarmed is None and cusum is not None and cusum > monitor.alarm_above:
+                    alarmed = update
             history.append(
-                Measured(
+                Point(
+                    update=update,
                     rollouts=update * setting.batch,
-                    accuracy=accuracy,
-                    turns=sum(len(one.turns) for one in episodes) / len(episodes),
-                    score=score,
+                    accuracy=success(table, held_out),
+                    step_return=score,
+                    steps=sum(len(one.turns) for one in episodes) / len(episodes),
                     cusum=cusum,
+                    alarmed=alarmed,
                 )
             )
         if update < setting.updates:
             batch, groups = setting.rollouts(table, training, dice)
-            table.learn(batch, credit(*turns_of(batch, groups, earned)), rate)
+            table.learn(batch, method.credit(*turns_of(batch, groups, method.reward)), rate)
     return table, history
 
 
@@ -207,21 +224,15 @@ def success(table: Table, problems: Sequence[ToolProblem]) -> float:
 
 
 def cosine(
-    credit: Credit,
-    noise: Noise | None,
-    setting: Setting,
-    problems: Sequence[ToolProblem],
-    *,
-    seed: int,
-    batches: int = 10,
+    method: Method, setting: Setting, problems: Sequence[ToolProblem], *, seed: int, batches: int = 10
 ) -> float:
     """Cosine of the advantages of a credit method with the exact ones, over all turns of some batches of the starting policy."""
-    dice, table = random.Random(f"cosine {seed}"), Table()
+    dice, table = random.Random(f"cosine {seed}"), method.table()
     values = {id(problem): problem.values(table) for problem in problems}
     inner = own = exact = 0.0
     for _ in range(batches):
         batch, groups = setting.rollouts(table, problems, dice)
-        found = credit(*turns_of(batch, groups, rewarded(noise))).tolist()
+        found = method.credit(*turns_of(batch, groups, method.reward)).tolist()
         for episode, row in zip(batch, found, strict=True):
             true = episode.problem.advantages(episode, values[id(episode.problem)])
             inner += sum(a * b for a, b in zip(row, true, strict=False))

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
 from stepmark.errors import InputError, UsageError
@@ -29,6 +31,8 @@ from stepmark.records import Problem
 
 Action = Literal["look up", "look up another", "+", "-", "*", "/", "answer"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
+_KINDS = 6
+"""Kinds of story."""
 Held = Literal["no number", "its number", "another number"]
 
 
@@ -236,7 +240,7 @@ class ToolProblem:
         """Q less V of each turn: as tools are deterministic, the value after the turn less the one before."""
         states = [*(state for state, _ in episode.turns), episode.end]
         along = [values[self.turns - turn].get(state, 0.0) for turn, state in enumerate(states)]
-        return [after - before for before, after in zip(along, along[1:], strict=False)]
+        return [after - before for before, after in pairwise(along)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -261,6 +265,9 @@ class Noise:
         return min(1.0, max(0.0, score))
 
 
+EXACT = Noise()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolWorld:
     """A small world of agents whose every turn is known to be right or wrong.
@@ -269,7 +276,7 @@ class ToolWorld:
         UsageError: fewer than two stages.
     """
 
-    stages: tuple[int, int] = (3, 5)
+    stages: tuple[int, int] = (4, 6)
     """Of a problem, from and to; each takes two right turns, and the answer one."""
     spare: int = 4
     """Turns that an episode may waste."""
@@ -279,25 +286,31 @@ class ToolWorld:
             raise UsageError(f"`stages`: expected two numbers, 2 or more, in order, found {self.stages}")
 
     def problems(self, count: int, *, seed: int = 0) -> list[ToolProblem]:
-        """Problems of the arithmetic world without products, in which no operation can be mistaken for another unpunished."""
+        """Stories of the arithmetic world in which every operation is on the running quantity, about as many of each kind of story.
+
+        Raises:
+            UsageError: stages of which too few problems are found.
+        """
         made: list[ToolProblem] = []
-        for number in range(100):
-            drawn = ArithmeticWorld().problems(4 * count, seed=100 * seed + number, steps=(4, 6), largest=99)
+        kinds: Counter[str] = Counter()
+        steps = (self.stages[0] + 1, self.stages[1] + 1)  # the answer is a step
+        for part in range(100):
+            drawn = ArithmeticWorld().problems(500, seed=100 * seed + part, steps=steps, surface="story")
             for one in drawn:
                 arithmetic = ArithmeticWorld.read(one.text)
-                stages = len(arithmetic.operations)
-                plain = all(not each.is_product and not each.is_merge for each in arithmetic.operations)
-                if plain and self.stages[0] <= stages <= self.stages[1]:
-                    name = f"Task {seed}-{len(made)}"
+                plain = all(each.left is None and each.right is not None for each in arithmetic.operations)
+                if plain and kinds[arithmetic.domain] <= count // _KINDS:
+                    kinds[arithmetic.domain] += 1
+                    turns = 2 * len(arithmetic.operations) + 1 + self.spare
                     made.append(
-                        ToolProblem(arithmetic=arithmetic, turns=2 * stages + 1 + self.spare, id=name)
+                        ToolProblem(arithmetic=arithmetic, turns=turns, id=f"Task {seed}-{len(made)}")
                     )
                 if len(made) == count:
                     return made
-        raise UsageError(f"found {len(made)} of {count} problems of {self.stages} stages")
+        raise UsageError(f"`stages`: found {len(made)} of {count} problems of {self.stages} stages")
 
-    def prm(self, problems: Iterable[ToolProblem], noise: Noise = Noise(), *, name: str) -> ScriptedPRM:  # noqa: B008
-        """A PRM that knows these problems and scores each turn by `noise`; threshold 0.5.
+    def prm(self, problems: Iterable[ToolProblem], noise: Noise = EXACT) -> ScriptedPRM:
+        """A PRM that knows these problems and scores each turn by `noise`; its threshold is 0.5.
 
         Raises:
             InputError: when it scores: another problem, or a turn that is none of this world.
@@ -309,4 +322,4 @@ class ToolWorld:
                 raise InputError(f"expected a problem of this world, found {problem!r:.80}")
             return noise.score(known[problem].replay(steps))
 
-        return ScriptedPRM(score, name=name, default_aggregate="mean")
+        return ScriptedPRM(score, name=f"tool world, {noise}", default_aggregate="mean")
