@@ -92,7 +92,7 @@ def best_rate(method: Method, setting: Setting, worlds: Worlds, seeds: Sequence[
     """The rate whose curves lie highest."""
 
     def height(rate: float) -> float:
-        runs = [train(method, setting, worlds, rate=rate, seed=seed)[1] for seed in seeds]
+        runs = [train(method, setting, worlds, rate=rate, seed=seed) for seed in seeds]
         return sum(point.accuracy for run in runs for point in run)
 
     return max(RATES, key=height)
@@ -179,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     facts = ["| method | rate | cosine with the exact advantage |", "| --- | ---: | ---: |"]
     for name, method in (LEARNING | HONEST | HACKED | CENTRING).items():
         rate = 32.0 if options.quick else best_rate(method, setting, worlds, TUNING)
-        runs[name] = {seed: train(method, setting, worlds, rate=rate, seed=seed)[1] for seed in range(seeds)}
+        runs[name] = {seed: train(method, setting, worlds, rate=rate, seed=seed) for seed in range(seeds)}
         near = mean_interval([cosine(method, setting, worlds[0], seed=seed) for seed in range(seeds)])
         facts.append(f"| {name} | {rate:g} | {shown(near, 2, 1.0)} |")
         print(f"{name}: rate {rate:g}, {runs[name][0][-1].accuracy:.3f} on seed 0", flush=True)

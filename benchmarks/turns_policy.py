@@ -179,8 +179,8 @@ class Setting:
 
 def train(
     method: Method, setting: Setting, worlds: Worlds, *, rate: float, seed: int
-) -> tuple[Table, list[Point]]:
-    """One run: the policy, and how it went. Accuracy is exact; steps are turns, and the PRM's return is of one episode a held-out problem."""
+) -> list[Point]:
+    """How one run went. Accuracy is exact; steps are turns, and the PRM's return is of one episode a held-out problem."""
     training, held_out = worlds
     dice, table, noise = random.Random(f"turns {seed}"), method.table(), method.noise
     history: list[Point] = []
@@ -215,7 +215,7 @@ def train(
         if update < setting.updates:
             batch, groups = setting.rollouts(table, training, dice)
             table.learn(batch, method.credit(*turns_of(batch, groups, method.reward)), rate)
-    return table, history
+    return history
 
 
 def success(table: Table, problems: Sequence[ToolProblem]) -> float:
