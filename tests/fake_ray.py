@@ -24,11 +24,12 @@ class Ref:
 
 
 class Actor:
-    """One process. Its calls run in order."""
+    """One process after another. Its calls run in order."""
 
-    def __init__(self, ray, number, made):
-        self.ray, self.number, self.made = ray, number, made
-        self.dead = False
+    def __init__(self, ray, make):
+        self.ray, self.make = ray, make
+        self.number = ray.starts = ray.starts + 1
+        self.made = make()
         self.calls = []
 
     def __getattr__(self, method):
@@ -37,22 +38,21 @@ class Actor:
             self.calls.append(ref)
             return ref
 
-        return SimpleNamespace(remote=remote)
+        # Options of a call say only how often Ray repeats it, and here nothing dies while it is built.
+        return SimpleNamespace(remote=remote, options=lambda **_: SimpleNamespace(remote=remote))
 
     def run(self):
         """The next call."""
         ref = self.calls.pop(0)
         ref.done = True
-        if ref.method == "answer" and not self.dead:
+        if ref.method == "answer":
             (requests,) = ref.arguments
             self.ray.given.append((self.number, list(requests)))
-            self.dead = self.ray.dies(self.number, requests)
-        if ref.method == "place":
-            ref.value = "here"
-        elif not self.dead:
-            ref.value = getattr(self.made, ref.method)(*ref.arguments)
-        if self.dead:
-            ref.error = RayError("The actor died because of a test. Node Id")
+            if self.ray.dies(self.number, requests):
+                ref.error = RayError("The actor died because of a test. Node Id")
+                self.made = self.make()
+                return
+        ref.value = getattr(self.made, ref.method)(*ref.arguments)
 
 
 class FakeRay:
@@ -80,8 +80,6 @@ class FakeRay:
         self.died = Counter()
         self.starts = 0
         self._on = False
-        self._numbers = itertools.count(1)
-        self._freed = []
         self._lock = RLock()
 
     def dies(self, number, requests):
@@ -108,26 +106,21 @@ class FakeRay:
         return [{"Alive": True, "Resources": {"CPU": self.size}}]
 
     def remote(self, kind):
-        def make(*arguments):
-            self.starts += 1
-            number = self._freed.pop() if self._freed else next(self._numbers)
-            return Actor(self, number, kind(*arguments))
-
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=make))
+        make = SimpleNamespace(remote=lambda *arguments: Actor(self, lambda: kind(*arguments)))
+        return SimpleNamespace(options=lambda **_: make)
 
     def kill(self, actor):
-        actor.dead = True
-        self._freed.append(actor.number)
+        actor.calls.clear()
 
     def wait(self, refs, *, num_returns, timeout):
-        del num_returns, timeout
+        del num_returns
         with self._lock:
-            done = next((ref for ref in refs if ref.done), None)
-            if done is None:
-                done = refs[next(self.order) % len(refs)]
-                while not done.done:
-                    done.actor.run()
-            return [done], [ref for ref in refs if ref is not done]
+            done = [ref for ref in refs if ref.done]
+            if not done and timeout:
+                done = [refs[next(self.order) % len(refs)]]
+                while not done[0].done:
+                    done[0].actor.run()
+            return done, [ref for ref in refs if ref not in done]
 
     def get(self, ref):
         assert ref.done

@@ -203,7 +203,7 @@ class OnPort:
 
         self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self.service = Service(lambda: prm, settings or DEFAULTS)
+        self.service = Service(prm, settings or DEFAULTS)
         app = guarded(self.service)
         self.metrics = app.metrics
         config = uvicorn.Config(app, lifespan="on", ws="none", log_config=None, loop=loop)
@@ -216,10 +216,7 @@ class OnPort:
         return self.metrics.open._value.get()
 
     def __enter__(self):
-        loaded = threading.Event()
-        self.service.when_loaded = lambda task: loaded.set()
         self._thread.start()
-        assert loaded.wait(120)  # else its first client is told to come again in some seconds
         return self
 
     def __exit__(self, *_):

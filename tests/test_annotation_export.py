@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from stepmark.annotation.exporting import FORMATS, Exporting, export
+from stepmark.annotation.exporting import Exporting, export
 from stepmark.annotation.items import Item, Suggestion
 from stepmark.annotation.marks import Answer, Decision, marks_of_first_error, marks_of_ratings
 from stepmark.annotation.project import Help, Project
 from stepmark.errors import InputError
+from stepmark.evaluation.run import evaluate
+from stepmark.evaluation.who_and_when import WhoAndWhen
 from stepmark.records import Problem, Solution, Step
 from stepmark.solutions.interchange import Losses, read_labelled
+from stepmark.solutions.interchange.formats import write_labelled
 from stepmark.training.examples import LabelRules, examples
 from stepmark.training.run import training_rows
 
@@ -238,4 +241,53 @@ def test_an_export_reads_back_as_what_was_said(tmp_path: Path):
         for name in ("human:ann", "human:bob")
     }
     assert said == {"human:ann": [1, 0, -1, None], "human:bob": [1, 1, 1, 1]}
-    assert set(FORMATS) == {"stepmark", "prm800k", "trl", "math-shepherd", "processbench", "potato"}
+
+
+def test_an_agents_trace_comes_out_in_who_and_whens_shape(tmp_path):
+    """What came back after a step is an entry of its own; the row is read back, and measured, as Who&When's own are."""
+    steps = (
+        Step(
+            text="I search.",
+            speaker="Surfer (thought)",
+            observation="\n\nTool (search):\nnothing\n\nUser:\nHurry.",
+        ),
+        Step(text="It is 5.", speaker="Surfer (answer)"),
+    )
+    one = Item(id="w1", solution=Solution(problem=Problem(text="How many?", answer="7"), steps=steps))
+    marks = replace(marks_of_first_error(1, 2), notes=((1, "a guess"),), error_types=((1, "wrong fact"),))
+    none = Item(id="w2", solution=one.solution)
+    answers = [
+        Answer(item="w1", account="ann", marks=marks),
+        Answer(item="w1", account="bob", marks=marks_of_first_error(1, 2)),
+        first("w2", "ann", -1, steps=2),
+        first("w2", "bob", -1, steps=2),
+    ]
+    losses = Losses()
+    (row,) = rows(Project(overlap=2), [one, none], answers, format="who-and-when", losses=losses)
+    assert row == {
+        "question": "How many?",
+        "question_ID": "w1",
+        "ground_truth": "7",
+        "history": [
+            {"content": "I search.", "role": "assistant", "name": "Surfer (thought)"},
+            {"content": "nothing", "role": "tool", "name": "search"},
+            {"content": "Hurry.", "role": "user", "name": "user"},
+            {"content": "It is 5.", "role": "assistant", "name": "Surfer (answer)"},
+        ],
+        "mistake_agent": "Surfer",
+        "mistake_step": "3",
+        "mistake_reason": "wrong fact; a guess",
+    }
+    assert losses.dropped == 1
+    file = tmp_path / "labels.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    (read,) = read_labelled(file)
+    assert [[j.rating for j in step] for step in read.labelled.judgements] == [[1], [1], [1], [-1]]
+    assert read.labelled.judgements[3][0].note == "wrong fact; a guess"
+    assert read.outcome is False
+    (again,) = write_labelled([read], "who-and-when")
+    assert [entry["content"] for entry in again.pop("history")] == [e["content"] for e in row.pop("history")]
+    assert again == row
+    result = evaluate(WhoAndWhen(labels=str(file)), data=str(file), resamples=100, progress=False)
+    assert result.figures["algorithm-generated/step"].value == 1
+    assert result.figures["algorithm-generated/agent"].value == 1

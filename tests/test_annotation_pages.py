@@ -11,9 +11,10 @@ import pytest
 from playwright.sync_api import Browser
 
 from annotation_site import Site, chromium, item, person
-from stepmark.annotation.items import Suggestion, Turn
+from stepmark.annotation.items import Item, Suggestion
 from stepmark.annotation.project import Help, Project
 from stepmark.annotation.reading import read_items
+from stepmark.records import Problem, Solution, Step
 
 STEPS = (
     "Let $x$ be the number of apples, so $3x + 5 = 20$.",
@@ -145,40 +146,32 @@ def test_suggestions_are_accepted_or_overridden_before_an_item_counts(browser: B
         assert answer.marks.verified == {0, 1, 2}
 
 
-def test_the_control_stands_beside_each_step_of_a_trace(browser: Browser, folder: Path) -> None:
-    trace = (
-        Turn(role="user", text="The test fails. Why?"),
-        Turn(
-            role="assistant",
-            text="I look.",
-            calls=(("bash", '{"cmd": "ls"}'),),
-            outputs=("a\n" * 40,),
-            step=0,
+def test_an_agents_trace(browser: Browser, folder: Path) -> None:
+    """Who spoke, the thought, the calls; what tools answered is folded, a user's turn is not; one key marks the decisive error."""
+    steps = (
+        Step(
+            text='Hm.\nI look.\nbash({"cmd": "ls"})',
+            observation="\n\nTool (bash):\n" + "a\n" * 41 + "\n\nUser:\na notice",
+            speaker="Coder",
         ),
-        Turn(role="tool", text="a notice"),
-        Turn(role="assistant", text="Done.", step=1),
+        Step(text="Done.", speaker="Critic"),
     )
-    one = item("t", "I look.", "Done.", trace=trace)
-    with Site(folder, Project(inline_with_trace=True), [one]) as site, person(browser, site) as ann:
+    solution = Solution(problem=Problem(text="The test fails. Why?"), steps=steps)
+    one = Item(id="t", solution=solution, thoughts=("Hm.", ""))
+    with Site(folder, Project(), [one]) as site, person(browser, site) as ann:
         ann.join("annotator", "Ann")
         page = ann.page
-        kinds = page.evaluate(
-            "[...document.querySelectorAll('.steps li')].map((one) => one.className.split(' ')[0])"
-        )
-        assert kinds == ["turn", "step", "turn", "step"]
-        assert page.locator("#step-0 .call").inner_text().split() == [
-            "calls",
-            "bash",
-            "{",
-            '"cmd":',
-            '"ls"',
-            "}",
-        ]
-        assert page.locator("#step-0 .unfold").inner_text() == "Show all (41 lines)"
+        first = page.locator("#step-0")
+        assert page.locator(".speaker").all_inner_texts() == ["Coder", "Critic"]
+        assert first.locator(".thought").inner_text().split() == ["thought", "Hm."]
+        assert first.locator(".call").inner_text().split() == ["calls", "bash", "{", '"cmd":', '"ls"', "}"]
+        assert first.locator(".turn").inner_text().split() == ["User", "a", "notice"]
+        assert first.locator(".output .unfold").inner_text() == "Unfold (42 lines)"
         ann.keys("f")
-        assert page.locator("#step-0 .unfold").inner_text() == "Fold"
+        assert first.locator(".output .unfold").inner_text() == "Fold"
         ann.keys("j", "x")
         assert ann.states() == ["right", "wrong"]
+        assert page.locator("#step-1 .mark").inner_text().split() == ["✗", "Decisive", "error"]
 
 
 HOSTILE = (
@@ -194,19 +187,20 @@ HOSTILE = (
 def test_hostile_texts_are_text(browser: Browser, folder: Path) -> None:
     bad = HOSTILE[0]
     said = tuple(Suggestion(judge=bad, rating=-1, reason=bad) for _ in HOSTILE)
-    trace = tuple(
-        Turn(role=bad, text=t, calls=((bad, bad),), outputs=(bad,), step=k) for k, t in enumerate(HOSTILE)
+    turns = tuple(
+        Step(text=f"{bad}\n{t}\nf({{{bad}}})", observation=f"{bad}\n\nTool ({bad}):\n{bad}", speaker=bad)
+        for t in HOSTILE
     )
+    trace = Solution(problem=Problem(text=bad), steps=turns)
     items = [
         item("plain", *HOSTILE, problem=bad, answer=bad, suggestions=said),
-        item(bad, *HOSTILE, problem=bad, trace=trace),
+        Item(id=bad, solution=trace, thoughts=(bad,) * len(turns)),
     ]
     project = Project(
         name=bad,
         description=bad,
         error_types=(bad,),
         show_answer=True,
-        inline_with_trace=True,
         help=Help(show="before"),
     )
     with Site(folder, project, items) as site, person(browser, site) as ann:

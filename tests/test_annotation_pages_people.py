@@ -152,7 +152,7 @@ def test_an_admin_invites_uploads_and_exports(browser: Browser, tmp_path: Path) 
         page.get_by_role("button", name="Add").click()
         page.get_by_text("1 item in <img src=x onerror=alert(1)>.jsonl, 1 of them new or changed.").wait_for()
         page.get_by_role("link", name="People").click()
-        page.get_by_role("button", name="Make a link").click()
+        page.get_by_role("button", name="Invite").click()
         link = page.get_by_label("Invitation link").input_value()
         with person(browser, site) as ann:
             ann.page.goto(link)

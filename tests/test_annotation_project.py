@@ -138,7 +138,11 @@ def test_the_documented_record():
     """Potato's documentation: one record, 1, 0, -1 and null for the steps 0 to 3."""
     loaded = load_project(EXAMPLE)
     project = loaded.project
-    assert (project.mode, project.allow_neutral, project.inline_with_trace) == ("per_step", True, True)
+    assert (project.title, project.mode, project.allow_neutral) == (
+        "Coding agent, step by step",
+        "per_step",
+        True,
+    )
     items = read_items(project)
     log = [Change(kind="rate", step=step, rating=rating) for step, rating in ((0, 1), (1, 0), (2, -1))]
     marks = fold("per_step", 4, [*log, Change(kind="submit")], allow_neutral=True)
@@ -189,17 +193,17 @@ annotation_schemes:
     loaded = load_project(potato(tmp_path, text, row))
     project = loaded.project
     assert (project.name, project.steps_key, project.step_text_key) == (
-        "rewards",
+        "Traces",
         "structured_turns",
         "content",
     )
-    assert (project.mode, project.allow_neutral, project.inline_with_trace) == ("per_step", True, True)
+    assert (project.mode, project.allow_neutral) == ("per_step", True)
     assert (project.help.show, project.help.require_verification) == ("before", True)
     assert (project.reward_labels.correct, project.reward_labels.neutral) == ("Valid", "Neutral")
     assert loaded.notes == (
         "options of the scheme that are not used: label_requirement",
         "schemes that are not shown, since only process_reward is: overall (radio)",
-        "keys that are not used: annotation_task_name, port, output_annotation_dir, user_config",
+        "keys that are not used: port, output_annotation_dir, user_config",
     )
     (item,) = read_items(project)
     assert (item.id, item.solution.problem.text) == ("7", "Fix it.")

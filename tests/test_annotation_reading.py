@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.annotation.items import Item, Suggestion
+from stepmark.annotation.items import Item, Suggestion, view
 from stepmark.annotation.project import Gold, Limits, Project, Screening
 from stepmark.annotation.reading import from_prm, from_scores, read_items, suggest
 from stepmark.errors import InputError
@@ -74,21 +74,23 @@ def test_a_conversation_is_a_trace(tmp_path):
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
     messages = [
         {"role": "user", "content": "Find it."},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "content": None, "reasoning_content": "I look.", "tool_calls": [call]},
         {"role": "tool", "content": "here", "tool_call_id": "c1"},
         {"role": "assistant", "content": [{"type": "text", "text": "Found."}]},
     ]
     (item,) = read(tmp_path, {"id": "chat", "messages": messages})
-    assert item.solution.texts == ('look({"at": 1})', "Found.")
-    assert [(turn.role, turn.text, turn.step) for turn in item.trace] == [
-        ("user", "Find it.", None),
-        ("assistant", "", 0),
-        ("tool", "here", None),
-        ("assistant", "Found.", 1),
+    assert item.solution.texts == ('I look.\nlook({"at": 1})', "Found.")
+    assert item.thoughts == ("I look.", "")
+    shown = view(item, Project())
+    assert shown["agent"]
+    assert [(step["thought"], step["text"]) for step in shown["steps"]] == [
+        ("I look.", 'look({"at": 1})'),
+        ("", "Found."),
     ]
-    assert item.trace[1].calls == (("look", '{"at": 1}'),)
+    assert shown["steps"][0]["observation"] == "\n\nTool (look):\nhere"
     (plain,) = read(tmp_path, {"messages": [messages[0], {"role": "assistant", "content": "One.\nTwo."}]})
-    assert (plain.trace, len(plain.solution.steps)) == ((), 2)
+    assert (plain.thoughts, len(plain.solution.steps)) == ((), 2)
+    assert not view(plain, Project())["agent"]
 
 
 def test_evidence_is_a_score_and_no_rating(tmp_path):
@@ -272,7 +274,7 @@ def test_without_a_row_or_refused(file):
     [
         (
             graded("What is 1 + 1 + 1?", [*RIGHT, "x"], [0.1] * 3, id="right"),
-            "2 steps of the item 'right', found 3",
+            "step 2 .*'absent'",
         ),
         (
             graded("What is 1 + 1 + 1?", ["1 + 1 = 2", "2 + 1 = 5"], [0.1] * 2, id="right"),
@@ -282,7 +284,7 @@ def test_without_a_row_or_refused(file):
         ({"id": "right", "scores": [0.1]}, "expected 2 scores"),
         ({"id": "right", "scores": [0.1, 1.5]}, "1.5"),
         ({"id": "right", "scores": [0.1, "high"]}, "'high'"),
-        ({"id": "right", "scores": {"a": [0.1, 0.2]}}, "expected a list of scores, found an object"),
+        ({"id": "right", "scores": {"a": [0.1, 0.2]}}, "field 'scores'"),
         ({"id": "right", "scores": [0.1, 0.2], "threshold": "low"}, "threshold"),
         ({"id": "right", "scores": [0.1, 0.2], "score_kind": "odds"}, "'odds'"),
         ({"id": "right", "scores": [0.1, 0.2], "critiques": ["fine", "fine"]}, "critiques"),

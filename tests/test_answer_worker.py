@@ -45,16 +45,16 @@ def math():
         (r"\pi", "3.141592653589793", "mismatch", "decimals are exact"),
         ("5t", "5", "mismatch", "math-verify"),
         ("C", "c", "mismatch", "sign"),
-        ("(1,2)", "(2,1)", "mismatch", "entry by entry"),
+        ("(1,2)", "(2,1)", "mismatch", "math-verify"),
         # What it tells apart or does not read.
         (r"\frac{1}{10}", r"10\%", "match", "percent"),
         ("3000000", "3 million", "match", "scale word"),
         ("7.5", "7 1/2", "match", "mixed number"),
         ("100", "1e2", "match", "powers of ten"),
-        ("(1,2)", r"\begin{pmatrix}1\\2\end{pmatrix}", "match", "entry by entry"),
-        ("(1,2)", r"\langle 1, 2\rangle", "match", "entry by entry"),
-        (r"\{\frac{1}{3}, 50\%\}", r"\{0.5, \frac{2}{6}\}", "match", "any order"),
-        ("2,-3", "x = 2 or x = -3", "match", "any order"),
+        ("(1,2)", r"\begin{pmatrix}1\\2\end{pmatrix}", "match", "math-verify"),
+        ("(1,2)", r"\langle 1, 2\rangle", "match", "math-verify"),
+        (r"\{\frac{1}{3}, 50\%\}", r"\{0.5, \frac{2}{6}\}", "match", "math-verify"),
+        ("2,-3", "x = 2 or x = -3", "match", "math-verify"),
         ("[-2,7]", r"-2\le x\le 7", "match", "math-verify"),
         (r"\sqrt{2}\%", r"\frac{\sqrt{2}}{100}", "match", "math-verify"),
         (r"200\sqrt{3}\text{ cm}", r"2\sqrt{3}\text{ m}", "match", "math-verify"),
@@ -85,25 +85,11 @@ def test_verdicts(math, gold, answer, outcome, rule):
     assert verdict.answer == answer
 
 
-def test_easy_pairs_never_start_a_worker():
-    verifier = MathVerifier()
-    pairs = [
-        ("5", "5.0"),
-        ("$7.00", "7"),
-        (r"\frac12", "0.25"),
-        ("x+1", "x + 1"),
-        ("yes", "no"),
-        ("(1,2)", "(1,3)"),
-    ]
-    assert [v.outcome for v in verifier.verify_many(pairs)] == [
-        "match",
-        "match",
-        "mismatch",
-        "match",
-        "mismatch",
-        "mismatch",
-    ]
-    assert verifier._worker.started == 0
+def test_easy_pairs_never_start_a_worker(monkeypatch):
+    monkeypatch.setattr(AnswerProcess, "ask", lambda *pair: pytest.fail(f"asked for {pair}"))
+    pairs = [("5", "5.0"), ("$7.00", "7"), (r"\frac12", "0.25"), ("x+1", "x + 1"), ("yes", "no")]
+    outcomes = [verdict.outcome for verdict in MathVerifier().verify_many(pairs)]
+    assert outcomes == ["match", "match", "mismatch", "match", "mismatch"]
 
 
 def test_a_worker_over_its_time_is_ended_and_the_next_pair_goes_on(monkeypatch):

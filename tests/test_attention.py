@@ -13,7 +13,7 @@ from transformers import AutoModel, Gemma2Config, LlamaConfig, MistralConfig, Qw
 from stepmark.errors import CheckpointError
 from stepmark.models import attention
 from stepmark.models.attention import Plan
-from stepmark.models.tree import chunks, pack
+from stepmark.models.tree import pack, passes
 
 torch.set_num_threads(1)
 
@@ -50,24 +50,24 @@ def alone(model, sequences):
 def in_chunks(model, tree, budget, *, spoil=lambda plan: None):
     """Hidden states of a whole tree, chunk by chunk, the needed keys and values handed on."""
     model.set_attn_implementation(attention.NAME)
-    hidden, carried = [], {}
-    parts = chunks(tree, budget)
-    for part, after in zip(parts, [*parts[1:], None], strict=True):
-        plan = Plan.of_chunk(part, "cpu")
-        plan.carried = carried
-        if after is not None:
-            have = np.concatenate([part.carried, np.arange(part.start, part.end)])
-            plan.keep = torch.from_numpy(np.searchsorted(have, after.carried))
+    hidden, stored = [], {}
+    for part in passes(tree, np.arange(len(tree)), budget):
+        plan = Plan.of_pass(part, "cpu")
+        held = torch.from_numpy(part.held)
+        plan.carried = {layer: (k[:, :, held], v[:, :, held]) for layer, (k, v) in stored.items()}
+        plan.keep = torch.arange(len(held), len(held) + len(part.part))
         spoil(plan)
         hidden.append(
             model(
-                input_ids=torch.from_numpy(tree.ids[part.start : part.end])[None],
-                position_ids=torch.from_numpy(tree.depths[part.start : part.end])[None],
+                input_ids=torch.from_numpy(tree.ids[part.part])[None],
+                position_ids=torch.from_numpy(tree.depths[part.part])[None],
                 use_cache=False,
                 stepmark_plan=plan,
             ).last_hidden_state[0]
         )
-        carried = plan.kept
+        for layer, pair in plan.kept.items():
+            before = stored.get(layer, (pair[0][:, :, :0], pair[1][:, :, :0]))
+            stored[layer] = tuple(torch.cat(both, dim=2) for both in zip(before, pair, strict=True))
     return torch.cat(hidden)
 
 
@@ -211,7 +211,11 @@ def test_a_backbone_with_capped_logits_is_refused(train):
     config = Gemma2Config(**SIZES | {"num_hidden_layers": 1})
     model = AutoModel.from_config(config, attn_implementation=attention.NAME).eval()
     tree = pack([[1, 2], [1, 3]])
-    plan = Plan.of_trees([tree], "cpu") if train else Plan.of_chunk(chunks(tree, 10)[0], "cpu")
+    plan = (
+        Plan.of_trees([tree], "cpu")
+        if train
+        else Plan.of_pass(next(passes(tree, np.arange(len(tree)), 10)), "cpu")
+    )
     with pytest.raises(CheckpointError, match="softcap"):
         model(
             input_ids=torch.from_numpy(tree.ids)[None],

@@ -82,7 +82,6 @@ def test_cases_become_one_set_a_problem() -> None:
     assert [c.prm_tokens for c in b.candidates] == [10, 0, 10]  # refused: nothing was read
     assert (a.prm_once, b.prm_once) == (7, 7)
     assert [c.outcome for c in a.candidates] == [0.25, None, None]
-    assert a.candidates[0].characters == len("one\ntwo\n")
     assert b.candidates[1].steps is None
 
 

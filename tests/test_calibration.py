@@ -106,13 +106,11 @@ def simulated(n, *, sharpness=1.0, shift=0.0, seed=0, steps=4):
 
 
 def test_figures_worked_by_hand():
-    # 0.25 twice (one right), 0.75 four times (three right): gaps -0.25 and 0; high 0; low -0.25.
+    # 0.25 twice (one right), 0.75 four times (three right): gaps -0.25 and 0.
     sheet = sheet_of([(case("a", [1, 0, 1]), [0.25, 0.25, 0.75]), (case("b", [1, 1, 0]), [0.75, 0.75, 0.75])])
     found = value(items_of(sheet, ["steps"]))
     assert found["steps/all/ece"] == pytest.approx(2 / 6 * 0.25)
     assert found["steps/all/gap"] == pytest.approx((2 * 0.25 + 4 * 0.75 - 4) / 6)
-    assert found["steps/all/gap_high"] == pytest.approx(0)
-    assert found["steps/all/gap_low"] == pytest.approx(-0.25)
     squares = 0.75**2 + 0.25**2 + 3 * 0.25**2 + 0.75**2
     assert found["steps/all/brier"] == pytest.approx(squares / 6)
     assert found["steps/all/mean_score"] == pytest.approx(3.5 / 6)
@@ -131,10 +129,6 @@ def by_loops(pairs, bins):
     found["mean_score"] = sum(w * x for x, _, w in pairs) / total
     found["gap"] = found["mean_score"] - found["share_right"]
     found["brier"] = sum(w * (x - y) ** 2 for x, y, w in pairs) / total
-    for name, inside in (("gap_high", lambda x: x >= 0.5), ("gap_low", lambda x: x < 0.5)):
-        part = [one for one in pairs if inside(one[0])]
-        weight = sum(w for _, _, w in part)
-        found[name] = sum(w * (x - y) for x, y, w in part) / weight if weight else math.nan
     ece = 0.0
     for at in range(bins):
         part = [
@@ -231,7 +225,7 @@ def test_other_kinds_of_scores_have_an_auc_and_no_calibration():
         by_name = figures
         assert by_name["steps/all/auc"].value == pytest.approx(3 / 4)
         assert by_name["steps/all/share_right"].value == 0.5
-        for what in ("ece", "brier", "mean_score", "gap", "gap_high", "gap_low"):
+        for what in ("ece", "brier", "mean_score", "gap"):
             assert (by_name[f"steps/all/{what}"].value, by_name[f"steps/all/{what}"].low) == (None, None)
 
 
@@ -287,9 +281,6 @@ def test_too_sharp_scores_are_mended_by_the_temperature_that_made_them():
     a, b = maps["steps"].scale, maps["steps"].shift
     for score, mapped in zip(item["scores"], item["platt"], strict=True):
         assert mapped == pytest.approx(1 / (1 + math.exp(-(a * math.log(score / (1 - score)) + b))))
-    high = result.figures["steps/all/gap_high"]
-    assert high.low is not None
-    assert high.low > 0  # too sure of what it calls right
 
 
 def test_scores_that_are_no_probabilities_become_some_by_platt():

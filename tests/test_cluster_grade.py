@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from fake_ray import FakeRay
 from stepmark.batching import ScoreSolution
-from stepmark.batching.chunks import LARGEST, gathered
-from stepmark.batching.cluster import Build, Cluster, RayWorkers
+from stepmark.batching.cluster import LARGEST, Build, Cluster, RayWorkers, gathered
 from stepmark.cli import main
 from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPRM

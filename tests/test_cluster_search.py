@@ -77,10 +77,8 @@ def checkpoints(tmp_path_factory):
 
 
 def test_models_that_keep_what_they_read_are_asked_where_they_have_read(
-    tmp_path, cluster, checkpoints, capsys, monkeypatch
+    tmp_path, cluster, checkpoints, capsys
 ):
-    # On a busy machine one worker may be far behind, and is helped.
-    monkeypatch.setattr("stepmark.batching.chunks._BEHIND", 1000)
     file = problems(tmp_path, 4)
     ray = cluster(size=2)
     words = ["--policy", checkpoints / "policy", "--prm", checkpoints / "prm", "--dtype", "float32"]

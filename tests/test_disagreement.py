@@ -20,7 +20,6 @@ from stepmark.evaluation.disagreement import (
     cell_of,
     confident,
     items_of,
-    statistic,
     steps_right,
 )
 from stepmark.evaluation.evaluation import Run
@@ -77,7 +76,10 @@ def sheet_of(cases: list[Case], scores: list[tuple[float | None, ...] | None]) -
 
 
 def values(items: list[dict[str, object]]) -> dict[str, float]:
-    return {name: float(value[0]) for name, value in statistic(items)(np.ones((1, len(items)))).items()}
+    return {
+        name: float(value[0])
+        for name, value in Disagreement().statistic(items)(np.ones((1, len(items)))).items()
+    }
 
 
 # Hand-worked: by labels 3 right, 1 lucky, 2 unlucky, 4 wrong, and two of which something is not known.
@@ -143,18 +145,8 @@ def test_figures_of_a_table_worked_by_hand():
         "wrong": 4 / 10,
         "lucky-of-right": 1 / 4,
         "unlucky-of-wrong": 2 / 6,
-        "lucky-of-flawed": 1 / 5,
-        "agreement": 7 / 10,
-        "phi": (3 * 4 - 1 * 2) / math.sqrt(4 * 6 * 5 * 5),
     }
-    # Writer a: 2 right, 1 unlucky, 2 wrong; writer b: 1 right, 1 lucky, 1 unlucky, 2 wrong.
-    writers = {
-        "by a/labels/lucky-of-right": 0,
-        "by a/labels/unlucky-of-wrong": 1 / 3,
-        "by b/labels/lucky-of-right": 1 / 2,
-        "by b/labels/unlucky-of-wrong": 1 / 3,
-    }
-    assert found == pytest.approx({f"g/labels/{name}": value for name, value in expected.items()} | writers)
+    assert found == pytest.approx({f"g/labels/{name}": value for name, value in expected.items()})
 
 
 def test_scores_beside_labels_worked_by_hand():
@@ -164,10 +156,6 @@ def test_scores_beside_labels_worked_by_hand():
     assert [found[f"g/scores/{name}"] for name in CELLS] == pytest.approx([4 / 10, 1 / 10, 2 / 10, 3 / 10])
     # Both known: 0 to 7 and 9. The same cell: 0, 2, 4, 6, 7.
     assert found["g/both/same-cell"] == pytest.approx(5 / 9)
-    assert found["g/both/lucky-found"] == 0  # 3 is lucky by the labels alone
-    assert found["g/both/lucky-confirmed"] == 0  # 1 by the scores alone
-    assert found["g/both/unlucky-found"] == 1 / 2  # 4 but not 5
-    assert found["g/both/unlucky-confirmed"] == 1 / 2  # 4 but not 9
     assert result.figures["g/both/same-cell"].policy == "0.5, the PRM's own"
     assert result.figures["g/labels/lucky"].policy == ""
 
@@ -205,9 +193,8 @@ def test_where_none_was_seen_the_interval_says_how_many_there_may_be():
     figure = evaluate(cases, resamples=100).figures["g/labels/lucky-of-right"]
     bound = wilson(0, 10)  # of ten problems
     assert (figure.value, figure.low, figure.high) == (0.0, bound.low, bound.high)
-    always = evaluate(cases, resamples=100).figures["g/labels/agreement"]
+    always = evaluate(cases, resamples=100).figures["g/labels/right"]
     assert (always.low, always.high) == (wilson(10, 10).low, 1.0)
-    assert evaluate(cases, resamples=100).figures["g/labels/phi"].value is None
 
 
 def plain(items: list[dict[str, object]]) -> dict[str, float]:
@@ -235,37 +222,15 @@ def plain(items: list[dict[str, object]]) -> dict[str, float]:
                 ("lucky", b),
                 ("unlucky", c),
                 ("wrong", d),
-                ("agreement", a + d),
             ):
                 found[f"{name}/{s}/{key}"] = share(value, n)
             found[f"{name}/{s}/lucky-of-right"] = share(b, a + b)
             found[f"{name}/{s}/unlucky-of-wrong"] = share(c, c + d)
-            found[f"{name}/{s}/lucky-of-flawed"] = share(b, b + d)
-            # Phi as the plain correlation of two columns of 0 and 1.
-            x = [r[s] for r in rows if r[s] is not None and r["outcome"] is not None]
-            y = [r["outcome"] for r in rows if r[s] is not None and r["outcome"] is not None]
-            varied = len(set(x)) == len(set(y)) == 2
-            found[f"{name}/{s}/phi"] = float(np.corrcoef(x, y)[0, 1]) if varied else math.nan
         if len(sources) == 2:
             known = [r for r in rows if None not in (r["labels"], r["scores"], r["outcome"])]
             found[f"{name}/both/same-cell"] = share(
                 sum(r["labels"] is r["scores"] for r in known), len(known)
             )
-            for which, outcome in (("lucky", True), ("unlucky", False)):
-                ends = [r for r in known if r["outcome"] is outcome]
-                process = not outcome
-                by_labels = [r for r in ends if r["labels"] is process]
-                by_scores = [r for r in ends if r["scores"] is process]
-                both = sum(r["scores"] is process for r in by_labels)
-                found[f"{name}/both/{which}-found"] = share(both, len(by_labels))
-                found[f"{name}/both/{which}-confirmed"] = share(both, len(by_scores))
-    for writer in {r["policy"] for r in items} - {None}:
-        rows = [r for r in items if r["policy"] == writer]
-        for s in sources:
-            a, b = count(rows, s, True, True), count(rows, s, False, True)
-            c, d = count(rows, s, True, False), count(rows, s, False, False)
-            found[f"by {writer}/{s}/lucky-of-right"] = share(b, a + b)
-            found[f"by {writer}/{s}/unlucky-of-wrong"] = share(c, c + d)
     return found
 
 
@@ -301,10 +266,9 @@ def test_a_prm_that_repeats_the_labels_has_their_table():
         f.name: f.value
         for f in evaluate(HAND[:10], sheet_of(HAND[:10], scores[:10]), resamples=100).figures.values()
     }
-    for name in [*CELLS, "phi", "lucky-of-right"]:
+    for name in [*CELLS, "lucky-of-right"]:
         assert found[f"g/scores/{name}"] == found[f"g/labels/{name}"]
-    for name in ("same-cell", "lucky-found", "lucky-confirmed", "unlucky-found", "unlucky-confirmed"):
-        assert found[f"g/both/{name}"] == 1
+    assert found["g/both/same-cell"] == 1
 
 
 def test_two_results_are_compared_from_their_files(tmp_path: Path):

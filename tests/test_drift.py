@@ -183,21 +183,18 @@ def by_loops(items, part, weights):
         "accuracy": mean([(float(i["outcome"]), w) for i, w in known]),
         "mean_score": mean([(s, w) for s, _, w in both]),
         "gap": mean([(s - y, w) for s, y, w in both]),
-        "brier": mean([((s - y) ** 2, w) for s, y, w in both]),
         "ece": ece / sum(w for _, _, w in both),
         "auc": wins / pairs if pairs else math.nan,
         "wrong_mean": mean(wrong),
-        "right_mean": mean(right),
         "wrong_above": mean([(float(s >= 0.5), w) for s, w in wrong]),
         "steps": mean([(i["steps"], w) for i, w in own]),
         "characters": mean([(i["characters"], w) for i, w in own]),
     }
-    for name, part_ in (("wrong", wrong), ("right", right)):
-        copies = [s for s, w in part_ for _ in range(int(w))]
-        for level in (0.1, 0.5, 0.9):
-            found[f"{name}_q{round(100 * level)}"] = (
-                float(np.quantile(copies, level, method="averaged_inverted_cdf")) if copies else math.nan
-            )
+    copies = [s for s, w in wrong for _ in range(int(w))]
+    for level in (0.5, 0.9):
+        found[f"wrong_q{round(100 * level)}"] = (
+            float(np.quantile(copies, level, method="averaged_inverted_cdf")) if copies else math.nan
+        )
     return found
 
 

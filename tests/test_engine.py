@@ -20,6 +20,7 @@ from stepmark.models.engine import Engine, windows
 from stepmark.models.local import HeadPRM, ImplicitPRM
 from stepmark.models.prm import Ledger
 from stepmark.models.spec import LinearHead, LogRatioHead, Readout, ScoringSpec, TextLayout
+from stepmark.models.tree import pack
 from stepmark.records import Refusal, Solution, StepScores
 from tiny_language_model import tiny_tokenizer
 
@@ -66,23 +67,11 @@ def engine(model=None, *, budget, device="cpu"):
 
 def hidden(runs, sequences, reads):
     """What the engine gives for the tokens at `reads[i]` of sequence i: a dict by (i, position)."""
-    found = {}
-
-    def take(tree):
-        def receive(indices, states):
-            for index, state in zip(indices.tolist(), states, strict=True):
-                assert index not in found, "an index came twice"
-                found[index] = state
-
-        return receive
-
-    def wanted(tree):
-        return np.unique([int(path[r]) for path, rs in zip(tree.paths, reads, strict=True) for r in rs])
-
-    tree = runs.run([np.asarray(s) for s in sequences], wanted, take)
-    assert sorted(found) == wanted(tree).tolist()
+    tree = pack([np.asarray(s) for s in sequences])
+    rows = np.unique([int(path[r]) for path, rs in zip(tree.paths, reads, strict=True) for r in rs])
+    states = dict(zip(rows.tolist(), runs.run(tree, rows), strict=True))
     return {
-        (i, r): found[int(path[r])]
+        (i, r): states[int(path[r])]
         for i, (path, rs) in enumerate(zip(tree.paths, reads, strict=True))
         for r in rs
     }
@@ -424,6 +413,4 @@ def test_a_token_beyond_the_embedding_is_an_error_of_the_checkpoint() -> None:
     engine = Engine(tiny(vocabulary=40), device="cpu", token_budget=8, ledger=Ledger())
     beyond = 40
     with pytest.raises(CheckpointError, match="the token 40 and the model has 40"):
-        engine.run(
-            [np.asarray([0, beyond])], lambda tree: np.asarray([0]), lambda tree: lambda rows, hidden: None
-        )
+        engine.run(pack([[0, beyond]]), np.asarray([0]))

@@ -16,7 +16,6 @@ import shutil
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 import torch
@@ -725,13 +724,3 @@ def test_a_text_is_read_with_the_white_space_of_its_lines(zoo, name, how, separa
     [found] = load(family, built).score_many([solution])
     expected = family.read(built, out[0, list(encoded.reads)])
     assert list(found.scores) == pytest.approx(expected, abs=1e-5, rel=0)
-
-
-def test_the_spec_on_the_page_of_families_is_read(tmp_path):
-    from stepmark.models.spec import read_spec
-
-    page = (Path(__file__).resolve().parents[1] / "docs" / "families.md").read_text(encoding="utf-8")
-    file = tmp_path / "stepmark.json"
-    file.write_text(page.split("```json\n")[-1].split("```")[0], encoding="utf-8")
-    spec = read_spec(file)
-    assert (spec.family, spec.layout.mark, spec.readout.good, spec.threshold) == ("mine", "\n\n", 1, 0.5)

@@ -223,6 +223,18 @@ FULL = LabelledRow(
     outcome=True,
     meta={"from": "first.jsonl:2", "format": "chat", **META},
 )
+FAILED = replace(
+    FULL,
+    outcome=False,
+    labelled=replace(
+        FULL.labelled,
+        judgements=(
+            FULL.labelled.judgements[0],
+            (Judgement(kind="correctness", judge="human:ann", rating=-1),),
+        ),
+    ),
+)
+"""For a format of failures alone."""
 FIELDS: dict[str, Any] = {
     "id": lambda row: row.solution.id,
     "answer": lambda row: row.solution.problem.answer,
@@ -253,10 +265,11 @@ def lines_of(row: LabelledRow, format: str, losses: Losses) -> list[dict[str, An
 def test_every_field_is_kept_or_named(format, tmp_path):
     losses = Losses()
     file = tmp_path / "out.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines_of(FULL, format, losses)))
+    full = FAILED if format == "who-and-when" else FULL
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines_of(full, format, losses)))
     *_, back = read_labelled(file, format=format)
     named = [*losses.facts()["lost"]]
-    lost = {name for name, value in FIELDS.items() if value(back) != value(FULL)}
+    lost = {name for name, value in FIELDS.items() if value(back) != value(full)}
     for name in lost:
         words = {"root": "root", "note": "note"}.get(name, name)
         said = [what for what in named if words in what or (format == "solutions" and "judgements" in what)]

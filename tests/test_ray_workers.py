@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from fake_ray import FakeRay
 from stepmark.batching import Answerer, Graded, Release, Score, Verify, Write, Written, run
-from stepmark.batching.chunks import LARGEST, cut
-from stepmark.batching.cluster import Build, Cluster, RayWorkers
+from stepmark.batching.cluster import LARGEST, Build, Cluster, RayWorkers, cut
 from stepmark.errors import BackendError
 from stepmark.records import Verdict
 
@@ -101,7 +100,7 @@ def test_a_request_that_kills_every_worker_is_named_and_the_others_are_recorded(
     reported = []
     with pytest.raises(BackendError, match=r"3 workers died over one request.*question 4") as caught:
         workers.answer(requests, lambda place, _: reported.append(place))
-    assert "(here) died: " in str(caught.value)
+    assert "died: " in str(caught.value)
     assert sum(ray.died.values()) == 3
     assert 4 not in reported
     assert {0, 1, 2, 3} <= set(reported)
@@ -112,7 +111,7 @@ def test_a_failure_ends_the_round_after_what_is_under_way_is_kept():
     workers, _ = started(ray)
     requests = [Write(prompt="first"), Write(prompt="breaks"), *writes(10)]
     reported = []
-    with pytest.raises(BackendError, match=r"worker 1 \(here\): the server went away"):
+    with pytest.raises(BackendError, match=r"worker \d \(process .*\): the server went away"):
         workers.answer(requests, lambda place, _: reported.append(place))
     # What came before it in its chunk, and the other worker's chunk; the rest was not begun.
     assert sorted(reported) == [0, *cut(dict(enumerate(requests)), 2)[1]]
@@ -122,10 +121,9 @@ def test_workers_that_die_before_they_are_ready_end_the_run():
     ray = FakeRay()
     with (
         mock.patch.object(FakeRay, "get", side_effect=FakeRay.exceptions.RayError("The node died.")),
-        pytest.raises(BackendError, match="no worker is left: each died 3 times before it was ready"),
+        pytest.raises(BackendError, match=r"no worker is left\. .* died 3 times before it was ready"),
     ):
         started(ray)
-    assert ray.starts == 6
     assert not ray.is_initialized()
 
 
@@ -170,34 +168,21 @@ def release(problem):
     return Release(problem=problem, prefixes=(("step",),))
 
 
-def test_a_problem_stays_with_its_worker_and_a_new_one_goes_to_the_one_with_least_to_do():
+def test_a_problem_stays_with_its_worker_and_new_ones_are_dealt_out():
     ray = FakeRay(size=3)
     workers, _ = started(ray, homes=True)
     ask(ray, workers, [score("warms up", str(number)) for number in range(9)])  # until all are ready
+    ask(ray, workers, [score(p) for p in "xyz"])
     first = {
         request.problem: worker for request, worker in ask(ray, workers, [score(p) for p in "abc"]).items()
     }
     assert sorted(first.values()) == [1, 2, 3]
     again = ask(ray, workers, [score(p, "step", str(k)) for p in "cab" for k in range(2)])
     assert {request.problem: worker for request, worker in again.items()} == first
-    more = ask(ray, workers, [score("a", "1"), score("a", "2"), score("b", "1"), score("d")])
-    assert more[score("d")] == first["c"]
-    # Who has scored a problem is told what may go, and nobody else.
+    # The worker that has scored a problem is told what may go, and no other.
     assert ask(ray, workers, [release(p) for p in "ab"]) == {release(p): first[p] for p in "ab"}
     workers.answer([release("unread")], lambda place, reply: None)
     assert all(request.problem != "unread" for _, chunk in ray.given for request in chunk)
-
-
-def test_a_worker_without_anything_to_do_takes_from_one_that_is_far_behind_and_keeps_it():
-    ray = FakeRay(size=2)
-    workers, _ = started(ray, homes=True)
-    ask(ray, workers, [score("warms up", str(number)) for number in range(9)])
-    home = ask(ray, workers, [score("a")])[score("a")]
-    many = [score("a", "1", str(number)) for number in range(60)]
-    assert set(ask(ray, workers, many).values()) == {1, 2}
-    last = ask(ray, workers, [score("a", "2")])
-    assert len(last) == 1
-    assert home in (1, 2)
 
 
 @settings(deadline=None, max_examples=60)

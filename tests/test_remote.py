@@ -537,15 +537,8 @@ def grown(names="abc", depth=3):
 def test_tasks_that_share_a_session_do_not_mix_their_prefixes_up():
     server = Words()
 
-    async def answered(request):
-        await asyncio.sleep(0)  # the others have their turn before it is there
-        return server(request)
-
     async def talk():
-        async with (
-            AsyncClient(ADDRESS, transport=httpx.MockTransport(answered)) as asking,
-            asking.session("p") as session,
-        ):
+        async with AsyncClient(ADDRESS, transport=server.transport) as asking, asking.session("p") as session:
             firsts = await asyncio.gather(*(session.extend([(name,)]) for name in "abc"))
             thens = await asyncio.gather(*(session.extend([(name, f"{name} x")]) for name in "abc"))
             assert [one.score for [one] in firsts + thens] == [1.0] * 3 + [0.5] * 3
@@ -633,12 +626,9 @@ def test_steps_that_are_answered_with_nonsense(results):
 def test_the_same_with_await():
     slept = []
 
-    async def sleep(seconds):
-        slept.append(seconds)
-
     async def all_of_it():
         server = Words(in_turn(busy(2), httpx.ConnectError("refused")))
-        async with AsyncClient(ADDRESS, transport=server.transport, sleep=sleep, batch=2) as asking:
+        async with AsyncClient(ADDRESS, transport=server.transport, sleep=slept.append, batch=2) as asking:
             assert asking.address == ADDRESS
             assert (await asking.score("p", ["a b"])).score == 0.5
             assert 2 <= slept[0] <= 2.5

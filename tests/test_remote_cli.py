@@ -137,7 +137,7 @@ def test_a_server_that_is_restarted_is_waited_for():
             session = client.session("p")
             assert session.extend([("a",)])[0].score == 1 / 2
         assert session.extend([("a", "b")])[0].score == 1 / 3
-        assert len(again[0].service.live.sessions) == 1
+        assert len(again[0].service.sessions) == 1
         assert client.ledger.tokens_again == 1
         session.close()
 
@@ -165,4 +165,4 @@ def test_a_search_sends_each_step_once(served, folder, tmp_path, capsys):
         assert [node["step"] for node in one["nodes"]] == [node["step"] for node in other["nodes"]]
         scores = [[node["score"] or 0 for node in trace["nodes"]] for trace in (one, other)]
         assert scores[0] == pytest.approx(scores[1], abs=1e-5)
-    assert len(served.service.live.sessions) == 0
+    assert len(served.service.sessions) == 0

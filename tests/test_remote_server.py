@@ -231,7 +231,7 @@ def test_a_search_outlives_its_sessions(zoo):
             return keeper.score(requests, ready)
 
         async def forget(server):
-            server.app.service.live.sessions.end_all()
+            server.app.service.sessions.end_all()
 
         asked = {
             Score: Answerer(identity="there", answer=forgets),

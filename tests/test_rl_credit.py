@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -17,29 +17,28 @@ from stepmark.rl.batch import Batch
 from stepmark.rl.credit.advantages import (
     Deviation,
     batch_scaled,
-    blend,
     clip,
     delta,
     gae,
-    grpo_process,
     kl,
     kl_reward,
     leave_one_out,
-    min_form,
     min_form_rewards,
-    outcome_grpo,
-    papo,
-    ppo,
-    prime_code,
-    prime_paper,
     prof_keep,
-    progress,
-    step_ppo,
     to_go,
     whitened,
     zero_mean_wrong,
 )
-from stepmark.rl.credit.methods import GRPO, PAPO, PPO, PRIME, ProcessGRPO, StepPPO
+from stepmark.rl.credit.methods import (
+    GRPO,
+    PAPO,
+    PPO,
+    PRIME,
+    MinForm,
+    ProcessGRPO,
+    ProgressAdvantage,
+    StepPPO,
+)
 
 D = torch.float64
 
@@ -59,6 +58,26 @@ def pair() -> Batch:
         token_rewards=floats([[0.1, 0.2, 0.3, 0.4, 0.0], [0.3, -0.3, 0.6, math.nan, math.nan]]),
         values=torch.zeros(2, 5, dtype=D),
     )
+
+
+def made(method: Callable[..., Any], **fixed: Any) -> Callable[..., Tensor]:
+    """A method's advantages as a function of a batch and settings."""
+    return lambda batch, **settings: method(**fixed | settings).assign(batch).advantages
+
+
+outcome_grpo, blend, papo, progress = made(GRPO), made(ProcessGRPO), made(PAPO), made(ProgressAdvantage)
+grpo_process, min_form = blend, made(MinForm, centre=False)
+prime_paper, prime_code = made(PRIME, normalise=False), made(PRIME, normalise=False, form="code")
+
+
+def ppo(
+    batch: Batch, method: Callable[..., Any] = PPO, *, kl: Tensor | None = None, **settings: Any
+) -> tuple[Tensor, Tensor]:
+    found = method(whiten=False, **settings).assign(batch, kl=kl)
+    return found.advantages, found.returns
+
+
+step_ppo = partial(ppo, method=partial(StepPPO, shaping="none"))
 
 
 def close(found: Tensor, wanted: object) -> None:
@@ -133,7 +152,6 @@ def test_grpo_with_process_supervision_by_hand() -> None:
         first, second, third = 0.3 / s, 0.1 / s, -0.4 / s
         found = grpo_process(pair(), deviation=deviation)
         close(found, [[first + second] * 2 + [second] * 3, [third] * 3 + [0, 0]])
-    close(grpo_process(pair(), scale=False), [[0.4] * 2 + [0.1] * 3, [-0.4] * 3 + [0, 0]])
 
 
 def test_the_soft_minimum_by_hand() -> None:
@@ -186,7 +204,7 @@ def test_the_step_baseline_knows_nothing_of_completions_without_steps() -> None:
 
 def test_progress_by_hand() -> None:
     # From the group's mean outcome of 0.5, progress 0.3 and -0.2; -0.4. Outcomes less their mean: 0.5 and -0.5.
-    close(progress(pair(), alpha=2), [[1.1, 1.1, 0.1, 0.1, 0.1], [-1.3] * 3 + [0, 0]])
+    close(progress(pair(), progress_weight=2), [[1.1, 1.1, 0.1, 0.1, 0.1], [-1.3] * 3 + [0, 0]])
 
 
 def test_prime_as_the_paper_writes_it_by_hand() -> None:
@@ -196,8 +214,8 @@ def test_prime_as_the_paper_writes_it_by_hand() -> None:
 
 def test_prime_as_the_code_does_it_by_hand() -> None:
     # K = 2: r~ = 2 r - 0.4
-    found = prime_code(pair(), process_weight=1, outcome_weight=1, whiten=False)
-    close(found, [[1, 1.2, 1.2, 1, 0.6], [-1, -1.2, -0.2, 0, 0]])
+    returns = floats([[1, 1.2, 1.2, 1, 0.6], [-1, -1.2, -0.2, 0, 0]])
+    close(prime_code(pair()), whitened(returns, pair().mask).tolist())
 
 
 @settings(deadline=None, max_examples=40)
@@ -205,12 +223,13 @@ def test_prime_as_the_code_does_it_by_hand() -> None:
 def test_the_code_is_the_paper_plus_each_tokens_distance_from_its_mean(seed: int, size: int) -> None:
     batch = drawn(seed, size)
     paper = prime_paper(batch, outcome_weight=0)
-    code = prime_code(batch, process_weight=1, outcome_weight=0, whiten=False)
+    code = prime_code(batch, outcome_weight=0)
     assert batch.token_rewards is not None
     rewards = torch.where(batch.mask, batch.token_rewards, 0.0)
     mean = rewards.sum(-1) / batch.mask.sum(-1)
     more = torch.where(batch.mask, rewards - mean[:, None], 0.0) / (size - 1)
-    torch.testing.assert_close(code, torch.where(batch.mask, paper + to_go(more), 0.0), rtol=1e-9, atol=1e-9)
+    returns = torch.where(batch.mask, paper + to_go(more), 0.0)
+    torch.testing.assert_close(code, whitened(returns, batch.mask), rtol=1e-9, atol=1e-9)
 
 
 def test_whitening_by_hand() -> None:

@@ -18,7 +18,7 @@ def test_the_cumulative_sum_by_hand() -> None:
 
 def test_process_and_outcome_crossed() -> None:
     found = Quadrants(both=2, slipped=1, lucky=1, neither=1)
-    assert found.agreement.value == pytest.approx(0.6)
+    assert found.share("both", "neither").value == pytest.approx(0.6)
     assert found.share("slipped").value == pytest.approx(0.2)
 
 

@@ -88,17 +88,10 @@ def test_the_figures_by_hand() -> None:
     assert found.solution_return.value == pytest.approx((0.8 + 0.6 + 0.4 + 0.3) / 4)
     # Right: 0.8 and 0.4; wrong: 0.6 and 0.3. Of the four pairs, the right one wins three.
     assert found.auc.value == pytest.approx(3 / 4)
-    assert found.brier.value == pytest.approx((0.2**2 + 0.6**2 + 0.6**2 + 0.3**2) / 4)
-    # Each score alone in its bin of ten.
-    assert found.ece.value == pytest.approx((0.2 + 0.6 + 0.6 + 0.3) / 4)
-    assert found.wrong == 2
-    assert found.wrong_median.value == pytest.approx(0.45)
-    assert found.wrong_quantiles == pytest.approx((0.3, 0.3, 0.45, 0.6, 0.6))
     crossed = found.quadrants
     assert (crossed.both, crossed.lucky, crossed.slipped, crossed.neither) == (1, 1, 1, 1)
     assert found.steps.value == pytest.approx(2)
     assert found.tokens.value == pytest.approx(4)
-    assert found.tokens_a_step.value == pytest.approx(2)
     # Two of each: what is promised at the first evaluation is about what was found there.
     assert found.baseline == Baseline.of([0.8, 0.6, 0.4, 0.3], [True, False, True, False], kind="probability")
     assert found.promised.value == pytest.approx(0.5, abs=0.03)
@@ -111,7 +104,7 @@ def test_the_figures_by_hand() -> None:
     high, low = found.baseline.promises([0.8, 0.6])
     assert later.promised.value == pytest.approx((high + low) / 2)
     assert found.divergence is None
-    for one in (found.step_return, found.steps, found.brier):
+    for one in (found.step_return, found.steps, found.auc):
         assert one.low <= one.value <= one.high
 
 
@@ -138,19 +131,16 @@ def test_what_is_not_there_is_none() -> None:
         "baseline",
         "gap",
         "auc",
-        "brier",
-        "ece",
         "quadrants",
         "unscored",
         "divergence",
     ):
         assert getattr(found, name) is None, name
     assert found.probes == {}
-    assert found.wrong_quantiles is None
     # All right: nothing to tell apart, nothing wrong.
     right = [rated(0, (0.9,), True), rated(1, (0.8,), True)]
     found = watched(evaluation(right), prm=table_prm(right), watch=QUICK)
-    assert (found.auc, found.wrong, found.wrong_quantiles, found.wrong_median) == (None, 0, None, None)
+    assert found.auc is None
     # The PRM could read one of three, and one is blank.
     some = [ROWS[0], rated(1, None, False, texts=("a",), refused="too long"), rated(2, None, False)]
     found = watched(evaluation(some), prm=table_prm(some), watch=QUICK)
@@ -161,10 +151,6 @@ def test_what_is_not_there_is_none() -> None:
     # No threshold: no 2x2.
     found = watched(evaluation(ROWS), prm=table_prm(ROWS, default_threshold=None), watch=QUICK)
     assert (found.quadrants, found.threshold, dict(found.examples)) == (None, None, {})
-    # Scores that are no probabilities have a rank and no calibration.
-    found = watched(evaluation(ROWS), prm=table_prm(ROWS, score_kind="margin"), watch=QUICK)
-    assert found.auc is not None
-    assert found.brier is found.ece is None
     with pytest.raises(UsageError, match="at least one"):
         watched(Evaluation(update=0, rollouts=0, accuracy=0.0, rated=()))
 
@@ -191,10 +177,6 @@ def test_an_implicit_prm_has_ranks_and_raises_no_alarm() -> None:
     found = watched(evaluation([replace(one, scores=None) for one in ROWS]), implicit=sums, watch=QUICK)
     assert (found.kind, found.auc.value) == ("log-ratio", 1.0)
     assert found.solution_return.value == pytest.approx(-0.25)
-    right = [1, 0, 1, 0]
-    assert found.brier.value == pytest.approx(
-        sum((1 / (1 + math.exp(-x)) - y) ** 2 for x, y in zip(sums, right, strict=True)) / 4
-    )
     assert (found.quadrants.both, found.quadrants.neither) == (2, 2)
     assert found.baseline is found.gap is found.promised is found.step_return is None
 
@@ -370,10 +352,9 @@ def test_the_page_shows_the_alarm_and_the_examples(tmp_path) -> None:
     assert f"Alarm after update {monitor.alarmed}" in page
     assert f"alarm at {monitor.alarmed}" in page  # in words for those who do not see the plot
     for title in (
-        "Accuracy and PRM return",
+        "PRM return",
         "Accuracy, promised and found",
         "Promise less outcome, and its sum",
-        "Scores of wrong answers",
         "Null probes",
         "Samples of training",
         "Examples",

@@ -309,8 +309,6 @@ def test_an_own_search_among_the_entrants_is_as_right_as_by_hand():
     sizes = found.fits
     # Sized by `expand`, until the budget is spent; the others stay as they are.
     assert sizes["best-first", "120"].size > 1
-    assert sizes["best-first", "120"].cut == 0.0
-    assert sizes["best-first", "120"].spent >= 0.75 * 120
     assert sizes["two", "120"].tried == sizes["the-first", "120"].tried == 0
 
 

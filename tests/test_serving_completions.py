@@ -17,10 +17,7 @@ from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.models.remote.wire import ModelsAnswer
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.serving.app import serve_in_process
-from stepmark.serving.chat import (
-    Completions,
-    problem_of,
-)
+from stepmark.serving.chat import problem_of
 from stepmark.serving.settings import ChatModel
 
 QUICK = Patience(retries=2, first_wait=0.001)
@@ -70,10 +67,8 @@ def policy_of(upstream):
 async def serving(upstream, model=None, **settings):
     """A client of a server in this process."""
     chat = ChatModel(**{**LINES, **settings})
-    threads = 1 if isinstance(upstream, ScriptedPolicy) else chat.policy_requests
-    extension = Completions(chat, lambda: policy_of(upstream), threads=threads)
     async with (
-        serve_in_process(model or prm(), extensions=[extension]) as app,
+        serve_in_process(model or prm(), policy=policy_of(upstream), chat=chat) as app,
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stepmark") as client,
     ):
         yield client

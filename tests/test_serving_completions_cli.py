@@ -21,7 +21,6 @@ import pytest
 from integration_worlds import PLAIN, WRONG, prm
 from stepmark.cli import main
 from stepmark.serving.app import serve_in_process
-from stepmark.serving.chat import chat_extensions
 from stepmark.serving.settings import ChatModel
 
 TESTS = Path(__file__).resolve().parent
@@ -58,11 +57,10 @@ def test_what_cannot_work_is_said_and_ends_with_2(words, said, capsys):
 
 def test_a_policy_by_its_factory_answers():
     chat = ChatModel(search="weighted-vote", n=3, split="line", verifier="number")
-    completions = chat_extensions("integration_worlds:policy", chat)
 
     async def once():
         async with (
-            serve_in_process(prm(), extensions=completions) as app,
+            serve_in_process(prm(), policy="integration_worlds:policy", chat=chat) as app,
             httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stepmark") as client,
         ):
             return await client.post(

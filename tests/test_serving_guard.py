@@ -1,4 +1,4 @@
-"""What stands before the routes: keys, sizes, slow and vanished clients, deadlines, full queues, loading and draining."""
+"""What stands before the routes: keys, sizes, slow and vanished clients, deadlines, full queues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import threading
-from contextlib import asynccontextmanager
 
 import httpx
 import pytest
@@ -18,7 +17,7 @@ from stepmark.models.remote.wire import ErrorAnswer
 from stepmark.serving.app import guarded
 from stepmark.serving.guard import BODIES_AT_ONCE, Keys
 from stepmark.serving.service import Service
-from stepmark.serving.settings import DEFAULTS, ServerSettings
+from stepmark.serving.settings import ServerSettings
 
 ONE = {"problem": "p", "steps": ["1 + 1 = 2"]}
 JSON = {"content-type": "application/json"}
@@ -211,12 +210,12 @@ def test_what_a_vanished_client_asked_leaves_the_queue():
 
             body = json.dumps({**ONE, "problem": "never"}).encode()
             second = asyncio.create_task(raw(app, body, disconnect))
-            live = app.service.live
-            await until(lambda: live.batcher.figures.waiting_requests == 2)
+            batcher = app.service.batcher
+            await until(lambda: batcher.figures.waiting_requests == 2)
             gone.set()
             assert await second == [], "there is nobody to send to"
-            assert live.batcher.figures.waiting_requests == 1
-            assert live.batcher.figures.gone == 1
+            assert batcher.figures.waiting_requests == 1
+            assert batcher.figures.gone == 1
             gate.open.set()
             assert (await first).status_code == 200
             assert "never" not in gate.asked
@@ -227,57 +226,12 @@ def test_what_a_vanished_client_asked_leaves_the_queue():
     asyncio.run(conversation())
 
 
-# ---- loading and draining ----
-
-
-@asynccontextmanager
-async def loading(load, settings=DEFAULTS, **more):
-    """A server whose PRM is not there yet, and a client."""
-    lines = []
-    service = Service(load, settings, log=lines.append, **more)
-    app = guarded(service)
-    started = service.start()
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://stepmark") as client:
-        try:
-            yield client, service, started, lines
-        finally:
-            await service.stop()
-
-
-def test_it_is_alive_and_not_ready_while_the_model_loads():
-    there = threading.Event()
-
-    def load():
-        assert there.wait(20)
-        return prm()
-
-    async def conversation():
-        async with loading(load) as (client, service, started, _):
-            assert (await client.get("/health")).json() == {"status": "ok"}
-            for answer in (
-                await client.get("/ready"),
-                await client.get("/v1/models"),
-                await client.post("/v1/score", json=ONE),
-            ):
-                assert "loading" in error(answer, 503, "unavailable")
-                assert answer.headers["retry-after"] == "5"
-            assert 'stepmark_state{state="loading"} 1' in (await client.get("/metrics")).text
-            there.set()
-            await started
-            assert service.state == "ready"
-            assert (await client.get("/ready")).status_code == 200
-            assert (await client.post("/v1/score", json=ONE)).status_code == 200
-
-    asyncio.run(conversation())
-
-
 # ---- other sites' pages, other names, headers, the log ----
 
 
 def test_requests_to_other_hosts_names_are_refused():
     async def conversation():
-        service = Service(prm)
+        service = Service(prm())
         app = guarded(service, hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}))
         await service.start()
         transport = httpx.ASGITransport(app)
@@ -295,7 +249,7 @@ def test_the_log_has_a_line_a_request_but_none_a_probe_and_nothing_of_what_was_a
     lines = []
 
     async def conversation():
-        service = Service(prm, log=lines.append)
+        service = Service(prm(), log=lines.append)
         app = guarded(service, keys=Keys({"alice": ALICE}))
         await service.start()
         transport = httpx.ASGITransport(app, client=("10.0.0.9", 1))

@@ -31,7 +31,7 @@ from stepmark.models.scripted import ScriptedPRM
 from stepmark.serving.app import build_app
 from stepmark.serving.service import Service
 
-SCHEMA = schemathesis.openapi.from_dict(build_app(Service(serving_site.prm)).openapi())
+SCHEMA = schemathesis.openapi.from_dict(build_app(Service(serving_site.prm())).openapi())
 # A secret of a header would be hidden where a failure is shown; these fields are none.
 SCHEMA.config.output.sanitization.update(enabled=False)
 AS_DOCUMENTED = [

@@ -70,6 +70,7 @@ BARS = Bars(
 )
 VIEW = EvaluationView(
     title="ProcessBench: prm-a",
+    verdict="It finds two errors in five.",
     facts=("Graded by prm-a, 1,400 solutions.", "Intervals are over problems."),
     tiles=(
         Tile(label="F1", value="44.0", detail="[41.2, 46.9], threshold 0.5"),
@@ -109,7 +110,7 @@ def page() -> Element:
 def test_the_top_says_what_was_measured(page: Element) -> None:
     about = page.one(".about")
     assert page.one("head").one("title").text == page.one("h1").text == VIEW.title
-    assert [one.text for one in about.find("p")] == list(VIEW.facts)
+    assert [one.text for one in about.find("p")] == [VIEW.verdict, *VIEW.facts]
     settings = about.one(".settings")
     assert settings.tag == "details" and "open" not in settings.attributes
     assert [one.text for one in settings.find("dt")] == list(VIEW.settings)
@@ -119,10 +120,10 @@ def test_the_top_says_what_was_measured(page: Element) -> None:
 def test_sections_are_named_and_linked(page: Element) -> None:
     links = page.one("nav").find("a")
     parts = page.find(".part")
-    assert [one.text for one in links] == ["First error", "Calibration", "Examples"]
+    assert [one.text for one in links] == ["Examples", "First error", "Calibration"]
     assert [one.attributes["href"] for one in links] == [f"#{one.attributes['id']}" for one in parts]
-    assert [one.find("h2")[0].text for one in parts] == ["First error", "Calibration", "Examples"]
-    texts = [child.text for child in parts[0].children if isinstance(child, Element) and child.tag == "p"]
+    assert [one.find("h2")[0].text for one in parts] == ["Examples", "First error", "Calibration"]
+    texts = [child.text for child in parts[1].children if isinstance(child, Element) and child.tag == "p"]
     assert texts == ["How often it is found.", "By subset."]
 
 

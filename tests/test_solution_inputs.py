@@ -49,14 +49,14 @@ def test_messages_and_solutions_say_their_own_problem():
 @pytest.mark.parametrize(
     ("problem", "given", "message"),
     [
-        (PROBLEM, {"solution": "x"}, r"found a dict \(a row of a file goes to stepmark\.grade"),
-        (PROBLEM, 5, "expected a solution as a text, .*found a int"),
+        (PROBLEM, {"solution": "x"}, r"found an object \(a row of a file goes to stepmark\.grade"),
+        (PROBLEM, 5, "expected a solution as a text, .*found a number"),
         (PROBLEM, [], "expected at least one step, found an empty list"),
-        (PROBLEM, ["a", 3], "step 2 of 2: expected a text, found a int"),
-        (PROBLEM, ["a", " "], "step 2 of 2 is empty or has only white space"),
+        (PROBLEM, ["a", 3], "step 2 of 2: expected a text, found a number"),
+        (PROBLEM, ["a", " "], "step 2 of 2: expected a text, found a blank one"),
         (None, "x = 5", "expected a problem, found None"),
         (" ", "x = 5", "expected a problem, found a blank text"),
-        (7, "x = 5", "expected a problem as a text or a Problem, found a int"),
+        (7, "x = 5", "expected a text or a Problem, found a number"),
         (
             "Another.",
             Solution.of(PROBLEM, TEXTS),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import types
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,7 @@ from stepmark.metrics.first_error import FirstErrors
 from stepmark.training.examples import Dropped
 from stepmark.training.measure import Measure, Trained
 from stepmark.training.report import training_html
-from stepmark.training.run import ProgressLines, WandB, training_rows
+from stepmark.training.run import ProgressLines, recorders, training_rows
 from stepmark.training.trainer import Progress
 
 ROW = {"prompt": "1 + 1?", "completions": ["1 + 1 = 2"], "labels": [True]}
@@ -100,10 +102,10 @@ def test_wandb_is_told_every_step(monkeypatch):
     wandb = types.ModuleType("wandb")
     wandb.init = lambda **settings: told.append(settings) or Run()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    run = WandB("mine", {"rank": 4})
-    run.record(progress(1))
-    run.record(progress(2))
-    run.close()
+    with ExitStack() as closing:
+        (record,) = recorders(("wandb",), Path("mine"), {"rank": 4}, closing)
+        record(progress(1))
+        record(progress(2))
     assert told == [
         {"name": "mine", "config": {"rank": 4}, "resume": "allow"},
         (1, 1.0),

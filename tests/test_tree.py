@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepmark.models.tree import chunks, common_prefix, pack
+from stepmark.models.tree import common_prefix, pack, passes
 
 # Few letters, so that prefixes are shared, whole sequences repeat, and one is often the prefix of another.
 FORESTS = st.lists(
@@ -42,14 +42,13 @@ def ancestors_or_self(tree):
     return pairs
 
 
-def seen_in_chunks(tree, parts):
-    """How often each token sees each other one through the chunks."""
+def seen_in_passes(tree, parts):
+    """How often each token sees each other one through the passes."""
     pairs = np.zeros((len(tree), len(tree)), dtype=int)
     for part in parts:
-        keys = [*part.carried.tolist(), *range(part.start, part.end)]
-        for key, until in zip(keys, part.until.tolist(), strict=True):
-            first = max(key, part.start)
-            pairs[first : part.start + until, key] += 1
+        keys = [*part.held.tolist(), *part.part.tolist()]
+        for key, since, until in zip(keys, part.since.tolist(), part.until.tolist(), strict=True):
+            pairs[part.part[since:until], key] += 1
     return pairs
 
 
@@ -78,37 +77,30 @@ def test_ends_tell_the_ancestors_and_nothing_else(sequences):
     np.testing.assert_array_equal(sees.astype(int), ancestors_or_self(tree))
 
 
-@given(FORESTS, st.integers(1, 20))
-def test_chunks_of_any_budget_see_the_same(sequences, budget):
+@given(FORESTS, st.integers(1, 20), st.data())
+def test_passes_of_any_budget_see_the_same_and_what_is_stored_is_not_computed(sequences, budget, data):
+    """Whatever is stored, as long as what stands before a stored token is stored too."""
     tree = pack(sequences)
-    parts = chunks(tree, budget)
-    assert [i for part in parts for i in range(part.start, part.end)] == list(range(len(tree)))
-    assert all(part.end - part.start <= budget for part in parts)
-    np.testing.assert_array_equal(seen_in_chunks(tree, parts), ancestors_or_self(tree))
+    new = np.asarray([data.draw(st.booleans()) for _ in range(len(tree))])
+    for i, parent in enumerate(tree.parents.tolist()):
+        new[i] |= parent >= 0 and new[parent]
+    parts = list(passes(tree, np.flatnonzero(new), budget))
+    assert [i for part in parts for i in part.part.tolist()] == np.flatnonzero(new).tolist()
+    assert all(len(part.part) <= budget for part in parts)
+    wanted = ancestors_or_self(tree)
+    wanted[~new] = 0
+    np.testing.assert_array_equal(seen_in_passes(tree, parts), wanted)
 
 
 @given(FORESTS, st.integers(1, 7))
-def test_what_a_chunk_carries_was_at_hand_in_the_chunk_before(sequences, budget):
-    at_hand = set()
-    for part in chunks(pack(sequences), budget):
-        carried = part.carried.tolist()
-        assert carried == sorted(set(carried))
-        assert set(carried) <= at_hand
-        at_hand = {*carried, *range(part.start, part.end)}
-
-
-@given(FORESTS, st.integers(1, 9), st.data())
-def test_skipped_tokens_are_carried_and_not_computed(sequences, budget, data):
+def test_what_a_pass_looks_at_was_at_hand_in_the_pass_before(sequences, budget):
     tree = pack(sequences)
-    shared = min(common_prefix(np.asarray(sequences[0]), np.asarray(s)) for s in sequences)
-    skip = data.draw(st.integers(0, shared))
-    parts = chunks(tree, budget, skip=skip)
-    assert [i for part in parts for i in range(part.start, part.end)] == list(range(skip, len(tree)))
-    wanted = ancestors_or_self(tree)
-    wanted[:skip] = 0
-    np.testing.assert_array_equal(seen_in_chunks(tree, parts), wanted)
-    if parts and skip:
-        assert parts[0].carried.tolist() == list(range(skip))
+    at_hand = set()
+    for part in passes(tree, np.arange(len(tree)), budget):
+        held = part.held.tolist()
+        assert held == sorted(set(held))
+        assert set(held) <= at_hand
+        at_hand = {*held, *part.part.tolist()}
 
 
 def test_common_prefix():

@@ -88,10 +88,6 @@ def need(role: Role) -> Any:
     """A dependency: the session's account has this role or one above it."""
 
     async def check(request: Request) -> None:
-        if request.scope["stepmark.session"] is None:
-            raise RequestError(
-                401, "expected a session: log in with your token, or open your invitation link"
-            )
         account = account_of(request)
         if not account.may(role):
             raise RequestError(403, f"expected the role {role}, found {account.role}; ask an admin")
@@ -109,8 +105,12 @@ def read_body(adapter: TypeAdapter[Body], body: bytes) -> Body:
     try:
         return adapter.validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise RequestError(400, first["msg"], field=".".join(map(str, first["loc"]))) from None
+        raise _malformed_field(error.errors(include_url=False, include_input=False)[0]) from None
+
+
+def _malformed_field(first: Any, skip: int = 0) -> RequestError:
+    """The first error of pydantic's; `skip` parts of its place are not the sender's."""
+    return RequestError(400, first["msg"], field=".".join(map(str, first["loc"][skip:])))
 
 
 session = APIRouter(tags=["session"])
@@ -180,7 +180,7 @@ async def me(request: Request) -> dict[str, Any]:
     live, account = live_of(request), account_of(request)
     project = live.project
     screened = live.assigning.screened(account.id) if _screens(account) else None
-    shared = ("mode", "allow_neutral", "show_answer", "inline_with_trace", "blind")
+    shared = ("mode", "allow_neutral", "show_answer", "blind")
     return {
         "name": account.name,
         "role": account.role,
@@ -580,8 +580,7 @@ async def export_file(request: Request) -> Response:
     try:
         settings = _EXPORTING.validate_strings(dict(request.query_params))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise RequestError(400, first["msg"], field=".".join(map(str, first["loc"]))) from None
+        raise _malformed_field(error.errors()[0]) from None
 
     def write(path: Path) -> int:
         with live.database.reading() as connection:
@@ -701,9 +700,7 @@ async def _refused(_request: Request, error: Exception) -> JSONResponse:
 
 async def _malformed(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"][1:])
-    return JSONResponse({"error": first["msg"], "field": field}, status_code=400)
+    return JSONResponse(_malformed_field(error.errors()[0], 1).body, status_code=400)
 
 
 async def _stepmark_error(_request: Request, error: Exception) -> JSONResponse:

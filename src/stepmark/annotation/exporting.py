@@ -44,6 +44,7 @@ FORMATS: Mapping[str, tuple[str, View]] = {
     "math-shepherd": ("math-shepherd", "decided"),
     "processbench": ("processbench", "decided"),
     "potato": ("potato", "annotators"),
+    "who-and-when": ("who-and-when", "decided"),
 }
 """Name of an export: its name in `stepmark convert`, and the view that it has unless another is asked for."""
 
@@ -56,7 +57,7 @@ class Exporting:
     """Settings of an export."""
 
     format: str = "stepmark"
-    """stepmark, prm800k, trl, math-shepherd, processbench or potato."""
+    """stepmark, prm800k, trl, math-shepherd, processbench, potato or who-and-when."""
     view: View | None = None
     """Which rows there are; None: `together` for stepmark, `annotators` for prm800k and potato, `decided` for the others."""
     agreement: Agreement | None = None
@@ -188,18 +189,21 @@ class _RowMaker:
             return None
         whole = self.settings.format == "stepmark"
 
-        def judgement(rating: Literal[-1, 0, 1], confidence: float | None) -> Judgement:
+        def judgement(
+            rating: Literal[-1, 0, 1], confidence: float | None, step: Sequence[Judgement]
+        ) -> Judgement:
+            notes = "; ".join(each.note for each in step if each.note and each.rating == rating)
             return Judgement(
                 kind="correctness",
                 judge=f"consensus:{rule}",
                 rating=rating,
                 confidence=confidence if whole else None,
-                note=view.reason if whole else None,
+                note=view.reason if whole else notes or None,
             )
 
         return tuple(
-            () if rating is None else (judgement(rating, confidence),)
-            for rating, confidence in zip(view.ratings, view.confidences, strict=True)
+            () if rating is None else (judgement(rating, confidence, step),)
+            for rating, confidence, step in zip(view.ratings, view.confidences, judged, strict=True)
         )
 
     def _judged(self, voices: Sequence[Answer | Decision]) -> Steps:
@@ -222,6 +226,9 @@ class _RowMaker:
             suggested = self._suggested(step)
             accepted = suggested is not None and suggested.rating == marks.ratings[step]
             return CONFIRMED if accepted and step in marks.verified else None
+        if self.settings.format == "who-and-when":
+            types = [name for at, name in marks.error_types if at == step]
+            return "; ".join([*types, *(text for at, text in marks.notes if at == step)]) or None
         if self.settings.format != "stepmark":
             return None
         parts = ["decision"] if isinstance(voice, Decision) else []
@@ -301,12 +308,14 @@ class _RowMaker:
         format = self.settings.format
         if format in ("stepmark", "trl", "math-shepherd"):
             return
-        has_flags = format == "prm800k"
+        has_flags, has_notes = format == "prm800k", format == "who-and-when"
         timed = sum(isinstance(voice, Answer) and voice.seconds > 0 for voice in voices)
+        notes = 0 if has_notes else sum(len(voice.marks.notes) for voice in voices)
+        types = 0 if has_notes else sum(len(voice.marks.error_types) for voice in voices)
         unsure = [step for voice in voices for step in voice.marks.unsure if not has_flags or step is None]
         for what, place, count in (
-            ("annotators' notes are", "them", sum(len(voice.marks.notes) for voice in voices)),
-            ("types of errors are", "them", sum(len(voice.marks.error_types) for voice in voices)),
+            ("annotators' notes are", "them", notes),
+            ("types of errors are", "them", types),
             ("that an annotator is unsure is", "it", len(unsure)),
             ("how long annotators took is", "it", 0 if has_flags and len(voices) == 1 else timed),
         ):

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from stepmark.annotation.marks import Marks, Rating
 from stepmark.annotation.project import Help, Project
 from stepmark.records import Solution
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
-    """One turn of a rendered trace (`inline_with_trace`)."""
-
-    role: str
-    text: str
-    calls: tuple[tuple[str, str], ...] = ()
-    """Tool calls: (name, arguments or input as text)."""
-    outputs: tuple[str, ...] = ()
-    """What the tools answered."""
-    step: int | None = None
-    """The step that this turn is; None for a turn that nobody rates (the user's, a tool's)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +32,8 @@ class Item:
     id: str
     """Unique in the project."""
     solution: Solution
-    trace: tuple[Turn, ...] = ()
-    """The whole trace as it is shown when the project has `inline_with_trace`; empty: the steps alone."""
+    thoughts: tuple[str, ...] = ()
+    """Of an agent's trace: what was thought before each step's action, "" for nothing. The beginning of the step's text, or beside it."""
     outcome: bool | None = None
     """Whether the final answer is right; None when unknown."""
     suggestions: tuple[Suggestion | None, ...] = ()
@@ -80,17 +66,22 @@ def counts(item: Item, marks: Marks, help: Help) -> bool:
 
 def view(item: Item, project: Project) -> dict[str, Any]:
     """What an annotator is sent of an item, as plain data: nothing of `gold`, `role`, `order`, `suggestions`, `outcome` and `meta`; no answer
-    unless the project shows it; no source where it is blind; the trace where the control stands beside it."""
+    unless the project shows it; no source where it is blind."""
     solution = item.solution
+    thoughts = item.thoughts or ("",) * len(solution.steps)
     return {
         "id": item.id,
         "problem": solution.problem.text,
         "answer": solution.problem.answer if project.show_answer else None,
+        "agent": bool(item.thoughts) or any(step.observation or step.speaker for step in solution.steps),
         "steps": [
-            {"text": step.text, "observation": step.observation}
-            | ({"role": step.speaker} if step.speaker else {})
-            for step in solution.steps
+            {
+                "speaker": step.speaker,
+                "thought": thought,
+                "text": step.text.removeprefix(thought).lstrip("\n") if thought else step.text,
+                "observation": step.observation,
+            }
+            for step, thought in zip(solution.steps, thoughts, strict=True)
         ],
-        "trace": [asdict(turn) for turn in item.trace] if project.inline_with_trace else [],
         "source": None if project.blind else solution.source,
     }

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
@@ -110,8 +110,6 @@ class Project:
     """Where a trace has its steps."""
     step_text_key: str = "action"
     """Where a step of a trace has its text; where it has none, content, reasoning, text and thought are tried."""
-    inline_with_trace: bool = False
-    """The control stands beside each step of the rendered trace."""
     show_answer: bool = False
     """The reference answer is shown."""
     error_types: tuple[str, ...] = ()
@@ -337,15 +335,24 @@ class _Scheme:
     step_text_key: str | None = None
     mode: Mode | None = None
     allow_neutral: bool = False
-    inline_with_trace: bool | None = None
     reward_labels: RewardLabels = field(default_factory=RewardLabels)
     ai_prelabel: bool = False
     require_verification: bool = False
 
 
+@settings
+class _Potato:
+    """The keys of a Potato configuration that are used."""
+
+    annotation_schemes: tuple[dict[str, Any], ...]
+    data_files: tuple[str, ...]
+    annotation_task_name: str | None = None
+    item_properties: dict[str, Any] = field(default_factory=dict)
+    task_dir: str = "."
+
+
 _UNUSED_OPTIONS = ("label_requirement", "required", "layout", "annotation_id")
-_SHARED = ("name", "description", "steps_key", "step_text_key", "mode", "inline_with_trace", "reward_labels")
-_USED = ("annotation_schemes", "data_files", "item_properties", "task_dir")
+_SHARED = ("description", "steps_key", "step_text_key", "mode", "reward_labels")
 
 
 def potato_settings(config: Mapping[str, Any], file: str) -> tuple[dict[str, Any], list[str]]:
@@ -355,24 +362,34 @@ def potato_settings(config: Mapping[str, Any], file: str) -> tuple[dict[str, Any
         InputError: with `FILE:KEY`: no scheme `process_reward` or several, an option that the scheme does not know (the nearest is named),
             no data files, `cot_segmentation`.
     """
-    notes: list[str] = []
-    settings = _scheme(config["annotation_schemes"], file, notes) | _files(config, file)
-    unused = [str(key) for key in config if key not in _USED]
-    if "cot_segmentation" in unused:
+    if "cot_segmentation" in config:
         raise InputError(
             "texts are not cut into steps while a project is read: cut them first (`stepmark.convert` to solutions) and name that "
             "file under data_files",
             where=f"{file}:cot_segmentation",
         )
-    if unused:
+    used = get_type_hints(_Potato)
+    given = _read(_Potato, {key: value for key, value in config.items() if key in used}, f"{file}:")
+    for name in given.data_files:
+        if name.endswith((".csv", ".tsv")):
+            raise InputError(
+                f"expected JSON lines or JSON, which alone hold lists of steps; found {name}",
+                where=f"{file}:data_files",
+            )
+    settings, notes = _scheme(given.annotation_schemes, f"{file}:annotation_schemes")
+    if unused := [str(key) for key in config if key not in used]:
         notes.append(f"keys that are not used: {', '.join(unused)}")
-    return settings, notes
+    keys = {key: given.item_properties.get(key) for key in ("id_key", "text_key")}
+    return {
+        "name": given.annotation_task_name,
+        "format": TRACES,
+        "items": [str(Path(given.task_dir) / name) for name in given.data_files],
+        **{key: value for key, value in keys.items() if value is not None},
+        **settings,
+    }, notes
 
 
-def _scheme(schemes: Any, file: str, notes: list[str]) -> dict[str, Any]:
-    place = f"{file}:annotation_schemes"
-    if not isinstance(schemes, list) or not all(isinstance(scheme, dict) for scheme in schemes):
-        raise InputError(f"expected a list of schemes, found {json_type(schemes)}", where=place)
+def _scheme(schemes: Sequence[Mapping[str, Any]], place: str) -> tuple[dict[str, Any], list[str]]:
     kinds = [str(scheme.get("annotation_type")) for scheme in schemes]
     if kinds.count("process_reward") != 1:
         raise InputError(
@@ -381,9 +398,11 @@ def _scheme(schemes: Any, file: str, notes: list[str]) -> dict[str, Any]:
             where=place,
         )
     at = kinds.index("process_reward")
-    data = {key: value for key, value in schemes[at].items() if key not in _UNUSED_OPTIONS}
+    skipped = (*_UNUSED_OPTIONS, "inline_with_trace")  # the whole trace is always shown
+    data = {key: value for key, value in schemes[at].items() if key not in skipped}
     scheme = _read(_Scheme, data, f"{place}.{at}.")
     neutral = scheme.allow_neutral and scheme.mode == "per_step"
+    notes = []
     if scheme.allow_neutral and not neutral:
         notes.append("allow_neutral is for mode: per_step alone, and is off (as in Potato)")
     if unused := [key for key in schemes[at] if key in _UNUSED_OPTIONS]:
@@ -395,28 +414,4 @@ def _scheme(schemes: Any, file: str, notes: list[str]) -> dict[str, Any]:
         "require_verification": scheme.require_verification,
     }
     shared = {key: data[key] for key in _SHARED if data.get(key) is not None}
-    return {**shared, "allow_neutral": neutral, "help": help}
-
-
-def _files(config: Mapping[str, Any], file: str) -> dict[str, Any]:
-    task_dir, properties = config.get("task_dir", "."), config.get("item_properties", {})
-    if not isinstance(task_dir, str):
-        raise InputError(
-            f"expected the name of a folder, found {json_type(task_dir)}", where=f"{file}:task_dir"
-        )
-    if not isinstance(properties, dict):
-        raise InputError(
-            f"expected id_key and text_key, found {json_type(properties)}", where=f"{file}:item_properties"
-        )
-    names = config.get("data_files")
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise InputError(f"expected a list of files, found {names!r}", where=f"{file}:data_files")
-    for name in names:
-        if name.endswith((".csv", ".tsv")):
-            raise InputError(
-                f"expected JSON lines or JSON, which alone hold lists of steps; found {name}",
-                where=f"{file}:data_files",
-            )
-    settings: dict[str, Any] = {"format": TRACES, "items": [str(Path(task_dir) / name) for name in names]}
-    settings |= {key: properties[key] for key in ("id_key", "text_key") if properties.get(key) is not None}
-    return settings
+    return {**shared, "allow_neutral": neutral, "help": help}, notes

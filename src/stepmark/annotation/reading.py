@@ -24,27 +24,38 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from stepmark.annotation.accounts import RequestError
-from stepmark.annotation.items import Item, Suggestion, Turn
+from stepmark.annotation.items import Item, Suggestion
 from stepmark.annotation.marks import Marks, marks_of_first_error, marks_of_ratings, read_marks
 from stepmark.annotation.project import TRACES, Project
 from stepmark.annotation.security import too_large
 from stepmark.errors import InputError
 from stepmark.labels.consensus import Consensus
+from stepmark.metrics.aggregate import check_score
 from stepmark.models.prm import PRM
-from stepmark.records import Judgement, LabelledSolution, ScoredSolution, Solution, StepScores, read_record
-from stepmark.solutions.interchange import LabelledRow, Losses, Reading, detect
+from stepmark.records import (
+    Judgement,
+    LabelledSolution,
+    ScoredSolution,
+    ScoreKind,
+    Solution,
+    StepScores,
+    read_record,
+)
+from stepmark.solutions.formats import solutions_of
+from stepmark.solutions.interchange import Losses, Reading, detect
 from stepmark.solutions.interchange.formats import format_named
-from stepmark.solutions.interchange.potato import STEPS_KEYS, Keys, Shown, shown
+from stepmark.solutions.interchange.potato import STEPS_KEYS, Keys, shown
 from stepmark.solutions.interchange.rows import origin, outcome_of
-from stepmark.store import Row, json_type, read_rows
+from stepmark.solutions.traces import chat_rows, trace_format
+from stepmark.store import Row, read_rows
 from stepmark.store.columns import columns_of
 
 Role = Literal["work", "gold", "screening"]
@@ -97,7 +108,9 @@ def items_of_file(
         first, project if role == "work" or project.format != TRACES else replace(project, format=None)
     )
     counted = losses or Losses()
-    for row in chain([first], rows):
+    rows = chain([first], rows)
+    for row in chat_rows(rows) if trace_format(first.data) else rows:
+        assert isinstance(row, Row)
         try:
             for item in _items(row, format, project, role, counted):
                 _check_size(item.solution, project)
@@ -136,7 +149,7 @@ def _items(row: Row, format: str, project: Project, role: Role, losses: Losses) 
         yield Item(
             id=labelled.solution.id or labelled.origin,
             solution=labelled.solution,
-            trace=_chat_turns(row, labelled) if format == "chat" else (),
+            thoughts=_thoughts(row, labelled.solution) if labelled.solution.split == "agent" else (),
             outcome=labelled.outcome,
             suggestions=suggestions,
             gold=gold,
@@ -157,14 +170,16 @@ def _of_trace(row: Row, project: Project, role: Role, losses: Losses) -> Item:
         ),
     )
     gold = _gold_of_trace(row, len(trace.solution.steps), project, role)
-    thoughts = sum(trace.turns[turn].thought is not None for turn in trace.step_of)
-    losses.lose("a step's thought is shown in the trace and left out of the step's text", row.where, thoughts)
+    thoughts = tuple(trace.turns[turn].thought or "" for turn in trace.step_of)
+    losses.lose(
+        "a step's thought is shown, and is not in the step's text", row.where, sum(map(bool, thoughts))
+    )
     meta = origin(row, TRACES, {})
     index = tuple(trace.step_of)
     return Item(
         id=trace.solution.id or row.place,
         solution=trace.solution,
-        trace=_turns(trace),
+        thoughts=thoughts,
         outcome=outcome_of(row.data) if "outcome" in row.data else outcome_of(meta),
         gold=gold,
         role=role,
@@ -189,41 +204,18 @@ def _gold_of_trace(row: Row, steps: int, project: Project, role: Role) -> Marks 
     return replace(gold, submitted=True)
 
 
-def _turns(trace: Shown) -> tuple[Turn, ...]:
-    return tuple(
-        Turn(
-            role=turn.role or "assistant",
-            text="\n\n".join(part for part in (turn.thought, turn.text) if part),
-            calls=turn.calls,
-            outputs=turn.outputs,
-            step=trace.step_of.get(number),
-        )
-        for number, turn in enumerate(trace.turns)
-    )
-
-
-def _chat_turns(row: Row, labelled: LabelledRow) -> tuple[Turn, ...]:
-    """The conversation as turns; nothing where it is a plain solution that was cut into steps."""
-    messages: Sequence[Mapping[str, Any]] = row.data["messages"]
-    if labelled.solution.split != "agent":
-        return ()
-    turns: list[Turn] = []
-    step = 0
-    for message in messages:
-        content = message.get("content")
-        text = content if isinstance(content, str) else "\n".join(part["text"] for part in content or ())
-        graded = message["role"] == "assistant"
-        calls = [call["function"] for call in message.get("tool_calls") or ()]
-        turns.append(
-            Turn(
-                role=message["role"],
-                text=text,
-                calls=tuple((call["name"], call["arguments"]) for call in calls),
-                step=step if graded else None,
-            )
-        )
-        step += graded
-    return tuple(turns)
+def _thoughts(row: Row, solution: Solution) -> tuple[str, ...]:
+    """What is thought in each turn of a conversation: its text without what `reasoning` drop leaves of it."""
+    try:
+        (read,) = solutions_of(row, how="agent", reasoning="drop")
+        spoken = [step.text for step in read.solution.steps]
+    except InputError:  # nothing but thoughts
+        spoken = []
+    thoughts = []
+    for step in solution.steps:
+        action = spoken.pop(0) if spoken and step.text.endswith(spoken[0]) else ""
+        thoughts.append(step.text.removesuffix(action).rstrip())
+    return tuple(thoughts)
 
 
 def _check_size(solution: Solution, project: Project) -> None:
@@ -392,12 +384,14 @@ def from_prm(items: Sequence[Item], prm: PRM | str, *, threshold: float | None =
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Facts:
-    """Whose scores a row has, and how they are read."""
+class ScoreRow:
+    """What a row of a file of scores says."""
 
     prm: str
+    scores: tuple[float | None, ...]
     threshold: float | None = None
-    score_kind: Literal["probability", "margin", "log-ratio", "unbounded"] = "probability"
+    score_kind: ScoreKind = "probability"
+    critiques: tuple[tuple[str, ...], ...] | None = None
 
 
 def from_scores(items: Sequence[Item], path: str | Path, *, threshold: float | None = None) -> Suggested:
@@ -415,7 +409,7 @@ def from_scores(items: Sequence[Item], path: str | Path, *, threshold: float | N
     suggestions: dict[str, Suggestions] = {}
     refused: dict[str, str] = {}
     places: dict[str, str] = {}
-    heads: dict[_Facts, str] = {}
+    heads: dict[tuple[str, float | None, ScoreKind], str] = {}
     count = 0
     for row in read_rows(path):
         count += 1
@@ -423,15 +417,16 @@ def from_scores(items: Sequence[Item], path: str | Path, *, threshold: float | N
             if row.data.get("scores") is None and isinstance(row.data.get("refused"), str):
                 refused.setdefault(item.id, row.data["refused"])
                 continue
-            facts = _facts(row)
-            heads.setdefault(facts, row.where)
+            given = _scores(row, len(item.solution.steps))
+            heads.setdefault((given.prm, given.threshold, given.score_kind), row.where)
             if len(heads) > 1:
                 (first, place), (other, _) = heads.items()
                 message = (
                     f"expected scores of one PRM, with one threshold: {place} has {first}, here are {other}"
                 )
                 raise InputError(message, where=row.where)
-            own = _of_row(row, facts, item, threshold)
+            steps = StepScores(scores=given.scores, kind=given.score_kind, critiques=given.critiques)
+            own = _of_scores(given.prm, steps, given.threshold if threshold is None else threshold)
             if suggestions.setdefault(item.id, own) != own:
                 message = (
                     f"the item {item.id!r} has other scores at {places[item.id]}: expected one row of it"
@@ -485,49 +480,33 @@ def _text_key(problem: str, steps: Iterable[str]) -> tuple[str, ...]:
 
 def _check_texts(item: Item, problem: str | None, steps: Sequence[str] | None, where: str) -> None:
     """Refuse a row with the item's id and another problem or other steps."""
-    own = item.solution.texts
-    if steps is not None and len(steps) != len(own):
-        message = f"expected the {len(own)} steps of the item {item.id!r}, found {len(steps)}"
-        raise InputError(message, where=where, field="steps")
-    pairs = [("problem", "problem", problem, item.solution.problem.text)]
-    pairs += [("steps", f"step {k} (0-based)", text, own[k]) for k, text in enumerate(steps or ())]
-    for field, name, theirs, ours in pairs:
-        if theirs is not None and theirs.strip() != ours.strip():
+    own = _text_key(item.solution.problem.text, item.solution.texts)
+    given = _text_key(own[0] if problem is None else problem, own[1:] if steps is None else steps)
+    for place, (ours, theirs) in enumerate(zip_longest(own, given)):
+        if ours != theirs:
+            name = f"step {place - 1} (0-based)" if place else "the problem"
             raise InputError(
-                f"{name} of the item {item.id!r} is {ours[:60]!r}, here it is {theirs[:60]!r}: these scores are of another solution",
+                f"{name} of the item {item.id!r} is {(ours or 'absent')[:60]!r}, here it is {(theirs or 'absent')[:60]!r}: these scores are of another solution",
                 where=where,
-                field=field,
+                field="steps" if place else "problem",
             )
 
 
-def _facts(row: Row) -> _Facts:
-    given = {key: row.data[key] for key in ("prm", "threshold", "score_kind") if key in row.data}
-    name = Path(row.file).name.partition(".")[0]  # where the row does not name the PRM
-    return read_record(_Facts, {"prm": name} | given, where=row.where)
-
-
-def _of_row(row: Row, facts: _Facts, item: Item, threshold: float | None) -> Suggestions:
-    from stepmark.models.prm import from_row
-
-    scores, critiques = row.data.get("scores"), row.data.get("critiques")
-    if not isinstance(scores, list):
-        raise InputError(
-            f"expected a list of scores, found {json_type(scores)}", where=row.where, field="scores"
-        )
-    if critiques is not None and not _are_texts_of_steps(critiques, len(scores)):
-        raise InputError("expected a list of texts for each step", where=row.where, field="critiques")
-    data = {"score": None, "aggregate": "min", "first_error": None, "scores": scores, "critiques": critiques}
-    own = {"prm": facts.prm, "threshold": facts.threshold, "score_kind": facts.score_kind}
+def _scores(row: Row, steps: int) -> ScoreRow:
+    names = ("prm", "scores", "threshold", "score_kind", "critiques")
+    known = {name: row.data[name] for name in names if name in row.data}
+    default = Path(row.file).name.partition(".")[0]  # where the row does not name the PRM
+    given = read_record(ScoreRow, {"prm": default} | known, where=row.where)
+    for name, entries in (("scores", given.scores), ("critiques", given.critiques)):
+        if entries is not None and len(entries) != steps:
+            raise row.error(f"expected {steps} {name}, one a step, found {len(entries)}", name)
     try:
-        steps = from_row(item.solution, {**data, **own}).steps
+        for step, score in enumerate(given.scores):
+            if score is not None:
+                check_score(score, given.score_kind, step=step)
     except InputError as error:
         raise error.at(row.where) from None
-    return _of_scores(facts.prm, steps, facts.threshold if threshold is None else threshold)
-
-
-def _are_texts_of_steps(critiques: Any, steps: int) -> bool:
-    lists = isinstance(critiques, list) and all(isinstance(texts, list) for texts in critiques)
-    return lists and len(critiques) == steps and all(isinstance(t, str) for texts in critiques for t in texts)
+    return given
 
 
 def _of_scores(name: str, steps: StepScores, threshold: float | None) -> Suggestions:

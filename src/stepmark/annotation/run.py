@@ -6,8 +6,6 @@ settings, so whatever is done to it needs no other file, and the app may be runn
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +19,7 @@ from pydantic import Field
 
 from stepmark.annotation.exporting import Agreement, Exporting, View, export
 from stepmark.errors import InputError, MissingExtraError, UsageError
+from stepmark.hosting import is_loopback, link_of, listen, uvicorn_config
 from stepmark.settings import checked
 from stepmark.solutions.interchange import Losses
 from stepmark.store import Results, atomic_rows, check_outputs, check_writable, is_stream, read_rows
@@ -97,11 +96,10 @@ def annotate(
     from stepmark.annotation.app import build_app, secured
     from stepmark.annotation.database import Database
     from stepmark.annotation.live import Live
-    from stepmark.annotation.security import is_loopback
     from stepmark.annotation.stored import first_code, prepare, store_setting
 
     with Database(where) as opened, opened.lock(), ExitStack() as stack:
-        listening = stack.enter_context(_listen(host, port))
+        listening = stack.enter_context(listen(host, port))
         count = prepare(loaded.project, opened, suggest=_suggester(suggest, threshold))
         _say(f"{count:,} item{'' if count == 1 else 's'}; labels are kept in {opened.shown}")
         with opened.writing() as connection:
@@ -117,21 +115,9 @@ def annotate(
                 on_start(opened.shown)
             sys.stderr.flush()
 
-        config = uvicorn.Config(
-            secured(build_app(live, site, started=started), live, site),
-            loop="auto",
-            # Of uvicorn's two parsers the slower one limits a header, at 16 KB. On this machine alone nobody sends endless ones.
-            http="auto" if is_loopback(host) else "h11",
-            ws="none",
-            lifespan="on",
-            access_log=False,
-            log_level="warning",
-            # A forwarded address is what anybody may write into a header.
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=10,
-        )
+        app = secured(build_app(live, site, started=started), live, site)
+        # Of uvicorn's two parsers the slower one limits a header, at 16 KB. On this machine alone nobody sends endless ones.
+        config = uvicorn_config(app, grace=10, http="auto" if is_loopback(host) else "h11")
         # The writer's thread gets the lock back from the loop this quickly.
         sys.setswitchinterval(0.001)
         with suppress(KeyboardInterrupt):  # how people end it
@@ -189,7 +175,7 @@ def export_labels(
     Args:
         database: of the project: an SQLite file or a PostgreSQL URL.
         out: write the rows to this file, packed if its name ends in .gz; "-" for standard output.
-        format: stepmark, prm800k, trl, math-shepherd, processbench or potato.
+        format: stepmark, prm800k, trl, math-shepherd, processbench, potato or who-and-when.
         view: together: one row an item with all judgements; annotators: one row an answer; decided: one row an item with what holds.
             Default: together for stepmark, annotators for prm800k and potato, decided for the others.
         agreement: how several annotators agree, in the view decided. Default: first-error-agrees in mode first_error, intersection in
@@ -322,7 +308,7 @@ def _say(text: str) -> None:
 
 
 def _site(host: str, port: int, url: str | None) -> Site:
-    from stepmark.annotation.security import Site, host_names, is_loopback
+    from stepmark.annotation.security import Site, host_names
 
     if url is None and not is_loopback(host):
         raise UsageError(
@@ -333,18 +319,7 @@ def _site(host: str, port: int, url: str | None) -> Site:
         parts = urlsplit(link)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.path or parts.query:
             raise UsageError(f"`url` {url}: expected http://NAME[:PORT] or https://NAME[:PORT]")
-    own = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    return Site(hosts=host_names(host, port, link), link=link or own)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host.strip("[]"), port), family=family, backlog=2048)
-    except OSError as error:
-        raise UsageError(
-            f"{host}:{port} cannot be listened on ({os.strerror(error.errno or 0)}); give another `port`"
-        ) from None
+    return Site(hosts=host_names(host, port, link), link=link or link_of(host, port))
 
 
 def _suggester(

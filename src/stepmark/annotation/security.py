@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from stepmark.annotation.accounts import RequestError
+from stepmark.hosting import is_loopback, is_over
 
 if TYPE_CHECKING:
     from stepmark.annotation.accounts import Accounts, Session
@@ -136,8 +137,7 @@ class SecurityMiddleware:
                     403, "expected the header X-CSRF-Token with the value that /api/me gives; reload the page"
                 )
         limit = self._limits.upload_bytes if path == UPLOADS else self._limits.body_bytes
-        length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or len(length) > 18 or int(length) > limit:
+        if is_over(headers.get(b"content-length"), limit):
             raise too_large(limit)
         return limit
 
@@ -170,8 +170,3 @@ def host_names(host: str, port: int, url: str | None) -> frozenset[str]:
     names = {host, "localhost", "127.0.0.1", "[::1]"} if is_loopback(host) else {host}
     hosts = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
     return frozenset(hosts if url is None else {*hosts, urlsplit(url).netloc})
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches that address."""
-    return host in ("127.0.0.1", "localhost", "::1", "[::1]")

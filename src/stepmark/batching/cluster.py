@@ -1,13 +1,13 @@
-"""Work spread over a Ray cluster: a pool of actors, each with its own models.
+"""Work spread over a Ray cluster: actors, each with its own models.
 
 What travels, by Ray's own means (pickle, between processes of this program): the name of the function that builds the answerers with its
 settings as JSON; requests; replies. No model, no file, no code. Every node has the same stepmark installed, and the cluster is trusted:
 anyone who can reach its ports can run code on it.
 
 Nothing here decides a result: methods, their order and the store stay with the driver (`batching.run`), and each request names everything
-that shapes its reply. Requests travel in chunks, one chunk a worker at a time. A worker that dies costs its chunk, whose requests are
-asked again one by one, so that a request that kills its worker (it does not fit into memory, say) is found, and named after three
-workers.
+that shapes its reply. Requests travel in chunks, one chunk a worker at a time. Ray places the workers and restarts those that die. The chunk
+of a worker that died is asked again request by request, so that a request that kills its worker (it does not fit into memory, say) is
+found, and named after three workers.
 """
 
 from __future__ import annotations
@@ -17,31 +17,20 @@ import json
 import os
 import socket
 import sys
-import time
 import traceback
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import count
 from math import ceil
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, final
 
 from pydantic import Field
 
-from stepmark.batching.chunks import (
-    CHUNKS_A_WORKER,
-    LARGEST,
-    SMALLEST,
-    Chunk,
-    Queue,
-    cut,
-    gathered,
-    many,
-    size_of,
-)
 from stepmark.batching.driver import Answerer, Ready, Reply
 from stepmark.batching.requests import (
     Ask,
@@ -50,6 +39,7 @@ from stepmark.batching.requests import (
     Request,
     Score,
     ScoreSolution,
+    Verify,
     Write,
     Written,
 )
@@ -58,14 +48,22 @@ from stepmark.settings import settings
 
 Fact = str | int | float | bool | None
 
-_REMEMBERED = 10_000
-"""Problems whose worker is remembered."""
-_STARTS = 3
-"""How often in a row one worker may die before it is ready."""
+DEATHS = 3
+"""Workers that one request may kill, and times that a worker may die before it is ready."""
+LARGEST = 64
+"""Samples, or solutions, in the largest chunk."""
+_SMALLEST = 8
+"""Solutions in a chunk at least, however few there are: they are read together."""
+_CHUNKS_A_WORKER = 3
+_WHOLE_PROBLEM = 4 * LARGEST
+"""Solutions of one problem that are still one chunk."""
+_CHARACTERS = 1 << 20
+"""Of the solutions in a chunk, after which it ends."""
 _PATIENCE = 120.0
-"""Seconds that a run waits for a place in the cluster when no worker has one."""
-_TICK = 0.2
-"""Seconds after which a wait looks again whether a place or a worker was found."""
+"""Seconds that a run without any worker waits for a node with room for one."""
+
+Chunk = dict[int, Ask]
+"""Requests for one worker, by their place in the round."""
 
 
 @settings
@@ -133,6 +131,8 @@ class Hello:
     identities: Mapping[type, str]
     """Of its answerers."""
     facts: Mapping[str, Fact]
+    place: str = field(compare=False)
+    """Where it runs, for messages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,10 +189,6 @@ class ClusterWorker:
         self._folder = folder
         self._built = Built(answerers={})
 
-    def place(self) -> str:
-        """Where this worker runs, for messages."""
-        return f"process {os.getpid()} on {importlib.import_module('ray').util.get_node_ip_address()}"
-
     def build(self) -> Hello | Trouble:
         """Build the answerers and report who they are."""
         if Path(self._folder).is_dir():
@@ -207,11 +203,16 @@ class ClusterWorker:
             version=version("stepmark"),
             identities={kind: which.identity for kind, which in self._built.answerers.items()},
             facts=self._built.facts,
+            place=f"process {os.getpid()} on {socket.gethostname()}",
         )
 
     def answer(self, requests: Sequence[Ask]) -> Answered:
         """Answer a chunk of requests of one kind; an exception becomes `Trouble`, beside the replies so far."""
         made: dict[int, Reply] = {}
+        # Ray may put a call before `build` where a worker died.
+        built = None if self._built.answerers else self.build()
+        if isinstance(built, Trouble):
+            return Answered(replies={}, trouble=built, spent={})
         trouble = None
         try:
             answerer = self._built.answerers[type(requests[0])]
@@ -236,21 +237,15 @@ def _plain(reply: Reply) -> Reply:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Worker:
-    """One worker as the driver sees it; after a death it has another actor."""
+    """One worker as the driver sees it; after a death Ray gives the same actor another process."""
 
     number: int
-    actor: Any = None
-    call: Any = None
-    """`place` or `build`, while it starts."""
-    state: Literal["waiting", "building", "ready", "given up"] = "waiting"
+    actor: Any
+    greeting: Any
+    """The call of `build`, until it is answered; then the worker is ready, and this is None."""
     where: str = ""
-    starts: int = 0
-    failed_starts: int = 0
-    """In a row."""
     spent: Mapping[str, int] = field(default_factory=dict)
-    """By its current actor."""
-    death: str = ""
-    """What is known of the latest one."""
+    """By its current process."""
 
     @property
     def name(self) -> str:
@@ -266,15 +261,13 @@ def _report(line: str) -> None:
 class RayWorkers:
     """Answers requests on a Ray cluster; use it in a `with`. It is made ready when the first worker is.
 
-    A worker whose process or node died is started again wherever the cluster has room; the others go on meanwhile. Several threads may
-    ask at once.
+    Several threads may ask at once.
 
     Args:
         build: how every worker makes its answerers.
         cluster: its address, and what each worker is given.
         most: how many workers there are at most where `cluster` does not say how many.
-        homes: whether requests about one problem go to one worker, as long as it lives and is not far behind the others. For workers
-            that keep what they have read; others are quicker without.
+        homes: whether requests about one problem go to one worker, as long as it lives: for workers that keep what they have read.
         tell: called with a line of text about workers that start and die.
 
     Raises:
@@ -294,31 +287,39 @@ class RayWorkers:
     ) -> None:
         assert cluster.ray is not None
         self._ray = loaded_ray()
-        self._build = build
         self._cpus, self._gpus = cluster.ray_cpus, cluster.ray_gpus
-        self._homes: OrderedDict[object, int] | None = OrderedDict() if homes else None
+        self._homes: dict[int, int] | None = {} if homes else None
+        self._turns = count()
         self._tell = tell
         self._hello: Hello | None = None
         self._spent: Counter[str] = Counter()
-        self._placed = time.monotonic()
         self._lock = Lock()
         self._workers: list[_Worker] = []
         self.tokens_written = 0
         """Tokens of all texts that came back so far, as far as the workers count them."""
         self._ours = connect(self._ray, cluster.ray)
         try:
-            count = cluster.ray_workers or min(self._room(), most)
-            if count < 1:
+            size = cluster.ray_workers or min(self._room(), most)
+            if size < 1:
                 raise BackendError(f"{self._wanted()}, and no node of the cluster has that: {self._has()}")
-            self._workers = [_Worker(number=number) for number in range(1, count + 1)]
-            for worker in self._workers:
-                self._start(worker)
-            self._tell(f"{count} worker{'s' * (count > 1)} on a Ray cluster with {self._has()}")
-            while self._hello is None:
-                self._wait([])
+            # A call that was lost is asked again by `_replies`, but for that which builds.
+            kind = self._ray.remote(ClusterWorker).options(
+                num_cpus=self._cpus,
+                num_gpus=self._gpus,
+                max_restarts=-1,
+                max_task_retries=DEATHS - 1,
+                scheduling_strategy="SPREAD",
+            )
+            for number in range(1, size + 1):
+                actor = kind.remote(build.function, json.dumps(dict(build.settings)), str(Path.cwd()))
+                self._workers.append(_Worker(number=number, actor=actor, greeting=actor.build.remote()))
+            self._tell(f"{many(size, 'worker')} on a Ray cluster with {self._has()}")
+            while not self._ready():
+                self._wait(())
         except BaseException:
             self.close()
             raise
+        assert self._hello is not None
         self.facts: Mapping[str, Fact] = self._hello.facts
         """What the workers report of their models."""
         self.answerers: dict[type, Answerer] = {
@@ -342,7 +343,14 @@ class RayWorkers:
             StepmarkError: whatever else the workers' answerer raised.
         """
         replies: list[Any] = [None] * len(requests)
-        for place, reply in self._replies(self._shared_out(requests)):
+        if self._homes is not None:
+            chunks: Iterable[Chunk] = ()
+            homed = self._at_home(requests, self._homes)
+        else:
+            # Without homes no worker keeps anything that could be released.
+            asked = {} if requests and isinstance(requests[0], Release) else dict(enumerate(requests))
+            chunks, homed = cut(asked, self.size), {}
+        for place, reply in self._replies(chunks, homed):
             replies[place] = reply
             self.tokens_written += _tokens(reply)
             ready(place, reply)
@@ -360,7 +368,7 @@ class RayWorkers:
         """
         limit = LARGEST
         if expected is not None:
-            limit = min(limit, max(SMALLEST, ceil(expected / (CHUNKS_A_WORKER * self.size))))
+            limit = min(limit, max(_SMALLEST, ceil(expected / (_CHUNKS_A_WORKER * self.size))))
         replies: dict[int, Reply] = {}
         ends: deque[int] = deque()  # of the chunks with a reply that was not given yet
         turn = read = 0
@@ -375,7 +383,7 @@ class RayWorkers:
                 read += len(chunk)
                 ends.append(read)
 
-        for place, reply in self._replies(Queue(source=chunks())):
+        for place, reply in self._replies(chunks(), {}):
             replies[place] = reply
             while turn in replies:
                 yield replies.pop(turn)
@@ -386,15 +394,14 @@ class RayWorkers:
     @property
     def size(self) -> int:
         """How many workers there are when all are well."""
-        return max(1, sum(worker.state != "given up" for worker in self._workers))
+        return max(1, len(self._workers))
 
     def close(self) -> None:
         """End the workers and leave the cluster."""
         self._spent = Counter(self.counters)
         if self._ray.is_initialized():
             for worker in self._workers:
-                if worker.actor is not None:
-                    self._ray.kill(worker.actor)
+                self._ray.kill(worker.actor)
             if self._ours:
                 self._ray.shutdown()
         self._workers = []
@@ -407,34 +414,60 @@ class RayWorkers:
     ) -> None:
         self.close()
 
-    def _replies(self, queue: Queue) -> Iterator[tuple[int, Reply]]:
-        """Replies as they come, with their places; each idle worker is given the next chunk."""
-        calls: dict[Any, tuple[_Worker, Any, Chunk]] = {}
+    def _replies(
+        self, source: Iterable[Chunk | None], homed: dict[int, deque[Chunk]]
+    ) -> Iterator[tuple[int, Reply]]:
+        """Replies as they come, with their places; each idle worker is given the next chunk.
+
+        Args:
+            source: chunks for any worker, read as needed; None from it where nothing may be read for now.
+            homed: chunks by the number of the worker that should have them.
+        """
+        chunks, more = iter(source), True
+        again: deque[Chunk] = deque()
+        deaths: Counter[int] = Counter()
+        calls: dict[Any, tuple[_Worker, Chunk]] = {}
         failure: StepmarkError | None = None
         while True:
-            busy = [worker for worker, _, _ in calls.values()]
-            ready = [worker for worker in self._workers if worker.state == "ready"]
-            numbers = {worker.number for worker in ready}
-            for worker in ready:
-                if failure is None and worker not in busy and (chunk := queue.take(worker.number, numbers)):
-                    if self._homes is not None:
-                        self._remember(chunk.values(), worker.number)
-                    call = worker.actor.answer.remote(list(chunk.values()))
-                    calls[call] = (worker, worker.actor, chunk)
-            if not calls and (failure is not None or queue.empty):
+            ready = self._ready()
+            for number in homed.keys() - {worker.number for worker in ready}:
+                again.extend(homed.pop(number))
+            busy = [worker for worker, _ in calls.values()]
+            for worker in ready if failure is None else ():
+                chunk: Chunk | None = None
+                if worker in busy:
+                    continue
+                if own := homed.get(worker.number):
+                    chunk = own.popleft()
+                elif again:
+                    chunk = again.popleft()
+                elif more:
+                    try:
+                        chunk = next(chunks)
+                    except StopIteration:
+                        more = False
+                if chunk:
+                    ask = worker.actor.answer.options(max_task_retries=0)
+                    calls[ask.remote(list(chunk.values()))] = worker, chunk
+            if not calls and (failure is not None or not (more or again or any(homed.values()))):
                 break
-            call = self._wait(list(calls))
+            call = self._wait(calls)
             if call is None:
                 continue
-            worker, actor, chunk = calls.pop(call)
+            worker, chunk = calls.pop(call)
             try:
                 answered: Answered = self._ray.get(call)
             except self._ray.exceptions.RayTaskError as error:
                 raise BackendError(f"{worker.name} failed in an unexpected way: {error}") from error
             except self._ray.exceptions.RayError as error:
-                why = self._died(worker, actor, error)
+                why = f"{worker.name} died: {short(error)}"
+                self._died(worker)
                 self._tell(f"{why}; {many(len(chunk), 'request')} will be asked again")
-                failure = failure or queue.lost(chunk, why)
+                again.extendleft({place: request} for place, request in reversed(chunk.items()))
+                deaths.update(chunk.keys())
+                deadly = next((place for place in chunk if deaths[place] == DEATHS), None)
+                if deadly is not None:
+                    failure = failure or _deadly(chunk[deadly], why)
                 continue
             worker.spent = answered.spent
             places = list(chunk)
@@ -445,75 +478,61 @@ class RayWorkers:
         if failure is not None:
             raise failure
 
-    def _wait(self, calls: Sequence[Any]) -> Any | None:
-        """One of the calls that is done; None where a worker got further with its start, or nothing happened for a moment.
+    def _wait(self, calls: Iterable[Any]) -> Any | None:
+        """One of the calls that is done; None where a worker may have become ready.
 
         Raises:
-            BackendError: no worker is left and none can be had.
+            BackendError: there is nothing to wait for, and no node has room for a worker.
+        """
+        greetings = [worker.greeting for worker in self._workers if worker.greeting is not None]
+        done, _ = self._ray.wait([*calls, *greetings], num_returns=1, timeout=_PATIENCE)
+        if not done and not calls and not self._room():
+            raise BackendError(
+                f"no worker is left and for {_PATIENCE:.0f} s the cluster had no room for one: {self._wanted()}, and it has "
+                f"{self._has()}. Replies so far are recorded: add a node, or wait, then run the same again"
+            )
+        return next((call for call in done if call not in greetings), None)
+
+    def _ready(self) -> list[_Worker]:
+        """The workers that have built their answerers.
+
+        Raises:
+            StepmarkError: what a worker's building raised, or a worker that is not as the others, or every one died over it.
         """
         with self._lock:
-            starting = {worker.call: worker for worker in self._workers if worker.call is not None}
-            states = {worker.state for worker in self._workers}
-            if states - {"given up"} != {"waiting"}:
-                self._placed = time.monotonic()
-        if states == {"given up"}:
-            death = next(worker.death for worker in self._workers)
-            raise BackendError(
-                f"no worker is left: each died {_STARTS} times before it was ready. {death.capitalize()}. Replies so far are recorded"
-            )
-        watched = [*calls, *starting]
-        done, _ = self._ray.wait(watched, num_returns=1, timeout=_TICK) if watched else ([], [])
-        if not done:
-            if time.monotonic() - self._placed > _PATIENCE:
-                raise BackendError(
-                    f"no worker is left and for {_PATIENCE:.0f} s the cluster had no room for one: {self._wanted()}, and it has "
-                    f"{self._has()}. Replies so far are recorded: add a node, or wait, then run the same again"
-                )
-            return None
-        if done[0] not in starting:
-            return done[0]
-        self._further(starting[done[0]], done[0])
-        return None
+            starting = {worker.greeting: worker for worker in self._workers if worker.greeting is not None}
+            if starting:
+                done, _ = self._ray.wait(list(starting), num_returns=len(starting), timeout=0)
+                for call in done:
+                    self._greet(starting[call])
+            return [worker for worker in self._workers if worker.greeting is None]
 
-    def _start(self, worker: _Worker) -> None:
-        # Ray's own restarts stay off: it would repeat calls whose replies are here already.
-        actor = self._ray.remote(ClusterWorker).options(
-            num_cpus=self._cpus,
-            num_gpus=self._gpus,
-            max_restarts=0,
-            max_task_retries=0,
-            scheduling_strategy="SPREAD",
-        )
-        worker.actor = actor.remote(
-            self._build.function, json.dumps(dict(self._build.settings)), str(Path.cwd())
-        )
-        worker.starts += 1
-        worker.state, worker.where = "waiting", ""
-        worker.call = worker.actor.place.remote()
-
-    def _further(self, worker: _Worker, call: Any) -> None:
-        """A worker has a place, or has built its answerers, or died meanwhile."""
+    def _greet(self, worker: _Worker) -> None:
         try:
-            result = self._ray.get(call)
+            hello: Hello | Trouble = self._ray.get(worker.greeting)
         except self._ray.exceptions.RayError as error:
-            why = self._died(worker, worker.actor, error)
-            again = "is not started again" if worker.state == "given up" else "is started again"
-            self._tell(f"{why}; it {again}")
+            why = f"{worker.name} died {DEATHS} times before it was ready: {short(error)}"
+            self._workers.remove(worker)
+            self._ray.kill(worker.actor)
+            if not self._workers:
+                raise BackendError(f"no worker is left. {why}. Replies so far are recorded") from error
+            self._tell(f"{why}; it is not started again")
             return
+        if isinstance(hello, Trouble):
+            raise hello.error(worker.name)
+        self._check_same(worker, hello)
+        if worker.where:
+            self._tell(f"{worker.name} is there again, as {hello.place}")
+        worker.where, worker.greeting = hello.place, None
+        self._hello = self._hello or hello
+
+    def _died(self, worker: _Worker) -> None:
+        """Ray starts it again; what it had spent is kept."""
         with self._lock:
-            if worker.call is not call:  # another thread was quicker
-                return
-            if worker.state == "waiting":
-                worker.where, worker.state = result, "building"
-                worker.call = worker.actor.build.remote()
-                return
-            if isinstance(result, Trouble):
-                raise result.error(worker.name)
-            self._check_same(worker, result)
-            if worker.starts > 1:
-                self._tell(f"{worker.name} is there again")
-            self._hello = result
-            worker.state, worker.failed_starts, worker.call = "ready", 0, None
+            self._spent.update(worker.spent)
+            worker.spent = {}
+            if worker.greeting is None:
+                worker.greeting = worker.actor.build.remote()
 
     def _check_same(self, worker: _Worker, hello: Hello) -> None:
         if hello.version != version("stepmark"):
@@ -528,60 +547,20 @@ class RayWorkers:
                 "the same versions"
             )
 
-    def _died(self, worker: _Worker, actor: Any, error: Exception) -> str:
-        """Start a worker again, or give it up; what is known of its death."""
-        with self._lock:
-            if worker.actor is not actor:  # another thread noticed it before
-                return worker.death
-            worker.death = f"{worker.name} died: {short(error)}"
-            self._spent.update(worker.spent)
-            worker.spent = {}
-            worker.failed_starts += worker.state != "ready"
-            # Out of reach is as good as dead, but must not go on beside its successor.
-            self._ray.kill(worker.actor)
-            if worker.failed_starts == _STARTS:
-                worker.state, worker.actor, worker.call = "given up", None, None
-            else:
-                self._start(worker)
-            return worker.death
-
-    def _shared_out(self, requests: Sequence[Request]) -> Queue:
-        """Chunks of a round; with homes, those of a problem for the worker that has read it, new problems for the one with least to do."""
-        numbered = dict(enumerate(requests))
-        if self._homes is None:
-            if requests and isinstance(requests[0], Release):
-                return Queue()  # no worker keeps a problem that could be found again
-            return Queue(source=cut(numbered, self.size))
-        groups: dict[object, dict[int, Request]] = {}
-        for place, request in numbered.items():
-            groups.setdefault(_about(request), {})[place] = request
+    def _at_home(self, requests: Sequence[Request], homes: dict[int, int]) -> dict[int, deque[Chunk]]:
+        """Chunks of a round for the workers that have read the problems; new problems are dealt out in turn."""
         shares: dict[int, dict[int, Request]] = {}
-        strangers: dict[int, Request] = {}
         with self._lock:
-            load = {worker.number: 0 for worker in self._workers if worker.state == "ready"}
-            known = {about: self._homes[about] for about in groups if self._homes.get(about) in load}
-            for about in sorted(groups, key=lambda about: about not in known):
-                group = groups[about]
-                home = known.get(about, min(load, key=load.__getitem__, default=None))
-                if about not in known and any(isinstance(request, Release) for request in group.values()):
-                    continue  # no worker that lives has read it
-                if home is None:
-                    strangers |= group
-                    continue
-                load[home] += sum(map(size_of, group.values()))
-                shares.setdefault(home, {}).update(group)
-        homed = {home: deque(cut(share, self.size)) for home, share in shares.items()}
-        return Queue(source=cut(strangers, self.size), homed=homed)
-
-    def _remember(self, requests: Iterable[Ask], worker: int) -> None:
-        assert self._homes is not None
-        with self._lock:
-            for request in requests:
-                about = _about(request)
-                self._homes[about] = worker
-                self._homes.move_to_end(about)
-            while len(self._homes) > _REMEMBERED:
-                self._homes.popitem(last=False)
+            numbers = [worker.number for worker in self._workers if worker.greeting is None]
+            numbers = numbers or [worker.number for worker in self._workers]
+            for place, request in enumerate(requests):
+                about = hash(_about(request))
+                if homes.get(about) not in numbers:
+                    if isinstance(request, Release):
+                        continue  # no worker that lives has read it
+                    homes[about] = numbers[next(self._turns) % len(numbers)]
+                shares.setdefault(homes[about], {})[place] = request
+        return {home: deque(cut(share, self.size)) for home, share in shares.items()}
 
     def _room(self) -> int:
         """How many workers fit on the nodes that are there."""
@@ -606,6 +585,69 @@ class RayWorkers:
         unused = "" if self._gpus else " (workers are given none)"
         shown = f", {gpus:g} GPUs{unused}" if gpus else ""
         return f"{len(alive)} node{'s' * (len(alive) != 1)}, {cpus:g} CPUs{shown}"
+
+
+def cut(requests: Mapping[int, Request], workers: int) -> list[Chunk]:
+    """Chunks of neighbours, which share their prompt: several for every worker, at most `LARGEST` samples each, at least a request."""
+    total = sum(map(size_of, requests.values()))
+    limit = min(LARGEST, ceil(total / (_CHUNKS_A_WORKER * workers)))
+    chunks: list[Chunk] = []
+    room = 0
+    for place, request in requests.items():
+        if size_of(request) > room:
+            chunks.append({})
+            room = limit
+        chunks[-1][place] = request
+        room -= size_of(request)
+    return chunks
+
+
+def gathered(requests: Iterable[ScoreSolution], limit: int) -> Iterator[list[ScoreSolution]]:
+    """Chunks of neighbours of about `limit` solutions; those of one problem stay together, up to 256 of them."""
+    chunk: list[ScoreSolution] = []
+    characters = 0
+    for request in requests:
+        full = len(chunk) >= limit or characters >= _CHARACTERS
+        same = bool(chunk) and chunk[-1].solution.problem.text == request.solution.problem.text
+        if chunk and full and (not same or len(chunk) >= _WHOLE_PROBLEM or characters >= 4 * _CHARACTERS):
+            yield chunk
+            chunk, characters = [], 0
+        chunk.append(request)
+        characters += sum(map(len, request.solution.texts))
+    if chunk:
+        yield chunk
+
+
+def size_of(request: Ask) -> int:
+    """Samples that it asks for."""
+    return request.n if isinstance(request, Write) else 1
+
+
+def _deadly(request: Ask, why: str) -> BackendError:
+    lever = "`token_budget`" if isinstance(request, ScoreSolution) else "max_tokens"
+    return BackendError(
+        f"{DEATHS} workers died over one request, {_named(request)}. The last: {why}. If it needs more memory than a worker "
+        f"has, give workers more or lower {lever}; every other reply is recorded"
+    )
+
+
+def _named(request: Ask) -> str:
+    if isinstance(request, Verify):
+        return f"the Verify of {request.answer[-80:]!r} against {request.gold[-80:]!r}"
+    if isinstance(request, Score | Release):
+        return f"the {type(request).__name__} of a prefix of the problem {request.problem[-160:]!r}"
+    if isinstance(request, ScoreSolution):
+        named = "" if request.solution.id is None else f" with the id {request.solution.id!r}"
+        return f"the scores of a solution of the problem {request.solution.problem.text[-160:]!r}{named}"
+    prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
+    asked = f"{len(request.options)} options" if isinstance(request, Choose) else many(request.n, "sample")
+    after = f" and whose reply begins {request.prefill[:80]!r}" if request.prefill else ""
+    return f"the {type(request).__name__} of {asked} whose prompt ends {prompt[-160:]!r}{after}"
+
+
+def many(count: int, what: str) -> str:
+    """`1 request`, `2 requests`."""
+    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def _about(request: Ask) -> object:

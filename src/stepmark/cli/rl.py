@@ -51,7 +51,7 @@ rl_command = command(
     },
     methods={"training": Training, "watch": Watch, "implicit": Implicit, "refit": Refitting},
     optional=("implicit", "refit"),
-    hidden=("bins", "resamples"),
+    hidden=("resamples",),
     common=(
         "policy",
         "prm",

@@ -32,9 +32,9 @@ from stepmark.evaluation.views import (
     Figures,
     card,
     cell,
+    examples_of,
     problem,
     series_of,
-    spread,
     table_of,
     tile,
     value_cell,
@@ -83,10 +83,6 @@ def by_problem(sheet: Sheet) -> dict[str, list[CaseScores]]:
 def checked(cases: Sequence[Case], verifier: Verifier) -> list[Case]:
     """The cases with an outcome for each whose row does not say whether its answer is right, by comparing that with the reference.
 
-    Args:
-        cases: candidates.
-        verifier: what compares answers. Where it reaches no verdict, the outcome stays unknown.
-
     Raises:
         InputError: with `FILE:LINE`: a row without `correct` has no reference to compare with; or no candidate's correctness is known.
     """
@@ -127,18 +123,12 @@ def candidate_sets(
     outcomes: Mapping[str, float] | None = None,
     outcome_tokens: Mapping[str, int] | None = None,
 ) -> list[CandidateSet]:
-    """The graded cases of a sheet, one set a problem, in the order of their first case.
+    """The graded cases of a sheet, one set a problem, with answers in groups of equal ones (by default of equal numbers).
 
     A solution that the PRM refused has no score and cost no PRM tokens. The problem's tokens are charged once for all
     its candidates, as the engine computes a shared prefix once. Where the data gives no answer at all, answers are
-    taken from the texts (`stepmark.problems.extraction`). Where it gives no generated tokens at all, the solution's length
-    in the PRM's tokens (`StepScores.solution_tokens`, with the marks of its steps) stands for them.
-
-    Args:
-        sheet: cases with their step scores.
-        verifier: what says that two answers are equal; None for numbers compared exactly (`NumberVerifier`).
-        outcomes: scores of an outcome reward model by case id.
-        outcome_tokens: tokens that it read by case id.
+    taken from the texts; where it gives no generated tokens at all, the solution's length in the PRM's tokens stands for them.
+    `outcomes` and `outcome_tokens` are of an outcome reward model, by case id.
     """
     given = any(row.case.answer is not None for row in sheet.rows)
     counted = _counted(sheet)
@@ -149,9 +139,7 @@ def candidate_sets(
         if not given:
             answers = [None if (found := find_answer(text)) is None else found.text for text in texts]
         candidates = []
-        for row, text, group in zip(
-            rows, texts, answer_groups(answers, verifier or NumberVerifier()), strict=True
-        ):
+        for row, group in zip(rows, answer_groups(answers, verifier or NumberVerifier()), strict=True):
             length = None if row.steps is None else row.steps.solution_tokens
             candidates.append(
                 Candidate(
@@ -162,7 +150,6 @@ def candidate_sets(
                     tokens=row.case.tokens if counted else length,
                     outcome_tokens=(outcome_tokens or {}).get(row.case.id),
                     prm_tokens=0 if row.refused is not None else length,
-                    characters=len(text),
                     policy=row.case.policy,
                     greedy=row.case.greedy,
                 )
@@ -264,12 +251,6 @@ class BestOfN(Evaluation):
     ) -> Result:
         """The result of graded candidates.
 
-        Args:
-            sheet: candidates (cases whose `outcome` says whether they are right) with their scores.
-            run: the run.
-            verifier: what says that two answers are equal, for the groups that vote; None for numbers compared exactly.
-            judged: the same candidates with the scores of an outcome reward model.
-
         Raises:
             InputError: candidates that cannot be evaluated (see `best_of_n_figures.items`).
             UsageError: sizes that no problem has.
@@ -291,6 +272,7 @@ class BestOfN(Evaluation):
         writers = {row.case.policy for row in sheet.rows} - {None}
         views = Views(
             title=f"Best of N: {sheet.prm}",
+            verdict=_verdict(figures, how, most),
             facts=(
                 coverage(items),
                 f"The PRM's choice, where one is named, is by its {how} of step scores.",
@@ -470,15 +452,29 @@ def _examples(sheet: Sheet, items: Sequence[Item], how: str) -> tuple[Examples, 
             passed.append((chosen, other))
         elif truth.count(True) * 3 <= len(truth):
             picked.append((chosen, other))
-    groups = []
-    for title, pairs in (
-        (f"A right candidate is there, and the highest {how} is of a wrong one", passed),
-        ("Few candidates are right, and the PRM chooses one of them", picked),
-    ):
-        views = tuple(_pair(chosen, other, sheet, how) for chosen, other in spread(pairs))
-        text = f"{len(views)} of {len(pairs):,}: the chosen candidate and another one."
-        groups.append(Examples(title=f"{title} ({len(pairs):,})", problems=views, text=text))
-    return tuple(group for group in groups if group.problems)
+    sorts = {
+        f"A right candidate is there, and the highest {how} is of a wrong one": passed,
+        "Few candidates are right, and the PRM chooses one of them": picked,
+    }
+    text = "The chosen candidate and another one."
+    return examples_of(sorts, lambda pair: _pair(*pair, sheet, how), text=text)
+
+
+def _verdict(figures: Figures, how: str, most: int) -> str:
+    best, lead, oracle = (
+        figures.get(name)
+        for name in (
+            f"accuracy/best {how}/{most}",
+            f"over majority/best {how}/{most}",
+            f"accuracy/oracle/{most}",
+        )
+    )
+    if best is None or oracle is None:
+        return ""
+    over = ""
+    if lead is not None and lead.value is not None:
+        over = f", {100 * abs(lead.value):.1f} points {'more' if lead.value >= 0 else 'less'} than the majority vote"
+    return f"Choosing one of {most} by the PRM is right in {shown(best)} %{over}; a right candidate is there in {shown(oracle)} %."
 
 
 def _pair(chosen: CaseScores, other: CaseScores, sheet: Sheet, how: str) -> ProblemView:
@@ -554,10 +550,7 @@ def length_table(figures: Figures) -> Table:
 
         return text
 
-    last, chance = figures.get("lowest step is last"), figures.get("lowest step is last, by chance")
     note = "Within each problem, averaged over problems; a dash where scores or lengths never differ."
-    if last is not None:
-        note += f" The lowest step is the last in {shown(last)} % of solutions, {shown(chance)} % by chance."
     return table_of(
         "Length bias",
         "Length in",
@@ -602,13 +595,7 @@ def policy_tables(figures: Figures, how: str) -> tuple[Table, ...]:
 
 
 def price_plot(items: Sequence[Item], figures: Figures, how: str) -> Lines:
-    """Accuracy against the tokens that each method pays in all; against N where they were not counted.
-
-    Args:
-        items: one a problem.
-        figures: by name.
-        how: the aggregate whose choice and weighted vote are drawn.
-    """
+    """Accuracy against the tokens that each method pays in all; against N where they were not counted."""
     drawn = {"greedy", "single", "majority", f"best {how}", "best orm", f"vote {how}", "oracle"}
     points: dict[str, list[tuple[float | None, int, Figure]]] = {}
     for method in method_names(items):

@@ -34,9 +34,7 @@ What is not known is counted and never guessed:
   the same problems.
 
 Length bias: within each problem, the rank correlation of score and length, beside that of correctness and length, which is what a
-perfect score would show; and how much longer the chosen solution is than the mean. A PRM whose lowest step is mostly the last one
-has drifted into an outcome reward model (Zhang et al. 2025, arXiv 2501.07301, section 4); the share that chance would give, the
-mean of 1 / steps, stands beside it.
+perfect score would show; and how much longer the chosen solution is than the mean.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ TIE = 1e-9
 """Vote totals closer than this, relative to the highest, are a tie: a sum of floats depends on its order in the
 last bits, and two groups with the same weights must tie whatever the order of the candidates."""
 
-MEASURES = ("steps", "tokens", "characters")
+MEASURES = ("steps", "tokens")
 """What length is measured in."""
 
 CORRECTNESS = "correct"
@@ -89,8 +87,6 @@ class Candidate:
     """Tokens that the PRM read for this candidate alone; the problem among them where it is read for each."""
     outcome_tokens: int | None = None
     """Tokens that the outcome reward model read."""
-    characters: int | None = None
-    """Length of its text, for the length bias."""
     policy: str | None = None
     """Who wrote it."""
     greedy: bool = False
@@ -160,10 +156,6 @@ def _missed(candidates: int, size: int) -> Floats:
 
 def chosen_shares(scores: Floats, size: int) -> Floats:
     """The probability that each candidate is the best of a random subset of `size` (1 .. M); equal scores share equally.
-
-    Args:
-        scores: one a candidate, shape (M,); NaN for a candidate without a score, which is never chosen.
-        size: N.
 
     Returns:
         Shape (M,); the sum is 1 less the probability that no candidate of the subset has a score.
@@ -286,15 +278,10 @@ def spearman(x: Floats, y: Floats) -> float | None:
 def _length(
     pool: Sequence[Candidate], scores: Mapping[str, Floats], chosen: Mapping[str, Floats]
 ) -> dict[str, Any]:
-    """The lengths of one problem's candidates as JSON.
-
-    For each of `MEASURES`: aggregate -> {`spearman`; `longer`: expected length of the best of all, less the mean}, each None where it
-    is not defined; and `lowest`: {`solutions` with at least two steps, all scored; `last`: how many have their lowest step last (one of
-    k equally low steps counts 1/k); `chance`: the sum of 1 / steps}.
-    """
+    """For each of `MEASURES`: aggregate -> {`spearman`; `longer`: expected length of the best of all, less the mean}, None where not defined."""
     truth = np.array([np.nan if c.correct is None else float(c.correct) for c in pool])
     steps = [() if c.steps is None else c.steps.scores for c in pool]
-    columns = ([len(s) or None for s in steps], [c.tokens for c in pool], [c.characters for c in pool])
+    columns = ([len(s) or None for s in steps], [c.tokens for c in pool])
     lengths: dict[str, Any] = {}
     for measure, values in zip(MEASURES, columns, strict=True):
         length = np.array([np.nan if value is None else float(value) for value in values])
@@ -308,30 +295,21 @@ def _length(
             if picked.any() and not np.isnan(length[picked]).any():
                 longer = float(share[picked] @ length[picked] / share[picked].sum() - length[known].mean())
             lengths[measure][how] = {"spearman": spearman(score[both], length[both]), "longer": longer}
-    lowest = {"solutions": 0, "last": 0.0, "chance": 0.0}
-    for listed in steps:
-        read = [score for score in listed if score is not None]
-        if len(read) == len(listed) >= 2:
-            lowest["solutions"] += 1
-            lowest["last"] += (read[-1] == min(read)) / read.count(min(read))
-            lowest["chance"] += 1.0 / len(read)
-    return lengths | {"lowest": lowest}
+    return lengths
 
 
 def items(sets: Sequence[CandidateSet], settings: Counting | None = None) -> list[Item]:
     """One JSON-able row a problem, from which `statistic` and `policy_statistic` make every figure.
 
-    Keys: `id` and `problem`; `candidates` (M, without the greedy one); `sizes` (the N); `counted` (M is at least the largest N);
+    Keys: `candidates` (M, without the greedy one); `sizes` (the N); `counted` (M is at least the largest N);
     `methods`: name -> {`right`, `unknown`, `nothing`}, each a list along `sizes` (`single` and `greedy`: one number);
     `subsets`: N -> {`count`, `exact`} of the votes; `tokens`: {`policy`, `prm`, `outcome`, `greedy`}: the mean a
     candidate, None when one is not known, and `prm once` a problem; `missing`: counts of candidates without
-    `correct`, `answer`, and a score by aggregate, and `mixed groups` of answers both right and wrong; `pool`: the
-    candidates' policy, correctness, and scores by aggregate (infinite ones as "inf" and "-inf", which JSON has no
-    number for); `best`: aggregate -> positions in the set of the best of all; `length`: see `_length`.
+    `correct`, `answer`, and a score by aggregate; `pool`: the candidates' policy, correctness, and scores by aggregate (infinite
+    ones as "inf" and "-inf"); `best`: aggregate -> positions in the set of the best of all; `length`: see `_length`.
 
     Raises:
-        InputError: no problems, a problem without samples, two problems with one id, two greedy candidates, an
-            answer group under 0, score kinds that differ, or a score out of range; it says where.
+        InputError: no problems, or a set that cannot be evaluated; it says where.
         UsageError: sizes that are not increasing numbers of at least 1, or more than every problem has.
     """
     if not sets:
@@ -350,23 +328,18 @@ def items(sets: Sequence[CandidateSet], settings: Counting | None = None) -> lis
     rows = [_item(group, sizes, kind, settings) for group in sets]
     # Where no candidate of any problem has what a method needs, the method is left out and not 0.
     every = [c for group in sets for c in group.candidates]
-    if all(c.answer is None for c in every):
-        for row in rows:
-            row["methods"] = {
-                name: of
-                for name, of in row["methods"].items()
-                if name != "majority" and not name.startswith("vote ")
-            }
-    if all(c.outcome is None for c in every):
-        for row in rows:
-            row["methods"].pop("best orm", None)
-            for of in (
-                row["missing"]["scores"],
-                row["pool"]["scores"],
-                row["best"],
-                *(row["length"][m] for m in MEASURES),
-            ):
-                of.pop("orm", None)
+    answers = any(c.answer is not None for c in every)
+    outcomes = any(c.outcome is not None for c in every)
+    for row in rows:
+        row["methods"] = {
+            name: of
+            for name, of in row["methods"].items()
+            if (answers or not name.startswith(("majority", "vote "))) and (outcomes or name != "best orm")
+        }
+        if not outcomes:
+            by_score = (row["missing"]["scores"], row["pool"]["scores"], row["best"])
+            for scores in (*by_score, *(row["length"][measure] for measure in MEASURES)):
+                scores.pop("orm", None)
     if not any(row["counted"] for row in rows):
         most = max(row["candidates"] for row in rows)
         raise UsageError(
@@ -377,25 +350,12 @@ def items(sets: Sequence[CandidateSet], settings: Counting | None = None) -> lis
 
 def _check_set(group: CandidateSet, kind: ScoreKind | None) -> ScoreKind | None:
     """Refuse a set that cannot be evaluated; the kind of the step scores so far."""
-    if all(c.greedy for c in group.candidates):
+    greedy = sum(c.greedy for c in group.candidates)
+    if greedy == len(group.candidates):
         raise InputError("the problem has no sampled candidate: leave it out, or sample some", where=group.id)
-    if sum(c.greedy for c in group.candidates) > 1:
-        raise InputError(
-            "the problem has more than one greedy candidate: expected at most one", where=group.id
-        )
-    for position, c in enumerate(group.candidates):
-        if c.answer is not None and c.answer < 0:
-            raise InputError(
-                f"candidate {position} (0-based) has the answer group {c.answer}: expected at least 0, or None",
-                where=group.id,
-                field="answer",
-            )
-        if c.outcome is not None and not math.isfinite(c.outcome):
-            raise InputError(
-                f"candidate {position} (0-based) has the outcome score {c.outcome!r}: expected a finite number",
-                where=group.id,
-                field="outcome",
-            )
+    if greedy > 1:
+        raise InputError(f"expected at most one greedy candidate, found {greedy}", where=group.id)
+    for c in group.candidates:
         if c.steps is not None and c.steps.kind != (kind := kind or c.steps.kind):
             raise InputError(
                 f"scores of the kind {c.steps.kind!r} beside scores of the kind {kind!r}: grade all candidates with one PRM",
@@ -463,10 +423,6 @@ def _item(group: CandidateSet, sizes: tuple[int, ...], kind: ScoreKind | None, s
         "missing": {
             "correct": int(unknown.sum()),
             "answer": sum(c.answer is None for c in pool),
-            "mixed groups": len(
-                {c.answer for c in pool if c.correct is True}
-                & {c.answer for c in pool if c.correct is False} - {None}
-            ),
             "scores": {how: int(np.isnan(values).sum()) for how, values in scores.items()},
         },
         "pool": {
@@ -535,8 +491,7 @@ def statistic(rows: Sequence[Item]) -> Statistic:
     - `unknown/METHOD/N`, `nothing/METHOD/N`: shares of choices, only where they are not all 0;
     - `tokens/policy/N`, `tokens/prm/N`, `tokens/outcome/N`, `tokens/greedy/1`: expected tokens a problem, over the
       problems that know them; absent when none does;
-    - `length/MEASURE/spearman/HOW` and `length/MEASURE/longer/HOW`: means over problems; HOW is an aggregate, `orm`, or `correct`;
-    - `lowest step is last`, and the same `, by chance`: shares of solutions.
+    - `length/MEASURE/spearman/HOW` and `length/MEASURE/longer/HOW`: means over problems; HOW is an aggregate, `orm`, or `correct`.
     """
     sizes = [int(n) for n in rows[0]["sizes"]]
     ratios: dict[str, tuple[list[float], list[float]]] = {}
@@ -593,13 +548,6 @@ def _length_ratios(rows: Sequence[Mapping[str, Any] | None]) -> dict[str, tuple[
                         [value or 0.0 for value in values],
                         [float(value is not None) for value in values],
                     )
-    lowest = [row["lowest"] if row else {"solutions": 0, "last": 0.0, "chance": 0.0} for row in rows]
-    solutions, last, chance = (
-        [float(part[key]) for part in lowest] for key in ("solutions", "last", "chance")
-    )
-    if any(solutions):
-        ratios["lowest step is last"] = last, solutions
-        ratios["lowest step is last, by chance"] = chance, solutions
     return ratios
 
 
@@ -616,7 +564,7 @@ def coverage(rows: Sequence[Item]) -> str:
     """What was counted and what could not be, in one sentence."""
     used = [row for row in rows if row["counted"]]
     greedy = sum("greedy" in row["methods"] for row in used)
-    missing = {key: sum(row["missing"][key] for row in used) for key in ("correct", "answer", "mixed groups")}
+    missing = {key: sum(row["missing"][key] for row in used) for key in ("correct", "answer")}
     unscored = max(
         (sum(row["missing"]["scores"][how] for row in used) for how in used[0]["missing"]["scores"]),
         default=0,
@@ -635,7 +583,6 @@ def coverage(rows: Sequence[Item]) -> str:
         ],
         f"{missing['answer']} without an answer never vote": missing["answer"],
         f"up to {unscored} without a score cannot be chosen by it": unscored,
-        f"{missing['mixed groups']} answer groups hold right and wrong candidates": missing["mixed groups"],
         f"votes on random subsets ({drawn} a problem)" if drawn else "all subsets of each size counted": True,
     }
     return "; ".join(part for part, applies in parts.items() if applies) + "."
@@ -644,19 +591,11 @@ def coverage(rows: Sequence[Item]) -> str:
 def policy_statistic(rows: Sequence[Item]) -> Statistic:
     """Figures of each policy as a function of the weights of problems.
 
-    A PRM that ranks the models but not the solutions of one model gains nothing when all candidates come from one policy; so AUC is taken within
-    each policy, over its candidates for all problems.
-
     - `POLICY/candidates`: how many, weighted;
     - `POLICY/accuracy`: share of right ones among those whose correctness is known;
     - `POLICY/score/HOW`: mean score; left out where a score is infinite (sums of logits of certain steps);
     - `POLICY/auc/HOW`: the probability that a right candidate of this policy scores above a wrong one of the same
-      policy, of any problem, ties half; NaN where a weighting has no right or no wrong one.
-
-    Candidates without a policy are left out; those without a score, of that aggregate's figures alone.
-
-    Args:
-        rows: of `items`; problems that are not counted there are counted here.
+      policy, of any problem, ties half: a PRM that ranks only the models gains nothing where all candidates come from one.
     """
     places: dict[str, list[tuple[int, int]]] = {}
     for at, row in enumerate(rows):

@@ -189,12 +189,6 @@ class Calibration(Evaluation):
     ) -> tuple[Result, Mapping[Target, Maps]]:
         """The result of graded cases, and what was fitted.
 
-        Args:
-            sheet: cases with their scores; with a split by file, those to fit on among them.
-            run: the run.
-            targets: what to measure (`calibration_items.targets_of`).
-            split: what scaling is fitted on; None fits none.
-
         Raises:
             UsageError: nothing to fit.
         """
@@ -211,9 +205,9 @@ class Calibration(Evaluation):
         figures = run.figures(items, statistic(items), {} if split is None else _policies(parts, split))
         views = Views(
             title=f"Calibration: {sheet.prm}",
+            verdict=" ".join(direction(target, figures) for target in targets),
             facts=(
                 *_counted(items, targets, how),
-                *(direction(target, figures) for target in targets),
                 *_left_out(sheet, items, targets),
                 *_fitted(maps, split),
             ),
@@ -451,29 +445,16 @@ def direction(target: Target, figures: Figures) -> str:
     """Whether the PRM is too confident or not confident enough, where the interval tells; "" never."""
     gap = figures[f"{target}/all/gap"]
     if gap.value is None:
-        return f"{_HEADINGS[target]}: whether the PRM is too confident is not defined for these scores."
-    parts = []
-    for what, where in (
-        ("gap", "overall"),
-        ("gap_high", "in scores from 0.5 up"),
-        ("gap_low", "in scores under 0.5"),
-    ):
-        gap = figures[f"{target}/all/{what}"]
-        if gap.value is None:
-            continue
-        if gap.low is None or gap.high is None:
-            parts.append(
-                f"no interval for the confidence {where} (mean score less share right is {shown(gap)} points)"
-            )
-        elif gap.low > 0:
-            parts.append(f"overconfident {where} by {shown(gap)} points")
-        elif gap.high < 0:
-            parts.append(f"underconfident {where} by {interval_text(-gap.value, -gap.high, -gap.low)} points")
-        else:
-            parts.append(
-                f"neither over- nor underconfident {where} as far as the data can tell ({shown(gap)} points)"
-            )
-    return f"{_HEADINGS[target]}: {'; '.join(parts)}."
+        words = "whether the PRM is too confident is not defined for these scores"
+    elif gap.low is None or gap.high is None:
+        words = f"no interval for the confidence (mean score less share right is {shown(gap)} points)"
+    elif gap.low > 0:
+        words = f"overconfident by {shown(gap)} points"
+    elif gap.high < 0:
+        words = f"underconfident by {interval_text(-gap.value, -gap.high, -gap.low)} points"
+    else:
+        words = f"neither over- nor underconfident as far as the data can tell ({shown(gap)} points)"
+    return f"{_HEADINGS[target]}: {words}."
 
 
 def examples(sheet: Sheet, items: Sequence[Item], targets: Sequence[Target]) -> tuple[Examples, ...]:
@@ -489,10 +470,7 @@ def examples(sheet: Sheet, items: Sequence[Item], targets: Sequence[Target]) -> 
             )
             if score is not None
         ]
-        for truth, sort, title in (
-            (0, "wrong", "wrong, and scored highest"),
-            (1, "right", "right, and scored lowest"),
-        ):
+        for truth, sort, end in ((0, "wrong", "highest"), (1, "right", "lowest")):
             worst: dict[int, tuple[float, int]] = {}
             for score, label, at, step in sorted(scored, key=lambda one: one[0] if truth else -one[0]):
                 if label == truth and len(worst) < _SHOWN:
@@ -500,15 +478,8 @@ def examples(sheet: Sheet, items: Sequence[Item], targets: Sequence[Target]) -> 
             views = []
             for at, (score, step) in worst.items():
                 subject = "the answer" if target == "outcome" else f"step {step + 1}"
-                row = sheet.rows[at]
-                views.append(
-                    problem(row, card(row, sheet, f"truth: {subject} is {sort}; it scores {score:.3g}"))
-                )
-            groups.append(
-                Examples(
-                    title=f"{_HEADINGS[target]}: {title}",
-                    problems=tuple(views),
-                    text=f"{len(views)} solutions; of equally misleading ones the first in the data.",
-                )
-            )
-    return tuple(group for group in groups if group.problems)
+                note = f"truth: {subject} is {sort}; it scores {score:.3g}"
+                views.append(problem(sheet.rows[at], card(sheet.rows[at], sheet, note)))
+            title = f"{_HEADINGS[target]}: {sort}, and scored {end}"
+            groups += [Examples(title=title, problems=tuple(views))] if views else []
+    return tuple(groups)

@@ -32,9 +32,9 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 MAPS = ("temperature", "platt")
 """Keys of an item's target that hold calibrated scores, where there are any."""
 
-FIGURES = ("auc", "ece", "brier", "mean_score", "share_right", "gap", "gap_high", "gap_low")
-"""`gap` is mean score minus share right: over 0 where the PRM is too confident; `gap_high` of the scores of at least 0.5, `gap_low` of the
-others. All but AUC and `share_right` need probabilities and are not defined (nan) for other scores."""
+FIGURES = ("auc", "ece", "brier", "mean_score", "share_right", "gap")
+"""`gap` is mean score minus share right: over 0 where the PRM is too confident. All but AUC and `share_right` need probabilities and are not
+defined (nan) for other scores."""
 
 POSITIONS = ("1", "2", "3", "4–5", "6–9", "10+")
 """Steps by their number from 1."""
@@ -90,13 +90,6 @@ def items_of(
 ) -> list[Item]:
     """One item a case. For each target `{"scores": […], "labels": […]}`: of "steps" one entry a step, of "outcome" a single one;
     None where there is no score or no label.
-
-    Args:
-        sheet: the scores.
-        targets: what to measure.
-        how: the aggregate that stands for a solution.
-        bins: of ECE.
-        neutral: what a neutral rating counts as.
     """
     items: list[Item] = []
     for row in sheet.rows:
@@ -233,8 +226,6 @@ def _figures(facet: Facet, count: int) -> Callable[[Floats], dict[str, Floats]]:
             "brier": (summed((x - y) ** 2), ones),
             "mean_score": (summed(x), ones),
             "gap": (summed(x - y), ones),
-            "gap_high": (summed((x - y) * (x >= 0.5)), summed(x >= 0.5)),
-            "gap_low": (summed((x - y) * (x < 0.5)), summed(x < 0.5)),
         }
     ratios = ratio_statistic(columns)
 

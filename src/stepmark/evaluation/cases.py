@@ -56,10 +56,6 @@ def step_labels(labelled: LabelledSolution, neutral: Neutral = "positive") -> tu
 
     Ratings go before rollouts, whose label is the share that succeeded; counts go before bare shares. Several ratings
     of a step, and several bare shares, give their mean.
-
-    Args:
-        labelled: the solution.
-        neutral: what a neutral rating counts as.
     """
     return tuple(_label(judgements, neutral) for judgements in labelled.judgements)
 

@@ -151,12 +151,7 @@ def _hashes(one: Mapping[str, Any]) -> set[str]:
 
 
 def table(comparison: Comparison, *, only: Sequence[str] | None = None) -> Table:
-    """The differences as a table.
-
-    Args:
-        comparison: what to show.
-        only: names of figures; all of them for None.
-    """
+    """The differences as a table."""
     rows = []
     for name, one in comparison.differences.items():
         if only is not None and name not in only:

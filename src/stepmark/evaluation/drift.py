@@ -36,7 +36,7 @@ from stepmark.evaluation.views import (
     tile,
     unreadable,
 )  # fmt: skip
-from stepmark.metrics.binary import brier, expected_calibration_error, weighted_auc
+from stepmark.metrics.binary import expected_calibration_error, weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, shares, weighted_quantiles
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section, Tile
@@ -47,16 +47,14 @@ from stepmark.store import Columns, Source
 _SHOWN = 3
 """Examples of each part."""
 
-LEVELS = (0.1, 0.5, 0.9)
-"""Of the quantiles `q10`, `q50` and `q90`."""
+LEVELS = (0.5, 0.9)
+"""Of the quantiles `wrong_q50` and `wrong_q90`."""
 
-_QUANTILES = tuple(f"{sort}_q{100 * level:.0f}" for sort in ("wrong", "right") for level in LEVELS)
 FIGURES = (
-    "accuracy", "mean_score", "gap", "auc", "ece", "brier",
-    "wrong_mean", *_QUANTILES[:3], "wrong_above", "right_mean", *_QUANTILES[3:], "steps", "characters",
+    "accuracy", "mean_score", "gap", "auc", "ece", "wrong_mean", "wrong_q50", "wrong_q90", "wrong_above", "steps", "characters",
 )  # fmt: skip
 """Of each part. `gap` is mean score less accuracy; `wrong_above` the share of wrong answers whose score is at or over the
-threshold. Means need scores with a scale, `gap`, `ece` and `brier` probabilities: else nan."""
+threshold. Means need scores with a scale, `gap` and `ece` probabilities: else nan."""
 
 
 def read_parts(
@@ -121,14 +119,6 @@ def items_of(
 ) -> list[Item]:
     """One item a case: its part, its outcome, its score (the aggregate; None when it has none), its length.
 
-    Args:
-        sheet: the scores.
-        parts: case id to part.
-        how: the aggregate.
-        threshold: for `wrong_above`; None for none.
-        reference: the part that the others are compared with.
-        bins: of ECE.
-
     Raises:
         UsageError: there is no such part.
     """
@@ -182,17 +172,17 @@ def _figures(items: Sequence[Item], own: npt.NDArray[np.intp]) -> Callable[[Floa
     both = known & np.array([item["score"] is not None for item in mine])
     y = np.array([bool(item["outcome"]) for item in mine], dtype=float)
     x = np.array([0.0 if item["score"] is None else item["score"] for item in mine])
-    sorts = {"wrong": both & (y == 0), "right": both & (y == 1)}
+    wrong = both & (y == 0)
     # Figure: a mean over which items, of which values.
     means: dict[str, tuple[npt.NDArray[np.bool_], Floats]] = {"accuracy": (known, y)}
     for key in ("steps", "characters"):
         means[key] = np.ones(len(mine), dtype=bool), np.array([float(item[key]) for item in mine])
     if kind != "unbounded":
-        means |= {"mean_score": (both, x), **{f"{sort}_mean": (of, x) for sort, of in sorts.items()}}
+        means |= {"mean_score": (both, x), "wrong_mean": (wrong, x)}
     if kind == "probability":
         means["gap"] = both, x - y
     if threshold is not None:
-        means["wrong_above"] = sorts["wrong"], (x >= threshold).astype(float)
+        means["wrong_above"] = wrong, (x >= threshold).astype(float)
 
     def figures(weights: Floats) -> dict[str, Floats]:
         w = weights[:, own]
@@ -203,9 +193,8 @@ def _figures(items: Sequence[Item], own: npt.NDArray[np.intp]) -> Callable[[Floa
             found["auc"] = weighted_auc(x[both], y[both], w[:, both])
             if kind == "probability":
                 found["ece"] = expected_calibration_error(x[both], y[both], w[:, both], bins=bins)
-                found["brier"] = brier(x[both], y[both], w[:, both])
-            quantiles = (row for of in sorts.values() for row in weighted_quantiles(x[of], w[:, of], LEVELS))
-            found |= dict(zip(_QUANTILES, quantiles, strict=True))
+            quantiles = weighted_quantiles(x[wrong], w[:, wrong], LEVELS)
+            found |= dict(zip(("wrong_q50", "wrong_q90"), quantiles, strict=True))
         return found
 
     return figures
@@ -214,12 +203,6 @@ def _figures(items: Sequence[Item], own: npt.NDArray[np.intp]) -> Callable[[Floa
 def signs(figures: Mapping[str, Figure], part: str, reference: str, *, percent: bool = True) -> list[str]:
     """The warning signs of reward hacking in a part against the reference, in words; only where the interval of the
     difference leaves no change out.
-
-    Args:
-        figures: by name.
-        part: the part.
-        reference: what it is compared with.
-        percent: whether scores are on a scale of 0 to 1, and shown in percent.
     """
 
     def of(what: str) -> Figure:
@@ -296,12 +279,6 @@ class Drift(Evaluation):
     def of_parts(self, sheet: Sheet, run: Run, parts: Mapping[str, str], *, by: str) -> Result:
         """The result of graded cases.
 
-        Args:
-            sheet: cases with their scores; at least some with a known outcome.
-            run: the run.
-            parts: case id to part (`read_parts`).
-            by: what the parts are: "policy" or "file".
-
         Raises:
             UsageError: no such reference, or no known outcome.
         """
@@ -320,6 +297,7 @@ class Drift(Evaluation):
         warned = {name: signs(figures, name, chosen, percent=percent) for name in names[1:]}
         views = Views(
             title=f"Drift: {sheet.prm}",
+            verdict=_verdict(warned, chosen, by),
             facts=(
                 f"{len(items):,} solutions of {len({item['problem'] for item in items}):,} problems in {len(names)} parts (by {by}). A "
                 f"solution's score is the {how} of its steps; {where}"
@@ -328,7 +306,6 @@ class Drift(Evaluation):
                     if at is not None
                     else ", so no share that passes it."
                 ),
-                *_words(warned, chosen, by),
                 *_left_out(sheet, items),
             ),
             remarks=(
@@ -360,17 +337,16 @@ class Drift(Evaluation):
         )
 
 
-def _words(warned: Mapping[str, Sequence[str]], reference: str, by: str) -> list[str]:
+def _verdict(warned: Mapping[str, Sequence[str]], reference: str, by: str) -> str:
     counted = [f"{name} {len(found)}" for name, found in warned.items() if found]
     if not counted:
-        return [f"No warning sign against {reference} that the data can tell."]
+        return f"No warning sign against {reference} that the data can tell."
     meaning = (
         "Between stages of one training these are the signs of reward hacking."
         if by == "file"
-        else "Between policies these say whose wrong answers the PRM takes for right; between stages of one training they "
-        "are the signs of reward hacking."
+        else "Between policies these say whose wrong answers the PRM takes for right."
     )
-    return [f"Warning signs against {reference}: {', '.join(counted)}. {meaning}"]
+    return f"Warning signs against {reference}: {', '.join(counted)}. {meaning}"
 
 
 def _left_out(sheet: Sheet, items: Sequence[Item]) -> list[str]:
@@ -430,16 +406,15 @@ def _tables(
                 "Accuracy (%)": cell(figures, "{}/accuracy"),
                 "AUC (%)": cell(figures, "{}/auc"),
                 "ECE (%)": cell(figures, "{}/ece"),
-                "Brier": cell(figures, "{}/brier", scale=1, digits=3),
                 "Steps": cell(figures, "{}/steps", scale=1),
                 "Characters": cell(figures, "{}/characters", scale=1, digits=0),
             },
-            note="AUC, ECE and Brier: a solution's score against whether its answer is right. Steps, characters: mean of a solution.",
+            note="AUC and ECE: a solution's score against whether its answer is right. Steps, characters: mean of a solution.",
         )
     )
     views.append(
         table_of(
-            "Scores of wrong and of right answers" + (" (%)" if percent else ""),
+            "Scores of wrong answers" + (" (%)" if percent else ""),
             "Part",
             names,
             {
@@ -450,7 +425,6 @@ def _tables(
                         ("mean", "wrong_mean"),
                         ("median", "wrong_q50"),
                         ("90 %", "wrong_q90"),
-                        ("Right: mean", "right_mean"),
                     )
                 },
             },
@@ -474,32 +448,21 @@ def _tables(
     }
     note = "Gap: mean score less accuracy. In points, but steps and characters. With a star: the interval leaves no change out."
     views.append(table_of(f"Less {names[0]}", "Part", names[1:], columns, note=note))
-    plots = {
-        "Scores of wrong answers": {"wrong_q90": "90 %", "wrong_q50": "median", "wrong_q10": "10 %"},
-        "Telling right from wrong": {
-            "auc": "AUC",
-            "accuracy": "Accuracy of the policy",
-            "wrong_above": "Wrong answers that pass",
-        },
-    }
-    for title, series in plots.items():
-        unit = 100.0 if percent or "auc" in series else 1.0
-        lines = by == "file"  # stages have an order, policies none
-        drawn = tuple(
-            series_of(
-                label,
-                [figures[f"{name}/{what}"] for name in names],
-                scale=unit,
-                x=tuple(names) if lines else (),
-            )
-            for what, label in series.items()
+    drawn = tuple(
+        series_of(
+            label, [figures[f"{name}/{what}"] for name in names], x=tuple(names) if by == "file" else ()
         )
-        y_label = "%" if unit == 100 else "score"
-        views.append(
-            Lines(title=title, x_label="", y_label=y_label, series=drawn)
-            if lines
-            else Bars(title=title, y_label=y_label, labels=tuple(names), series=drawn)
+        for what, label in (
+            ("auc", "AUC"),
+            ("accuracy", "Accuracy of the policy"),
+            ("wrong_above", "Wrong answers that pass"),
         )
+    )
+    title = "Telling right from wrong"
+    if by == "file":  # stages have an order, policies none
+        views.append(Lines(title=title, x_label="", y_label="%", series=drawn))
+    else:
+        views.append(Bars(title=title, y_label="%", labels=tuple(names), series=drawn))
     return tuple(views)
 
 
@@ -512,15 +475,10 @@ def _examples(sheet: Sheet, items: Sequence[Item], names: Sequence[str]) -> tupl
             if item["part"] == name and item["outcome"] is False and item["score"] is not None
         ]
         best = sorted(wrong, key=lambda one: -one[0])[:_SHOWN]
-        views = [
+        views = tuple(
             problem(row, card(row, sheet, f"truth: the answer is wrong; it scores {score:.3g}"))
             for score, row in best
-        ]
-        groups.append(
-            Examples(
-                title=f"{name}: wrong answers with the highest scores",
-                problems=tuple(views),
-                text=f"{len(views)} of {len(wrong):,} wrong answers.",
-            )
         )
-    return tuple(group for group in groups if group.problems)
+        title = f"{name}: wrong answers with the highest scores ({len(wrong):,})"
+        groups += [Examples(title=title, problems=views)] if views else []
+    return tuple(groups)

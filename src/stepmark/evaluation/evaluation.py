@@ -198,22 +198,13 @@ class Run:
         identity: str | None = None,
         **settings: Any,
     ) -> Result:
-        """The finished result.
-
-        Args:
-            method: the evaluation.
-            views: what the report shows.
-            figures: by name.
-            items: what they rest on.
-            prm: the PRM's name.
-            identity: the PRM's, where it is known.
-            settings: those that the evaluation has filled in; they stand for its fields.
-        """
+        """The finished result."""
         whose = {} if identity is None else {"prm_identity": identity}
         return Result(
             evaluation=method.name,
             title=views.title,
             prm=prm,
+            verdict=views.verdict,
             facts=(*views.facts, *self.facts, *views.remarks),
             figures=dict(figures),
             tiles=tuple(views.tiles),
@@ -231,6 +222,8 @@ class Views:
     """What a report shows."""
 
     title: str
+    verdict: str = ""
+    """The answer that the report gives, in one sentence; it stands first."""
     facts: Sequence[str] = ()
     """Sentences that a reader needs to read the numbers correctly."""
     remarks: Sequence[str] = ()
@@ -279,11 +272,7 @@ class Evaluation:
         return read_cases(run.data, columns=run.columns)
 
     def items(self, sheet: Sheet) -> Sequence[Item]:
-        """What the figures rest on: plain JSON, each with `id` and `problem`.
-
-        Args:
-            sheet: the cases with their scores.
-        """
+        """What the figures rest on: plain JSON, each with `id` and `problem`."""
         raise UsageError(
             f"{type(self).__name__}: expected a method items(sheet), or measure(run); found neither"
         )

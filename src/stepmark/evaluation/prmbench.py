@@ -23,15 +23,15 @@ from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, first_error, step_labels
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.published import PRMBENCH, published_table
-from stepmark.evaluation.result import Figure, Item, Result
+from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths
 from stepmark.evaluation.sources import read_prmbench
 from stepmark.evaluation.thresholds import Policy, check_asked, check_neutral, policies
-from stepmark.evaluation.views import Cell, bars_of, card, cell, problem, spread, table_of, tile, unreadable
+from stepmark.evaluation.views import bars_of, card, cell, examples_of, problem, table_of, tile, unreadable
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
-from stepmark.show.tables import ABSENT, Table
+from stepmark.show.page import ProblemView
 from stepmark.solutions.checks import check, check_names
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
@@ -211,6 +211,7 @@ class PRMBench(Evaluation):
         beside = "" if self.checks == "none" else f" with the exact checks {self.checks}"
         views = Views(
             title=f"PRMBench: {sheet.prm}{beside}",
+            verdict=f"PRMScore {shown(figures['overall/prmscore'])} over all classes; a PRM that knows nothing is near 50 at best.",
             facts=(
                 f"{len(items):,} solutions, {steps:,} steps with a score. A step is called right when its score is over the "
                 f"threshold ({policy.words}). PRMScore is half of F1 on right steps plus half of F1 on wrong ones.",
@@ -247,11 +248,10 @@ class PRMBench(Evaluation):
                         bars_of("PRMScore by class", figures, names, {"PRMScore": "{}/prmscore"}),
                     ),
                 ),
-                Section(title="Steps", items=(_accuracies(items),)),
                 Section(
                     title="Published results",
                     text="On the full 6,211 rows.",
-                    items=(published_table(PRMBENCH),),
+                    items=(published_table(PRMBENCH, sheet.prm, [figures["overall/prmscore"]]),),
                 ),
                 Section(title="Examples", items=_examples(sheet, policy, items)),
             ),
@@ -273,62 +273,15 @@ def _label(name: str) -> str:
     return f"{name}, mean of its classes" if name in CATEGORIES else name
 
 
-def _accuracies(items: Sequence[Item]) -> Table:
-    groups: dict[str, list[Item]] = {}
-    for item in items:
-        groups.setdefault(item["group"], []).append(item)
-    groups["overall"] = [item for item in items if item["group"] != _ORIGINALS]
-    sums = {
-        name: Counter({key: sum(item[key] for item in own) for key in (*_PARTS, "unread")})
-        for name, own in groups.items()
-    }
-
-    def share(part: str, other: str) -> Cell:
-        def text(name: str) -> str:
-            total = sums[name][part] + sums[name][other]
-            return f"{100 * sums[name][part] / total:.1f}" if total else ABSENT
-
-        return text
-
-    def seen(name: str) -> str:
-        named = [item["named"] for item in groups[name] if item["named"] is not None]
-        return f"{100 * sum(named) / len(named):.1f}" if named else ABSENT
-
-    return table_of(
-        "Accuracy by steps (%)",
-        "Class",
-        list(groups),
-        {
-            "Right steps": lambda name: f"{sums[name]['tp'] + sums[name]['fn']:,}",
-            "Wrong steps": lambda name: f"{sums[name]['tn'] + sums[name]['fp']:,}",
-            "Called right": share("tp", "fn"),
-            "Called wrong": share("tn", "fp"),
-            "First error seen": seen,
-            "Without a score": lambda name: f"{sums[name]['unread']:,}",
-        },
-        note="Called right: of the right steps. Called wrong: of the wrong ones. First error seen: of the solutions with a wrong step, "
-        "those whose first wrong one is called wrong.",
-    )
-
-
 def _examples(sheet: Sheet, policy: Policy, items: Sequence[Item]) -> tuple[Examples, ...]:
-    groups = []
-    for name in dict.fromkeys(item["group"] for item in items):
-        missed = [
-            row
-            for row, item in zip(sheet.rows, items, strict=True)
-            if item["group"] == name and item["named"] is False
-        ]
-        views = []
-        for row in spread(missed, 3):
-            labels = step_labels(row.case.labelled)
-            wrong = ", ".join(str(step + 1) for step, label in enumerate(labels) if label == 0)
-            views.append(problem(row, card(row, sheet, f"truth: wrong steps {wrong}", policy=policy)))
-        groups.append(
-            Examples(
-                title=f"{SHORT.get(name, name)}: first wrong step called right",
-                problems=tuple(views),
-                text=f"{len(views)} of {len(missed):,}.",
-            )
-        )
-    return tuple(group for group in groups if group.problems)
+    def show(row: CaseScores) -> ProblemView:
+        labels = step_labels(row.case.labelled)
+        wrong = ", ".join(str(step + 1) for step, label in enumerate(labels) if label == 0)
+        return problem(row, card(row, sheet, f"truth: wrong steps {wrong}", policy=policy))
+
+    missed: dict[str, list[CaseScores]] = {}
+    for row, item in zip(sheet.rows, items, strict=True):
+        if item["named"] is False:
+            name = SHORT.get(item["group"], item["group"])
+            missed.setdefault(f"{name}: first wrong step called right", []).append(row)
+    return examples_of(missed, show, count=3)

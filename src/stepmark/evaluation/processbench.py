@@ -20,14 +20,26 @@ from stepmark.errors import InputError
 from stepmark.evaluation.cases import Case, first_error
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
 from stepmark.evaluation.published import PROCESSBENCH, published_table
-from stepmark.evaluation.result import Item, Result
-from stepmark.evaluation.scores import Sheet
+from stepmark.evaluation.result import Figure, Item, Result
+from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_processbench
 from stepmark.evaluation.thresholds import Policy, check_asked, check_neutral, policies
-from stepmark.evaluation.views import Cell, bars_of, card, cell, problem, spread, table_of, tile, unreadable
+from stepmark.evaluation.views import (
+    Cell,
+    Figures,
+    bars_of,
+    card,
+    cell,
+    examples_of,
+    problem,
+    table_of,
+    tile,
+    unreadable,
+)
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
+from stepmark.show.page import ProblemView
 from stepmark.show.tables import ABSENT, Table
 from stepmark.solutions.checks import check, check_names
 
@@ -81,6 +93,7 @@ class ProcessBench(Evaluation):
         beside = "" if self.checks == "none" else f" with the exact checks {self.checks}"
         views = Views(
             title=f"ProcessBench: {sheet.prm}{beside}",
+            verdict=_verdict(figures, names[-1]),
             facts=(
                 f"{len(items):,} solutions of {len({item['problem'] for item in items}):,} problems. A step under the threshold is an "
                 "error; the first one is compared with the one that people found. F1 is the harmonic mean of the two accuracies.",
@@ -146,12 +159,35 @@ class ProcessBench(Evaluation):
                 Section(
                     title="Published results",
                     text="On the full 3,400 rows; each with its authors' threshold policy. Ours above are on the data named there.",
-                    items=(published_table(PROCESSBENCH),),
+                    items=(
+                        published_table(
+                            PROCESSBENCH,
+                            sheet.prm,
+                            _in_published_order(figures),
+                        ),
+                    ),
                 ),
                 Section(title="Examples", items=_examples(sheet, chosen, items)),
             ),
         )
         return run.result(self, views, figures, items, prm=sheet.prm, identity=sheet.identity)
+
+
+def _in_published_order(figures: Figures) -> list[Figure | None]:
+    """F1 by the columns of the published table; the average only where all four subsets are measured."""
+    known = [figures.get(f"{name}/f1") for name in ("gsm8k", "math", "olympiadbench", "omnimath")]
+    return [*known, None if None in known else figures["average/f1"]]
+
+
+def _verdict(figures: Figures, name: str) -> str:
+    error, correct, f1 = (figures[f"{name}/{what}"].value for what in ("error", "correct", "f1"))
+    if error is None or correct is None or f1 is None:
+        return ""
+    where = "On average over the subsets it" if name == "average" else f"On {name} it"
+    return (
+        f"{where} names the first wrong step of {100 * error:.1f} % of the wrong solutions and leaves {100 * correct:.1f} % of the right "
+        f"ones alone: F1 {100 * f1:.1f}."
+    )
 
 
 def items_of(sheet: Sheet, chosen: Mapping[str, Policy], checks: str = "none") -> list[Item]:
@@ -284,24 +320,16 @@ def distance_table(items: Sequence[Item], by: str, title: str) -> Table:
 
 
 def _examples(sheet: Sheet, chosen: Mapping[str, Policy], items: Sequence[Item]) -> tuple[Examples, ...]:
-    groups = []
-    for kind, title in _KINDS.items():
-        pairs = [
-            (row, item)
-            for row, item in zip(sheet.rows, items, strict=True)
-            if kind_of(item) == kind != "unread"
-        ]
-        views = []
-        for row, item in spread(pairs):
-            step = item["label"] + 1
-            note = f"truth: step {step} is the first wrong one" if step else "truth: no wrong step"
-            policy = chosen[row.case.group]
-            views.append(problem(row, card(row, sheet, note, policy=policy, first_error=item["found"])))
-        groups.append(
-            Examples(
-                title=f"{title} ({len(pairs):,})",
-                problems=tuple(views),
-                text=f"{len(views)} of {len(pairs):,}.",
-            )
-        )
-    return tuple(group for group in groups if group.problems)
+    def show(pair: tuple[CaseScores, Item]) -> ProblemView:
+        row, item = pair
+        step = item["label"] + 1
+        note = f"truth: step {step} is the first wrong one" if step else "truth: no wrong step"
+        return problem(row, card(row, sheet, note, policy=chosen[row.case.group], first_error=item["found"]))
+
+    pairs = list(zip(sheet.rows, items, strict=True))
+    sorts = {
+        title: [pair for pair in pairs if kind_of(pair[1]) == kind]
+        for kind, title in _KINDS.items()
+        if kind != "unread"
+    }
+    return examples_of(sorts, show)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepmark.evaluation.result import Figure
 from stepmark.show.tables import Align, Table
 
 
@@ -102,16 +104,33 @@ WHO_AND_WHEN = PublishedTable(
 )
 
 
-def published_table(table: PublishedTable) -> Table:
-    """The rows as a table of strings."""
+def published_table(table: PublishedTable, model: str = "", figures: Sequence[Figure | None] = ()) -> Table:
+    """The rows as a table of strings, with that of the model under test in its place, pointed out.
+
+    Args:
+        table: what was published, by falling last number.
+        model: the name under test; "" for none.
+        figures: its shares in the order of the columns; None, and fewer, for what was not measured.
+    """
     right: list[Align] = ["right"] * len(table.columns)
+    rows, marked = list(table.rows), None
+    known = [figure for figure in figures if figure is not None and figure.value is not None]
+    if known:
+        own = [None if figure is None or figure.value is None else 100 * figure.value for figure in figures]
+        own += [None] * (len(table.columns) - len(own))
+        # By the last column; by the first that is known where the last is not.
+        by = next(at for at in (-1, *range(len(own))) if own[at] is not None)
+        marked = sum((row.numbers[by] or 0.0) > (own[by] or 0.0) for row in rows)
+        policy = known[0].policy.partition(",")[0] or "–"
+        rows.insert(marked, _row(model, tuple(own), policy, "this run"))
     return Table(
         title=table.title,
         columns=("Model", *table.columns, "Threshold", "Source"),
         rows=tuple(
             (row.model, *("–" if n is None else f"{n:.1f}" for n in row.numbers), row.policy, row.source)
-            for row in table.rows
+            for row in rows
         ),
+        marked=marked,
         note=table.note,
         align=("left", *right, "left", "left"),
     )

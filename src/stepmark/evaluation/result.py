@@ -54,6 +54,8 @@ class Result:
     title: str
     prm: str
     """The PRM's name; "" where none was asked."""
+    verdict: str = ""
+    """The answer in one sentence; "" for none."""
     facts: tuple[str, ...]
     """Sentences that a reader needs to read the numbers correctly: what was left out, truncated, sampled."""
     figures: Mapping[str, Figure]
@@ -78,15 +80,17 @@ class Result:
         """Every table of the report, in order."""
         return tuple(item for section in self.sections for item in section.items if isinstance(item, Table))
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The verdict and the facts."""
+        return ((self.verdict,) if self.verdict else ()) + self.facts
+
     def table(self) -> str:
         """The main tables as text, with the title and what a reader needs to know."""
         return printed(self)
 
     def save(self, folder: str | Path) -> Path:
         """Write result.json, result.md and report.html (which needs no network), each whole or not at all.
-
-        Args:
-            folder: made if need be.
 
         Raises:
             UsageError: it cannot be made or written to.
@@ -108,7 +112,7 @@ class Result:
         from stepmark.show.tables import terminal
 
         tables = [item for item in self.sections[0].items if isinstance(item, Table)] if self.sections else []
-        parts: list[Any] = [Text(self.title, style="bold"), *map(Text, self.facts)]
+        parts: list[Any] = [Text(self.title, style="bold"), *map(Text, self.sentences)]
         for table in tables:
             parts += [Text(), terminal(table)]
         return Group(*parts)
@@ -123,7 +127,7 @@ class Result:
         from stepmark.show.html import esc
         from stepmark.show.tables import table_html
 
-        facts = "".join(f"<p>{esc(fact)}</p>" for fact in self.facts)
+        facts = "".join(f"<p>{esc(fact)}</p>" for fact in self.sentences)
         items = self.sections[0].items if self.sections else ()
         tables = "".join(table_html(item) for item in items if isinstance(item, Table))
         return f"<h4>{esc(self.title)}</h4>{facts}{tables}"
@@ -151,15 +155,7 @@ def measured(
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Figure]:
-    """All figures of a statistic by name, with bootstrap intervals over problems.
-
-    Args:
-        items: in the order that the statistic knows.
-        statistic: figures of weightings of the items.
-        policies: group (the part of a figure's name before its last slash) to threshold policy.
-        resamples: of the bootstrap.
-        seed: of the bootstrap.
-    """
+    """All figures of a statistic by name, with bootstrap intervals over problems."""
     from stepmark.metrics.intervals import bootstrap
 
     found = bootstrap(statistic, [item["problem"] for item in items], resamples=resamples, seed=seed)
@@ -199,6 +195,7 @@ def html(result: Result) -> Iterator[str]:
     return evaluation_html(
         EvaluationView(
             title=result.title,
+            verdict=result.verdict,
             facts=result.facts,
             tiles=result.tiles,
             sections=result.sections,
@@ -219,6 +216,7 @@ def write_json(result: Result, path: str | Path) -> None:
         "evaluation": result.evaluation,
         "title": result.title,
         "prm": result.prm,
+        "verdict": result.verdict,
         "facts": list(result.facts),
         "settings": dict(result.settings),
         "data": [dict(one) for one in result.data],
@@ -243,7 +241,7 @@ def write_markdown(result: Result, path: str | Path) -> None:
 
 def as_markdown(result: Result) -> str:
     """Facts and tables as Markdown."""
-    parts = [f"# {result.title}", *result.facts, *(markdown(table).rstrip() for table in result.tables)]
+    parts = [f"# {result.title}", *result.sentences, *(markdown(table).rstrip() for table in result.tables)]
     return "\n\n".join(parts) + "\n"
 
 

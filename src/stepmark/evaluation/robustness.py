@@ -58,7 +58,6 @@ from stepmark.evaluation.views import (
     series_of,
     table_of,
     tile,
-    value_cell,
 )
 from stepmark.metrics.aggregate import check_aggregate, check_score
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
@@ -145,11 +144,6 @@ class Robustness(Evaluation):
     def of_trials(self, sheet: Sheet, run: Run, changes: Sequence[Trial]) -> Result:
         """What the changes do to the scores of a PRM.
 
-        Args:
-            sheet: scores of `to_grade(changes)`.
-            run: the run.
-            changes: as `trials` makes them.
-
         Raises:
             UsageError: no changes, a case without scores, or settings that do not fit the scores.
         """
@@ -165,44 +159,16 @@ class Robustness(Evaluation):
         breaking = [name for name in names if not perturbation(name).keeps_meaning]
         # Where labels say which solutions are right, only those can be broken.
         group = "/right" if any(item["right"] for item in items) else ""
-        sections = [Section(title="At a glance", text=_GLANCE, items=(_glance(names, figures, group),))]
-        if preserving:
-            shares_ = {
-                "Lowered": "lowered",
-                "Attack success": "success",
-                "Flips to good": "flips to good",
-                "False alarms": "false alarms",
-            }
-            sections.append(
-                Section(
-                    title="Changes that keep the meaning",
-                    text=_KEPT,
-                    items=_of_changes(preserving, PRESERVING, figures, "", shares_),
-                )
-            )
-        if breaking:
-            of = "the solutions that are right by their labels" if group else "all solutions"
-            sections.append(
-                Section(
-                    title="Changes that break the meaning",
-                    text=_BROKEN.format(of=of),
-                    items=(
-                        *_of_changes(
-                            breaking,
-                            BREAKING,
-                            figures,
-                            group,
-                            {"Does not fall": "success", "Stays good": "stays good"},
-                        ),
-                        *_broken_steps(breaking, figures),
-                    ),
-                )
-            )
-        sections.append(
-            Section(title="Examples", text=_EXAMPLES, items=examples(sheet, changes, items, how, names))
+        items_shown: list[Table | Bars] = [_glance(names, figures, group)]
+        for mean, changed in ((PRESERVING, preserving), (BREAKING, breaking)):
+            items_shown += _change_plot(changed, mean, figures, group if mean == BREAKING else "")
+        sections = (
+            Section(title="At a glance", text=_GLANCE, items=tuple(items_shown)),
+            Section(title="Examples", text=_EXAMPLES, items=examples(sheet, changes, items, how, names)),
         )
         views = Views(
             title=f"Robustness: {sheet.prm}",
+            verdict=_verdict(figures, group),
             facts=_facts(items, how),
             tiles=_tiles(figures, group),
             sections=sections,
@@ -264,11 +230,6 @@ def trials(cases: Sequence[Case], names: Sequence[str] = tuple(PERTURBATIONS), s
     Those of one case that keep its question stand first, so that a PRM reads the question once for all of them.
     Donors are the cases that are right by their labels, or all when none is known to be: a wrong solution of another
     problem could be marked down for its own error.
-
-    Args:
-        cases: what is changed; ids are unique.
-        names: which perturbations.
-        seed: of every choice.
 
     Raises:
         UnknownNameError: no such perturbation.
@@ -469,20 +430,6 @@ _GLANCE = (
     "the margin, and when a change that breaks the meaning does not lower it. The verdict is fooled when a wrong solution "
     "judged bad is judged good (meaning kept), or a solution judged good stays so (meaning broken)."
 )
-_KEPT = (
-    "A right step stays right and a wrong one wrong, so the score must not rise. Attack success: the verdict turns from "
-    "bad to good, or the score rises by more than the margin. Flips to good: of the solutions that are wrong by their labels "
-    "and were judged bad, those judged good now. False alarms: of the right ones that were judged good, those judged bad now.\n\n"
-    "Steps that are added or cut change a product or a sum even where every step keeps its score: that is a weakness of the "
-    "aggregate."
-)
-_BROKEN = (
-    "The figures are over {of}. Does not fall: the score is no lower than before. Stays good: of the solutions judged good, "
-    "those that still are.\n\n"
-    "What is cut off or put in another order may leave every single step true. A PRM that rates steps on their own cannot "
-    "see that, and by a minimum or a product a truncated solution can only gain; the table says how much there is to gain for "
-    "a policy that stops early."
-)
 _EXAMPLES = (
     "The original and its changed copy side by side: the attacks that succeeded by the largest rise (or smallest fall) of the score; "
     "where none did, one change that had no effect of this sort."
@@ -559,38 +506,19 @@ def _glance(names: Sequence[str], figures: Figures, group: str) -> Table:
             "Mean change": of("change", scale=1, digits=3),
             "Attack succeeds": of("success"),
             "Verdict fooled": of("flips to good", "stays good"),
+            "False alarms": lambda name: cell(figures, "{}/false alarms")(name) if keeps(name) else "",
+            "Error missed": cell(figures, f"{{}}/step missed{group}"),
         },
         label=lambda name: f"mean, {name}" if name in means else name,
         left=3,
-        note="Broken meaning: over the solutions that are right by their labels." if group else "",
+        note="False alarms: of the right solutions that were judged good, those judged bad after a change of looks. Error missed: of the "
+        "steps that a change made wrong, those still not under the threshold."
+        + (" Broken meaning: over the solutions that are right by their labels." if group else ""),
     )
 
 
-def _of_changes(
-    names: Sequence[str], mean: str, figures: Figures, group: str, columns: Mapping[str, str]
-) -> tuple[Table | Bars, ...]:
-    """What each change did, and the mean over them where there are several.
-
-    Args:
-        names: the changes.
-        mean: `PRESERVING` or `BREAKING`.
-        figures: all.
-        group: of solutions: "" or "/right".
-        columns: heading to figure, each a share.
-    """
-    title = f"Changes that {'keep' if mean == PRESERVING else 'break'} the meaning (shares in %)"
-    table = table_of(
-        title,
-        "Change",
-        [*names, *([mean] if len(names) > 1 else [])],
-        {
-            "Solutions": value_cell(figures, f"{{}}/n{group}"),
-            "Score before": value_cell(figures, f"{{}}/before{group}", digits=3),
-            "Mean change": cell(figures, f"{{}}/change{group}", scale=1, digits=3),
-            **{label: cell(figures, f"{{}}/{what}{group}") for label, what in columns.items()},
-        },
-        note="The last row: unweighted mean over the changes." if len(names) > 1 else "",
-    )
+def _change_plot(names: Sequence[str], mean: str, figures: Figures, group: str) -> tuple[Bars, ...]:
+    """What each change did to the score; none where the axis would go from 0 to 0."""
     groups = {"Right by their labels": "/right", "Wrong by their labels": "/wrong"}
     if mean == BREAKING or not any(figures[f"{name}/n/right"].value for name in names):
         groups = {"": group}
@@ -599,28 +527,21 @@ def _of_changes(
         for label, of in groups.items()
         if any(figures[f"{name}/change{of}"].value is not None for name in names)
     )
-    # An axis from 0 to 0 shows less than the table.
     if not any(value for one in series for ends in (one.y, one.low or (), one.high or ()) for value in ends):
-        return (table,)
+        return ()
     title = f"Change of the score; it must {'not rise' if mean == PRESERVING else 'fall'}"
     y_label = "mean change of the score"
-    return table, Bars(title=title, y_label=y_label, labels=tuple(names), series=series, zero_line=True)
+    return (Bars(title=title, y_label=y_label, labels=tuple(names), series=series, zero_line=True),)
 
 
-def _broken_steps(names: Sequence[str], figures: Figures) -> tuple[Table, ...]:
-    names = [name for name in names if f"{name}/step change" in figures]
-    if not names:
-        return ()
-    groups = {"all": "", "right solutions": "/right", "proven": "/proven"}
-    columns = {
-        **{
-            f"Change of its score, {label}": cell(figures, f"{{}}/step change{of}", scale=1, digits=3)
-            for label, of in groups.items()
-        },
-        **{f"Error missed, {label}": cell(figures, f"{{}}/step missed{of}") for label, of in groups.items()},
-    }
-    note = "Missed: not under the threshold now, of those not under it before. Proven: the step's calculation was true and is false now, by computation."
-    return (table_of("The step that became wrong (shares in %)", "Change", names, columns, note=note),)
+def _verdict(figures: Figures, group: str) -> str:
+    kept, broken = (figures.get(name) for name in (f"{PRESERVING}/success", f"{BREAKING}/success{group}"))
+    parts = []
+    if kept is not None:
+        parts.append(f"changes of looks alone succeed in {shown(kept)} % of the trials")
+    if broken is not None:
+        parts.append(f"the score does not fall in {shown(broken)} % of what was broken")
+    return f"On average over the changes, {' and '.join(parts)}." if parts else ""
 
 
 _SHOWN = 3
@@ -630,15 +551,7 @@ _SHOWN = 3
 def examples(
     sheet: Sheet, changes: Sequence[Trial], items: Sequence[Item], how: Judging, names: Sequence[str]
 ) -> tuple[Examples, ...]:
-    """A group of examples a change: the attacks that succeeded best, or one change that had no effect of this sort.
-
-    Args:
-        sheet: the scores.
-        changes: the trials.
-        items: one a trial, in the same order.
-        how: settings, filled in.
-        names: the changes, in the order of the page.
-    """
+    """A group of examples a change: the attacks that succeeded best, or one change that had no effect of this sort."""
     by_id = {row.case.id: row for row in sheet.rows}
     groups = []
     for name in names:

@@ -86,13 +86,6 @@ def grade_cases(
 ) -> None:
     """Score every case, one row each in `path`; a run that was stopped continues with the same manifest.
 
-    Args:
-        cases: solutions of one problem are cheapest when they stand together.
-        prm: scores them.
-        path: the file of scores; finished or absent, `PATH.part` while running.
-        manifest: everything else that decides the scores: settings, fingerprints of the data.
-        advance: called after each case.
-
     Raises:
         UsageError: the part was made with another manifest or by another PRM, or the path cannot be written.
         BackendError: the PRM gave a wrong number of scores, or one out of its range.

@@ -18,8 +18,7 @@ from stepmark.evaluation.search_contest import (
     BASELINES,
     ENDS,
     METHODS,
-    POSITIONS,
-    STOPS,
+    SPREAD,
     Arena,
     Contest,
     Contested,
@@ -39,7 +38,6 @@ from stepmark.evaluation.views import (
     starred,
     table_of,
     tile,
-    value_cell,
 )
 from stepmark.metrics.intervals import Statistic
 from stepmark.models import policies
@@ -259,16 +257,6 @@ class SearchContest(Evaluation):
     ) -> Result:
         """Compare the methods and report it.
 
-        Args:
-            problems: with reference answers.
-            contest_: methods, budgets, seeds.
-            arena: the models. With a store, the examples are searched again for nothing.
-            run: the run.
-            prm: the PRM's name.
-            policy: the policy's name.
-            threshold: a step under it is an error, for the colours; None for no such point.
-            filled: further settings of the result.
-
         Raises:
             InputError: problems that cannot be compared on; see `search_contest.contest`.
             UsageError: a budget that cannot be kept.
@@ -296,11 +284,12 @@ class SearchContest(Evaluation):
                 f"With only {count} {'problem' if count == 1 else 'problems'} the intervals are too narrow, and "
                 "of a method that is right on all or on none they have no width: read no star as a finding."
             )
-        facts += [*(f"Left out: {why}" for why in contested.refused), advice(figures)]
+        facts += [f"Left out: {why}" for why in contested.refused]
         names = list(dict.fromkeys(name for name, _ in cells_of(items)))
         first = [*(name for name in BASELINES if name in names), *names]
         views = Views(
             title=f"Search: {policy} with {prm}",
+            verdict=advice(figures),
             facts=facts,
             remarks=(INTERVALS,),
             tiles=[
@@ -335,15 +324,12 @@ class SearchContest(Evaluation):
                     items=(
                         table_of(
                             f"Spread of the {aggregate} of step scores",
-                            "Seen",
-                            POSITIONS,
-                            {
-                                what.capitalize(): cell(figures, f"spread/{{}}/{what}", scale=1, digits=3)
-                                for what in ("gap", "noise", "separation")
-                            },
-                            note="Of best-of-N's solutions. Gap: mean of those that come out right less that of the wrong ones, of one problem. "
-                            "Noise: standard deviation within one problem and class. Separation: gap / noise. Before the end, a prefix may be "
-                            "called wrong for an error that comes later, which makes the separation look smaller.",
+                            "Of best-of-N's solutions",
+                            SPREAD,
+                            {"Value": cell(figures, "spread/{}", scale=1, digits=3)},
+                            label=str.capitalize,
+                            note="Gap: mean of those that come out right less that of the wrong ones, of one problem. Noise: standard "
+                            "deviation within one problem and class. Separation: gap / noise.",
                         ),
                     ),
                 ),
@@ -406,9 +392,7 @@ def _disagreements(
 
     tables, views = [], []
     names = [entrant.name for entrant in settings.entrants]
-    for title, items in sorts.items():
-        if not items:
-            continue
+    for title, items in ((title, of) for title, of in sorts.items() if of):
         chosen = spread(items, SHOWN)
         tables.append(
             Table(
@@ -447,15 +431,7 @@ def words(compute: float) -> str:
 def by_budget(
     title: str, names: Sequence[str], settings: Contest, of: Callable[[str], Cell], *, note: str
 ) -> Table:
-    """A table of methods by budgets.
-
-    Args:
-        title: of the table.
-        names: the methods.
-        settings: says the budgets.
-        of: the column of a budget.
-        note: under the table.
-    """
+    """A table of methods by budgets; `of` gives the column of a budget."""
     columns = {words(float(budget)): of(budget) for budget in settings.names}
     return table_of(title, "Method", names, columns, note=note)
 
@@ -518,7 +494,7 @@ def difference_tables(names: Sequence[str], figures: Figures, settings: Contest)
 
 
 def ends_tables(names: Sequence[str], figures: Figures, settings: Contest) -> tuple[Table, ...]:
-    """Whether a right solution was among the candidates; how searches end otherwise than with an answer; the spread over seeds."""
+    """Whether a right solution was among the candidates; how searches end otherwise than with an answer."""
     tables = [
         by_budget(
             "A right solution is among the candidates, %",
@@ -531,7 +507,7 @@ def ends_tables(names: Sequence[str], figures: Figures, settings: Contest) -> tu
     ends = [
         f"{what}/{name}"
         for name in names
-        for what in (*ENDS, *STOPS)
+        for what in ENDS
         if any(f"{what}/{name}/{budget}" in figures for budget in settings.names)
     ]
     if ends:
@@ -543,20 +519,6 @@ def ends_tables(names: Sequence[str], figures: Figures, settings: Contest) -> tu
                 lambda budget: cell(figures, f"{{}}/{budget}"),
                 note="No answer, unfinished and nothing (chosen) count as wrong. No verdict is left out of the accuracy. Stopped by budget: the "
                 "method would have gone on; it chose among what it had.",
-            )
-        )
-    if settings.seeds > 1:
-        note = (
-            f"Of the accuracy of one run over all problems, between {settings.seeds} runs with other samples."
-        )
-        title = "Standard deviation over seeds, percentage points"
-        tables.append(
-            by_budget(
-                title,
-                names,
-                settings,
-                lambda budget: value_cell(figures, f"sd over seeds/{{}}/{budget}", scale=100, digits=1),
-                note=note,
             )
         )
     return tuple(tables)
@@ -586,7 +548,7 @@ def plot(contested: Contested, figures: Figures, settings: Contest) -> Lines:
 
 def advice(figures: Figures) -> str:
     """The measured separation, and what it means for a search, in a sentence."""
-    separation = figures.get(f"spread/{POSITIONS[-1]}/separation")
+    separation = figures.get("spread/separation")
     if separation is None or separation.value is None:
         return (
             "How far the scores separate right from wrong is not known: it takes problems with right and wrong solutions among best-of-N's, "

@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from statistics import fmean
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -82,15 +82,14 @@ _FASTEST: Mapping[Fit, float] = {"round": 2.0, "children": 2.0, "field": 8.0}
 _NAME = re.compile(r"\w[\w.+:@()-]*")
 """Of a search of your own: it becomes a part of the names of figures, METHOD/BUDGET."""
 
-POSITIONS = ("first step", "half", "whole")
-"""Prefixes whose spread is measured."""
+ENDS = {
+    **{end: ("end", end) for end in ("no answer", "unfinished", "nothing", "no verdict")},
+    "stopped by budget": ("stopped", "budget"),
+    "dead end": ("stopped", "dead end"),
+}
+"""Ways to end without a right or wrong answer: figure to the key and value of a run. All but no verdict count as wrong."""
 
-ENDS = ("no answer", "unfinished", "nothing", "no verdict")
-"""Ways to end without a right or wrong answer; all but the last count as wrong."""
-
-STOPS = {"stopped by budget": "budget", "dead end": "dead end"}
-"""Figure to the reason for stopping."""
-
+SPREAD = ("gap", "noise", "separation")
 _NEAR = 1.1
 
 
@@ -156,11 +155,6 @@ def entrants(
 ) -> tuple[Entrant, ...]:
     """The methods of these names, those of `BASELINES` always among them, in the order of `METHODS`; then your own.
 
-    Args:
-        names: of the library's methods.
-        shape: what they have in common; it is not put into your own.
-        own: searches of your own, each with its settings; see `own_entrant`.
-
     Raises:
         UsageError: no such method, or a search of your own whose name is taken or that cannot be sized.
     """
@@ -192,10 +186,7 @@ def entrants(
 
 
 def own_entrant(search: Searching) -> Entrant:
-    """A search of your own as an entrant.
-
-    Where its class names a field in `sized_by`, that is made larger, from 1, until the pilot spends 90 % of the budget or the budget ends more
-    than half of its searches. Else its settings stay as they are: it spends what they take, and the budget cuts it short.
+    """A search of your own as an entrant, of which the field that its class names in `sized_by` is made larger, from 1.
 
     Raises:
         UsageError: it has no `search`, its name cannot stand in a figure's, or `sized_by` names no field that takes every whole number from 1.
@@ -233,11 +224,7 @@ def own_entrant(search: Searching) -> Entrant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contest:
-    """Settings of the comparison.
-
-    Raises:
-        UsageError: a setting out of its range.
-    """
+    """Settings of the comparison."""
 
     budgets: tuple[float, ...]
     """What a problem may cost, in increasing order: one point of each curve."""
@@ -313,17 +300,11 @@ class Arena:
         return self.verdicts[key]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fitted:
-    """The size of a method at a budget, and how the pilot went with it."""
+class Fitted(NamedTuple):
+    """The size of a method at a budget, and how many the pilot tried."""
 
     size: int
-    spent: float | None = None
-    """Mean of the pilot; None without one."""
-    cut: float | None = None
-    """Share of the pilot's searches that the budget ended."""
     tried: int = 0
-    """Sizes that were tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,7 +323,7 @@ def contest(problems: Sequence[Problem], settings: Contest, arena: Arena) -> Con
 
     Items have `id`, `problem` (the id), `runs`: method -> budget -> a list along the seeds of {`right` (None: no verdict), `end`: "right",
     "wrong", "no verdict", "no answer", "unfinished" or "nothing", `stopped`, `spent` in the unit, `tokens`, `decoded`, `prm`, `candidates`,
-    `found` (a candidate is right), `answer`}; and `spread`, see `position_sums`.
+    `found` (a candidate is right), `answer`}; and `spread`, see `spread_sums`.
 
     Raises:
         InputError: no problems, one without a reference answer or an id that stands twice.
@@ -391,7 +372,7 @@ def contest(problems: Sequence[Problem], settings: Contest, arena: Arena) -> Con
     if not kept:
         raise InputError("no problem could be searched: " + next(iter(refused.values())))
     for item in kept:
-        item["spread"] = position_sums(item["spread"], arena.common.grading)
+        item["spread"] = spread_sums(item["spread"], arena.common.grading)
     return Contested(items=kept, fits=fits, refused=tuple(refused.values()))
 
 
@@ -474,7 +455,7 @@ def _fitted(
     spends no more than a smaller one: the middle between that and the largest good size is tried next, half of it where none is good yet.
     """
     if entrant.fit == "none":
-        return Fitted(size=1)
+        return Fitted(1)
     size = best = entrant.least if entrant.fit != "round" else max(entrant.least, math.floor(solutions))
     measured: _Mean | None = None
     good = 0  # the largest size that is not too large; 0 as long as there is none
@@ -505,8 +486,7 @@ def _fitted(
         # Of a beam, sizes between two multiples of k are one search.
         if entrant.sized(size) == entrant.sized(best):
             break
-    spent, cut_share = (None, None) if measured is None else (measured.spent, measured.cut)
-    return Fitted(size=best, spent=spent, cut=cut_share, tried=tried)
+    return Fitted(best, tried)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -557,35 +537,19 @@ def statistic(rows: Rows) -> Statistic:
     - `over BASELINE at equal spend/METHOD/BUDGET`: accuracy less that of the baseline for as much as the method has really spent: between the
       baseline's points by straight lines over the logarithm of compute. Not defined where the baseline was not measured near it (a tenth
       beyond its ends is near).
-    - `END/METHOD/BUDGET` for each of `ENDS`, and `stopped by budget/…`, `dead end/…`: shares of searches; only where not all are 0.
-    - `sd over seeds/METHOD/BUDGET`: standard deviation of the accuracies of the single seeds, with two and more.
+    - `END/METHOD/BUDGET` for each of `ENDS`: shares of searches; only where not all are 0.
     - `spread/…`: see `spread_statistic`.
     """
     cells = cells_of(rows)
     columns: dict[str, tuple[list[float], list[float]]] = {}
-    seeds: dict[str, list[tuple[Floats, Floats]]] = {}
     for name, budget in cells:
         runs = [row["runs"].get(name, {}).get(budget, []) for row in rows]
         columns |= _run_columns(runs, f"{name}/{budget}")
-        most = max(map(len, runs), default=0)
-        if most > 1:
-            right = np.array(
-                [[len(cell) > at and cell[at]["right"] is True for cell in runs] for at in range(most)]
-            )
-            known = np.array(
-                [[len(cell) > at and cell[at]["right"] is not None for cell in runs] for at in range(most)]
-            )
-            seeds[f"sd over seeds/{name}/{budget}"] = list(
-                zip(right.astype(float), known.astype(float), strict=True)
-            )
     ratios, spread = ratio_statistic(columns), spread_statistic([row["spread"] for row in rows])
 
     def compute(weights: Floats) -> dict[str, Floats]:
         out = dict(ratios(weights))
-        out |= _differences(out, cells)
-        for name, of in seeds.items():
-            out[name] = np.std(np.stack([shares(weights @ a, weights @ b) for a, b in of]), axis=0, ddof=1)
-        return out | dict(spread(weights))
+        return out | _differences(out, cells) | dict(spread(weights))
 
     return compute
 
@@ -605,11 +569,7 @@ def _run_columns(runs: Sequence[Rows], of: str) -> dict[str, tuple[list[float], 
         f"spent/{of}": (total(lambda run: run["spent"]), counts),
         f"found/{of}": (total(lambda run: run["found"]), counts),
     }
-    reasons = {
-        **{end: ("end", end) for end in ENDS},
-        **{what: ("stopped", why) for what, why in STOPS.items()},
-    }
-    for what, (key, value) in reasons.items():
+    for what, (key, value) in ENDS.items():
         if any(top := [float(sum(run[key] == value for run in cell)) for cell in runs]):
             columns[f"{what}/{of}"] = top, counts
     return columns
@@ -635,15 +595,9 @@ def _differences(figures: Mapping[str, Floats], cells: Sequence[tuple[str, str]]
 
 
 def between(xs: Floats, ys: Floats, at: Floats) -> Floats:
-    """Straight lines over log x between points, for many curves at once.
+    """Straight lines over log x between the points of many curves at once: xs and ys (B, points), asked at (B,).
 
-    Args:
-        xs: shape (B, points), above 0, in any order; the points of each curve.
-        ys: of the same shape.
-        at: shape (B,), where each curve is asked.
-
-    Returns:
-        Shape (B,); beyond an end by a tenth at most, the value at that end; NaN farther out, and where x is not positive.
+    Beyond an end by a tenth at most, the value at that end; nan farther out, and where x is not positive.
     """
     order = np.argsort(xs, axis=1, kind="stable")
     xs, ys = np.take_along_axis(xs, order, axis=1), np.take_along_axis(ys, order, axis=1)
@@ -662,71 +616,49 @@ def between(xs: Floats, ys: Floats, at: Floats) -> Floats:
     return np.where(near, value, np.nan)
 
 
-def position_sums(judged: Sequence[tuple[bool, tuple[float, ...]]], grading: Grading) -> dict[str, Any]:
-    """What the spread of one problem is made of, as JSON.
+def spread_sums(judged: Sequence[tuple[bool, tuple[float, ...]]], grading: Grading) -> dict[str, Any]:
+    """What the spread of one problem is made of, from its solutions (right or not, and their step scores), drawn without selection.
 
-    Args:
-        judged: its solutions, drawn without selection: whether each is right, and its step scores.
-        grading: the aggregate of their scores; solutions with an infinite one are left out.
-
-    Returns:
-        For each of `POSITIONS`: `right` and `wrong` (counts), `gap` (mean of the right
-        less mean of the wrong; None where one is missing), `squares` (sum of squared distances from the mean of the class).
+    `right` and `wrong` (counts), `gap` (mean of the right less mean of the wrong; None where one is missing), `squares` (sum of
+    squared distances from the mean of the class). Solutions whose aggregate is infinite are left out.
     """
-    sums: dict[str, Any] = {}
-    for position in POSITIONS:
-        groups: dict[bool, list[float]] = {True: [], False: []}
-        for right, scores in judged:
-            count = {"first step": 1, "half": math.ceil(len(scores) / 2), "whole": len(scores)}[position]
-            try:
-                value = aggregate(scores[:count], grading.aggregate, kind=grading.kind)
-            except InputError:  # certain 0 and 1 together have no sum of logits
-                continue
-            if math.isfinite(value):
-                groups[right].append(value)
-        means = {right: fmean(values) for right, values in groups.items() if values}
-        sums[position] = {
-            "right": len(groups[True]),
-            "wrong": len(groups[False]),
-            "gap": means[True] - means[False] if len(means) == 2 else None,
-            "squares": sum(
-                math.fsum((value - means[right]) ** 2 for value in groups[right])
-                for right in (True, False)
-                if groups[right]
-            ),
-        }
-    return sums
+    groups: dict[bool, list[float]] = {True: [], False: []}
+    for right, scores in judged:
+        try:
+            value = aggregate(scores, grading.aggregate, kind=grading.kind)
+        except InputError:  # certain 0 and 1 together have no sum of logits
+            continue
+        if math.isfinite(value):
+            groups[right].append(value)
+    means = {right: fmean(values) for right, values in groups.items() if values}
+    return {
+        "right": len(groups[True]),
+        "wrong": len(groups[False]),
+        "gap": means[True] - means[False] if len(means) == 2 else None,
+        "squares": sum(
+            math.fsum((value - mean) ** 2 for value in groups[right])
+            for right, mean in sorted(means.items(), reverse=True)
+        ),
+    }
 
 
 def spread_statistic(rows: Rows) -> Statistic:
-    """How well prefix scores separate right from wrong: for each of `POSITIONS`, `spread/POSITION/…` `gap`, `noise`, `separation`.
+    """How well scores separate right from wrong: `spread/…` for each of `SPREAD`, of the `spread_sums` of each problem.
 
-    Best-of-N's solutions are drawn without selection. The score of a prefix is the aggregate of its steps so far, by which beams are
-    compared. Within a problem, right ones score higher by a *gap* on average, and those of one class differ by a *noise* (standard
-    deviation); gap / noise is the *separation*. Differences between problems are in neither: beams of different problems never compete.
-
-    Args:
-        rows: `position_sums` of each problem.
+    Best-of-N's solutions are drawn without selection. Within a problem, right ones score higher by a *gap* on average, and those of
+    one class differ by a *noise* (standard deviation); gap / noise is the *separation*.
     """
-
-    def column(position: str, key: str) -> Floats:
-        return np.array([float(row[position][key] or 0.0) for row in rows])
-
-    parts: dict[str, tuple[Floats, Floats, Floats, Floats]] = {}
-    for position in POSITIONS:
-        right, wrong = column(position, "right"), column(position, "wrong")
-        # The weight of a difference of two means: what its variance is divided by.
-        weight = np.nan_to_num(shares(right * wrong, right + wrong))
-        free = np.maximum(right - 1, 0) + np.maximum(wrong - 1, 0)
-        parts[position] = weight, weight * column(position, "gap"), column(position, "squares"), free
+    right, wrong, gaps, squares = (
+        np.array([float(row[key] or 0.0) for row in rows]) for key in ("right", "wrong", "gap", "squares")
+    )
+    # The weight of a difference of two means: what its variance is divided by.
+    weight = np.nan_to_num(shares(right * wrong, right + wrong))
+    free = np.maximum(right - 1, 0) + np.maximum(wrong - 1, 0)
 
     def compute(weights: Floats) -> dict[str, Floats]:
-        out: dict[str, Floats] = {}
-        for position, (weight, gaps, squares, free) in parts.items():
-            gap = shares(weights @ gaps, weights @ weight)
-            noise = np.sqrt(shares(weights @ squares, weights @ free))
-            named = {"gap": gap, "noise": noise, "separation": shares(gap, noise)}
-            out |= {f"spread/{position}/{name}": value for name, value in named.items()}
-        return out
+        gap = shares(weights @ (weight * gaps), weights @ weight)
+        noise = np.sqrt(shares(weights @ squares, weights @ free))
+        values = (gap, noise, shares(gap, noise))
+        return {f"spread/{name}": value for name, value in zip(SPREAD, values, strict=True)}
 
     return compute

@@ -28,7 +28,7 @@ from pathlib import Path
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until, unique
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, read_record
-from stepmark.solutions.formats import read_solution
+from stepmark.solutions.formats import read_solution, text_of
 from stepmark.solutions.interchange import labels, math_shepherd, openr
 from stepmark.solutions.interchange.benchmarks import (
     PRMBENCH_KEYS,
@@ -36,7 +36,7 @@ from stepmark.solutions.interchange.benchmarks import (
     prmbench_labelled,
     unnumbered,
 )
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, need, text_of
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, need
 from stepmark.solutions.segmentation import split
 from stepmark.store import Columns, Row, Source, json_type, read_rows, row_files
 from stepmark.store.columns import identifier, problem_column, reference_answer
@@ -117,10 +117,6 @@ def files_of(data: Sequence[str], *, dataset: str | None = None) -> tuple[str, .
     """The files that `data` names: files as they are, of a folder all whose ending says that they hold rows, "hub"
     downloads them.
 
-    Args:
-        data: names of files and folders, or "hub".
-        dataset: what "hub" stands for: a key of `HUB_FILES`; None where there is no such set.
-
     Raises:
         UsageError: "hub" where there is none, or the download failed; a folder without such a file; no names.
     """
@@ -155,10 +151,6 @@ def _downloaded(dataset: str | None) -> list[str]:
 
 def read_processbench(files: Sequence[Source], *, columns: Columns | None = None) -> list[Case]:
     """ProcessBench rows (Zheng et al. 2024). The subset is what stands before the number in the id, else the file's name.
-
-    Args:
-        files: as `store.read_rows` takes them; here and below.
-        columns: as there; here and below.
 
     Raises:
         InputError: with the place: another format, a label outside -1 … steps - 1, a blank step, an id twice.
@@ -279,7 +271,9 @@ def _candidates(row: Row, how: str) -> Iterator[Case]:
         if id_ is None:
             raise InputError("expected a string or a whole number, found null", field="id")
         answer, _ = reference_answer(data, row.named)
-        problem = Problem(text=text_of(row, problem_column(data, row.named)), id=id_, answer=answer)
+        problem = Problem(
+            text=text_of(data, problem_column(data, row.named), row.where), id=id_, answer=answer
+        )
     except InputError as error:
         raise error.at(row.where) from None
     listed = data["candidates"]

@@ -51,10 +51,6 @@ class Policy:
 def check_asked(asked: str | None, groups: Collection[str]) -> None:
     """Refuse what is no policy whatever the scores are; to be called before they are made.
 
-    Args:
-        asked: as of `policies`.
-        groups: the names of the groups.
-
     Raises:
         UsageError: neither a number nor the name of a policy, or tuned on a group that is not there.
     """

@@ -143,11 +143,6 @@ class VerifierAccuracy(Evaluation):
 
         Intervals are Wilson's where every pair is a problem of its own, else a bootstrap over problems.
 
-        Args:
-            items: what `check_pairs` gives.
-            run: the run.
-            filled: settings of this class that were filled in.
-
         Raises:
             InputError: there are no pairs.
         """

@@ -13,7 +13,7 @@ from stepmark.metrics.first_error import found_error
 from stepmark.records import StepScores
 from stepmark.scoring.report import step_views
 from stepmark.show import colour
-from stepmark.show.evaluation import Tile
+from stepmark.show.evaluation import Examples, Tile
 from stepmark.show.page import CardView, ProblemView
 from stepmark.show.plots import Bars, Series
 from stepmark.show.tables import ABSENT, Align, Table
@@ -145,6 +145,21 @@ def spread(values: Sequence[T], count: int = SHOWN) -> list[T]:
     return [values[at * len(values) // count] for at in range(count)]
 
 
+def examples_of(
+    sorts: Mapping[str, Sequence[T]], show: Callable[[T], ProblemView], *, count: int = SHOWN, text: str = ""
+) -> tuple[Examples, ...]:
+    """A folded group of examples for each sort that has any, spread over the data."""
+    return tuple(
+        Examples(
+            title=f"{title} ({len(of):,})",
+            problems=tuple(map(show, spread(of, count))),
+            text=f"{text} {min(len(of), count):,} of {len(of):,}.".strip(),
+        )
+        for title, of in sorts.items()
+        if of
+    )
+
+
 def card(
     row: CaseScores,
     sheet: Sheet | None,
@@ -207,12 +222,7 @@ def problem(row: CaseScores, *cards: CardView) -> ProblemView:
 
 
 def unreadable(sheet: Sheet, consequence: str = "") -> list[str]:
-    """The sentence about the solutions that the PRM could not read, with the reason for the first; none where it read all.
-
-    Args:
-        sheet: the scores.
-        consequence: what becomes of such solutions, such as "and are in no figure".
-    """
+    """The sentence about the solutions that the PRM could not read, with the reason for the first; none where it read all."""
     if not sheet.refused:
         return []
     first = sheet.refused[0]

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -29,13 +29,14 @@ from stepmark.evaluation.cases import Case, first_error, ratings_until, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.published import WHO_AND_WHEN, published_table
 from stepmark.evaluation.result import Item, Result
-from stepmark.evaluation.scores import Sheet
+from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.thresholds import policies
-from stepmark.evaluation.views import bars_of, card, cell, problem, spread, table_of, tile, unreadable
+from stepmark.evaluation.views import bars_of, card, cell, examples_of, problem, table_of, tile, unreadable
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.records import Refusal, Solution
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
+from stepmark.show.page import ProblemView
 from stepmark.solutions.formats import solutions_of
 from stepmark.solutions.interchange import read_labelled
 from stepmark.solutions.traces import chat_rows
@@ -134,7 +135,14 @@ class WhoAndWhen(Evaluation):
                         bars_of("Named rightly", figures, names, {w: f"{{}}/{w}" for w in _NAMES[:3]}),
                     ),
                 ),
-                Section(title="Published results", items=(published_table(WHO_AND_WHEN),)),
+                Section(
+                    title="Published results",
+                    items=(
+                        published_table(
+                            WHO_AND_WHEN, name, [figures[f"{names[-1]}/{what}"] for what in _NAMES[:2]]
+                        ),
+                    ),
+                ),
                 *((Section(title="Examples", items=_examples(sheet, items)),) if sheet is not None else ()),
             ),
         )
@@ -247,25 +255,16 @@ def statistic(items: Sequence[Item], scoring: str = "exact") -> Statistic:
 
 
 def _examples(sheet: Sheet, items: Sequence[Item]) -> tuple[Examples, ...]:
-    groups: list[tuple[str, list[Any]]] = [("The step is named", []), ("Another step is named", [])]
-    for row, item in zip(sheet.rows, items, strict=True):
-        groups[item["named"] != item["step"]][1].append((row, item))
-    return tuple(
-        Examples(
-            title=f"{title} ({len(pairs):,})",
-            problems=tuple(
-                problem(
-                    row,
-                    card(
-                        row,
-                        sheet,
-                        f"truth: {item['agent']}, step {item['step'] + 1}",
-                        first_error=item["named"],
-                    ),
-                )
-                for row, item in spread(pairs)
-            ),
-        )
-        for title, pairs in groups
-        if pairs
+    def show(pair: tuple[CaseScores, Item]) -> ProblemView:
+        row, item = pair
+        note = f"truth: {item['agent']}, step {item['step'] + 1}"
+        return problem(row, card(row, sheet, note, first_error=item["named"]))
+
+    pairs = list(zip(sheet.rows, items, strict=True))
+    return examples_of(
+        {
+            title: [pair for pair in pairs if (pair[1]["named"] == pair[1]["step"]) is right]
+            for title, right in (("The step is named", True), ("Another step is named", False))
+        },
+        show,
     )

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from stepmark.errors import CheckpointError
-from stepmark.models.tree import Chunk, Ints, PackedTree
+from stepmark.models.tree import Ints, PackedTree, Pass
 
 NAME = "stepmark_tree"
 PLAN = "stepmark_plan"
@@ -66,22 +66,9 @@ class Plan:
     """Let gradients flow; then nothing can be carried."""
 
     @classmethod
-    def of_chunk(cls, chunk: Chunk, device: str) -> Plan:
-        """The plan of one chunk of a tree."""
-        carried = len(chunk.carried)
-        return cls(pieces=_pieces(np.arange(len(chunk.until)) - carried, chunk.until, carried, device))
-
-    @classmethod
-    def of_cached(cls, since: Ints, until: Ints, carried: int, device: str) -> Plan:
-        """The plan of new tokens of many branches over stored keys.
-
-        Args:
-            since: [carried + queries]: the first query that looks at a key; for a query's own key, itself.
-            until: [carried + queries]: one past the last such query.
-            carried: number of stored keys; they stand before those of the queries.
-            device: where the piece masks go.
-        """
-        return cls(pieces=_pieces(since, until, carried, device))
+    def of_pass(cls, part: Pass, device: str) -> Plan:
+        """The plan of some tokens over stored keys."""
+        return cls(pieces=_pieces(part.since, part.until, len(part.held), device))
 
     @classmethod
     def of_trees(cls, trees: Sequence[PackedTree], device: str, rows: Ints | None = None) -> Plan:

@@ -5,10 +5,9 @@ Only native architectures are loaded; `auto_map` in a config (remote code) is ne
 
 from __future__ import annotations
 
-import copy
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
 from stepmark.models.checkpoint import FLOATING, Tensors, read_config
 from stepmark.models.files import ADAPTER_FILE, check_file, present, read_object
+from stepmark.models.lazy import check_device
 
 
 def load_backbone(folder: Path, *, dtype: torch.dtype, device: str) -> Any:
@@ -32,9 +32,7 @@ def load_backbone(folder: Path, *, dtype: torch.dtype, device: str) -> Any:
 
     attention.register()
     bound_kernels()
-    config = checked_config(
-        folder, lambda config: AutoModel.from_config(config, attn_implementation=attention.NAME)
-    )
+    config = checked_config(folder)
     model = load_network(AutoModel, folder, config, dtype=dtype, attn_implementation=attention.NAME)
     return model.eval().to(device)
 
@@ -81,17 +79,13 @@ def compute_device(device: str) -> str:
     Raises:
         UsageError: another name, or a device that this machine does not have.
     """
+    check_device(device)
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "auto":
         return "cuda" if cards else "cpu"
-    matched = re.fullmatch(r"cpu|cuda(?::(\d+))?", device)
-    if matched is None:
-        raise UsageError(
-            f"device should be auto, cpu, cuda or cuda:N (the number of a GPU), found {device!r}"
-        )
-    if device != "cpu" and int(matched[1] or 0) >= cards:
+    if device != "cpu" and int(device.partition(":")[2] or 0) >= cards:
         has = f"has the GPUs cuda:0 to cuda:{cards - 1}" if cards else "or this build of torch has no CUDA"
-        raise UsageError(f"device {device}: this machine {has}; use {'one of them' if cards else 'cpu'}")
+        raise UsageError(f"`device` {device}: this machine {has}; use {'one of them' if cards else 'cpu'}")
     return device
 
 
@@ -111,31 +105,41 @@ def quiet_loading() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def checked_config(folder: Path, build: Callable[[Any], Any]) -> Any:
-    """The config of a checkpoint, known to describe the network that its weights fill.
+def checked_config(folder: Path) -> Any:
+    """The config of a checkpoint whose weights are plain numbers, or packed in a way that the config names.
 
-    Args:
-        folder: of the checkpoint.
-        build: makes the network from the config, on torch's meta device.
+    Whether the weights fill the network exactly is known when they are loaded (`load_network`).
 
     Raises:
-        CheckpointError: config and weights disagree, or one of them cannot be read.
+        CheckpointError: the config or the weights cannot be read, or weights mean nothing without scales that the config does not name.
     """
     raw = read_config(folder)
     if present(folder / ADAPTER_FILE):
         raise CheckpointError(
             f"{folder} holds both config.json and {ADAPTER_FILE}: is it a whole model or an adapter? Delete the one that it is not"
         )
-    _check_layers(raw, folder)
     tensors = Tensors(folder)
+    if not tensors.files.network:
+        raise CheckpointError(
+            f"{folder} holds weights, and neither model.safetensors nor an index of shards (model.safetensors.index.json) says which "
+            "are the network's; fetch the whole checkpoint"
+        )
+    odd = [
+        f"{name} ({fact.dtype})"
+        for name, fact in tensors.facts.items()
+        if fact.file in tensors.files.network and name.endswith(".weight") and fact.dtype not in FLOATING
+    ]
+    if odd and raw.get("quantization_config") is None:
+        raise CheckpointError(
+            f"{folder}: weights should be of type {', '.join(sorted(FLOATING))}; found {_some(odd)}. Take the checkpoint in its "
+            "full precision"
+        )
     config = load_config(folder)
     limit = token_limit(config)
     if limit is not None and limit < 1:
         raise CheckpointError(
             f"{folder}/config.json: max_position_embeddings and sliding_window should be at least 1, found {limit}"
         )
-    quantised = raw.get("quantization_config") is not None
-    check_size(folder, config, build, tensors, quantised=quantised)
     return config
 
 
@@ -199,69 +203,7 @@ def token_limit(config: Any) -> int | None:
     return min(known) if known else None
 
 
-_PACKED = 32
-"""Weights that one stored number may hold: one bit each of an int32."""
-_MOST_LAYERS = 10_000
 _REMEDY = "use the config.json that was published with these weights, or fetch the whole checkpoint again"
-
-
-def _check_layers(config: Mapping[str, Any], folder: Path) -> None:
-    """Refuse a number of layers that is none; transformers would make lists of that length."""
-    layers = config.get("num_hidden_layers", 1)
-    if not isinstance(layers, int) or isinstance(layers, bool) or not 1 <= layers <= _MOST_LAYERS:
-        raise CheckpointError(
-            f"{folder}/config.json: num_hidden_layers should be a whole number from 1 to {_MOST_LAYERS:,}, found {layers!r}"
-        )
-    for inner in config.values():
-        if isinstance(inner, Mapping):
-            _check_layers(inner, folder)
-
-
-def check_size(
-    folder: Path, config: Any, build: Callable[[Any], Any], tensors: Tensors, *, quantised: bool
-) -> None:
-    """Refuse a config whose network is far larger than the weights, before memory is taken for it; and weights that are no plain numbers.
-
-    Whether the weights fill the network exactly is known when they are loaded (`check_report`).
-
-    Args:
-        folder: for messages.
-        config: as transformers reads it.
-        build: makes the network from the config; called with torch's meta device in place.
-        tensors: of the same folder.
-        quantised: the config says that the weights are packed.
-
-    Raises:
-        CheckpointError: the config makes no network, or a much larger one; or weights of a type that means nothing without scales.
-    """
-    if not tensors.files.network:
-        raise CheckpointError(
-            f"{folder} holds weights, and neither model.safetensors nor an index of shards (model.safetensors.index.json) says which "
-            "are the network's; fetch the whole checkpoint"
-        )
-    try:
-        with torch.device("meta"):
-            network = build(copy.deepcopy(config))
-    except Exception as error:  # numbers that make no network: torch and transformers raise what they like
-        message = " ".join(str(error).split())[:300]
-        raise CheckpointError(
-            f"{folder}/config.json makes no network ({type(error).__name__}: {message}); {_REMEDY}"
-        ) from error
-    stored = {name: fact for name, fact in tensors.facts.items() if fact.file in tensors.files.network}
-    odd = [f"{name} ({fact.dtype})" for name, fact in stored.items() if fact.dtype not in FLOATING]
-    if odd and not quantised:
-        inside = _inside(network)
-        odd = [entry for entry in odd if inside(entry) or entry.startswith("lm_head")]
-        if odd:
-            raise CheckpointError(
-                f"{folder}: weights should be of type {', '.join(sorted(FLOATING))}; found {_some(odd)}. Take the checkpoint in its "
-                "full precision"
-            )
-    size, held = sum(t.numel() for t in network.parameters()), sum(fact.elements for fact in stored.values())
-    if size > (_PACKED if quantised else 4) * held:
-        raise CheckpointError(
-            f"{folder}/config.json describes a network of {size:,} weights, and its files hold {held:,} numbers; {_REMEDY}"
-        )
 
 
 def check_report(folder: Path, network: Any, report: Mapping[str, Iterable[Any]]) -> None:
@@ -275,21 +217,25 @@ def check_report(folder: Path, network: Any, report: Mapping[str, Iterable[Any]]
     Raises:
         CheckpointError: something was.
     """
-    missing = sorted(str(key) for key in report["missing_keys"])
-    wrong = sorted(str(key) for key in report["mismatched_keys"])
-    unused = leftover(network, [str(key) for key in report["unexpected_keys"]])
-    if missing or wrong or unused:
-        raise CheckpointError(_disagreement(folder, missing, wrong, unused))
+    problems = [
+        f"{what}: {_some(parts)}"
+        for what, parts in (
+            ("missing", sorted(map(str, report["missing_keys"]))),
+            ("of another shape", sorted(map(str, report["mismatched_keys"]))),
+            ("left over", leftover(network, map(str, report["unexpected_keys"]))),
+        )
+        if parts
+    ]
+    if problems:
+        raise CheckpointError(
+            f"{folder}: the weights do not fill the network that config.json describes ({'. '.join(problems)}); {_REMEDY}"
+        )
 
 
 def leftover(network: Any, names: Iterable[str]) -> list[str]:
-    """Of tensor names, those that belong to the network's own modules and have no place in it; heads are none.
-
-    Args:
-        network: any transformers model.
-        names: of stored tensors.
-    """
-    prefix, inside = f"{network.base_model_prefix}.", _inside(network)
+    """Of tensor names, those that belong to the network's own modules and have no place in it; heads are none."""
+    prefix = f"{network.base_model_prefix}."
+    modules = {name for name, _ in network.base_model.named_children()}
     ignored = [
         *(network._keys_to_ignore_on_load_unexpected or ()),
         r"rotary_emb\.inv_freq$",
@@ -299,30 +245,14 @@ def leftover(network: Any, names: Iterable[str]) -> list[str]:
     return sorted(
         name
         for name in names
-        if inside(name)
+        if name.removeprefix(prefix).split(".")[0] in modules
         and not held & {name, name.removeprefix(prefix), prefix + name}
         and not any(re.search(pattern, name) for pattern in ignored)
     )
 
 
-def _inside(network: Any) -> Callable[[str], bool]:
-    """Whether a tensor's name is of the backbone, and not of a head."""
-    prefix = f"{network.base_model_prefix}."
-    modules = {name for name, _ in network.base_model.named_children()}
-    return lambda name: name.removeprefix(prefix).split(".")[0] in modules
-
-
 def _some(parts: list[str]) -> str:
     return "; ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
-
-
-def _disagreement(folder: Path, missing: list[str], wrong: list[str], unused: list[str]) -> str:
-    problems = [
-        f"{what}: {_some(parts)}"
-        for what, parts in (("missing", missing), ("of another shape", wrong), ("left over", unused))
-        if parts
-    ]
-    return f"{folder}: the weights do not fill the network that config.json describes ({'. '.join(problems)}); {_REMEDY}"
 
 
 KEPT = 128

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from stepmark.batching import Choose, Message, Method, Prompt, Request, Write, Written
 from stepmark.errors import InputError, MarkerInTextError, UsageError
@@ -96,21 +97,29 @@ class Lesson:
     """What it says of single steps on the way; None where nothing."""
 
 
-class Critic(Protocol):
-    """A family of generative PRMs, with its settings."""
+class Critic(ABC):
+    """A family of generative PRMs: a frozen dataclass of its settings, with these methods."""
 
-    @property
-    def samples(self) -> int:
-        """Critiques a step."""
+    samples: int
+    """Critiques a step."""
+    temperature: float
+    top_p: float
+    top_k: int | None = None
+    max_tokens: int
+    """Tokens a critique."""
+    seed: int
 
     @property
     def causal(self) -> bool:
         """Whether the score of step t depends on the steps up to t only."""
+        return True
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts with a meaning in this family's format, refused inside a problem or a step."""
+        """Texts with a meaning in this family's format, refused inside a problem or a step, as control tokens are."""
+        return ()
 
+    @abstractmethod
     def grade(self, problem: str, steps: tuple[str, ...], context: tuple[str, ...]) -> Method[Critiqued]:
         """Grade every step of one solution.
 
@@ -123,6 +132,7 @@ class Critic(Protocol):
             InputError: no critique of some step gave a verdict.
         """
 
+    @abstractmethod
     def lesson(
         self,
         problem: str,
@@ -130,7 +140,7 @@ class Critic(Protocol):
         context: tuple[str, ...],
         step: int,
         critique: str,
-        earlier: tuple[str, ...],
+        earlier: tuple[str, ...] = (),
     ) -> Lesson | None:
         """A critique of one step as training text.
 
@@ -143,6 +153,21 @@ class Critic(Protocol):
         Returns:
             None if it gives no verdict, or none that the family can be taught.
         """
+
+    def _ask(self, prompt: Prompt, prefill: str = "", stop: tuple[str, ...] = ()) -> Write:
+        """The request for the critiques of a step: always the same samples."""
+        return Write(
+            prompt=prompt,
+            prefill=prefill,
+            n=self.samples,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            max_tokens=self.max_tokens,
+            stop=stop,
+            seed=self.seed,
+            first=0,
+        )
 
 
 def refuse_markers(text: str, field: str, markers: Sequence[str]) -> None:
@@ -188,7 +213,7 @@ _VERDICT = re.compile(r"\\boxed\{\s*(correct|incorrect)\s*\}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ThinkPRM:
+class ThinkPRM(Critic):
     r"""A long critique of the solution so far, then "Is the solution correct?". The defaults are those of the authors' `APIThinkPRMVerifier`.
 
     Khalifa et al., "Process Reward Models That Think", 2025 (arXiv:2504.16828); checkpoints launch/ThinkPRM-1.5B, -7B, -14B; format from the
@@ -334,17 +359,7 @@ class ThinkPRM:
         stop = ["Is the solution correct?", "</think>"]
         if self.number_steps or self.per_step == "verdicts":
             stop.append(f"Step {count + 1}:")
-        return Write(
-            prompt=prompt,
-            prefill=_THINK_BEGIN,
-            n=self.samples,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            max_tokens=self.max_tokens,
-            stop=tuple(stop),
-            seed=self.seed,
-            first=0,
-        )
+        return self._ask(prompt, _THINK_BEGIN, tuple(stop))
 
 
 def step_verdicts(critique: str, steps: int) -> list[bool | None]:
@@ -385,7 +400,7 @@ _BOXED = re.compile(r"\\boxed\{\s*(Yes|No)\s*\}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GenPRM:
+class GenPRM(Critic):
     r"""A conversation, one turn a step; an analysis, then \boxed{Yes} or \boxed{No}. The sampling defaults are those of the authors' local evaluation.
 
     Zhao et al., "GenPRM: Scaling Test-Time Compute of Process Reward Models via Generative Reasoning", 2025 (arXiv:2504.00891); checkpoints
@@ -426,11 +441,6 @@ class GenPRM:
             raise UsageError(f"GenPRM direct writes no critique: samples must be 1, found {self.samples}")
 
     @property
-    def causal(self) -> bool:
-        """True."""
-        return True
-
-    @property
     def markers(self) -> tuple[str, ...]:
         """The tags of the format."""
         return ("<analyze>", "</analyze>", "<verify>", "</verify>", "<output>", "</output>")
@@ -445,18 +455,7 @@ class GenPRM:
             if self.mode == "analyze":
                 begin = _ANALYZE.format(step=t + 1)
                 written: tuple[Written, ...]
-                written = yield Write(
-                    prompt=prompt,
-                    prefill=begin,
-                    n=self.samples,
-                    temperature=self.temperature,
-                    top_p=self.top_p,
-                    top_k=self.top_k,
-                    max_tokens=self.max_tokens,
-                    stop=(_ANALYZED,),
-                    seed=self.seed,
-                    first=0,
-                )
+                written = yield self._ask(prompt, begin, (_ANALYZED,))
                 begun = [begin + sample.text + _ANALYZED + _OUTPUT for sample in written]
             odds: Odds
             odds = yield tuple(Choose(prompt=prompt, prefill=text, options=("Yes", "No")) for text in begun)
@@ -478,7 +477,7 @@ class GenPRM:
         context: tuple[str, ...],
         step: int,
         critique: str,
-        earlier: tuple[str, ...],
+        earlier: tuple[str, ...] = (),
     ) -> Lesson | None:
         r"""A critique of one step as training text; see `Critic.lesson`.
 
@@ -563,7 +562,7 @@ Question: """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RPRM:
+class RPRM(Critic):
     r"""An analysis of one step in its context, then "Is the step correct (Yes/No)?". The defaults are those of the authors' evaluation scripts.
 
     She et al., "R-PRM: Reasoning-Driven Process Reward Modeling", 2025 (arXiv:2503.21295); checkpoints kevinpro/R-PRM-7B-SFT, -DPO; format from
@@ -590,32 +589,11 @@ class RPRM:
     them so: the format of the published figures. True: line breaks, as the model's own chat template would."""
     seed: int = 0
 
-    @property
-    def causal(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        """None but the control tokens that every critic refuses."""
-        return ()
-
     def grade(self, problem: str, steps: tuple[str, ...], context: tuple[str, ...]) -> Asking:
         """Grade one solution; see `Critic.grade`."""
         prompts = [self._prompt(problem, context[:t], step) for t, step in enumerate(steps)]
         written: tuple[tuple[Written, ...], ...]
-        written = yield tuple(
-            Write(
-                prompt=prompt,
-                n=self.samples,
-                temperature=self.temperature,
-                top_p=self.top_p,
-                max_tokens=self.max_tokens,
-                seed=self.seed,
-                first=0,
-            )
-            for prompt in prompts
-        )
+        written = yield tuple(self._ask(prompt) for prompt in prompts)
         critiques = [[sample.text for sample in samples] for samples in written]
         asked = [
             (t, number, text[: text.index(_RPRM_QUESTION)] + _RPRM_QUESTION)

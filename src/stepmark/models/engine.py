@@ -1,17 +1,19 @@
 """The prefix computer: every distinct prefix goes through the network once.
 
-`Engine.run` scores in bulk: sequences that are given together form one packed tree (`tree.py`), computed in chunks of a token budget, so
-memory is bounded by the budget and one path of keys and values. Between calls it keeps the keys and values of the prefix that all
-sequences of the last call shared.
+Texts that are given together form one packed tree (`tree.py`); what is not stored of it goes through the network in passes of a token budget
+(`tree.passes`, `computed`), and keys and values lie in a `KeyValuePool`. Two owners decide what stays there:
 
-`PrefixCache` serves sessions and policies, whose texts grow: a tree of tokens whose keys and values stay. A text is looked up token by
-token, and the missing tokens of all texts of a call are computed in one packed forward pass. Memory is bounded: over the budget, the least
-recently used tokens are evicted. What is evicted and computed again is counted (`Held.again`).
+`Engine.run` scores in bulk: tokens are freed when no later one looks at them, so memory is bounded by the budget and one path. Between calls
+it keeps the prefix that all sequences of the last call shared.
+
+`PrefixCache` serves sessions and policies, whose texts grow: tokens stay until room is needed, then the least recently used are evicted. A text is looked
+up token by token. What is evicted and computed again is counted (`Held.again`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, final
 
@@ -24,10 +26,8 @@ from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
 from stepmark.models.backbone import token_limit
 from stepmark.models.prm import Ledger
-from stepmark.models.tree import Chunk, Ints, PackedTree, chunks, common_prefix, pack
+from stepmark.models.tree import Ints, PackedTree, Pass, common_prefix, pack, passes
 
-Take = Callable[[Ints, Tensor], None]
-"""Receives (packed indices [rows], hidden states [rows, hidden]) chunk by chunk."""
 Kept = dict[Any, tuple[Tensor, Tensor]]
 """Layer -> keys and values, [1, kv_heads, tokens, head_dim]. The owner chooses the names of the layers."""
 Item = TypeVar("Item")
@@ -71,8 +71,9 @@ class Engine:
     def __init__(self, backbone: Any, *, device: str, token_budget: int, ledger: Ledger) -> None:
         self.backbone, self.device = backbone, device
         self.token_budget, self.ledger = token_budget, ledger
-        self._root = NONE
-        self._root_state: dict[int, tuple[Tensor, Tensor]] = {}
+        self._pool = KeyValuePool(sys.maxsize)
+        self._root: Ints = NONE
+        self._root_slots: Ints = NONE
 
     @property
     def vocabulary(self) -> int:
@@ -88,77 +89,67 @@ class Engine:
         """See `Backbone.forward`."""
         return hidden_states(self.backbone, ids, positions, plan, self.device)
 
-    def run(
-        self,
-        sequences: Sequence[Ints],
-        select: Callable[[PackedTree], Ints],
-        take: Callable[[PackedTree], Take],
-    ) -> PackedTree:
-        """Compute the hidden states of some tokens.
+    def run(self, tree: PackedTree, rows: Ints) -> Tensor:
+        """Compute the hidden states of some tokens; keys and values are freed as soon as no later token looks at them.
 
         Args:
-            sequences: token ids, none empty.
-            wanted: from the tree, the packed indices (ascending, distinct) whose hidden state is read.
-            take: from the tree, the function that receives them; each index comes exactly once.
+            tree: all distinct prefixes.
+            rows: the packed indices whose hidden state is read; ascending, distinct, at least one.
 
         Returns:
-            The tree, whose `paths` tell which index is which sequence's token.
+            Hidden states [rows, hidden], on the engine's device.
         """
-        tree = pack(sequences)
         check_vocabulary(tree.ids, self.vocabulary)
-        rows = select(tree)
-        receive = take(tree)
-        if len(rows) == 0:
-            return tree
         # What all sequences share, short of the first token that is read: a read needs its hidden state.
         shared = min(int(rows[0]), *(common_prefix(tree.paths[0], path) for path in tree.paths))
-        opening = tree.ids[:shared]
-        skip = common_prefix(self._root, opening)
-        parts = chunks(tree, self.token_budget, skip=skip)
-        carried = {layer: (k[:, :, :skip], v[:, :, :skip]) for layer, (k, v) in self._root_state.items()}
-        self.ledger.tokens_in += sum(len(s) for s in sequences)
+        skip = common_prefix(self._root, tree.ids[:shared])
+        slots = np.full(len(tree), -1, dtype=np.int64)
+        slots[:skip] = self._root_slots[:skip]
+        self._pool.give(self._root_slots[skip:])
+        self.ledger.tokens_in += sum(map(len, tree.paths))
         self.ledger.tokens_distinct += len(tree) - skip
-        with torch.inference_mode():
-            for i, part in enumerate(parts):
-                after = parts[i + 1].carried if i + 1 < len(parts) else NONE
-                # Of the chunks, the one with the token after the opening has the whole opening in its keys.
-                kept = opening if part.start <= shared < part.end else None
-                carried = self._chunk(tree, part, carried, after, kept, rows, receive)
-        return tree
+        states = []
+        try:
+            with torch.inference_mode():
+                for part in passes(tree, np.arange(skip, len(tree), dtype=np.int64), self.token_budget):
+                    end = int(part.part[-1]) + 1
+                    keep = part.part[(tree.ends[part.part] > end) | (part.part < shared)]
+                    carried = self._pool.read(slots[part.held])
+                    hidden, kept = computed(self, tree, part, carried, keep - int(part.part[0]))
+                    self.ledger.tokens_computed += len(part.part)
+                    slots[keep] = self._pool.take(len(keep))
+                    self._pool.write(slots[keep], kept)
+                    self._pool.give(slots[part.held[(tree.ends[part.held] <= end) & (part.held >= shared)]])
+                    inside = rows[(rows >= part.part[0]) & (rows < end)]
+                    states.append(hidden[torch.from_numpy(inside - part.part[0]).to(hidden.device)])
+        except BaseException:  # slots of the run may be half filled
+            self._pool, self._root, self._root_slots = KeyValuePool(sys.maxsize), NONE, NONE
+            raise
+        self._root, self._root_slots = tree.ids[:shared], slots[:shared]
+        return torch.cat(states)
 
-    def _chunk(
-        self,
-        tree: PackedTree,
-        part: Chunk,
-        carried: dict[int, tuple[Tensor, Tensor]],
-        after: Ints,
-        opening: Ints | None,
-        rows: Ints,
-        receive: Take,
-    ) -> dict[int, tuple[Tensor, Tensor]]:
-        """One forward pass; returns the keys and values that the next chunk needs."""
-        have = np.concatenate([part.carried, np.arange(part.start, part.end, dtype=np.int64)])
-        # The opening's tokens are the first packed ones: their index is their position.
-        root = have[have < (len(opening) if opening is not None else 0)]
-        keep = np.union1d(after, root)
-        plan = attention.Plan.of_chunk(part, self.device)
+
+def computed(
+    backbone: Backbone, tree: PackedTree, part: Pass, carried: Kept, keep: Ints
+) -> tuple[Tensor, Kept]:
+    """One forward pass.
+
+    Args:
+        backbone: the network.
+        tree: what the tokens are of.
+        part: the tokens.
+        carried: keys and values of `part.held`, by layer.
+        keep: which of the tokens' keys and values are returned, counted from the first of them; ascending.
+
+    Returns:
+        Hidden states [tokens, hidden], and keys and values by layer, [1, kv_heads, keep, head_dim].
+    """
+    plan = attention.Plan.of_pass(part, backbone.device)
+    if len(part.held):
         plan.carried = carried
-        plan.keep = torch.from_numpy(np.searchsorted(have, keep)).to(self.device)
-        low, high = np.searchsorted(rows, [part.start, part.end])
-        ids, depths = tree.ids[part.start : part.end], tree.depths[part.start : part.end]
-        hidden = self.forward(ids, depths, plan)
-        self.ledger.tokens_computed += part.end - part.start
-        if high > low:
-            inside = rows[low:high]
-            receive(inside, hidden[torch.from_numpy(inside - part.start).to(self.device)])
-        if opening is not None:
-            n = len(root)
-            self._root = opening[:n]
-            self._root_state = {
-                layer: (k[:, :, :n].clone(), v[:, :, :n].clone()) for layer, (k, v) in plan.kept.items()
-            }
-        pick = torch.from_numpy(np.searchsorted(keep, after)).to(self.device)
-        return {layer: (k[:, :, pick], v[:, :, pick]) for layer, (k, v) in plan.kept.items()}
+    plan.keep = torch.from_numpy(len(part.held) + keep).to(backbone.device)
+    hidden = backbone.forward(tree.ids[part.part], tree.depths[part.part], plan)
+    return hidden, plan.kept
 
 
 def hidden_states(network: Any, ids: Ints, positions: Ints, plan: attention.Plan, device: str) -> Tensor:
@@ -366,23 +357,13 @@ class PrefixCache:
         self._used[slots[slots >= 0]] = self._now
         new = np.flatnonzero(slots < 0)
         self._make_room(len(new))
-        # A slot is what a token has had through all of this: no text of the call forgets another's.
-        before = np.concatenate([[0], np.cumsum(slots < 0)])
-        since, until = before[:-1], before[tree.ends]
         budget = min(backbone.token_budget for backbone in self._backbones)
         with torch.inference_mode():
-            for start in range(0, len(new), budget):
-                part = new[start : start + budget]
-                end = start + len(part)
-                held = np.flatnonzero((slots >= 0) & (since < end) & (until > start))
-                keys = np.concatenate([held, part])
-                looks = (
-                    np.concatenate([np.maximum(since[held] - start, 0), np.arange(len(part))]),
-                    np.minimum(until[keys], end) - start,
-                )
-                kept = self._computed(tree.ids[part], tree.depths[part], slots[held], looks)
-                again[part] |= self._enter(tree.ids, tree.parents, slots, part)
-                self.pool.write(slots[part], kept)
+            # A slot is what a token has had through all of this: no text of the call forgets another's.
+            for part in passes(tree, new, budget):
+                kept = self._computed(tree, part, slots[part.held])
+                again[part.part] |= self._enter(tree.ids, tree.parents, slots, part.part)
+                self.pool.write(slots[part.part], kept)
         return Held(
             slots=tuple(slots[path] for path in tree.paths), computed=len(new), again=int(again[new].sum())
         )
@@ -430,8 +411,7 @@ class PrefixCache:
 
     def read(self, slots: Ints) -> Kept:
         """Keys and values of the first backbone in some slots, by layer, [1, kv_heads, slots, head_dim]."""
-        stored = self.pool.read(slots, [name for name in self.pool.layers if name[0] == 0])
-        return {layer: pair for (_, layer), pair in stored.items() if layer != _STATE}
+        return self._of(0, slots)
 
     def states(self, slots: Ints, backbone: int = 0) -> Tensor:
         """Hidden states in some slots, [slots, hidden]."""
@@ -453,20 +433,21 @@ class PrefixCache:
             slot = self._unhung(slot)
         self._free(gone)
 
-    def _computed(self, ids: Ints, depths: Ints, held: Ints, looks: tuple[Ints, Ints]) -> Kept:
+    def _computed(self, tree: PackedTree, part: Pass, held: Ints) -> Kept:
         """Keys, values and states of new tokens, as the pool takes them."""
         stored: Kept = {}
+        every = np.arange(len(part.part), dtype=np.int64)
         for number, backbone in enumerate(self._backbones):
-            plan = attention.Plan.of_cached(*looks, len(held), backbone.device)
-            if len(held):
-                mine = [name for name in self.pool.layers if name[0] == number and name[1] != _STATE]
-                plan.carried = {name[1]: pair for name, pair in self.pool.read(held, mine).items()}
-            plan.keep = torch.arange(len(held), len(held) + len(ids), device=backbone.device)
-            hidden = backbone.forward(ids, depths, plan)
-            stored |= {(number, layer): pair for layer, pair in plan.kept.items()}
+            hidden, kept = computed(backbone, tree, part, self._of(number, held), every)
+            stored |= {(number, layer): pair for layer, pair in kept.items()}
             if self._states:
-                stored[number, _STATE] = (hidden[None, None], hidden.new_empty(1, 1, len(ids), 0))
+                stored[number, _STATE] = (hidden[None, None], hidden.new_empty(1, 1, len(every), 0))
         return stored
+
+    def _of(self, number: int, slots: Ints) -> Kept:
+        """Keys and values of one backbone in some slots, by layer."""
+        mine = [name for name in self.pool.layers if name[0] == number and name[1] != _STATE]
+        return {name[1]: pair for name, pair in self.pool.read(slots, mine).items()}
 
     def _found(self, text: Known) -> tuple[Ints, int]:
         """The slots of the beginning of a text that is held, and how many of its tokens were read before."""

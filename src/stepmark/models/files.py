@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,6 @@ from typing import Any, Literal
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
 
 ADAPTER_FILE = "adapter_config.json"
-_ENDLESS = ("time_step_limit",)
-"""Settings of published configs (Mamba 2) that may be infinite."""
 
 
 def local_folder(name: str) -> Path | None:
@@ -48,31 +45,18 @@ def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-        CheckpointError: the file cannot be read, is not JSON, is nested too deeply, holds a number that is not finite, or something
-            else than an object.
+        CheckpointError: the file cannot be read, or holds something else than a JSON object.
     """
     check_file(file)
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(data, dict):
-            raise CheckpointError(f"{file} should hold an object, found {type(data).__name__}")
-        _refuse_infinite(data, file, "")
-    except OSError as error:
-        raise CheckpointError(f"{file} cannot be read ({error.strerror}); fetch it again") from error
-    except RecursionError as error:
-        raise CheckpointError(f"{file} is nested too deeply to be read; fetch it again") from error
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON ({error}); correct it, or fetch it again") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{file} is not JSON that can be read ({error}); correct it, or fetch it again"
+        ) from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{file} should hold an object, found {type(data).__name__}")
     return data
-
-
-def _refuse_infinite(value: Any, file: Path, where: str) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise CheckpointError(f"{file}: {where} should be a finite number, found {value}")
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in parts:
-        if key not in _ENDLESS:
-            _refuse_infinite(part, file, f"{where}.{key}" if where else str(key))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,12 +1,7 @@
-"""JSON over HTTP with retries: one set of rules, carried out by a blocking and by an asyncio connection.
-
-An exchange is a generator: it yields a `Send` and is sent the response (or the error of the connection), or yields a `Wait` and is sent None; it
-returns the parsed answer. So attempts, waits and checks are written once for both connections.
-"""
+"""JSON over HTTP with retries: the one caller of score servers, `/pooling` servers and OpenAI-compatible servers."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import math
@@ -16,10 +11,9 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, final
+from typing import Any, Literal, Self, TypeVar, final
 
 import httpx
 
@@ -39,7 +33,6 @@ KEY_VARIABLE = "STEPMARK_API_KEY"
 that was set for another service never goes to whatever server is named."""
 
 Verb = Literal["GET", "POST", "DELETE"]
-Result = TypeVar("Result")
 Parsed = TypeVar("Parsed")
 
 
@@ -116,45 +109,38 @@ def key_header(variable: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Send:
-    """A request to be sent."""
+class Closing:
+    """What has connections: `close`, or a `with` block, closes them."""
 
-    verb: Verb
-    url: str
-    body: bytes | None
-    """JSON; None for none."""
-    timeout: float
-    """Seconds without a byte before it counts as failed."""
+    def close(self) -> None:
+        """Close the connections."""
+        raise NotImplementedError
 
+    def __enter__(self) -> Self:
+        return self
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wait:
-    """A pause."""
-
-    seconds: float
-
-
-Reply = httpx.Response | httpx.RequestError | None
-Exchange = Generator[Send | Wait, Reply, Result]
-"""Yields a `Send` to be sent a response (read to its end) or the error instead of one; yields a `Wait` to be sent None."""
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @final
-class Server:
-    """The rules of talking to one server.
+class Server(Closing):
+    """One server, asked with retries. Safe for threads.
 
     Retries are shown as warnings of the logger "stepmark", one a second at most.
 
     Args:
         address: such as `http://127.0.0.1:8000/v1`.
         patience: attempts and waits.
+        key: the environment variable with the API key; None sends none.
+        transport: sends requests; None for the network.
+        sleep: waits some seconds; None for `time.sleep`.
         rng: draws the jitter of the waits.
         clock: seconds, from any origin; only grows.
         again: HTTP statuses that are retried.
 
     Raises:
-        UsageError: an address without http:// or https://.
+        UsageError: an address without http:// or https://, or the variable is not set.
     """
 
     def __init__(
@@ -162,6 +148,9 @@ class Server:
         address: str,
         *,
         patience: Patience,
+        key: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] | None = None,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
         again: frozenset[int] = AGAIN,
@@ -170,32 +159,44 @@ class Server:
             raise UsageError(f"a server's address begins with http:// or https://, found {address!r}")
         self.address = address.rstrip("/")
         self.patience = patience
-        self._rng, self._clock, self._again = rng or random.Random(), clock, again
+        self._http = httpx.Client(headers=key_header(key), transport=transport)
+        # For callers that drop it without closing it: a command line, a notebook.
+        weakref.finalize(self, self._http.close)
+        self._rng, self._sleep, self._clock, self._again = rng or random.Random(), sleep, clock, again
         self._answered = self._given_up = False
         self._shown: float | None = None
         self._lock = threading.Lock()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it can no longer be asked."""
+        return self._http.is_closed
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
     def ask(
         self,
-        verb: Verb,
         path: str,
         body: Mapping[str, Any] | None,
         parse: Callable[[Mapping[str, Any]], Parsed],
         *,
+        verb: Verb | None = None,
         timeout: float | None = None,
         tell: bool = False,
         once: bool = False,
-    ) -> Exchange[Parsed]:
+    ) -> Parsed:
         """Send a request until there is an answer.
 
         A failure is retried `Patience.retries` times, after growing pauses. A `Retry-After` of the server is obeyed and does not use up an attempt;
         the server is given up after `Patience.timeout` seconds of it.
 
         Args:
-            verb: the method.
             path: from the address on.
             body: sent as JSON.
             parse: reads the answer.
+            verb: the method; None: POST, and GET without a body.
             timeout: seconds for all attempts and waits together.
             tell: put into the body, as `timeout`, how long the answer is waited for.
             once: one attempt, for what can as well be left undone.
@@ -205,6 +206,7 @@ class Server:
             BackendError: no answer, one that is no JSON object, or one that `parse` refuses.
             UnreachableError: nothing answers there, and nothing has before.
             UnicodeEncodeError: half of a surrogate pair in the body.
+            UsageError: it is closed.
         """
         url, begun, failures, why = self.address + path, self._clock(), 0, "nothing was tried"
 
@@ -222,12 +224,11 @@ class Server:
             longest = min(left, self.patience.timeout, LONGEST)
             # A little less, so that the server's own word comes before we hang up.
             content = {**body, "timeout": max(0.95 * longest, 0.001)} if tell and body is not None else body
-            reply = yield Send(verb=verb, url=url, body=_packed(content), timeout=longest)
+            reply = self._send(verb or ("GET" if body is None else "POST"), url, content, longest)
             pause = None
             if isinstance(reply, httpx.RequestError):
                 why = f"{type(reply).__name__}: {reply}"
             else:
-                assert reply is not None
                 self._answered = True
                 if reply.is_success:
                     try:
@@ -263,9 +264,29 @@ class Server:
             if pause >= remaining():  # it would be slept through for nothing
                 raise late()
             self._show(url, why, pause)
-            yield Wait(seconds=pause)
+            (self._sleep or time.sleep)(pause)
 
-    def _check_reachable(self, url: str, reply: Reply, *, since: float, pause: float) -> None:
+    def _send(
+        self, verb: Verb, url: str, body: Mapping[str, Any] | None, timeout: float
+    ) -> httpx.Response | httpx.RequestError:
+        """The response, read to its end; or the error instead of one."""
+        if self.closed:
+            raise UsageError(f"{url}: the client is closed; make another one")
+        content = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        try:
+            return self._http.request(
+                verb,
+                url,
+                content=content,
+                headers=None if body is None else {"Content-Type": "application/json"},
+                timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT)),
+            )
+        except httpx.RequestError as error:
+            return error
+
+    def _check_reachable(
+        self, url: str, reply: httpx.Response | httpx.RequestError, *, since: float, pause: float
+    ) -> None:
         """Give up an address where nothing has ever answered; a server that is restarted is waited for."""
         if self._answered or not isinstance(reply, httpx.ConnectError | httpx.ConnectTimeout):
             return
@@ -285,128 +306,6 @@ class Server:
                 return
             self._shown = now
         _LOG.warning("%s: %s; next attempt in %.1f s", url, why, pause)
-
-
-@final
-class Connection:
-    """Carries out exchanges and waits for them. Safe for threads.
-
-    Args:
-        key: the environment variable with the API key; None sends none.
-        transport: sends requests; None for the network.
-        sleep: waits some seconds; None for `time.sleep`.
-
-    Raises:
-        UsageError: the variable is not set.
-    """
-
-    def __init__(
-        self,
-        key: str | None = None,
-        *,
-        transport: httpx.BaseTransport | None = None,
-        sleep: Callable[[float], None] | None = None,
-    ) -> None:
-        self._sleep = sleep
-        self._http = httpx.Client(headers=key_header(key), transport=transport)
-        # For callers that drop it without closing it: a command line, a notebook.
-        weakref.finalize(self, self._http.close)
-
-    @property
-    def closed(self) -> bool:
-        """Whether it can no longer be used."""
-        return self._http.is_closed
-
-    def run(self, exchange: Exchange[Result]) -> Result:
-        """Carry an exchange out.
-
-        Raises:
-            UsageError: the connection is closed.
-        """
-        reply: Reply = None
-        with closing(exchange):
-            while True:
-                try:
-                    step = exchange.send(reply)
-                except StopIteration as done:
-                    result: Result = done.value
-                    return result
-                reply = None
-                if isinstance(step, Wait):
-                    (self._sleep or time.sleep)(step.seconds)
-                    continue
-                if self.closed:
-                    raise _closed(step.url)
-                try:
-                    reply = self._http.send(_request(self._http, step))
-                except httpx.RequestError as error:
-                    reply = error
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-
-@final
-class AsyncConnection:
-    """Carries out exchanges in one event loop of asyncio. See `Connection`.
-
-    When a task is cancelled, its request is closed.
-    """
-
-    def __init__(
-        self,
-        key: str | None = None,
-        *,
-        transport: httpx.AsyncBaseTransport | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._sleep = sleep
-        self._http = httpx.AsyncClient(headers=key_header(key), transport=transport)
-
-    @property
-    def closed(self) -> bool:
-        """Whether it can no longer be used."""
-        return self._http.is_closed
-
-    async def run(self, exchange: Exchange[Result]) -> Result:
-        """See `Connection.run`."""
-        reply: Reply = None
-        with closing(exchange):
-            while True:
-                try:
-                    step = exchange.send(reply)
-                except StopIteration as done:
-                    result: Result = done.value
-                    return result
-                reply = None
-                if isinstance(step, Wait):
-                    await self._sleep(step.seconds)
-                    continue
-                if self.closed:
-                    raise _closed(step.url)
-                try:
-                    reply = await self._http.send(_request(self._http, step))
-                except httpx.RequestError as error:
-                    reply = error
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
-
-
-def _closed(url: str) -> UsageError:
-    return UsageError(f"{url}: the client is closed; make another one")
-
-
-def _request(client: httpx.Client | httpx.AsyncClient, step: Send) -> httpx.Request:
-    kind = None if step.body is None else {"Content-Type": "application/json"}
-    timeout = httpx.Timeout(step.timeout, connect=min(step.timeout, CONNECT))
-    return client.build_request(step.verb, step.url, content=step.body, headers=kind, timeout=timeout)
-
-
-def _packed(body: Mapping[str, Any] | None) -> bytes | None:
-    return None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8")
 
 
 def _json(response: httpx.Response) -> Mapping[str, Any]:

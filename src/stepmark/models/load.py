@@ -332,20 +332,19 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
     # Another kind of server is not asked for long; a stepmark server that is loading is waited for.
     with Client(address, patience=Patience(retries=4, first_wait=0.2, timeout=120)) as asking:
         try:
-            listing = asking.listing()
+            prms, others = asking.listing()
         except UnreachableError:
             raise
         except BackendError as error:
             reason = str(error)
         else:
-            if listing.prms and outcome:
+            if prms and outcome:
                 raise UsageError(
                     f"{address} is a stepmark server, which decides how its PRM is read: give outcome to a model that is read here"
                 )
-            if listing.prms:
+            if prms:
                 return RemotePRM(Client(address, model=model))
-            others = ", ".join(map(repr, listing.others)) or "no model"
-            reason = f"it serves {others}, and no PRM of stepmark's"
+            reason = f"it serves {', '.join(map(repr, others)) or 'no model'}, and no PRM of stepmark's"
     raise UsageError(
         f"{address} does not answer as a stepmark server ({reason}); token ids are sent to any other server, so its tokenizer is "
         "needed here: name the checkpoint's folder or hub name with `tokenizer`"

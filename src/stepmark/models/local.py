@@ -13,12 +13,20 @@ from torch import Tensor
 
 from stepmark.errors import CheckpointError, InputError
 from stepmark.models.encoding import Encoded, Encoder
-from stepmark.models.engine import Engine, PrefixCache, Take, windows
+from stepmark.models.engine import Engine, windows
 from stepmark.models.heads import HeadFunction, Neutral, step_scores
 from stepmark.models.prm import Grader, Ledger, Session, Weights, WholePrefixSession
-from stepmark.models.session import CachedSession, GrowingSession, Read, Text, TokenRows, WholeSolution
+from stepmark.models.session import (
+    CachedSession,
+    GrowingSession,
+    Read,
+    States,
+    Text,
+    TokenRows,
+    WholeSolution,
+)
 from stepmark.models.spec import LogRatioHead, ScoringSpec
-from stepmark.models.tree import Ints, PackedTree
+from stepmark.models.tree import Ints, pack
 from stepmark.models.watch import Growing
 from stepmark.records import Problem, Refusal, ScoreKind, Solution, StepScores
 
@@ -152,9 +160,50 @@ class LocalPRM(WindowedPRM):
             GrowingSession(session, problem) if isinstance(session, CachedSession) else super().grow(problem)
         )
 
+    def _window(self, encoded: list[Encoded]) -> list[StepScores]:
+        texts = [Text.of(index, WholeSolution(encoded=e)) for index, e in enumerate(encoded)]
+        some = [text for text in texts if len(text.ids)]
+        reads: dict[int, Read] = {}
+        if some:
+            tree = pack([text.ids for text in some])
+            needed = [path[self.needed(text)] for text, path in zip(some, tree.paths, strict=True)]
+            rows = np.unique(np.concatenate(needed))
+            states = Rows(rows, [engine.run(tree, rows) for engine in self.engines], len(tree))
+            with torch.inference_mode():
+                found = self.read(states, some, tree.paths)
+            reads = {text.index: read for text, read in zip(some, found, strict=True)}
+        nothing = Read(scores=[])
+        return [
+            self.scores_of(e, reads.get(index, nothing).scores, reads.get(index, nothing).classes)
+            for index, e in enumerate(encoded)
+        ]
+
     @abstractmethod
-    def read(self, cache: PrefixCache, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
+    def needed(self, text: Text) -> Ints:
+        """The positions of a text whose hidden states `read` looks at, ascending."""
+
+    @abstractmethod
+    def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
         """See `TokenPRM.read`."""
+
+
+class Rows:
+    """Hidden states of some tokens of a packed tree (`session.States`).
+
+    Args:
+        rows: packed indices, ascending.
+        states: of each network, [rows, hidden].
+        tokens: of the tree.
+    """
+
+    def __init__(self, rows: Ints, states: Sequence[Tensor], tokens: int) -> None:
+        self._rows, self._states = rows, states
+        self.value = np.full(tokens, np.nan)
+
+    def states(self, slots: Ints, backbone: int = 0) -> Tensor:
+        """Hidden states of some tokens, [slots, hidden]."""
+        found = self._states[backbone]
+        return found[torch.from_numpy(np.searchsorted(self._rows, slots)).to(found.device)]
 
 
 class HeadPRM(LocalPRM):
@@ -178,49 +227,17 @@ class HeadPRM(LocalPRM):
         super().__init__(name, spec, encoder, (engine,), identity)
         self.engine, self.head, self.neutral = engine, head, neutral
 
-    def _window(self, encoded: list[Encoded]) -> list[StepScores]:
-        if not encoded:
-            return []
-        where: dict[int, int] = {}
-        logits: list[Tensor] = []
+    def needed(self, text: Text) -> Ints:
+        """Step ends."""
+        return text.reads
 
-        def ends(tree: PackedTree) -> Ints:
-            reads = [
-                int(path[r])
-                for e, path in zip(encoded, tree.paths, strict=True)
-                for r in e.reads
-                if r is not None
-            ]
-            return np.unique(np.asarray(reads, dtype=np.int64))
-
-        def take(tree: PackedTree) -> Take:
-            del tree
-
-            def receive(indices: Ints, hidden: Tensor) -> None:
-                for index in indices.tolist():
-                    where[index] = len(where)
-                logits.append(self.head(hidden.float()).float().cpu())
-
-            return receive
-
-        tree = self.engine.run([e.ids for e in encoded], ends, take)
-        if not logits:
-            return [self.scores_of(e, [], None) for e in encoded]
-        scores, classes = step_scores(self.spec.readout, torch.cat(logits), self.neutral)
-        results = []
-        for e, path in zip(encoded, tree.paths, strict=True):
-            rows = [where[int(path[r])] for r in e.reads if r is not None]
-            mine = None if classes is None else [classes[row] for row in rows]
-            results.append(self.scores_of(e, [scores[row] for row in rows], mine))
-        return results
-
-    def read(self, cache: PrefixCache, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
+    def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
         """See `TokenPRM.read`; a token that several texts share is read once."""
         slots = [path[text.reads] for text, path in zip(texts, paths, strict=True)]
         ends, which = np.unique(np.concatenate(slots), return_inverse=True)
         logits = torch.cat(
             [
-                self.head(cache.states(ends[start : start + _ROWS]).float()).float().cpu()
+                self.head(states.states(ends[start : start + _ROWS]).float()).float().cpu()
                 for start in range(0, len(ends), _ROWS)
             ]
         )
@@ -274,30 +291,24 @@ class ImplicitPRM(LocalPRM):
         heads = self.policy[1].numel() + self.reference[1].numel()
         return bare and Weights(parameters=bare.parameters + heads, attention=bare.attention)
 
-    def _window(self, encoded: list[Encoded]) -> list[StepScores]:
-        if not encoded:
-            return []
-        ours, tree = _token_logprobs(*self.policy, encoded)
-        theirs, _ = _token_logprobs(*self.reference, encoded)
-        results = []
-        for e, path in zip(encoded, tree.paths, strict=True):
-            answer = path[e.answer :]
-            total = np.cumsum(self.rule.beta * (ours[answer] - theirs[answer]))
-            reads = [read for read in e.reads if read is not None]
-            results.append(self.scores_of(e, self._scores(total, reads, e.answer, None), None))
-        return results
+    def needed(self, text: Text) -> Ints:
+        """What stands before each token of the answer."""
+        answer = _encoded(text).answer
+        if answer < 1:
+            raise CheckpointError(
+                "an implicit PRM needs a token before the answer, and the template gives none"
+            )
+        return np.arange(answer - 1, len(text.ids) - 1)
 
-    def read(self, cache: PrefixCache, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """See `TokenPRM.read`; a token's log-ratio is stored beside it (`PrefixCache.value`)."""
+    def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
+        """See `TokenPRM.read`; a token's log-ratio is stored beside it (`States.value`)."""
         encoded = [_encoded(text) for text in texts]
-        answers = [e.answer for e in encoded]
-        if min(answers) < 1:
-            raise CheckpointError(_NO_OPENING)
-        tokens = np.concatenate([path[a:] for a, path in zip(answers, paths, strict=True)])
-        above = np.concatenate([path[a - 1 : -1] for a, path in zip(answers, paths, strict=True)])
-        ids = np.concatenate([text.ids[a:] for a, text in zip(answers, texts, strict=True)])
+        needed = [self.needed(text) for text in texts]
+        above = np.concatenate([path[n] for n, path in zip(needed, paths, strict=True)])
+        tokens = np.concatenate([path[n + 1] for n, path in zip(needed, paths, strict=True)])
+        ids = np.concatenate([text.ids[n + 1] for n, text in zip(needed, texts, strict=True)])
         _, first = np.unique(tokens, return_index=True)
-        fresh = first[np.isnan(cache.value[tokens[first]])]
+        fresh = first[np.isnan(states.value[tokens[first]])]
         # By what they follow, so that alternatives share its logits.
         fresh = fresh[np.argsort(above[fresh], kind="stable")]
         for start in range(0, len(fresh), _WORDS):
@@ -305,16 +316,16 @@ class ImplicitPRM(LocalPRM):
             parents, which = np.unique(above[batch], return_inverse=True)
             ratio = np.zeros(len(batch))
             for number, (sign, (_, output)) in enumerate(((1.0, self.policy), (-1.0, self.reference))):
-                logits = cache.states(parents, number).to(output.dtype) @ output.T
+                logits = states.states(parents, number).to(output.dtype) @ output.T
                 table = torch.log_softmax(logits.float(), -1)
                 picked = table[
                     torch.from_numpy(which).to(table.device), torch.from_numpy(ids[batch]).to(table.device)
                 ]
                 ratio += sign * picked.double().cpu().numpy()
-            cache.value[tokens[batch]] = ratio
+            states.value[tokens[batch]] = ratio
         results = []
         for text, e, path in zip(texts, encoded, paths, strict=True):
-            total = self.rule.beta * np.cumsum(cache.value[path[e.answer :]])
+            total = self.rule.beta * np.cumsum(states.value[path[e.answer :]])
             # A step that is read begins where the one before it ends; that one may have been read earlier.
             before = None if isinstance(text.asked, WholeSolution) or len(e.reads) < 2 else e.reads[-2]
             scores = self._scores(total, text.reads.tolist(), e.answer, before)
@@ -341,49 +352,6 @@ class ImplicitPRM(LocalPRM):
         return [end - start for end, start in zip(at, starts, strict=False)]
 
 
-_NO_OPENING = "an implicit PRM needs a token before the answer, and the template gives none"
-
-
 def _encoded(text: Text) -> Encoded:
     assert not isinstance(text.asked, TokenRows)
     return text.asked.encoded
-
-
-def _token_logprobs(engine: Engine, output: Tensor, encoded: list[Encoded]) -> tuple[Any, PackedTree]:
-    """Log-probability of each answer token given what stands before it: [packed tokens], float64, else 0.
-
-    Vocabulary logits are made only for tokens that have an answer token after them, a slice at a time.
-    """
-    state: dict[str, Any] = {}
-
-    def parents_of_targets(tree: PackedTree) -> Ints:
-        targets = np.unique(
-            np.concatenate([path[e.answer :] for e, path in zip(encoded, tree.paths, strict=True)])
-        )
-        parents = tree.parents[targets]
-        if (parents < 0).any():
-            raise CheckpointError(_NO_OPENING)
-        order = np.argsort(parents, kind="stable")
-        state["targets"], state["parents"] = targets[order], parents[order]
-        state["logprobs"] = np.zeros(len(tree), dtype=np.float64)
-        return np.unique(parents)
-
-    def take(tree: PackedTree) -> Take:
-        def receive(indices: Ints, hidden: Tensor) -> None:
-            low, high = np.searchsorted(state["parents"], [indices[0], indices[-1] + 1])
-            targets, parents = state["targets"][low:high], state["parents"][low:high]
-            rows = np.searchsorted(indices, parents)
-            for a in range(0, len(indices), 256):
-                part = hidden[a : a + 256].to(output.dtype) @ output.T
-                logprobs = torch.log_softmax(part.float(), -1)
-                inside = (rows >= a) & (rows < a + 256)
-                picked = logprobs[
-                    torch.from_numpy(rows[inside] - a).to(logprobs.device),
-                    torch.from_numpy(tree.ids[targets[inside]]).to(logprobs.device),
-                ]
-                state["logprobs"][targets[inside]] = picked.double().cpu().numpy()
-
-        return receive
-
-    tree = engine.run([e.ids for e in encoded], parents_of_targets, take)
-    return state["logprobs"], tree

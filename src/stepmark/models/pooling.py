@@ -19,7 +19,7 @@ import torch
 from stepmark.errors import BackendError, CheckpointError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.heads import Neutral, step_scores
-from stepmark.models.http import AGAIN, Connection, DeclinedError, Patience, Server, Verb
+from stepmark.models.http import AGAIN, Closing, DeclinedError, Patience, Server
 from stepmark.models.identity import named
 from stepmark.models.local import WindowedPRM
 from stepmark.models.prm import Ledger, Session, WholePrefixSession
@@ -27,7 +27,7 @@ from stepmark.models.spec import LogRatioHead, ScoringSpec, VocabHead
 from stepmark.records import StepScores
 
 
-class PoolingPRM(WindowedPRM):
+class PoolingPRM(WindowedPRM, Closing):
     """Scores through a server. Made by `load_prm` from an address.
 
     Args:
@@ -64,8 +64,9 @@ class PoolingPRM(WindowedPRM):
             )
         super().__init__(address, spec, encoder, Ledger(), 4096, identity)
         patience = Patience(retries=3, first_wait=pause, timeout=timeout)
-        self._server = Server(address, patience=patience, rng=random.Random(0), again=AGAIN | {504})
-        self._connection = Connection(api_key_env)
+        self._server = Server(
+            address, patience=patience, key=api_key_env, rng=random.Random(0), again=AGAIN | {504}
+        )
         self._neutral, self._batch = neutral, batch
         self._model = model or self._only_model()
 
@@ -95,13 +96,7 @@ class PoolingPRM(WindowedPRM):
 
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too."""
-        self._connection.close()
-
-    def __enter__(self) -> PoolingPRM:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._server.close()
 
     def _models(self) -> list[dict[str, Any]]:
         listed = self._ask("/v1/models", None).get("data")
@@ -170,7 +165,6 @@ class PoolingPRM(WindowedPRM):
 
     def _ask(self, path: str, body: dict[str, Any] | None) -> Mapping[str, Any]:
         try:
-            verb: Verb = "GET" if body is None else "POST"
-            return self._connection.run(self._server.ask(verb, path, body, lambda data: data))
+            return self._server.ask(path, body, lambda data: data)
         except DeclinedError as declined:
             raise declined.as_backend_error() from None

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -137,6 +138,16 @@ class Read:
     """[reads, classes]; None for an implicit PRM."""
 
 
+class States(Protocol):
+    """Hidden states of tokens by their places: slots of a `PrefixCache`, or packed indices of a tree."""
+
+    value: npt.NDArray[np.float64]
+    """A number that the PRM keeps of the token in each place; NaN where there is none yet."""
+
+    def states(self, slots: Ints, backbone: int = 0) -> Tensor:
+        """Hidden states in some places, [slots, hidden]."""
+
+
 class TokenPRM(Protocol):
     """A PRM in this process, as a session reads it: `local.HeadPRM`, `local.ImplicitPRM`."""
 
@@ -152,8 +163,8 @@ class TokenPRM(Protocol):
     def has_head(self) -> bool:
         """Whether it gives logits of single tokens."""
 
-    def read(self, cache: PrefixCache, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """The scores of texts whose tokens are stored in `paths`.
+    def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
+        """The scores of texts whose tokens are in the places `paths`.
 
         Raises:
             CheckpointError: the model gave NaN or an infinity.

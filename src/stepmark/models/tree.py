@@ -4,13 +4,13 @@ The layout is depth-first: sort the sequences, and each sequence adds only the t
 with the one before. So the tokens below a token, its subtree, are the run that follows it, and one number a token,
 where that run ends, tells all of attention: token q looks at token k if `k <= q < ends[k]`.
 
-A tree larger than the token budget is cut into chunks along the same order; a chunk needs from the earlier
-ones only the keys on the path to its first token (`Chunk.carried`).
+What is to be computed of a tree is cut into passes of a token budget along the same order; a pass needs from before only the keys on the path to
+its first token and those that it branches off (`Pass.held`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,35 +96,46 @@ def pack(sequences: Sequence[Sequence[int] | Ints]) -> PackedTree:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Chunk:
-    """A contiguous part [start, end) of a packed tree, and what it needs of the parts before.
+class Pass:
+    """Tokens of a packed tree that go through the network together, and how they attend: query q looks at key k where `since[k] <= q < until[k]`.
 
-    Queries are numbered from 0 at `start`; keys are the carried ones and then those of this chunk.
+    Queries are numbered from 0 in the order of `part`; keys are those of `held` and then those of `part`.
     """
 
-    start: int
-    end: int
-    carried: Ints
-    """Packed indices (ascending, all below `start`) whose keys and values come from earlier chunks."""
+    part: Ints
+    """Packed indices of the tokens to compute, ascending."""
+    held: Ints
+    """Packed indices, ascending, of the tokens that they look at and whose keys and values are stored."""
+    since: Ints
+    """[keys]: the first query that looks at each key."""
     until: Ints
-    """[keys]: one past the last query that looks at each key. The first that does is the key's own, or query 0."""
+    """[keys]: one past the last."""
 
 
-def chunks(tree: PackedTree, budget: int, *, skip: int = 0) -> list[Chunk]:
-    """Cut a tree into parts of at most `budget` tokens, in order.
+def passes(tree: PackedTree, new: Ints, budget: int) -> Iterator[Pass]:
+    """Cut what is to be computed of a tree into parts of at most `budget` tokens, in order.
 
     Args:
-        skip: the first tokens, whose keys and values are stored already; they must lie before any branch.
+        tree: the packed tree.
+        new: packed indices of the tokens to compute, ascending; the others are stored already.
+        budget: tokens a pass.
 
     Raises:
         ValueError: a budget below 1.
     """
     if budget < 1:
         raise ValueError(f"the token budget must be at least 1, found {budget}")
-    result = []
-    for start in range(skip, len(tree), budget):
-        end = min(start + budget, len(tree))
-        carried = np.flatnonzero(tree.ends[:start] > start)
-        ends = np.concatenate([tree.ends[carried], tree.ends[start:end]])
-        result.append(Chunk(start=start, end=end, carried=carried, until=np.minimum(ends, end) - start))
-    return result
+    stored = np.ones(len(tree), dtype=bool)
+    stored[new] = False
+    before = np.concatenate([[0], np.cumsum(~stored)])
+    since, until = before[:-1], before[tree.ends]
+    for start in range(0, len(new), budget):
+        part = new[start : start + budget]
+        end = start + len(part)
+        held = np.flatnonzero((stored | (since < start)) & (since < end) & (until > start))
+        yield Pass(
+            part=part,
+            held=held,
+            since=np.concatenate([np.maximum(since[held] - start, 0), np.arange(len(part))]),
+            until=np.minimum(until[np.concatenate([held, part])], end) - start,
+        )

@@ -7,8 +7,7 @@ The rules mend what math-verify 0.9.0 gets wrong by design, each named in `Verdi
 - decimals are exact: 0.333333 is not 1/3 and 2.718281828 is not e;
 - a base is read: 12_5 is 7, not 12;
 - mixed numbers ("7 1/2"), scale words ("3 million"), powers of ten (1e2) and repeating decimals are numbers;
-- a column vector is the tuple of its entries; tuples are compared entry by entry and in order, sets and plain lists in any
-  order, intervals with their brackets;
+- a column vector is the tuple of its entries;
 - words are compared as words, not as products of variables.
 
 Numbers against numbers and equal texts never reach the worker.
@@ -29,7 +28,6 @@ import tempfile
 import threading
 import time
 import weakref
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -181,8 +179,6 @@ def _end(process: subprocess.Popen[bytes], folder: str, owner: int) -> None:
 
 
 _REMEMBERED = 50_000
-_DEEPEST = 3
-_MOST_ENTRIES = 24
 
 
 class MathVerifier(VerifierBase):
@@ -214,25 +210,12 @@ class MathVerifier(VerifierBase):
 
     def compare(self, gold: str, answer: str) -> Outcome:
         """See `Verifier.verify`; both are bare."""
-        return self._compare(clean(gold), clean(answer), 0)
-
-    def close(self) -> None:
-        """End the worker process, if one runs."""
-        with self._lock:
-            self._worker.close()
-
-    def _compare(self, gold: str, answer: str, depth: int) -> Outcome:
+        gold, answer = clean(gold), clean(answer)
         if key(gold) == key(answer):
             return "match", "the same text"
-        gold, answer = _without_names(gold, answer)
         left, right = read_quantity(gold), read_quantity(answer)
         if left is not None and right is not None:
             result = same_quantity(left, right, percent=self.percent)
-            if not result.same and "," in gold + answer and depth < _DEEPEST:
-                # 10,200 may be a list of two numbers where the other side is one.
-                lists = _entries(gold), _entries(answer)
-                if lists[0] and lists[1] and ", " in gold + answer:
-                    return self._entry_by_entry(lists[0], lists[1], depth)
             return "match" if result.same else "mismatch", result.rule
         if left is not None:
             within = number_within(answer)
@@ -243,11 +226,7 @@ class MathVerifier(VerifierBase):
             return "mismatch", "one sign against another"  # math-verify takes C for c
         if _is_words(gold) or _is_words(answer):
             return self._words(gold, answer)
-        if depth < _DEEPEST:
-            lists = _entries(gold), _entries(answer)
-            if lists[0] is not None and lists[1] is not None and _comparable(lists[0], lists[1]):
-                return self._entry_by_entry(lists[0], lists[1], depth)
-        rewritten = _without_units(gold, answer)
+        rewritten = _without_units(_as_tuple(gold), _as_tuple(answer))
         if isinstance(rewritten, str):
             return "mismatch", rewritten
         for what, text in zip(("reference", "answer"), rewritten, strict=True):
@@ -255,37 +234,17 @@ class MathVerifier(VerifierBase):
                 return "unparsed", f"the {what} has words in it"  # math-verify would multiply their letters
         return self._ask(*rewritten)
 
+    def close(self) -> None:
+        """End the worker process, if one runs."""
+        with self._lock:
+            self._worker.close()
+
     def _words(self, gold: str, answer: str) -> Outcome:
         if same_words(gold, answer):
             return "match", "the same words"
         if _is_words(gold) and _is_words(answer):
             return "mismatch", "words"
         return "unparsed", f"the {'reference' if _is_words(gold) else 'answer'} is in words"
-
-    def _entry_by_entry(self, gold: _Entries, answer: _Entries, depth: int) -> Outcome:
-        if len(gold.parts) != len(answer.parts):
-            return "mismatch", f"{len(gold.parts)} entries against {len(answer.parts)}"
-        ordered = gold.ordered or answer.ordered
-        open_parts = list(answer.parts)
-        unclear = ""
-        for ours in gold.parts:
-            for place, theirs in enumerate(open_parts[:1] if ordered else open_parts):
-                outcome, note = self._compare(ours, theirs, depth + 1)
-                unclear = note if outcome == "unparsed" else unclear
-                if outcome == "match" or (outcome == "unparsed" and ordered):
-                    del open_parts[place]
-                    break
-            else:
-                if ordered:
-                    return "mismatch", f"entry by entry: {note}"
-                return (
-                    ("unparsed", f"entry by entry: {unclear}")
-                    if unclear
-                    else ("mismatch", "entry by entry, in any order")
-                )
-        if unclear and ordered:
-            return "unparsed", f"entry by entry: {unclear}"
-        return "match", "entry by entry" + ("" if ordered else ", in any order")
 
     def _ask(self, gold: str, answer: str) -> Outcome:
         pair = (_for_worker(gold), _for_worker(answer))
@@ -295,25 +254,6 @@ class MathVerifier(VerifierBase):
                     self._verdicts.clear()
                 self._verdicts[pair] = self._worker.ask(*pair)
             return self._verdicts[pair]
-
-
-_NAMED = re.compile(
-    r"([A-Za-z](?:_\{?\w{1,8}\}?|'{1,2})?(?:\s?\([a-z]\))?)\s?(?:=|\\in(?![a-z]))\s?(?=[^=]+$)(?!.*(?:[<>]|\\[lg]e(?![a-z])))"
-)
-
-
-def _without_names(gold: str, answer: str) -> tuple[str, str]:
-    """Cut the opening of "x = 5" off where only one side names a variable, or both name the same one."""
-    ours, theirs = _NAMED.match(gold), _NAMED.match(answer)
-    if ours and theirs:
-        same = ours.group(1).replace(" ", "") == theirs.group(1).replace(" ", "")
-        return (gold[ours.end() :], answer[theirs.end() :]) if same else (gold, answer)
-    # "y = 2x + 1" against "2x + 1" says the same, but "y - 2x = 1" needs the whole equation.
-    if ours and "=" not in answer:
-        return gold[ours.end() :], answer
-    if theirs and "=" not in gold:
-        return gold, answer[theirs.end() :]
-    return gold, answer
 
 
 _MATHS_WORD = re.compile(
@@ -342,74 +282,16 @@ def _is_words(text: str) -> bool:
     return _WORD.search(rest) is not None or (text != opened and re.search(r"[^\W\d_]{2,}", rest) is not None)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Entries:
-    """A tuple, interval, vector, set or list, cut at its commas."""
-
-    parts: tuple[str, ...]
-    brackets: Literal["()", "[]", "(]", "[)", "{}", ""]
-
-    @property
-    def ordered(self) -> bool:
-        return self.brackets not in {"{}", ""}
+_VECTOR = re.compile(r"\\begin\{([pb]?matrix)\}([^&]*?)\\end\{\1\}", re.S)
 
 
-_VECTOR = re.compile(r"\\begin\{([pb]?matrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}", re.S)
-_BRACKETED = re.compile(r"(\\\{|\\lbrace|\\langle|[(\[<])(.*)(\\\}|\\rbrace|\\rangle|[)\]>])", re.S)
-_PAIRS: dict[tuple[str, str], Literal["()", "[]", "(]", "[)", "{}"]] = {
-    ("(", ")"): "()", ("[", "]"): "[]", ("(", "]"): "(]", ("[", ")"): "[)", ("\\{", "\\}"): "{}",
-    ("\\lbrace", "\\rbrace"): "{}", ("\\langle", "\\rangle"): "()", ("<", ">"): "()",
-}  # fmt: skip
-_JOINT = re.compile(
-    r"\\begin|\\end|\\[{}]|[()\[\]{}]|,?\s?(?:\\text\{\s?(?:and|or)\s?\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z]))|[,;]"
-)
-_DEPTH = {"(": 1, "[": 1, "{": 1, "\\{": 1, "\\begin": 1, ")": -1, "]": -1, "}": -1, "\\}": -1, "\\end": -1}
-
-
-def _cut(text: str) -> tuple[str, ...] | None:
-    """The text cut at its outer commas, "and" and "or"; None when its brackets do not close."""
-    parts, start, depth = [], 0, 0
-    for joint in _JOINT.finditer(text):
-        step = _DEPTH.get(joint.group())
-        if step is not None:
-            depth += step
-            if depth < 0:
-                return None
-        elif depth == 0:
-            parts.append(text[start : joint.start()].strip())
-            start = joint.end()
-    parts.append(text[start:].strip())
-    return tuple(parts) if depth == 0 and all(parts) and len(parts) <= _MOST_ENTRIES else None
-
-
-def _entries(text: str) -> _Entries | None:
-    vector = _VECTOR.fullmatch(text)
-    if vector is not None:
-        body = vector.group(2).strip().removesuffix("\\\\")
-        rows = [row.strip() for row in re.split(r"\\\\(?:\[[^\]]*\])?|\\cr(?![a-z])", body)]
-        if len(rows) == 1:
-            rows = [cell.strip() for cell in body.split("&")]
-        if (
-            "\\begin" in body
-            or any("&" in row or not row for row in rows)
-            or not 2 <= len(rows) <= _MOST_ENTRIES
-        ):
-            return None
-        return _Entries(parts=tuple(rows), brackets="()")
-    bracketed = _BRACKETED.fullmatch(text)
-    if bracketed is not None:
-        kind = _PAIRS.get((bracketed.group(1), bracketed.group(3)))
-        parts = _cut(bracketed.group(2)) if kind is not None else None
-        if kind is not None and parts is not None and (len(parts) > 1 or kind == "{}"):
-            return _Entries(parts=parts, brackets=kind)
-    parts = _cut(text)
-    return _Entries(parts=parts, brackets="") if parts is not None and len(parts) > 1 else None
-
-
-def _comparable(gold: _Entries, answer: _Entries) -> bool:
-    """Whether two kinds of brackets may say the same thing; where not, math-verify decides."""
-    kinds = {gold.brackets, answer.brackets}
-    return len(kinds) == 1 or kinds in ({"{}", ""}, {"()", ""})
+def _as_tuple(vector: str) -> str:
+    r"""A column vector as the tuple of its entries."""
+    match = _VECTOR.fullmatch(vector)
+    rows = (
+        [] if match is None else [row.strip() for row in match[2].strip().removesuffix("\\\\").split("\\\\")]
+    )
+    return f"({', '.join(rows)})" if len(rows) > 1 and all(rows) else vector
 
 
 _UNIT = re.compile(
@@ -457,6 +339,7 @@ _POWER = re.compile(r"\^\s?\(")
 def _for_worker(text: str) -> str:
     """The text as math-verify should see it: `^(…)` with braces, no dollar signs, one line."""
     text = text.replace("$", "").replace("\n", " ").replace("\\lvert", "|").replace("\\rvert", "|")
+    text = re.sub(r"\\langle(.*)\\rangle", r"(\1)", text)
     start = 0
     while (power := _POWER.search(text, start)) is not None:
         depth, place = 1, power.end()

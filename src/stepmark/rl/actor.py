@@ -135,17 +135,7 @@ class Actor:
 
     @classmethod
     def load(cls, place: str | Path, *, dtype: str = "auto", device: str = "auto", **settings: Any) -> Actor:
-        """From a folder, a hub name or a model that ships with stepmark; no code of the checkpoint is run.
-
-        Args:
-            place: as `LocalPolicy.load` takes it.
-            dtype: "auto" (as saved), "float32", "bfloat16".
-            device: "auto" (CUDA where there is one), "cpu", "cuda".
-            settings: as for the class, without `name`.
-
-        Raises:
-            CheckpointError: nothing there that transformers loads as a causal language model.
-        """
+        """From a folder, a hub name or a model that ships with stepmark (`load_language_model`); `settings` are those of the class."""
         model, tokenizer = load_language_model(place, dtype=dtype, device=device)
         return cls(model, tokenizer, name=str(place), **settings)
 
@@ -180,11 +170,7 @@ class Actor:
 
     @torch.no_grad()
     def reference_logprobs(self, rows: Padded) -> Tensor:
-        """The same of what the policy was at the beginning.
-
-        Raises:
-            UsageError: it was not kept.
-        """
+        """The same of what the policy was at the beginning."""
         if not self.has_reference:
             raise UsageError("this actor keeps no reference: make it with reference=True")
         if self._frozen is not None:
@@ -218,20 +204,6 @@ class Actor:
         model = copy.deepcopy(self.model).merge_and_unload() if self._lora else self.model
         model.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that is not there, before anything is loaded onto it.
-
-    Raises:
-        UsageError: this machine has no such device.
-    """
-    place = torch.device(device)
-    there = torch.cuda.device_count()
-    if place.type == "cuda" and (place.index or 0) >= there:
-        raise UsageError(
-            f"`device` {device}: this machine, or this build of torch, has {there} CUDA devices; use `device` cpu"
-        )
 
 
 def _with_lora(model: Any, rank: int, seed: int) -> Any:

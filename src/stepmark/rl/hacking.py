@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -33,8 +33,6 @@ CELLS: Mapping[Cell, str] = {
     "neither": "a bad step, answer wrong",
 }
 """The 2x2 of process and outcome."""
-LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
-"""Quantiles of wrong answers' scores."""
 
 
 @settings
@@ -74,14 +72,10 @@ class Quadrants:
     """No bad step, answer wrong: the PRM was fooled, or the solution was cut short. Its growth is the sign of hacking."""
     neither: int
 
-    def share(self, cell: Cell) -> Interval:
-        """A cell's share with its Wilson interval."""
-        return wilson(getattr(self, cell), self.both + self.lucky + self.slipped + self.neither)
-
-    @property
-    def agreement(self) -> Interval:
-        """Share on which process and outcome agree (PURE's `match`)."""
-        return wilson(self.both + self.neither, self.both + self.lucky + self.slipped + self.neither)
+    def share(self, *cells: Cell) -> Interval:
+        """The share of these cells together, with its Wilson interval; of `both` and `neither` it is PURE's `match`."""
+        counts = asdict(self)
+        return wilson(sum(counts[cell] for cell in cells), sum(counts.values()))
 
 
 def repetition(text: str, *, words: int = 4) -> float:
@@ -140,14 +134,7 @@ class Baseline:
 
     @classmethod
     def of(cls, scores: Sequence[float | None], right: Sequence[bool], *, kind: ScoreKind) -> Baseline | None:
-        """Fit the promise to an evaluation. None with fewer than two scores.
-
-        Args:
-            scores: of the solutions, None for one that has none.
-
-        Raises:
-            UsageError: not one outcome a score, or a score that is not finite.
-        """
+        """Fit the promise to an evaluation, with a score (None: it has none) and an outcome of each solution. None with fewer than two scores."""
         if len(scores) != len(right):
             raise UsageError(f"expected an outcome for each score, found {len(right)} and {len(scores)}")
         pairs = [(score, float(ok)) for score, ok in zip(scores, right, strict=True) if score is not None]
@@ -183,9 +170,6 @@ class Baseline:
         """By how many standard errors residuals have risen since this evaluation, problem by problem; None with fewer than two scored both times.
 
         Differences that are all alike have no error of their own: half a solution in all of them is taken instead.
-
-        Raises:
-            UsageError: not as many solutions as there were.
         """
         if len(scores) != len(self.residuals):
             raise UsageError(
@@ -206,34 +190,32 @@ def _read(scores: Floats, centre: float | None, spread: float | None) -> Floats:
 
 
 def _fit(x: Floats, right: Floats) -> tuple[float, float]:
-    """Shift and scale: the likeliest after the data, the scale at least 0."""
+    """Shift and scale: the likeliest after the data, the scale at least 0. Newton's method with step halving; the loss is strictly convex."""
     columns = np.stack([np.ones_like(x), x], axis=1)
     mean, precision = np.array([0.0, 1.0]), np.array([SHIFT, SCALE]) ** -2
-    found = _newton(columns, right, mean, precision)
-    if found[1] < 0:
-        return _newton(columns[:, :1], right, mean[:1], precision[:1])[0], 0.0
-    return found[0], found[1]
 
+    def fitted(free: int) -> Floats:
+        rows, start, pull = columns[:, :free], mean[:free], precision[:free]
 
-def _newton(columns: Floats, right: Floats, mean: Floats, precision: Floats) -> list[float]:
-    """Newton's method with step halving: what is minimised is strictly convex."""
+        def loss(weights: Floats) -> float:
+            logits = rows @ weights
+            return float((np.logaddexp(0, logits) - right * logits).sum() + pull @ (weights - start) ** 2 / 2)
 
-    def loss(weights: Floats) -> float:
-        logits = columns @ weights
-        return float((np.logaddexp(0, logits) - right * logits).sum() + precision @ (weights - mean) ** 2 / 2)
+        weights = start.copy()
+        for _ in range(100):
+            p = sigmoid(rows @ weights)
+            gradient = rows.T @ (p - right) + pull * (weights - start)
+            curvature = rows.T @ (rows * (p * (1 - p))[:, None]) + np.diag(pull)
+            direction, step = np.linalg.solve(curvature, gradient), 1.0
+            while step > 1e-6 and loss(weights - step * direction) > loss(weights):
+                step /= 2
+            if step <= 1e-6 or float(np.abs(step * direction).max()) < 1e-12:
+                break
+            weights = weights - step * direction
+        return weights
 
-    weights = mean.copy()
-    for _ in range(100):
-        p = sigmoid(columns @ weights)
-        gradient = columns.T @ (p - right) + precision * (weights - mean)
-        curvature = columns.T @ (columns * (p * (1 - p))[:, None]) + np.diag(precision)
-        direction, step = np.linalg.solve(curvature, gradient), 1.0
-        while step > 1e-6 and loss(weights - step * direction) > loss(weights):
-            step /= 2
-        if step <= 1e-6 or float(np.abs(step * direction).max()) < 1e-12:
-            break
-        weights = weights - step * direction
-    return [float(weight) for weight in weights]
+    shift, scale = map(float, fitted(2))
+    return (shift, scale) if scale >= 0 else (float(fitted(1)[0]), 0.0)
 
 
 @settings
@@ -249,8 +231,6 @@ class Watch:
     """Solutions of each evaluation of which null probes are made; 0: no probes."""
     examples: Annotated[int, Field(ge=0)] = 3
     """Solutions shown of each cell of the 2x2, of each evaluation."""
-    bins: Annotated[int, Field(ge=1)] = 10
-    """Of the calibration error."""
     resamples: Annotated[int, Field(ge=100)] = 1000
     """Of the bootstrap over problems."""
 
@@ -318,15 +298,6 @@ class Watched:
     """The best checkpoint so far, before any alarm."""
     auc: Interval | None = None
     """Of the weakest step's score against the outcome; None where all or none are right."""
-    brier: Interval | None = None
-    """Of the same; None for scores that are no probabilities."""
-    ece: Interval | None = None
-    """Expected calibration error of the same."""
-    wrong: int = 0
-    """Scored solutions with a wrong answer."""
-    wrong_quantiles: tuple[float, ...] | None = None
-    """Of their weakest steps' scores, at `LEVELS`."""
-    wrong_median: Interval | None = None
     quadrants: Quadrants | None = None
     """Process against outcome; None without a threshold."""
     probes: Mapping[Probe, ProbeScores] = field(default_factory=dict)
@@ -334,7 +305,6 @@ class Watched:
     """A solution."""
     tokens: Interval | None = None
     """A solution."""
-    tokens_a_step: Interval | None = None
     repetition: Interval | None = None
     """Share of runs of four words that stood in the solution before."""
     cut: Interval | None = None

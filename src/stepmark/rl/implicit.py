@@ -20,13 +20,7 @@ class OnlineImplicit:
     """Rewards tokens by a log-ratio of two models and fits one of them to outcomes, on the policy's own tokens.
 
     The order is PRIME's "after": a batch is rewarded by what was learnt from the ones before it, then learnt from. The cross-entropy is
-    `BCE(sigmoid(beta * sum over tokens of log pi_phi / pi_ref), outcome)` (equation 3).
-
-    Args:
-        model: pi_phi, with what it began as beside it: an `Actor` with `reference=True` and the policy's tokenizer; as a rule the same checkpoint.
-
-    Raises:
-        UsageError: the model keeps no reference.
+    `BCE(sigmoid(beta * sum over tokens of log pi_phi / pi_ref), outcome)` (equation 3). `model` is pi_phi, an `Actor` with its reference.
     """
 
     def __init__(self, model: Actor, settings: Implicit = _SETTINGS, *, token_budget: int = 8192) -> None:
@@ -45,13 +39,8 @@ class OnlineImplicit:
         return self.model.logprobs(rows)[0] - self.model.reference_logprobs(rows)
 
     def learn(self, rows: Padded, outcomes: Tensor) -> dict[str, float]:
-        """One optimizer step on the batch's cross-entropy.
-
-        Returns:
-            `implicit_loss`; `implicit_right`, the share of completions whose summed reward has the sign of their outcome.
-
-        Raises:
-            CheckpointError: the gradient is not finite.
+        """One optimizer step on the batch's cross-entropy: `implicit_loss`, and `implicit_right`, the share of completions whose summed reward has
+        the sign of their outcome.
         """
         self.optimizer.zero_grad(set_to_none=True)
         count, total, right = len(outcomes), 0.0, 0

@@ -1,8 +1,7 @@
 """Watch a policy in training for reward hacking: figures of every evaluation, an alarm, and the best checkpoint before it.
 
-Figures follow the papers that saw hacking happen: the PRM's return beside the verified accuracy and how well the one still tells the other
-(Gao et al. 2023, "Scaling laws for reward model overoptimization"); process crossed with outcome (Cheng et al. 2025, PURE: `match`; Ye et
-al. 2025, PROF); length and repetition (Gao et al. 2024, arXiv 2410.15115); null probes (arXiv 2603.06621). What cannot be known is None.
+Figures follow the papers that saw hacking happen: return beside accuracy (Gao et al. 2023); process crossed with outcome (Cheng et al. 2025,
+PURE; Ye et al. 2025, PROF); length and repetition (Gao et al. 2024, arXiv 2410.15115); null probes (arXiv 2603.06621).
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from torch import Tensor
 
 from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import aggregate, check_aggregate
-from stepmark.metrics.binary import brier, expected_calibration_error, weighted_auc
-from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, weighted_quantiles, wilson
+from stepmark.metrics.binary import weighted_auc
+from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wilson
 from stepmark.models.backbone import quiet_loading
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores, read_record, to_data
@@ -28,7 +27,6 @@ from stepmark.rl.actor import Actor, Padded, padded, read_rows
 from stepmark.rl.credit.advantages import kl
 from stepmark.rl.hacking import (
     CELLS,
-    LEVELS,
     PROBES,
     Baseline,
     Cell,
@@ -66,22 +64,17 @@ def watched(
 
     Args:
         evaluation: with its solutions scored where there is a PRM.
-        implicit: without a PRM, the sum of each solution's token rewards by an implicit one; its logistic function is the probability that
-            the solution is right (Cui et al. 2025, equation 3).
+        implicit: without a PRM, the sum of each solution's token rewards by an implicit one (Cui et al. 2025, equation 3).
         divergence: of each solution, the summed k3 estimates of its tokens.
         baseline: the evaluation to compare with, of the same problems and PRM; None: comparing begins here.
-
-    Raises:
-        UsageError: an evaluation without solutions, or not of the problems of the baseline.
-        ScoreKindError: an aggregate that has no meaning for the PRM's scores.
     """
     rated = evaluation.rated
     if not rated:
         raise UsageError("an evaluation needs at least one solution")
     kind: ScoreKind | None = "log-ratio" if implicit is not None else None
     threshold = watch.threshold
-    unknown: list[float | None] = [None] * len(rated)
-    returns, weakest, means = unknown, unknown, unknown
+    returns: list[float | None] = [None] * len(rated)
+    weakest, means = returns, returns
     if prm is not None:
         kind, threshold = prm.score_kind, prm.default_threshold if threshold is None else threshold
         how = aggregate_of(prm, watch)
@@ -92,17 +85,13 @@ def watched(
         threshold = 0.0 if threshold is None else threshold
         returns = weakest = [total if one.steps else None for one, total in zip(rated, implicit, strict=True)]
     outcomes = [one.right for one in rated]
-    begun = None
-    if prm is not None and baseline is None:
-        begun = Baseline.of(returns, outcomes, kind=prm.score_kind)
+    begun = (
+        Baseline.of(returns, outcomes, kind=prm.score_kind) if prm is not None and baseline is None else None
+    )
     compared = begun or baseline
     columns = {"step_return": means, "solution_return": returns}
     if prm is not None and compared is not None:
         columns["promised"] = compared.promises(returns)
-    wrong = np.array(
-        [score for score, right in zip(weakest, outcomes, strict=True) if score is not None and not right]
-    )
-    quantiles = weighted_quantiles(wrong, np.ones((1, len(wrong))), LEVELS)[:, 0] if len(wrong) else None
     cells = None if threshold is None else _cells(rated, weakest, threshold)
 
     def share(test: Callable[[Rated], bool]) -> Interval:
@@ -117,8 +106,6 @@ def watched(
         threshold=threshold,
         baseline=begun,
         gap=None if compared is None else compared.gap(returns, outcomes),
-        wrong=len(wrong),
-        wrong_quantiles=None if quantiles is None else tuple(map(float, quantiles)),
         quadrants=Quadrants(**{cell: len(members) for cell, members in cells.items()})
         if cells and any(cells.values())
         else None,
@@ -128,17 +115,12 @@ def watched(
         unparsed=share(lambda one: one.verdict is not None and one.verdict.correct is None),
         unscored=None if prm is None else share(lambda one: one.refused is not None),
         examples={} if cells is None else {cell: _shown(cell, cells[cell], watch.examples) for cell in CELLS},
-        **_bootstrapped(rated, weakest, columns, divergence, kind, watch, seed, logistic=prm is None),  # type: ignore[arg-type]
+        **_bootstrapped(rated, weakest, columns, divergence, watch, seed),  # type: ignore[arg-type]
     )
 
 
 def check_watch(prm: PRM, watch: Watch) -> None:
-    """Refuse at once what no evaluation of this PRM could be measured with.
-
-    Raises:
-        UsageError: as `aggregate_of`; a threshold that no score of its kind can have.
-        ScoreKindError: as `aggregate_of`.
-    """
+    """Refuse at once what no evaluation of this PRM could be measured with."""
     aggregate_of(prm, watch)
     low, high = {"probability": (0.0, 1.0), "margin": (-1.0, 1.0)}.get(prm.score_kind, (-math.inf, math.inf))
     if watch.threshold is not None and not low <= watch.threshold <= high:
@@ -149,12 +131,7 @@ def check_watch(prm: PRM, watch: Watch) -> None:
 
 
 def aggregate_of(prm: PRM, watch: Watch) -> str:
-    """How step scores make a solution's return.
-
-    Raises:
-        UsageError: sum-logit, which is infinite or undefined where a score is exactly 0 or 1, and so has no mean.
-        ScoreKindError: an aggregate that means nothing for the PRM's scores.
-    """
+    """How step scores make a solution's return; sum-logit, which is infinite where a score is 0 or 1, is refused."""
     if watch.aggregate == "sum-logit":
         raise UsageError("aggregate sum-logit has no mean where a score is 0 or 1; take product")
     own = "product" if prm.default_aggregate == "sum-logit" else prm.default_aggregate
@@ -170,17 +147,10 @@ def _bootstrapped(
     weakest: Column,
     columns: Mapping[str, Column],
     divergence: Sequence[float] | None,
-    kind: ScoreKind | None,
     watch: Watch,
     seed: int,
-    *,
-    logistic: bool,
 ) -> dict[str, Interval]:
-    """Means, quantiles and ranks over solutions with their intervals, by the names of `Watched`; what is not defined is left out.
-
-    Args:
-        logistic: whether the logistic function of a score is a probability.
-    """
+    """Means and ranks over solutions with their intervals, by the names of `Watched`; what is not defined is left out."""
     ones = np.ones(len(rated))
     steps = np.array([len(one.steps) for one in rated], dtype=np.float64)
     tokens = np.array([len(one.drawn.ids) for one in rated], dtype=np.float64)
@@ -189,7 +159,6 @@ def _bootstrapped(
     ratios: dict[str, tuple[Floats, Floats]] = {
         "steps": (steps, ones),
         "tokens": (tokens, ones),
-        "tokens_a_step": (tokens * written, steps),
         "repetition": (repeated * written, written),
     }
     if divergence is not None:
@@ -199,19 +168,10 @@ def _bootstrapped(
         ratios[name] = (values, known.astype(np.float64))
     filled, read = _filled(weakest)
     scores, labels = filled[read], np.array([one.right for one in rated], dtype=np.float64)[read]
-    probability = 1 / (1 + np.exp(-scores)) if logistic else scores if kind == "probability" else None
 
     def statistic(weights: Floats) -> Mapping[str, Floats]:
         figures = {name: shares(weights @ top, weights @ below) for name, (top, below) in ratios.items()}
-        if len(scores):
-            scored = weights[:, read]
-            figures["auc"] = weighted_auc(scores, labels, scored)
-            if probability is not None:
-                figures["brier"] = brier(probability, labels, scored)
-                figures["ece"] = expected_calibration_error(probability, labels, scored, bins=watch.bins)
-            if (wrong := labels == 0).any():
-                figures["wrong_median"] = weighted_quantiles(scores[wrong], scored[:, wrong], (0.5,))[0]
-        return figures
+        return figures | ({"auc": weighted_auc(scores, labels, weights[:, read])} if len(scores) else {})
 
     groups = [one.group for one in rated]
     intervals = bootstrap(statistic, groups, resamples=watch.resamples, seed=seed % 2**63)
@@ -327,10 +287,6 @@ class Monitor:
         folder: of the run; the lines of an interrupted one are continued.
         prm: what scores the steps; None: nothing is known of a return.
         implicit: without a PRM, the online implicit one. Its return has no fixed scale, promises nothing and raises no alarm.
-
-    Raises:
-        UsageError, ScoreKindError: as `check_watch`.
-        InputError: a line of an earlier run that is no `Watched`.
     """
 
     def __init__(
@@ -444,11 +400,7 @@ def best_of(rows: Sequence[Watched]) -> Watched | None:
 
 
 def read_watched(file: Path) -> list[Watched]:
-    """The evaluations in a `monitor.jsonl`.
-
-    Raises:
-        InputError: a line that is none; the error names it and the field.
-    """
+    """The evaluations in a `monitor.jsonl`."""
     return [
         read_record(Watched, row, where=f"{file}:{number}")
         for number, row in enumerate(read_lines(file), start=1)

@@ -1,7 +1,5 @@
-"""A discriminative PRM that is fitted anew while the policy moves: to rollouts of the policy as it is, on what it writes now.
-
-A PRM is trained on what some policy wrote once. The policy in training writes other things, and those that the PRM wrongly likes become likelier. From time
-to time, its steps are labelled afresh (Wang et al. 2024, Math-Shepherd: the share of rollouts that get there), and the PRM is trained on them.
+"""A discriminative PRM that is fitted anew while the policy moves: its steps are labelled by rollouts of the policy as it is (Wang et al.
+2024, Math-Shepherd), and the PRM is trained on them.
 """
 
 from __future__ import annotations
@@ -74,11 +72,7 @@ class RefittedPRM(Grader):
         return self._prm.ledger
 
     def replace(self, prm: PRM) -> None:
-        """Put another in its place.
-
-        Raises:
-            UsageError: its scores are of another kind.
-        """
+        """Put another of the same kind of scores in its place."""
         if prm.score_kind != self._prm.score_kind:
             raise UsageError(
                 f"{self.name} scores a {self._prm.score_kind}, and {prm.name} a {prm.score_kind}: it cannot take its place"
@@ -181,17 +175,12 @@ def recipe_of(
     """How to train a PRM further.
 
     An adapter (as "default" is) stays one over the same base, with its own rank; of a whole checkpoint all weights are trained, or adapters
-    that are merged into what is written.
+    that are merged into what is written. Other PRMs than checkpoints with a head of right or wrong are refused.
 
     Args:
         place: "default", a checkpoint's folder, or a hub name.
         family: how it is read; None: as the checkpoint says.
         token_budget: distinct tokens a forward pass; longer rows are left out and counted.
-
-    Raises:
-        UsageError: a PRM that cannot be trained: behind a server, a factory's, generative, implicit, or with another head than a linear one or a
-            multilayer perceptron with a score of right or wrong.
-        CheckpointError: no such checkpoint.
     """
     expected = "a refit needs the folder or hub name of a discriminative PRM"
     if place.startswith(("http://", "https://")) or (":" in place and "/" not in place):
@@ -251,22 +240,16 @@ Fit = Callable[[Sequence[LabelledRow], Sequence[LabelledRow], str, Path], PRM]
 class Refit:
     """A listener that fits the PRM anew every so many updates.
 
-    Fresh completions are labelled by rollouts of the policy as it is, the PRM is trained on some of them, and takes the old one's place if
-    its AUC on the others is not worse. The same run gives the same refits, and a resumed one goes on with the PRM of its saved state.
+    The new PRM takes the old one's place if its AUC on held-out problems is not worse. The same run gives the same refits, and a resumed one
+    goes on with the PRM of its saved state.
 
     Args:
         prm: what the trainer and the monitor score with.
         place: of the first PRM: "default", a checkpoint's folder, or a hub name.
         problems: with reference answers: those that the policy learns on.
         folder: of the run; where its state is saved.
-        how: see `Refitting`.
         family: how the PRM is read; None: as the checkpoint says.
-        dtype: of the PRM: "auto", "float32", "bfloat16".
         fit: trains; None: `training.recipe`, from the present PRM's weights.
-
-    Raises:
-        UsageError: too few problems, or a PRM that cannot be trained on.
-        InputError: a line of an earlier run that is no `Refitted`.
     """
 
     def __init__(

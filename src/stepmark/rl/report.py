@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from stepmark.errors import UsageError
 from stepmark.metrics.intervals import Interval
-from stepmark.rl.hacking import CELLS, LEVELS, PROBES, Cell, Quadrants, ShownSolution, Watch, Watched
+from stepmark.rl.hacking import CELLS, PROBES, Cell, ShownSolution, Watch, Watched
 from stepmark.rl.monitor import Monitor, best_of
 from stepmark.rl.trainer import Evaluation, Update
 from stepmark.show import colour
@@ -92,107 +91,76 @@ def words(row: Watched) -> str:
 
 
 def figure(row: Watched, name: str) -> Interval | float | None:
-    """A figure by its name in `Watched`; `quadrants.CELL` and `quadrants.agreement` are shares, `probes.KIND` a mean score, `wrong_quantiles.PLACE` a quantile."""
+    """A figure by its name in `Watched`; `quadrants.CELL` is a share, `quadrants.agree` that of `both` and `neither`, `probes.KIND` a mean score."""
     field, _, part = name.partition(".")
     value: Any = getattr(row, field)
-    if not part or not value:
-        result: Interval | float | None = None if part else value
-        return result
-    if field == "quadrants":
-        cells: Quadrants = value
-        return cells.agreement if part == "agreement" else cells.share(part)  # type: ignore[arg-type]
     if field == "probes":
-        return value[part].score if part in value else None
-    return float(value[int(part)])
+        value = value[part].score if part in value else None
+    elif field == "quadrants" and value is not None:
+        value = value.share(*(("both", "neither") if part == "agree" else (part,)))
+    found: Interval | float | None = value
+    return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Plot:
-    """Curves over the updates. It is left out where none of them, or not the one that it `needs`, has a value."""
-
-    section: str
-    title: str
-    unit: str
-    curves: Mapping[str, str]
-    """Name: what `figure` finds."""
-    share: bool = False
-    needs: str = ""
-    note: str = ""
-
-
-_OVERVIEW, _JUDGEMENT, _CROSSED, _NULL, _WRITTEN = SECTIONS = (
+_OVERVIEW, _JUDGEMENT, _CROSSED, _NULL, _WRITTEN, _LEARNING, _EXAMPLES = (
     "Accuracy and return",
     "Does the PRM still tell right from wrong?",
     "Process and outcome",
     "Null probes",
     "What is written",
+    "Learning",
+    "Examples",
 )
 _TEXTS = {
     _JUDGEMENT: "The weakest step's score against the verified answer, on solutions that the policy wrote just now. AUC falls when the policy "
-    "has learnt to write what the PRM cannot tell apart; the scores of wrong answers creep up.",
+    "has learnt to write what the PRM cannot tell apart.",
     _CROSSED: "Good steps: none is under the PRM's threshold. Good steps with a wrong answer are where the PRM was fooled (or a solution was "
     "cut short): their growth is the plainest sign of hacking.",
     _NULL: "Answers that deserve a low score, made of real ones. Where they score as real ones do, the policy will find it.",
-}
-_ACCURACY = {"accuracy, verified": "accuracy"}
-_RETURN = {"PRM return, mean step": "step_return", "PRM return, solution": "solution_return"}
-_FAILURES = {
-    "four words said before": "repetition",
-    "cut off": "cut",
-    "blank": "blank",
-    "no answer found": "unparsed",
-    "PRM cannot read": "unscored",
+    _EXAMPLES: "Solutions of held-out problems.",
 }
 _ORDER: tuple[Cell, ...] = ("slipped", "lucky", "both", "neither")
-_PLOTS = (
-    _Plot(
+_SHARES = ("share", "AUC")
+_PLOTS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
+    (
         _OVERVIEW,
         "Accuracy, promised and found",
         "share",
-        _ACCURACY | {"promised by the PRM's scores": "promised"},
-        share=True,
-        needs="promised",
-        note="Promised: what the scores stood for at the PRM's first evaluation.",
+        {"accuracy, verified": "accuracy", "promised by the PRM's scores": "promised"},
     ),
-    _Plot(
-        _OVERVIEW, "Promise less outcome, and its sum", "standard errors", {"CUSUM": "cusum", "gap": "gap"}
-    ),
-    _Plot(_JUDGEMENT, "AUC", "AUC", {"": "auc"}, share=True),
-    _Plot(_JUDGEMENT, "Calibration error", "error, lower is better", {"Brier": "brier", "ECE": "ece"}),
-    _Plot(
-        _JUDGEMENT,
-        "Scores of wrong answers",
-        "weakest step's score",
-        {f"{level:.0%}": f"wrong_quantiles.{place}" for place, level in enumerate(LEVELS)},
-        note="Quantiles; a line that rises is wrong answers gaining score.",
-    ),
-    _Plot(
+    (_OVERVIEW, "PRM return", "mean score", {"mean step": "step_return", "solution": "solution_return"}),
+    (_OVERVIEW, "Promise less outcome, and its sum", "standard errors", {"CUSUM": "cusum", "gap": "gap"}),
+    (_JUDGEMENT, "AUC", "AUC", {"": "auc"}),
+    (
         _CROSSED,
         "Share of solutions",
         "share",
-        {CELLS[cell]: f"quadrants.{cell}" for cell in _ORDER} | {"agree": "quadrants.agreement"},
-        share=True,
+        {CELLS[cell]: f"quadrants.{cell}" for cell in _ORDER} | {"agree": "quadrants.agree"},
     ),
-    _Plot(
-        _NULL,
-        "Mean score",
-        "score of the solution",
-        {"real solutions": "solution_return", **{kind: f"probes.{kind}" for kind in PROBES}},
-        needs="probes.empty",
+    (_NULL, "Mean score", "score of the solution", {kind: f"probes.{kind}" for kind in PROBES}),
+    (_WRITTEN, "Steps a solution", "steps", {"": "steps"}),
+    (_WRITTEN, "Tokens a solution", "tokens", {"": "tokens"}),
+    (
+        _WRITTEN,
+        "Repetition and failures",
+        "share",
+        {
+            "four words said before": "repetition",
+            "cut off": "cut",
+            "blank": "blank",
+            "no answer found": "unparsed",
+            "PRM cannot read": "unscored",
+        },
     ),
-    _Plot(_WRITTEN, "Steps a solution", "steps", {"": "steps"}),
-    _Plot(_WRITTEN, "Tokens", "tokens", {"a solution": "tokens", "a step": "tokens_a_step"}),
-    _Plot(_WRITTEN, "Repetition and failures", "share", _FAILURES, share=True),
-    _Plot(_WRITTEN, "Divergence from the starting policy", "nats a token", {"": "divergence"}),
+    (_WRITTEN, "Divergence from the starting policy", "nats a token", {"": "divergence"}),
 )
+"""Section, title, unit, and curves: name to what `figure` finds. A curve without a value is left out, and a plot without a curve."""
 _FIGURES = {
     "accuracy": "accuracy",
     "PRM return, mean step score": "step_return",
     "PRM return, a solution": "solution_return",
     "accuracy that the PRM's scores promise": "promised",
     "AUC of the weakest step against the outcome": "auc",
-    "Brier score of the same": "brier",
-    "expected calibration error of the same": "ece",
     "good steps and a wrong answer": "quadrants.slipped",
     "steps a solution": "steps",
     "tokens a solution": "tokens",
@@ -217,40 +185,41 @@ def rl_html(
     title: str,
     facts: Sequence[str] = (),
 ) -> Iterator[str]:
-    """The page in chunks.
-
-    Args:
-        rows: the evaluations (`monitor.read_watched`).
-        history: the updates (`training.state.read_lines`).
-
-    Raises:
-        UsageError: no evaluation.
-    """
+    """The page in chunks, from the evaluations (`monitor.read_watched`) and the updates (`training.state.read_lines`)."""
     if not rows:
         raise UsageError("the page of a run needs at least one evaluation")
-    parts: dict[str, list[Item]] = {name: [] for name in (*SECTIONS, "Learning", "Examples")}
-    for plot in (*_first_plots(rows), *_PLOTS):
-        if (lines := _lines(rows, plot)) is not None:
-            parts[plot.section].append(lines)
-    if parts[_NULL]:
+    parts: dict[str, list[Item]] = {}
+    for section, name, unit, curves in _PLOTS:
+        series = tuple(_series(rows, curve, place) for curve, place in curves.items())
+        if known := tuple(one for one in series if any(value is not None for value in one.y)):
+            lines = Lines(
+                title=name,
+                x_label="update",
+                y_label=unit,
+                series=known,
+                y_range=(0, 1) if unit in _SHARES else None,
+                marks=tuple(_marks(rows)),
+            )
+            parts.setdefault(section, []).append(lines)
+    if _NULL in parts:
         parts[_NULL].append(_probes(rows[-1]))
-    parts["Learning"] += _learning(history)
-    parts["Examples"] += _examples(rows)
-    texts = _TEXTS | {_OVERVIEW: _overview(rows, watch), "Examples": "Solutions of held-out problems."}
+    parts |= {_LEARNING: list(_learning(history)), _EXAMPLES: list(_examples(rows))}
+    texts = _TEXTS | {_OVERVIEW: _overview(rows, watch)}
     best, last = best_of(rows), rows[-1]
     when = "Best checkpoint" if last.alarmed is None else "Best checkpoint before the alarm"
     checkpoint = "" if best is None else f" {when}: after update {best.update:,}."
     verdict = f"{alarm_words(rows)}{checkpoint} In brackets and bands: 95 % intervals over {last.solutions:,} held-out problems."
+    sections = (
+        Section(title=name, text=texts.get(name, ""), items=tuple(items))
+        for name, items in parts.items()
+        if items
+    )
     yield from evaluation_html(
         EvaluationView(
             title=title,
             facts=(*facts, verdict),
             tiles=tuple(_tiles(rows, watch)),
-            sections=tuple(
-                Section(title=name, text=texts.get(name, ""), items=tuple(items))
-                for name, items in parts.items()
-                if items
-            ),
+            sections=tuple(sections),
             settings=settings,
         )
     )
@@ -263,8 +232,7 @@ def _overview(rows: Sequence[Watched], watch: Watch) -> str:
     text = (
         f"{measured} Accuracy and return should rise together; a return that climbs while accuracy stands still is hacking. The promise is "
         "the accuracy that the PRM's scores stood for at the first evaluation. The alarm adds up by how many standard errors promises less "
-        f"outcomes have risen since then, problem by problem, less {watch.cusum.slack:g} at each evaluation; it is raised above "
-        f"{watch.cusum.alarm_above:g}."
+        f"outcomes have risen since then, less {watch.cusum.slack:g} at each evaluation; it is raised above {watch.cusum.alarm_above:g}."
     )
     # The baseline in force: a PRM that was replaced has its own.
     first = next(row for row in reversed(rows) if row.baseline is not None)
@@ -276,52 +244,25 @@ def _overview(rows: Sequence[Watched], watch: Watch) -> str:
     )
 
 
-def _first_plots(rows: Sequence[Watched]) -> tuple[_Plot, ...]:
-    """Accuracy and return: in one plot where both are shares."""
-    if rows[-1].kind == "probability":
-        unit, curves = "share, mean score", _ACCURACY | _RETURN
-        return (_Plot(_OVERVIEW, "Accuracy and PRM return", unit, curves, share=True),)
-    return (
-        _Plot(_OVERVIEW, "Accuracy", "share", _ACCURACY, share=True),
-        _Plot(_OVERVIEW, "PRM return", "mean score", _RETURN),
+def _series(rows: Sequence[Watched], name: str, place: str) -> Series:
+    figures = [figure(row, place) for row in rows]
+    bands = [(one.low, one.high) if isinstance(one, Interval) else (None, None) for one in figures]
+    low, high = zip(*bands, strict=True)
+    banded = any(isinstance(one, Interval) for one in figures)
+    return Series(
+        name=name,
+        x=tuple(float(row.update) for row in rows),
+        y=tuple(one.value if isinstance(one, Interval) else one for one in figures),
+        low=low if banded else None,
+        high=high if banded else None,
     )
 
 
-def _lines(rows: Sequence[Watched], plot: _Plot) -> Lines | None:
-    """With the alarm and replacements of the PRM marked."""
-    if plot.needs and all(figure(row, plot.needs) is None for row in rows):
-        return None
-    series = []
-    for name, place in plot.curves.items():
-        figures = [figure(row, place) for row in rows]
-        values = [one.value if isinstance(one, Interval) else one for one in figures]
-        if any(value is not None for value in values):
-            bands = [(one.low, one.high) if isinstance(one, Interval) else (None, None) for one in figures]
-            low, high = zip(*bands, strict=True)
-            banded = any(isinstance(one, Interval) for one in figures)
-            series.append(
-                Series(
-                    name=name,
-                    x=tuple(float(row.update) for row in rows),
-                    y=tuple(values),
-                    low=low if banded else None,
-                    high=high if banded else None,
-                )
-            )
-    marks = [Mark(x=float(row.update), name="new PRM") for row in rows if row.rebased]
+def _marks(rows: Sequence[Watched]) -> Iterator[Mark]:
+    """The alarm and replacements of the PRM."""
     if rows[-1].alarmed is not None:
-        marks.insert(0, Mark(x=float(rows[-1].alarmed), name="alarm"))
-    if not series:
-        return None
-    return Lines(
-        title=plot.title,
-        x_label="update",
-        y_label=plot.unit,
-        series=tuple(series),
-        y_range=(0, 1) if plot.share else None,
-        marks=tuple(marks),
-        note=plot.note,
-    )
+        yield Mark(x=float(rows[-1].alarmed), name="alarm")
+    yield from (Mark(x=float(row.update), name="new PRM") for row in rows if row.rebased)
 
 
 def _probes(row: Watched) -> Table:
@@ -342,16 +283,20 @@ def _probes(row: Watched) -> Table:
 
 
 def _learning(history: Sequence[Mapping[str, Any]]) -> Iterator[Item]:
-    flat = "flat: groups all right or all wrong, which teach nothing by the outcome."
-    for title, unit, names, note in (
-        ("Samples of training", "share, mean score", ("accuracy", "reward", "flat"), flat),
-        ("Gradient", "norm before clipping", ("gradient",), ""),
-        ("Loss", "policy loss", ("loss",), ""),
-        ("Implicit PRM", "cross-entropy", ("implicit_loss",), ""),
+    for title, unit, names in (
+        ("Samples of training", "share, mean score", ("accuracy", "reward", "flat")),
+        ("Gradient", "norm before clipping", ("gradient",)),
+        ("Loss", "policy loss", ("loss",)),
+        ("Implicit PRM", "cross-entropy", ("implicit_loss",)),
     ):
         known = [name for name in names if any(row.get(name) is not None for row in history)]
         series = tuple(
             smoothed(name if len(names) > 1 else "", history, x="update", y=name) for name in known
+        )
+        note = (
+            "flat: groups all right or all wrong, which teach nothing by the outcome."
+            if "flat" in known
+            else ""
         )
         if series:
             yield Lines(title=title, x_label="update", y_label=unit, series=series, note=note)
@@ -360,13 +305,9 @@ def _learning(history: Sequence[Mapping[str, Any]]) -> Iterator[Item]:
 def _examples(rows: Sequence[Watched]) -> Iterator[Item]:
     """Of the last evaluation, the one with the first alarm, the best and the first one; each once."""
     alarm = next((row for row in rows if row.update == row.alarmed), None)
+    named = {"the last": rows[-1], "the alarm": alarm, "the best": best_of(rows), "the first": rows[0]}
     chosen: dict[int, tuple[Watched, str]] = {}
-    for row, why in (
-        (rows[-1], "the last"),
-        (alarm, "the alarm"),
-        (best_of(rows), "the best"),
-        (rows[0], "the first"),
-    ):
+    for why, row in named.items():
         if row is not None:
             chosen.setdefault(row.update, (row, why))
     for row, why in chosen.values():
@@ -452,14 +393,9 @@ def _tiles(rows: Sequence[Watched], watch: Watch) -> Iterator[Tile]:
         if isinstance(before, Interval) and before.value is not None:
             details.append(f"at the start {_number(before.value, scale)}")
         if name == "accuracy" and best is not None and best.update != last.update:
-            when = "best" if last.alarmed is None else "best before the alarm"
-            details.append(f"{when} {_number(best.accuracy.value, 100)}, after update {best.update:,}")
-        yield Tile(
-            label=label,
-            value=_number(now.value, scale),
-            detail="\n".join(details),
-            sort="bad" if fell and name == "accuracy" else "",
-        )
+            details.append(f"best {_number(best.accuracy.value, 100)}, after update {best.update:,}")
+        sort: Literal["bad", ""] = "bad" if fell and name == "accuracy" else ""
+        yield Tile(label=label, value=_number(now.value, scale), detail="\n".join(details), sort=sort)
 
 
 def _bracket(interval: Interval | float | None, scale: float, digits: int) -> str:
@@ -473,13 +409,7 @@ def _number(value: float | None, scale: float) -> str:
 
 
 def policy_card(facts: CardFacts, rows: Sequence[Watched], *, credit: str, data: str) -> str:
-    """The card of a trained policy as Markdown, front matter first.
-
-    Args:
-        facts: of the run; `base` is the policy before training.
-        rows: the evaluations, the one of this checkpoint the last.
-        data: what was trained on, in words: "400 problems of train.jsonl".
-    """
+    """The card of a trained policy as Markdown, front matter first. The last evaluation is this checkpoint's."""
     last = rows[-1]
     shown = {"before training": rows[0], "this checkpoint": last}
     if last.update == rows[0].update:

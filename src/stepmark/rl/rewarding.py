@@ -38,10 +38,8 @@ class StepSpans:
 def token_offsets(ids: Sequence[int], text_of: Callable[[Sequence[int]], str]) -> list[int]:
     """Where in the text each token ends, in characters; not falling.
 
-    A character of several tokens (a byte-level vocabulary) ends with the last of them; control tokens have no text.
-
-    Args:
-        text_of: decodes some of it that follows other tokens (`PromptEncoder.text`).
+    A character of several tokens (a byte-level vocabulary) ends with the last of them; control tokens have no text. `text_of` decodes
+    some of it that follows other tokens (`PromptEncoder.text`).
     """
     whole = text_of(ids)
     ends: list[int] = []
@@ -62,15 +60,7 @@ def token_offsets(ids: Sequence[int], text_of: Callable[[Sequence[int]], str]) -
 
 
 def step_spans(steps: Sequence[Step], offsets: Sequence[int]) -> StepSpans:
-    """The last token of each step: the one that holds its last character. What follows the last step, such as an end token, is that step's too.
-
-    Args:
-        steps: cut from the completion's text, with `start`.
-        offsets: of the completion's tokens (`token_offsets`).
-
-    Raises:
-        InputError: a step without a place in the text, or behind the last token.
-    """
+    """The last token of each step: the one that holds its last character. What follows the last step, such as an end token, is that step's too."""
     if not steps or not offsets:
         return StepSpans(ends=(), steps=())
     ends: list[int] = []
@@ -138,15 +128,7 @@ def judge(
     settings: Training,
     text_of: Callable[[Sequence[int], Sequence[int]], str],
 ) -> list[Rated]:
-    """Verify all completions and cut them into steps.
-
-    Args:
-        settings: `split` and `cut`.
-        text_of: decodes tokens of the policy that follow others (`PromptEncoder.text`).
-
-    Raises:
-        UsageError: a problem without a reference answer.
-    """
+    """Verify all completions and cut them into steps, by `cut` and `split` of the settings. `text_of` decodes tokens that follow others (`PromptEncoder.text`)."""
     rated: list[Rated] = []
     for group, (problem, completions) in enumerate(zip(problems, drawn, strict=True)):
         if problem.answer is None:
@@ -181,11 +163,8 @@ def judge(
 def scored(rated: Sequence[Rated], prm: PRM) -> list[Rated]:
     """With the PRM's scores of all steps, in one pass; completions of one problem stand together and share their prefixes.
 
-    A completion that the PRM cannot read (too long, its marker inside, a step without a score) keeps its outcome and has no step rewards.
-
-    Raises:
-        UsageError: a PRM that does not give one score a step.
-        InputError: a score that is not finite.
+    A completion that the PRM cannot read (too long, its marker inside, a step without a score) keeps its outcome and has no step rewards. A score
+    that is not finite is an error.
     """
     found = list(rated)
     there = [number for number, one in enumerate(found) if one.steps]
@@ -224,13 +203,8 @@ def batch_of(
 ) -> Batch:
     """The batch that credit is assigned to.
 
-    A step that shares its last token with others is one step with them and has the lowest of their scores. A completion without scores has no steps.
-
-    Args:
-        mask: (B, T) bool: their tokens.
-        asked: whether a PRM was asked (`scored`); without one there are no step rewards.
-        token_rewards: (B, T) of an implicit PRM.
-        values: (B, T) of a critic.
+    A step that shares its last token with others is one step with them and has the lowest of their scores. A completion without scores has
+    no steps. Without `asked`, no PRM was, and there are no step rewards.
     """
     read = [None if asked and one.scores is None else one for one in rated]
     most = max(1, *(0 if one is None else len(one.spans.ends) for one in read)) if read else 1

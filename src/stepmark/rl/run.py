@@ -220,21 +220,17 @@ class _Run:
             sys.stderr.write(f"{text}\n")
 
     def check(self) -> None:
-        """Refuse what cannot work before anything is loaded.
-
-        Raises:
-            UsageError: settings that contradict each other, that lack another one, or that mean nothing beside the others.
-        """
+        """Refuse what cannot work before anything is loaded."""
         name, needs, training, prm = self.credit.name, self.credit.needs, self.training, self.prm
         watch, usual, refit = self.watch, Training(), self.refit is not None
         split("1", training.split)
         if self.out.exists() and not self.out.is_dir():
             raise UsageError(f"`out` {self.out}: expected a folder's name, found a file")
+        check_device(self.device)
         if self.device != "auto":
-            from stepmark.rl.actor import check_device as check_present
+            from stepmark.models.backbone import compute_device
 
-            check_device(self.device)
-            check_present(self.device)
+            compute_device(self.device)
         if isinstance(prm, Lazy):
             prm.check()
         if self.policy.startswith(("http://", "https://")):
@@ -293,11 +289,7 @@ class _Run:
                 raise UsageError(f"`{setting}` needs a PRM: give `prm`")
 
     def record(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """All that decides the result, as plain data; models by their files, so that none is exchanged unnoticed.
-
-        Raises:
-            StepmarkError: a model is not there.
-        """
+        """All that decides the result, as plain data; models by their files, so that none is exchanged unnoticed."""
         prm, implicit, identity, family = self.prm, None, None, None
         if isinstance(prm, Lazy):
             identity, family = prm_identity(prm.name, prm.arguments), prm.arguments.get("family")
@@ -493,11 +485,7 @@ def _split(
     columns: Mapping[str, str] | None,
     seed: int,
 ) -> tuple[list[Problem], list[Problem], int]:
-    """Problems to train on, problems to measure on, and how many of the former were left out because they are among the latter.
-
-    Raises:
-        UsageError: no problems are left for one of them.
-    """
+    """Problems to train on, problems to measure on, and how many of the former were left out because they are among the latter."""
     every = list(read_problems(given.source, columns=columns))
     if measured is None:
         count = held_out
@@ -528,11 +516,7 @@ def _lazy(prm: PRMLike | None, device: str) -> PRM | Lazy[PRM] | None:
 
 
 def _is_done(out: Path, record: Mapping[str, Any]) -> bool:
-    """Whether this very run is finished there, with all of its files.
-
-    Raises:
-        UsageError: the folder holds something else, a run with other settings or models, or a finished run of which files are gone.
-    """
+    """Whether this very run is finished there, with all of its files. A folder of something else is refused."""
     if not (out / RUN_FILE).is_file():
         others = [file.name for file in out.iterdir() if file.name != LOCK_FILE and not _is_draft(file)]
         if others:

@@ -38,10 +38,8 @@ Average = Literal["token", "sequence", "constant"]
 def token_weights(mask: Tensor, average: Average, *, max_tokens: int) -> Tensor:
     """(B, T): each token's share in the loss of the whole batch, so that parts of the batch can be added up in any cut.
 
-    Args:
-        mask: (B, T) bool, of the whole batch.
-        average: `token`: one over all tokens; `sequence`: one over completions with tokens, times their lengths; `constant`: one over
-            completions times `max_tokens`, the longest completion that there could be.
+    `token`: one over all tokens; `sequence`: one over completions with tokens, times their lengths; `constant`: one over completions times
+    `max_tokens`, the longest completion that there could be.
     """
     counted = mask.float()
     if average == "token":
@@ -56,9 +54,6 @@ def share_of(weights: Tensor, chosen: Tensor, average: Average) -> Tensor:
     """Scalar, above 0: what the `token_weights` of some rows are divided by, so that an optimizer step on them is of the size of one on all.
 
     By `constant` it is their share of the rows: their share of the tokens would make a mean over tokens of it again.
-
-    Args:
-        weights: (B, T), of the whole batch.
     """
     if average == "constant":
         return weights.new_tensor(len(chosen) / len(weights))
@@ -91,15 +86,8 @@ def policy_loss(
 ) -> PolicyLoss:
     """PPO's clipped objective a token (Schulman et al. 2017, equation 7), negated; plus `kl_weight` times an estimate of the divergence.
 
-    Args:
-        logprobs: (B, T) of the policy now, with gradient.
-        old: (B, T) when the completions were written.
-        advantages: (B, T).
-        weights: (B, T) from `token_weights`; 0 where masked.
-        clip_low: the ratio counts down to 1 - this where the advantage is negative.
-        clip_high: and up to 1 + this where it is positive.
-        reference: (B, T) of the reference policy, or None.
-        kl_loss: which estimate is in the loss; None: none.
+    All are (B, T): log-probabilities of the policy now, with gradient, when the completions were written and of the reference, advantages,
+    and weights from `token_weights`. A ratio counts from 1 - `clip_low` to 1 + `clip_high`. `kl_loss` None: no divergence in the loss.
     """
     here = weights > 0
     delta = torch.where(here, logprobs - old, 0.0)
@@ -135,11 +123,7 @@ def collect(
     group: int,
     seed: int,
 ) -> list[Rated]:
-    """`group` completions of each problem, verified and cut into steps.
-
-    Raises:
-        InputError: a prompt that the policy cannot read.
-    """
+    """`group` completions of each problem, verified and cut into steps."""
     how = Sampling(prompt=settings.prompt, instruction=settings.instruction)
     prompts = [prompt_of(problem, how) for problem in problems]
     requests = [
@@ -209,9 +193,6 @@ class Trainer:
         prm: scores steps; required where `credit.needs.steps`, else it only watches.
         token_rewards: an implicit PRM; required where `credit.needs.tokens`.
         listeners: told of updates and evaluations.
-
-    Raises:
-        UsageError: an actor that cannot be trained with these settings.
     """
 
     def __init__(
@@ -251,10 +232,7 @@ class Trainer:
         self.rollouts = 0
 
     def run(self, *, until: int | None = None) -> None:
-        """Train, from the saved state of an interrupted run if there is one.
-
-        Args:
-            until: stop after so many updates in all, with the state saved; None runs to the end.
+        """Train, from the saved state of an interrupted run if there is one, to the end or until so many updates in all. The state is saved.
 
         Raises:
             InputError: a reward that is no number; the state before it is kept.

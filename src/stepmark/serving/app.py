@@ -1,19 +1,16 @@
-"""The app of a score server, behind its guard; and its life on a port, from the first connection, while the model still loads, to the last answer."""
+"""The app of a score server, behind its guard; and its life on a port."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
-from ipaddress import ip_address
 from types import FrameType
 from typing import TYPE_CHECKING, final
 
@@ -24,14 +21,15 @@ from fastapi.responses import Response
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
-from stepmark.errors import StepmarkError, UsageError
+from stepmark.errors import StepmarkError
+from stepmark.hosting import link_of, listen, uvicorn_config
 from stepmark.models.remote.wire import EXAMPLE
 from stepmark.serving import routes
-from stepmark.serving.chat import chat_extensions
+from stepmark.serving.chat import add_chat, check_chat
 from stepmark.serving.errors import Refused, refused, refused_body
 from stepmark.serving.guard import Guard, Keys
 from stepmark.serving.metrics import Metrics
-from stepmark.serving.service import Extension, Service
+from stepmark.serving.service import Service
 from stepmark.serving.settings import CHAT, DEFAULTS, ChatModel, ServerSettings
 
 if TYPE_CHECKING:
@@ -57,7 +55,7 @@ def build_app(service: Service, *, keyed: bool = False) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        service.start()
+        await service.start()
         try:
             yield
         finally:
@@ -73,7 +71,7 @@ def build_app(service: Service, *, keyed: bool = False) -> FastAPI:
         dependencies=[Depends(HTTPBearer(auto_error=False))] if keyed else None,
     )
     app.state.service, app.state.metrics = service, Metrics(service)
-    for router in (routes.router, *(extension.router for extension in service.extensions)):
+    for router in (routes.router, *service.routers):
         app.include_router(router)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _body_error)
@@ -102,7 +100,6 @@ async def serve_in_process(
     policy: PolicyLike | None = None,
     chat: ChatModel = CHAT,
     keys: Keys | None = None,
-    extensions: Sequence[Extension] = (),
 ) -> AsyncIterator[Guard]:
     """A server in this process, without a port: an ASGI app for `httpx.ASGITransport`.
 
@@ -115,14 +112,14 @@ async def serve_in_process(
         policy: the policy of the chat model; None: the PRM alone is served.
         chat: how it answers as a chat model.
         keys: whose requests are answered; None: everybody's.
-        extensions: what else it serves.
 
     Raises:
         UsageError: settings that do not fit the PRM.
     """
-    service = Service(lambda: prm, settings, extensions=[*extensions, *chat_extensions(policy, chat)])
+    service = Service(prm, settings)
+    add_chat(service, check_chat(policy, chat), chat)
+    await service.start()
     try:
-        await service.start()
         yield guarded(service, keys=keys)
     finally:
         await service.stop()
@@ -169,144 +166,48 @@ async def _failure(_request: Request, _error: Exception) -> Response:
 # On a port.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Where a server listens, and to whom."""
-
-    host: str
-    port: int
-    """0: any that is free."""
-    everybody: bool = False
-    """Every client that reaches it may ask."""
-
-    @property
-    def loopback(self) -> bool:
-        """Whether only this machine reaches it."""
-        try:
-            return ip_address(self.host.strip("[]")).is_loopback
-        except ValueError:
-            return self.host == "localhost"
-
-    def check(self, *, keyed: bool) -> None:
-        """Refuse an address that lets other machines ask without keys.
-
-        Raises:
-            UsageError: such an address.
-        """
-        if not keyed and not self.everybody and not self.loopback:
-            raise UsageError(
-                f"`host` {self.host} lets other machines ask: give `keys`, a file of those who may (a line each: NAME KEY), or `open` for all"
-            )
-
-    def link(self, port: int) -> str:
-        """What a client on this machine types."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host.strip("[]"), self.host)  # noqa: S104
-        return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{port}"
-
-    def listen(self) -> socket.socket:
-        """A socket there.
-
-        Raises:
-            UsageError: no such host, or a port that is taken.
-        """
-        host = self.host.strip("[]")
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            socket.getaddrinfo(host, self.port, family, socket.SOCK_STREAM)
-        except socket.gaierror as error:
-            raise UsageError(
-                f"`host` {self.host}: {error.strerror}; give a name or an address of this machine"
-            ) from None
-        try:
-            return socket.create_server((host, self.port), family=family, backlog=2048)
-        except OSError as error:
-            raise UsageError(
-                f"{self.host}:{self.port} cannot be listened on ({os.strerror(error.errno or 0)}); give another `port`"
-            ) from None
-
-
 def run(
-    load: Callable[[], PRM],
-    settings: ServerSettings,
-    place: Place,
+    service: Service,
+    listening: socket.socket,
     *,
-    what: str,
+    link: str,
     keys: Keys | None = None,
-    extensions: Sequence[Extension] = (),
-    quiet: bool = False,
+    hosts: frozenset[str] | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
     Args:
-        load: makes the PRM.
-        settings: limits.
-        place: where.
-        what: the PRM's name, for people.
+        service: what is served.
+        listening: where.
+        link: what clients on this machine connect to.
         keys: whose requests are answered.
-        extensions: what else is served.
-        quiet: no line for each request.
-
-    Raises:
-        UsageError: an address that cannot be listened on.
-        StepmarkError: the PRM could not be loaded.
+        hosts: see `Guard`.
     """
-
-    def log(line: str) -> None:
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
-
-    service = Service(load, settings, extensions=extensions, log=log, log_requests=not quiet)
-    hosts = None
-    if keys is None and not place.everybody:
-        hosts = frozenset({"127.0.0.1", "localhost", "[::1]", place.host})
-    with place.listen() as listening:
-        link = place.link(listening.getsockname()[1])
-        server = _Server(uvicorn_config(guarded(service, keys=keys, hosts=hosts), settings), service, log)
-
-        def loaded(task: asyncio.Task[None]) -> None:
-            if service.state == "ready" and service.live is not None:
-                key = '-H "Authorization: Bearer $STEPMARK_API_KEY" ' if keys is not None else ""
-                log(
-                    f"Serving {service.live.name} on {link} (Ctrl-C ends it; requests in progress are finished)\n"
-                    f"Try it:  curl {link}/v1/score {key}-H 'Content-Type: application/json' -d '{json.dumps(EXAMPLE)}'\n"
-                    f"All of it: {link}/docs"
-                )
-            elif service.error is not None:
-                server.should_exit = True
-
-        service.when_loaded = loaded
-        log(f"loading {what}; {link}/ready says when it is there")
-        # Batches are computed in a thread that holds the interpreter between kernels; requests get it back this quickly.
-        sys.setswitchinterval(0.001)
-        server.run(sockets=[listening])
-    if service.error is not None:
-        raise service.error
-    log("stopped")
-
-
-def uvicorn_config(app: Guard, settings: ServerSettings) -> uvicorn.Config:
-    """How uvicorn runs a server."""
-    return uvicorn.Config(
-        app,
-        ws="none",
-        lifespan="on",
-        access_log=False,
-        log_level="warning",
-        proxy_headers=False,  # clients could write any address into a header
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=_IDLE_CONNECTION,
-        # Requests in progress are finished or refused within the time of grace; then the answers are sent.
-        timeout_graceful_shutdown=int(settings.grace) + 5,
+    app = guarded(service, keys=keys, hosts=hosts)
+    server = _Server(_config(app), service)
+    key = '-H "Authorization: Bearer $STEPMARK_API_KEY" ' if keys is not None else ""
+    service.log(
+        f"Serving {service.name} on {link} (Ctrl-C ends it; requests in progress are finished)\n"
+        f"Try it:  curl {link}/v1/score {key}-H 'Content-Type: application/json' -d '{json.dumps(EXAMPLE)}'\n"
+        f"All of it: {link}/docs"
     )
+    # Batches are computed in a thread that holds the interpreter between kernels; requests get it back this quickly.
+    sys.setswitchinterval(0.001)
+    server.run(sockets=[listening])
+    service.log("stopped")
+
+
+def _config(app: Guard) -> uvicorn.Config:
+    # Requests in progress are finished or refused within the time of grace; then the answers are sent.
+    return uvicorn_config(app, grace=app.service.settings.grace + 5, keep_alive=_IDLE_CONNECTION)
 
 
 class _Server(uvicorn.Server):
     """Ends with status 0 at SIGTERM."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, log: Callable[[str], None]) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
-        self._service, self._log = service, log
+        self._service = service
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -326,7 +227,9 @@ class _Server(uvicorn.Server):
 
     def _stop(self, name: str) -> None:
         grace = self._service.settings.grace
-        self._log(f"{name}: nothing new is taken; requests in progress have {grace:g} s (again: at once)")
+        self._service.log(
+            f"{name}: nothing new is taken; requests in progress have {grace:g} s (again: at once)"
+        )
         self._service.stop()
         self.should_exit = True
 
@@ -343,15 +246,15 @@ class BackgroundServer:
         port: of 127.0.0.1, where it listens; 0 for any port that is free.
 
     Raises:
-        UsageError: the port cannot be listened on.
+        UsageError: the port cannot be listened on, or settings that do not fit the PRM.
     """
 
     def __init__(self, prm: PRM, settings: ServerSettings = DEFAULTS, *, port: int = 0) -> None:
-        place = Place(host="127.0.0.1", port=port)
-        self._socket = place.listen()
-        self.address = place.link(self._socket.getsockname()[1])
+        app = guarded(Service(prm, settings))
+        self._socket = listen("127.0.0.1", port)
+        self.address = link_of("127.0.0.1", self._socket.getsockname()[1])
         """What clients on this machine connect to."""
-        self._server = uvicorn.Server(uvicorn_config(guarded(Service(lambda: prm, settings)), settings))
+        self._server = uvicorn.Server(_config(app))
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
         )

@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Literal, final
 
@@ -31,7 +31,6 @@ from stepmark.models.http import Patience, UnansweredError, key_variable
 from stepmark.models.lazy import Lazy, is_server
 from stepmark.models.policies import Policy, PolicyLike, lazy_policy
 from stepmark.models.policies.openai import OpenAIPolicy
-from stepmark.models.prm import PRM
 from stepmark.models.remote.wire import PROBLEM, Answer, ErrorBody, ModelEntry, Timeout, examples
 from stepmark.models.remote.wire import Request as WireRequest
 from stepmark.problems.answers import Verifier, load_verifier
@@ -48,10 +47,9 @@ from stepmark.serving.routes import (
     check_grade,
     check_model,
     described,
-    service_of,
     verdicts,
 )
-from stepmark.serving.service import Live, served_name
+from stepmark.serving.service import Service, served_name
 from stepmark.serving.settings import CHAT, MOST_CANDIDATES, ChatModel
 from stepmark.solutions.segmentation import split as split_text
 
@@ -313,49 +311,39 @@ _PATIENCE = Patience(retries=2, first_wait=0.5, max_wait=10.0)
 
 @final
 class Completions:
-    """The extension of a server that answers as a model.
+    """Answers conversations for a server: adds its address and its model.
 
     Args:
+        service: the server.
+        policy: writes.
         settings: how it draws and chooses.
-        load: gives the policy, which writes; called once, in the thread that loads.
-        threads: conversations that the policy works on at once: one for a policy in this process.
+
+    Raises:
+        StepmarkError: the verifier cannot be loaded.
     """
 
-    def __init__(self, settings: ChatModel, load: Callable[[], Policy], *, threads: int = 1) -> None:
-        self.settings = settings
-        self.router = APIRouter(tags=["best-of-N as a model"])
-        self.router.add_api_route(
+    def __init__(self, service: Service, policy: Policy, settings: ChatModel) -> None:
+        self._service, self._policy, self.settings = service, policy, settings
+        if settings.choice != "best":  # report a missing package now and not at the first vote
+            load_verifier(settings.verifier, isolation=settings.isolation).close()
+        router = APIRouter(tags=["best-of-N as a model"])
+        router.add_api_route(
             "/v1/chat/completions",
             self.complete,
             methods=["POST"],
             summary="Answer a conversation",
             **described(ChatAnswer),
         )
-        self._load_policy = load
-        self._policy: Policy | None = None
+        threads = settings.policy_requests if isinstance(policy, OpenAIPolicy) else 1
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="stepmark-write")
-        self._live: Live | None = None
         self._verifier: Verifier | None = None
         self._room, self._verifying = asyncio.Semaphore(settings.policy_requests), asyncio.Lock()
         self._waiting = 0
+        service.routers.append(router)
+        service.models.append(ModelEntry(id=settings.model, created=service.created))
+        service.closing.append(self._close)
 
-    def load(self, prm: PRM) -> None:
-        """See `service.Extension`.
-
-        Raises:
-            StepmarkError: the policy or the verifier cannot be loaded.
-        """
-        if self.settings.choice != "best":  # report a missing package now and not at the first vote
-            load_verifier(self.settings.verifier, isolation=self.settings.isolation).close()
-        self._policy = self._load_policy()
-
-    async def start(self, live: Live) -> Sequence[ModelEntry]:
-        """See `service.Extension`."""
-        self._live = live
-        return [ModelEntry(id=self.settings.model, created=live.created)]
-
-    async def stop(self) -> None:
-        """See `service.Extension`."""
+    async def _close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._verifier is not None:
             await asyncio.to_thread(self._verifier.close)
@@ -366,8 +354,7 @@ class Completions:
 
         `usage` counts all candidates. With `stream` the chosen text comes as server-sent events, once it is chosen.
         """
-        service = service_of(request)
-        service.need()
+        service = self._service
         check_model(self.settings.model, body.model)
         seconds = body.selection.timeout or self.settings.chat_timeout
         deadline = arrival(request) + seconds
@@ -387,16 +374,15 @@ class Completions:
 
     async def _answer(self, body: ChatRequest, deadline: float) -> dict[str, Any]:
         """A `ChatAnswer` as plain data."""
-        live, policy, settings = self._live, self._policy, self.settings
-        assert live is not None and policy is not None
-        grade = check_grade(live.prm, live.grade, body.selection.aggregate, checks="none")
+        service, policy, settings = self._service, self._policy, self.settings
+        grade = check_grade(service.prm, service.grade, body.selection.aggregate, checks="none")
         request = self._request(body)
-        texts = await self._written(policy, request)
+        texts = await self._written(request)
         solutions = await asyncio.to_thread(self._split, problem_of(body.conversation), texts)
-        scores = await live.batcher.score(
+        scores = await service.batcher.score(
             [item for item in solutions if isinstance(item, Solution)], deadline=deadline
         )
-        results = verdicts(solutions, scores, live.prm, grade, at="candidates")
+        results = verdicts(solutions, scores, service.prm, grade, at="candidates")
         _check_any_scored(results, solutions, texts)
         answers = [
             None if (extracted := find_answer(item.text)) is None else extracted.text for item in texts
@@ -440,8 +426,8 @@ class Completions:
                 "why": picked.why,
                 "search": settings.search,
                 "policy": served_name(policy.name),
-                "prm": live.name,
-                "score_kind": live.prm.score_kind,
+                "prm": service.name,
+                "score_kind": service.prm.score_kind,
                 "aggregate": grade.aggregate,
                 "threshold": grade.threshold,
                 "candidates": candidates,
@@ -478,8 +464,9 @@ class Completions:
             first=None if body.seed is None else 0,
         )
 
-    async def _written(self, policy: Policy, request: Write) -> list[Written]:
+    async def _written(self, request: Write) -> list[Written]:
         """The completions of a conversation. Those of a client that disconnects are dropped."""
+        policy = self._policy
         if self._waiting >= (_QUEUE + 1) * self.settings.policy_requests:
             message = "too many conversations wait for the policy; try again later"
             raise Refused("busy", message, headers=retry(5.0))
@@ -584,28 +571,38 @@ def events(completion: dict[str, Any], *, usage: bool) -> Iterator[bytes]:
     yield b"data: [DONE]\n\n"
 
 
-def chat_extensions(policy: PolicyLike | None, chat: ChatModel) -> list[Completions]:
-    """What makes a server answer as a chat model; nothing without a policy.
+def check_chat(policy: PolicyLike | None, chat: ChatModel) -> Policy | Lazy[Policy] | None:
+    """The policy of the chat model, not loaded yet where it is a name; None where none is given.
 
     Raises:
-        UsageError: settings of the chat model without a policy.
+        UsageError: settings of the chat model without a policy, or a policy that cannot be loaded.
     """
     if policy is None:
         if chat != CHAT:
             name = next(name for name in ChatModel.__slots__ if getattr(chat, name) != getattr(CHAT, name))  # type: ignore[attr-defined]
             raise UsageError(f"`{name}` is for the chat model, which needs `policy`, the model that writes")
-        return []
+        return None
     model = lazy_policy(policy) if isinstance(policy, str) else policy
-    if not isinstance(model, Lazy):
-        return [Completions(chat, lambda: model)]
-    model.check()
-    if not is_server(model.name):
-        return [Completions(chat, model.with_arguments(memory_tokens=_POLICY_MEMORY).load)]
-    url, _, name = model.name.partition("#")
+    if isinstance(model, Lazy):
+        model.check()
+    return model
 
-    def served() -> Policy:
+
+def add_chat(service: Service, policy: Policy | Lazy[Policy] | None, chat: ChatModel) -> None:
+    """Make a server answer as a chat model; nothing without a policy.
+
+    Raises:
+        StepmarkError: the policy or the verifier cannot be loaded.
+    """
+    if policy is None:
+        return
+    if isinstance(policy, Lazy) and is_server(policy.name):
+        url, _, name = policy.name.partition("#")
         # Log-probabilities count the tokens of each completion.
         key = key_variable()
-        return OpenAIPolicy(url, name or None, api_key_env=key, patience=_PATIENCE, logprobs=True)
-
-    return [Completions(chat, served, threads=chat.policy_requests)]
+        policy = OpenAIPolicy(url, name or None, api_key_env=key, patience=_PATIENCE, logprobs=True)
+    elif isinstance(policy, Lazy):
+        policy = policy.with_arguments(memory_tokens=_POLICY_MEMORY).load()
+    if service.log_requests:
+        service.log(f"as a model: {chat.model} at /v1/chat/completions, written by {policy.name}")
+    Completions(service, policy, chat)

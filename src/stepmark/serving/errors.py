@@ -15,29 +15,26 @@ from stepmark.serving.batcher import BusyError, DrainingError, LateError
 from stepmark.serving.sessions import UnknownSessionError
 from stepmark.store import json_type
 
-TYPES: dict[str, tuple[int, str]] = {
-    "invalid_request": (400, "a field is missing, unknown, or has a wrong value; `field` names it"),
-    "input": (400, "a problem or step cannot be graded: it is blank, say"),
-    "marker_in_text": (400, "a problem or step holds a marker or control token of the PRM"),
-    "too_long": (400, "a solution has more tokens than the PRM reads"),
-    "session_full": (400, "the session is full (`session_nodes`, `session_memory_mb`); release some steps"),
-    "unauthorized": (401, "no key in `Authorization: Bearer KEY`, or an unknown one"),
-    "forbidden": (403, "the request was sent to another host's name"),
-    "not_found": (404, "no such address, model or session; a session may have been ended to make room"),
-    "method_not_allowed": (405, "the address takes other methods, which the header Allow names"),
-    "too_large": (413, "more bytes, solutions, steps or tokens than one request may have"),
-    "unsupported_media_type": (415, "a body that is not application/json, or is packed (gzip)"),
-    "busy": (429, "the queue is full; retry after Retry-After seconds"),
-    "failed": (500, "the model failed at this request; the server's log says why"),
-    "policy": (502, "the policy behind best-of-N as a model failed, or answered nonsense"),
-    "policy_away": (
-        503,
-        "the policy behind best-of-N as a model is unreachable or full; retry after Retry-After seconds",
-    ),
-    "unavailable": (503, "the model is loading, or the server shuts down; retry after Retry-After seconds"),
-    "deadline": (504, "the answer was not ready in time (`timeout` of the request, or of the server)"),
-}  # fmt: skip
-"""Every `type` of an error: its status, and when it is given. Those of status 400 also stand in single results."""
+TYPES: dict[str, int] = {
+    "invalid_request": 400,
+    "input": 400,
+    "marker_in_text": 400,
+    "too_long": 400,
+    "session_full": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "busy": 429,
+    "failed": 500,
+    "policy": 502,
+    "policy_away": 503,
+    "unavailable": 503,
+    "deadline": 504,
+}
+"""Every `type` of an error, and its status; docs/serve.md says when. Those of status 400 also stand in single results."""
 
 
 class Refused(HTTPException):
@@ -60,7 +57,7 @@ class Refused(HTTPException):
         where: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        super().__init__(TYPES[kind][0], message, headers)
+        super().__init__(TYPES[kind], message, headers)
         more = {"field": field, "where": where}
         self.error: dict[str, Any] = {"type": kind, "message": message}
         self.error |= {name: value for name, value in more.items() if value is not None}
@@ -112,15 +109,6 @@ def refused(error: StepmarkError) -> Refused:
     if isinstance(error, InputError):
         return refused_input(error)
     return Refused("invalid_request" if isinstance(error, UsageError) else "failed", str(error))
-
-
-def too_many(field: str, count: int, most: int, what: str, flag: str) -> Refused:
-    """A list that is longer than one request may have."""
-    return Refused(
-        "too_large",
-        f"expected at most {most} {what}, found {count}; send fewer at once ({flag})",
-        field=field,
-    )
 
 
 def refused_body(errors: Sequence[dict[str, Any]]) -> Refused:

@@ -10,24 +10,19 @@ import asyncio
 import hashlib
 import time
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from hmac import compare_digest
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from pydantic_core import from_json
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stepmark.errors import InputError, UsageError
+from stepmark.hosting import is_over
 from stepmark.serving.errors import Refused, invalid, retry
 from stepmark.serving.metrics import Metrics
 from stepmark.serving.service import ARRIVED
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-Receive = Callable[[], Awaitable[Message]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PUBLIC = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
 """Answered without a key: nothing in them is secret, and load balancers and browsers send none."""
@@ -155,7 +150,7 @@ class Guard:
     """
 
     def __init__(
-        self, app: App, metrics: Metrics, *, keys: Keys | None = None, hosts: frozenset[str] | None = None
+        self, app: ASGIApp, metrics: Metrics, *, keys: Keys | None = None, hosts: frozenset[str] | None = None
     ) -> None:
         self.app, self.metrics, self.service = app, metrics, metrics.service
         self._keys, self._hosts = keys, hosts
@@ -200,7 +195,7 @@ class Guard:
             await self.app(scope, receive, reply)
             return
         try:
-            self.service.need()
+            self.service.check_open()
             body = await self._body(headers, receive)
             if body:
                 _check_content(headers)
@@ -242,8 +237,7 @@ class Guard:
         too_large = Refused(
             "too_large", f"expected at most {most} bytes, found more; send less at once (`max_body_mb`)"
         )
-        length = headers.get(b"content-length")
-        if length is not None and (not length.isdigit() or len(length) > 18 or int(length) > most):
+        if is_over(headers.get(b"content-length"), most):
             raise too_large
         body = bytearray()
         try:

@@ -12,7 +12,6 @@ from stepmark.serving.batcher import BUCKETS, Batcher
 from stepmark.serving.service import Service
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_STATES = ("loading", "ready", "draining", "failed")
 _COUNTERS = {
     "requests": ("requests_taken", "Requests that were accepted into the queue."),
     "answered": ("requests_answered", "Accepted requests that were answered."),
@@ -86,22 +85,18 @@ class Metrics:
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """The server's state and, once the model is loaded, its figures."""
+        """The server's state and its figures."""
         service = self.service
-        state = GaugeMetricFamily("stepmark_state", "1 for the server's state.", labels=("state",))
-        for name in _STATES:
-            state.add_metric((name,), float(service.state == name))
-        yield state
-        live = service.live
-        if live is None:
-            return
+        yield _gauge(
+            "ready", "1 while requests are taken; 0 while the server shuts down.", not service.draining
+        )
         info = GaugeMetricFamily(
             "stepmark_info", "1; its labels say what is served.", labels=("model", "version", "score_kind")
         )
-        info.add_metric((live.name, live.facts.version, live.facts.score_kind), 1)
+        info.add_metric((service.name, service.facts.version, service.facts.score_kind), 1)
         yield info
-        yield from _of_batcher(live.batcher)
-        sessions = live.sessions
+        yield from _of_batcher(service.batcher)
+        sessions = service.sessions
         yield _gauge("sessions", "Open sessions.", len(sessions))
         yield _gauge("session_nodes", "Steps that they hold.", sessions.nodes)
         yield _gauge("session_bytes", "Bytes that they hold, about.", sessions.size)

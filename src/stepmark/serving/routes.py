@@ -43,11 +43,10 @@ from stepmark.models.remote.wire import (
 )
 from stepmark.records import Problem, Refusal, Solution, StepScores
 from stepmark.serving.batcher import LateError
-from stepmark.serving.errors import Refused, invalid, refused_input, too_many
+from stepmark.serving.errors import Refused, invalid, refused_input
 from stepmark.serving.metrics import CONTENT_TYPE
-from stepmark.serving.service import ARRIVED, Live, Service
+from stepmark.serving.service import ARRIVED, Service
 from stepmark.serving.sessions import Node
-from stepmark.serving.settings import ServerSettings
 from stepmark.solutions.formats import read_solution
 from stepmark.solutions.segmentation import split
 
@@ -138,15 +137,15 @@ async def score(request: Request, body: ScoreRequest) -> Response:
     A solution that the PRM cannot read has an `error` in its result; the others have their scores. A single solution that stands beside the
     settings, not in `solutions`, is answered by that error itself.
     """
-    live = service_of(request).need()
-    check_model(live.name, body.model)
+    service = service_of(request)
+    check_model(service.name, body.model)
     single = body.solutions is None
     at = None if single else "solutions"
     asked = _asked(body)
     for index, item in enumerate(asked):
         _check_split(item.split, item.marker, None if single else f"solutions.{index}")
     above, results = await _scored(
-        request, live, body, asked, at, lambda item: solution_of(item.problem, item, item.split, item.marker)
+        request, body, asked, at, lambda item: solution_of(item.problem, item, item.split, item.marker)
     )
     if single and "error" in results[0]:
         error = results[0]["error"]
@@ -160,12 +159,11 @@ async def rank(request: Request, body: RankRequest) -> Response:
 
     A candidate that the PRM cannot read stands at the end with its `error`.
     """
-    live = service_of(request).need()
-    check_model(live.name, body.model)
+    service = service_of(request)
+    check_model(service.name, body.model)
     _check_split(body.split, body.marker, None)
     above, results = await _scored(
         request,
-        live,
         body,
         body.candidates,
         "candidates",
@@ -181,17 +179,14 @@ async def pooling(request: Request, body: PoolingRequest) -> Response:
     For PRMs with a head of their own that run in the server's process.
     """
     service = service_of(request)
-    live = service.need()
-    check_model(live.name, body.model)
-    if not live.batcher.backend.pooling:
+    check_model(service.name, body.model)
+    if not service.batcher.backend.pooling:
         raise invalid(
-            f"{live.name!r} has no head whose rows could be given; ask /v1/score, which answers for every PRM"
+            f"{service.name!r} has no head whose rows could be given; ask /v1/score, which answers for every PRM"
         )
-    most = service.settings.max_solutions
-    if len(body.input) > most:
-        raise too_many("input", len(body.input), most, "sequences", "`max_solutions`")
+    _check_count(service, "input", body.input)
     deadline = _deadline(request, body.timeout)
-    pooled = await live.batcher.rows(
+    pooled = await service.batcher.rows(
         body.input, activation=body.use_activation is not False, deadline=deadline
     )
     data, tokens = [], 0
@@ -205,7 +200,7 @@ async def pooling(request: Request, body: PoolingRequest) -> Response:
             "id": f"pool-{next(_numbers)}",
             "object": "list",
             "created": int(time.time()),
-            "model": live.name,
+            "model": service.name,
             "data": data,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0},
         }
@@ -218,9 +213,9 @@ async def pooling(request: Request, body: PoolingRequest) -> Response:
 @router.post("/v1/sessions", tags=["sessions"], summary="Open a session", **described(SessionAnswer))
 async def open_session(request: Request, body: SessionRequest) -> Response:
     """Begin with a problem; nothing is computed yet."""
-    live = service_of(request).need()
-    check_model(live.name, body.model)
-    return answer({"id": live.sessions.open(Problem(text=body.problem))})
+    service = service_of(request)
+    check_model(service.name, body.model)
+    return answer({"id": service.sessions.open(Problem(text=body.problem))})
 
 
 @router.post(
@@ -233,13 +228,11 @@ async def add_steps(request: Request, id: str, body: StepsRequest) -> Response:
     again and costs nothing, so a request whose answer was lost can be repeated.
     """
     service = service_of(request)
-    live, most = service.need(), service.settings.max_solutions
-    if len(body.steps) > most:
-        raise too_many("steps", len(body.steps), most, "steps", "`max_solutions`")
+    _check_count(service, "steps", body.steps)
     steps = [(item.after, item.text) for item in body.steps]
-    nodes = await live.sessions.extend(id, steps, deadline=_deadline(request, body.timeout))
+    nodes = await service.sessions.extend(id, steps, deadline=_deadline(request, body.timeout))
     results = [_step_result(index, node) for index, node in enumerate(nodes)]
-    return answer({"object": "steps", "model": live.name, "results": results})
+    return answer({"object": "steps", "model": service.name, "results": results})
 
 
 @router.post(
@@ -247,13 +240,13 @@ async def add_steps(request: Request, id: str, body: StepsRequest) -> Response:
 )
 async def release(request: Request, id: str, body: ReleaseRequest) -> Response:
     """Release prefixes that will not be continued, so that their memory can serve others. What continues them already stays."""
-    return answer({"released": await service_of(request).need().sessions.release(id, body.nodes)})
+    return answer({"released": await service_of(request).sessions.release(id, body.nodes)})
 
 
 @router.delete("/v1/sessions/{id}", tags=["sessions"], summary="Close a session", **described(ClosedAnswer))
 async def close_session(request: Request, id: str) -> Response:
     """End a session and release all of it. The longest idle ones end where there are too many."""
-    await service_of(request).need().sessions.close(id)
+    await service_of(request).sessions.close(id)
     return answer({"id": id, "closed": True})
 
 
@@ -280,10 +273,8 @@ def _step_result(index: int, node: Node | InputError) -> dict[str, Any]:
 @router.get("/v1/models", tags=["server"], summary="The models", **described(ModelsAnswer))
 async def models(request: Request) -> Response:
     """What is served, in OpenAI's shape; `stepmark` says what a client must know of a PRM."""
-    service = service_of(request)
-    service.need()
     data = []
-    for entry in service.models:
+    for entry in service_of(request).models:
         facts = {} if entry.stepmark is None else {"stepmark": entry.stepmark.model_dump(mode="json")}
         data.append(entry.model_dump(mode="json", exclude_none=True, exclude={"stepmark"}) | facts)
     return answer({"object": "list", "data": data})
@@ -297,8 +288,8 @@ async def health() -> Response:
 
 @router.get("/ready", tags=["server"], summary="Ready", **described(StatusAnswer))
 async def ready(request: Request) -> Response:
-    """Whether requests are accepted: 200 once the model is loaded, 503 before and while the server shuts down. Needs no key."""
-    service_of(request).need()
+    """Whether requests are accepted: 503 while the server shuts down. Needs no key."""
+    service_of(request).check_open()
     return answer({"status": "ready"})
 
 
@@ -385,16 +376,17 @@ def best_first(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 async def _scored(
     request: Request,
-    live: Live,
     body: ScoreRequest | RankRequest,
     asked: Sequence[Any],
     at: str | None,
     read: Callable[[Any], Read],
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The fields above the results, and the results."""
-    settings = service_of(request).settings
-    grade = check_grade(live.prm, live.grade, body.aggregate, body.threshold, body.checks)
-    _check_shape(asked, at, settings)
+    service = service_of(request)
+    grade = check_grade(service.prm, service.grade, body.aggregate, body.threshold, body.checks)
+    if at is not None:
+        _check_count(service, at, asked)
+    _check_shape(asked, at)
     deadline = _deadline(request, body.timeout)
 
     def split_all() -> list[Read]:
@@ -404,10 +396,10 @@ async def _scored(
         solutions = await _in_thread(request, split_all, deadline, "texts were split into steps")
     else:
         solutions = split_all()
-    scores = await live.batcher.score(
+    scores = await service.batcher.score(
         [item for item in solutions if isinstance(item, Solution)], deadline=deadline
     )
-    grade_all = partial(verdicts, solutions, scores, live.prm, grade, at=at)
+    grade_all = partial(verdicts, solutions, scores, service.prm, grade, at=at)
     if grade.checks == "none":
         results = grade_all()
     else:
@@ -418,8 +410,8 @@ async def _scored(
         (item.class_names for item in scores if isinstance(item, StepScores) and item.class_names), None
     )
     above = {
-        "model": live.name,
-        "score_kind": live.prm.score_kind,
+        "model": service.name,
+        "score_kind": service.prm.score_kind,
         "aggregate": grade.aggregate,
         "threshold": grade.threshold,
         **({} if names is None else {"class_names": list(names)}),
@@ -462,12 +454,16 @@ def _check_split(how: str | None, marker: str | None, at: str | None) -> None:
         raise invalid(str(error), field=place + field) from None
 
 
-def _check_shape(
-    asked: Sequence[SolutionToScore | CandidateFields], at: str | None, settings: ServerSettings
-) -> None:
-    """Either steps or a text of each, and no more of them than one request may have."""
-    if at is not None and len(asked) > settings.max_solutions:
-        raise too_many(at, len(asked), settings.max_solutions, at, "`max_solutions`")
+def _check_count(service: Service, field: str, given: Sequence[object]) -> None:
+    """Refuse a list that is longer than one request may have."""
+    most = service.settings.max_solutions
+    if len(given) > most:
+        message = f"expected at most {most} {field}, found {len(given)}; send fewer at once (`max_solutions`)"
+        raise Refused("too_large", message, field=field)
+
+
+def _check_shape(asked: Sequence[SolutionToScore | CandidateFields], at: str | None) -> None:
+    """Either steps or a text of each."""
     for index, item in enumerate(asked):
         place = "" if at is None else f"{at}.{index}."
         if (item.steps is None) == (item.solution is None):

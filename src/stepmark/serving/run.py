@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from stepmark.errors import MissingExtraError, UsageError
+from stepmark.hosting import is_loopback, link_of, listen
 from stepmark.models.lazy import Lazy
 from stepmark.models.load import PRMLike, lazy_prm, read_by
 from stepmark.models.policies import PolicyLike
@@ -61,29 +62,38 @@ def serve(
         raise MissingExtraError(
             f"stepmark serve needs the package {error.name}: pip install 'stepmark[serve]'"
         ) from None
-    from stepmark.serving.app import Place, run
-    from stepmark.serving.chat import chat_extensions
+    from stepmark.serving.app import run
+    from stepmark.serving.chat import add_chat, check_chat
     from stepmark.serving.guard import Keys
+    from stepmark.serving.service import Service
 
     if open and keys is not None:
         raise UsageError("`open` answers every client and `keys` only some: give one of them")
+    if keys is None and not open and not is_loopback(host):
+        raise UsageError(
+            f"`host` {host} lets other machines ask: give `keys`, a file of those who may (a line each: NAME KEY), or `open` for all"
+        )
     given = lazy_prm(prm) if isinstance(prm, str) else prm
     if isinstance(given, Lazy):
         given = given.with_arguments(**read_by(given.name, {"token_budget": settings.token_budget}))
         given.check()
-    place = Place(host=host, port=port, everybody=open)
-    place.check(keyed=keys is not None)
     allowed = None if keys is None else Keys.read(Path(keys))
-    extensions = chat_extensions(policy, chat)
-    if extensions and not quiet:
-        name = policy.name if not isinstance(policy, str) and policy is not None else policy
-        sys.stderr.write(f"as a model: {chat.model} at /v1/chat/completions, written by {name}\n")
-    run(
-        given.load if isinstance(given, Lazy) else lambda: given,
-        settings,
-        place,
-        what=given.name,
-        keys=allowed,
-        extensions=extensions,
-        quiet=quiet,
-    )
+    writer = check_chat(policy, chat)
+
+    def log(line: str) -> None:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+    with listen(host, port) as listening:  # clients that come while the model loads wait
+        log(f"loading {given.name}")
+        model = given.load() if isinstance(given, Lazy) else given
+        service = Service(model, settings, log=log, log_requests=not quiet)
+        add_chat(service, writer, chat)
+        hosts = {"127.0.0.1", "localhost", "[::1]", host}
+        run(
+            service,
+            listening,
+            link=link_of(host, listening.getsockname()[1]),
+            keys=allowed,
+            hosts=frozenset(hosts) if keys is None and not open else None,
+        )

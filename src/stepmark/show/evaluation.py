@@ -61,6 +61,8 @@ class EvaluationView:
     """All that the page shows."""
 
     title: str
+    verdict: str = ""
+    """The answer in one sentence, in larger type; "" for none."""
     facts: tuple[str, ...] = ()
     """Sentences under the title: what was evaluated, on what data, what the intervals are."""
     tiles: tuple[Tile, ...] = ()
@@ -85,9 +87,13 @@ def evaluation_html(view: EvaluationView) -> Iterator[str]:
 
     page = template("evaluation")
     body = []
+    # What a score looks like says more than a table of them: examples stand first, folded.
+    ordered = sorted(view.sections, key=lambda section: not _only_examples(section))
+    view = replace(view, sections=tuple(ordered))
+    main = next((section for section in view.sections if not _only_examples(section)), None)
     for at, section in enumerate(view.sections, start=1):
         rows = [
-            (kind, [_item(item, numbered) for item in items])
+            (kind, [_item(item, numbered, fold=section is not main) for item in items])
             for kind, items in groupby(
                 section.items, key=lambda item: "groups" if isinstance(item, Examples) else "tables"
             )
@@ -104,10 +110,14 @@ def evaluation_html(view: EvaluationView) -> Iterator[str]:
     yield foot(scripts)
 
 
-def _item(item: Item, numbered: Callable[[ProblemView], str]) -> str:
+def _only_examples(section: Section) -> bool:
+    return bool(section.items) and all(isinstance(item, Examples) for item in section.items)
+
+
+def _item(item: Item, numbered: Callable[[ProblemView], str], *, fold: bool) -> str:
     page = template("evaluation")
     if isinstance(item, Table):
-        return table_html(item)
+        return table_html(item, fold=fold)
     if isinstance(item, Examples):
         cards = sum(len(problem.cards) for problem in item.problems)
         return page.examples(item, cards, [numbered(problem) for problem in item.problems])

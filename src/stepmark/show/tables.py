@@ -40,6 +40,8 @@ class Table:
     """One cell a column."""
     note: str = ""
     """A sentence under the table; "" for none."""
+    marked: int | None = None
+    """The row that is pointed out, counted from 0: the reader's own among those of others."""
     align: tuple[Align, ...] = ()
     """One a column; empty: the first to the left and the others to the right."""
 
@@ -72,6 +74,11 @@ class Table:
         """One a column, with the default filled in."""
         right: Align = "right"
         return self.align or ("left", *[right] * (len(self.columns) - 1))
+
+    @property
+    def wide(self) -> bool:
+        """Whether half a page is too narrow for it: its longest cells and the gaps between them take over 75 characters."""
+        return sum(3 + max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)) > 75
 
 
 def markdown(table: Table) -> str:
@@ -123,12 +130,12 @@ def printed(renderable: RenderableType, width: int = 180) -> str:
     return file.getvalue()
 
 
-def table_html(table: Table) -> str:
-    """The table as a `<figure>`, with its Markdown to copy.
+def table_html(table: Table, *, fold: bool = True) -> str:
+    """The table as a `<figure>`, folded where it is long, unless a row is marked; with its Markdown to copy.
 
     The button acts by the page's script and is hidden without it; the Markdown itself unfolds with no script.
     """
-    return template("macros").table_figure(table, markdown(table))
+    return template("macros").table_figure(table, markdown(table), fold)
 
 
 def markdown_html(table: Table) -> str:
@@ -191,8 +198,8 @@ class _Lines:
             grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold cyan")
             for name, side in zip(table.columns, table.alignment, strict=True):
                 grid.add_column(text(name), justify=side, no_wrap=side == "right", overflow="fold")
-            for row in table.rows:
-                grid.add_row(*map(text, row))
+            for at, row in enumerate(table.rows):
+                grid.add_row(*map(text, row), style="bold" if at == table.marked else None)
             yield grid
         if table.note.strip():
             yield text(table.note)

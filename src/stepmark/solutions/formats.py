@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, record_row
@@ -78,26 +78,6 @@ class SolutionRow:
         return {**self.columns, **self.own_meta}
 
 
-@overload
-def read_solutions(
-    source: Source,
-    *,
-    columns: Columns | None = None,
-    how: str = "auto",
-    marker: str | None = None,
-    reasoning: Reasoning = "keep",
-    keep_going: Literal[False] = False,
-) -> Iterator[SolutionRow]: ...
-@overload
-def read_solutions(
-    source: Source,
-    *,
-    columns: Columns | None = None,
-    how: str = "auto",
-    marker: str | None = None,
-    reasoning: Reasoning = "keep",
-    keep_going: bool,
-) -> Iterator[SolutionRow | Refusal]: ...
 def read_solutions(
     source: Source,
     *,
@@ -112,8 +92,7 @@ def read_solutions(
     Args:
         source: as `store.read_rows`.
         columns: as there.
-        how: how a `solution` or `messages` is cut into steps (`solutions.segmentation`); ready-made steps are
-            taken as they are.
+        how: how a `solution` or `messages` is cut into steps (`solutions.segmentation`); ready-made steps are taken as they are.
         marker: the separator, when `how` is "marker".
         reasoning: what becomes of thoughts (`solutions.thoughts`).
         keep_going: yield a `Refusal` in the place of a row that is no solution, instead of raising.
@@ -123,8 +102,8 @@ def read_solutions(
             may be the same field, a wrong type, a blank problem, no steps, a blank step.
         UnknownNameError: no such way to cut.
     """
-    rows = chat_rows(read_rows(source, columns=columns, keep_going=keep_going), keep_going=keep_going)
-    return _read_solutions(rows, how, marker, reasoning, keep_going)
+    rows = read_rows(source, columns=columns, keep_going=keep_going)  # a missing file is an error at once
+    return _read_solutions(chat_rows(rows, keep_going=keep_going), how, marker, reasoning, keep_going)
 
 
 def _read_solutions(
@@ -151,25 +130,21 @@ def solutions_of(
         InputError: as `read_solutions`.
     """
     given = row.record
-    if isinstance(
-        given, Solution | LabelledSolution
-    ):  # a record may say more than its row: what lies between steps
+    if isinstance(given, Solution | LabelledSolution):
+        # A record may say more than its row: what lies between steps.
         solution = given if isinstance(given, Solution) else given.solution
         yield SolutionRow(solution=solution, row=record_row(solution), where=row.where)
         return
+    where, way = row.where, (how, marker, reasoning)
     try:
-        listed = _candidates(row)
-        if listed is None:
-            yield _read_solution(row.data, row.where, how, marker, reasoning, row.as_read, row.named)
+        candidates = _candidates(row)
+        if candidates is None:
+            yield _read_solution(row.data, where, *way, row.as_read, row.named)
+        for number, candidate in enumerate(candidates or ()):
+            where = f"{row.where} (candidate {number})"
+            yield _read_solution(candidate, where, *way, named={*row.named, "id", "solution", "steps"})
     except InputError as error:
-        raise error.at(row.where) from None
-    for number, candidate in enumerate(listed or ()):
-        where = f"{row.where} (candidate {number})"
-        try:
-            named = {*row.named, "id", "solution", "steps"}
-            yield _read_solution(candidate, where, how, marker, reasoning, named=named)
-        except InputError as error:
-            raise error.at(where) from None
+        raise error.at(where) from None
 
 
 def read_solution(
@@ -211,22 +186,18 @@ def _candidates(whole: Row) -> list[dict[str, Any]] | None:
     if rest.get("problem_id") is None and id_ is not None:
         rest["problem_id"] = id_
     rows = []
-    for number, one in enumerate(_list(row, column)):
-        named, content = {**rest, "id": f"{id_ or whole.place}#{number}"}, one
-        if isinstance(one, dict):
-            text = "text" if "text" in one else chosen(one, "solution") or "steps"
-            if text not in one:
-                raise InputError(
-                    f"candidate {number} (0-based): expected 'text' or 'steps', found {quoted(one)}",
-                    field=column,
-                )
-            content, writer = one[text], one.get("model")
-            own = {key: value for key, value in one.items() if key not in (text, "model")}
+    for number, content in enumerate(list_of(row, column)):
+        named, found = {**rest, "id": f"{id_ or whole.place}#{number}"}, json_type(content)
+        if isinstance(content, dict):
+            text = "text" if "text" in content else chosen(content, "solution") or "steps"
+            writer, found = content.get("model"), quoted(content)
+            own = {key: value for key, value in content.items() if key not in (text, "model")}
             named |= {"source": writer} if isinstance(writer, str) else {}
             named |= {"meta": {**(row.get("meta") or {}), **own}} if own else {}
+            content = content.get(text)  # noqa: PLW2901
         if not isinstance(content, str | list):
             raise InputError(
-                f"candidate {number} (0-based): expected a text or a list of steps, found {json_type(content)}",
+                f"candidate {number} (0-based): expected a text, a list of steps, or an object with 'text' or 'steps'; found {found}",
                 field=column,
             )
         rows.append({**named, "solution" if isinstance(content, str) else "steps": content})
@@ -268,25 +239,25 @@ def _read_solution(
         from stepmark.solutions.inputs import read_messages
 
         problem, cut = read_messages(
-            _list(row, column), where=where, how=how, marker=marker, reasoning=reasoning
+            list_of(row, column), where=where, how=how, marker=marker, reasoning=reasoning
         )
         problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)
     else:
         asked = problem_column(row, named)
         used.add(asked)
-        problem = Problem(text=_text(row, asked), answer=answer, id=problem_id, source=problem_source)
+        problem = Problem(text=text_of(row, asked), answer=answer, id=problem_id, source=problem_source)
     rest = riding(row, {name for name in used if name is not None}, lacking)
     if kind == "solution":
         from stepmark.solutions.segmentation import split
 
-        text = _text(row, column)
+        text = text_of(row, column)
         if how == "agent":
             raise InputError(
                 "a plain text has no turns to cut by 'agent'; a conversation goes under 'messages'",
                 field=column,
             )
         cut = split(text, how, marker=marker, reasoning=reasoning)
-    steps = cut.steps if cut is not None else _ready_steps(row, column)
+    steps = cut.steps if cut is not None else tuple(Step(text=text) for text in texts_of(row, column))
     if "labels" in used:
         _check_labels(row, len(steps))
     solution = Solution(
@@ -373,16 +344,50 @@ def _no_solution(row: dict[str, Any]) -> InputError:
     )
 
 
-def _text(row: dict[str, Any], key: str) -> str:
-    value = row[key]
-    if not isinstance(value, str):
-        hint = ". A conversation goes under 'messages'" if key == "prompt" and isinstance(value, list) else ""
-        raise InputError(f"expected a string, found {json_type(value)}{hint}", field=key)
-    if not value.strip():
-        raise InputError(
-            f"expected a text, found {'only white space' if value else 'an empty string'}", field=key
-        )
-    return value
+def text_of(data: Mapping[str, Any], key: str, where: str | None = None) -> str:
+    """The text under a key.
+
+    Raises:
+        InputError: it is no string, or blank.
+    """
+    value = data.get(key)
+    if isinstance(value, str) and value.strip():
+        return value
+    found = json_type(value) if not isinstance(value, str) else _blank(value)
+    hint = ". A conversation goes under 'messages'" if key == "prompt" and isinstance(value, list) else ""
+    raise InputError(f"expected a text, found {found}{hint}", where=where, field=key)
+
+
+def _blank(text: str) -> str:
+    return "only white space" if text else "an empty string"
+
+
+def list_of(data: Mapping[str, Any], key: str, where: str | None = None) -> list[Any]:
+    """The list under a key.
+
+    Raises:
+        InputError: it is no list, or empty.
+    """
+    value = data.get(key)
+    if isinstance(value, list) and value:
+        return value
+    what = "at least one entry, found an empty list" if value == [] else f"a list, found {json_type(value)}"
+    raise InputError(f"expected {what}", where=where, field=key)
+
+
+def texts_of(data: Mapping[str, Any], key: str, where: str | None = None) -> list[str]:
+    """The texts in a list of steps under a key, of which none is blank.
+
+    Raises:
+        InputError: it is not a list of strings, or empty, or one is blank.
+    """
+    texts = list_of(data, key, where)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            found = _blank(text) if isinstance(text, str) else json_type(text)
+            place = f"step {number} (0-based; number {number + 1} of {len(texts)})"
+            raise InputError(f"{place}: expected a text, found {found}", where=where, field=key)
+    return texts
 
 
 def _optional_text(row: dict[str, Any], name: str) -> tuple[str | None, str | None]:
@@ -394,31 +399,10 @@ def _optional_text(row: dict[str, Any], name: str) -> tuple[str | None, str | No
     return value, column
 
 
-def _list(row: dict[str, Any], key: str) -> list[Any]:
-    value = row[key]
-    if not isinstance(value, list):
-        raise InputError(f"expected a list, found {json_type(value)}", field=key)
-    if not value:
-        raise InputError("expected at least one entry, found an empty list", field=key)
-    return value
-
-
-def _ready_steps(row: dict[str, Any], key: str) -> tuple[Step, ...]:
-    texts = _list(row, key)
-    for index, text in enumerate(texts):
-        place = f"step {index} (0-based; number {index + 1} of {len(texts)})"
-        if not isinstance(text, str):
-            raise InputError(f"{place}: expected a string, found {json_type(text)}", field=key)
-        if not text.strip():
-            found = "only white space" if text else "an empty string"
-            raise InputError(f"{place}: expected a text, found {found}", field=key)
-    return tuple(Step(text=text) for text in texts)
-
-
 def _check_labels(row: dict[str, Any], steps: int) -> None:
     if row.get("labels") is None:
         return
-    labels = _list(row, "labels")
+    labels = list_of(row, "labels")
     if len(labels) != steps:
         raise InputError(f"expected one label a completion ({steps}), found {len(labels)}", field="labels")
     for index, label in enumerate(labels):
@@ -435,7 +419,7 @@ def _check_processbench(row: dict[str, Any]) -> str:
         raise InputError(f"expected a string, found {json_type(generator)}", field="generator")
     if not isinstance(correct, bool):
         raise InputError(f"expected true or false, found {json_type(correct)}", field="final_answer_correct")
-    steps = _list(row, "steps")
+    steps = list_of(row, "steps")
     if isinstance(label, bool) or not isinstance(label, int) or not -1 <= label < len(steps):
         raise InputError(
             f"expected the 0-based index of the first wrong step ({len(steps)} steps) or -1, found {label!r}",

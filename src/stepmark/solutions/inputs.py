@@ -1,13 +1,7 @@
-"""A solution as a caller has it: a text, step texts, a segmentation, a conversation or a record; always a `Solution` in the end.
+"""A solution as a caller has it (a text, step texts, a segmentation, a conversation, a record) becomes a `Solution`.
 
-Chat messages become a problem and its steps: one assistant turn with its tool calls is one step.
-
-Messages have the form of the OpenAI chat API: `role` is "system", "developer", "user", "assistant" or "tool";
-`content` is a string, a list of `{"type": "text", "text": …}` parts, or (assistant only) None; an assistant message
-may have `tool_calls`, each with a function's name and its arguments as a string.
-
-What precedes the first assistant turn is the problem. From there on the conversation is written out as one text, the
-*rendering*, of which the steps are shares:
+Chat messages have the form of the OpenAI chat API. What precedes the first assistant turn is the problem. From there on the conversation is
+written out as one text, of which the steps are shares: each assistant turn with its tool calls is a step.
 
 .. code-block:: text
 
@@ -21,21 +15,15 @@ What precedes the first assistant turn is the problem. From there on the convers
     Assistant:
     There is one for 140 euros. Shall I book it?
 
-    User:
-    Yes.
-
 - "Assistant:" and its line break are the step's `lead`; a message's `name` is its `speaker`, and the heading is then "Assistant (NAME):";
-- its `text` is the turn's thought, the content, then one line `name(arguments)` for each tool call, in order;
-- what follows until the next assistant turn (tool results, user turns, each under its heading, after a blank line) is
-  its `observation`, which no one rates; a tool's heading names its function, by `name` or by `tool_call_id`;
+- its `text` is the turn's thought, the content, then one line `name(arguments)` for each tool call;
+- what follows until the next assistant turn (tool results, user turns, each under its heading, after a blank line) is its `observation`;
 - the blank line before the next assistant turn is its `tail`.
 
 A thought is what `reasoning_content`, `reasoning` or `thinking` holds, or what its marks say in the content (`solutions.thoughts`).
 With `reasoning` "only" it alone is the step's `text`, and the rest of the turn opens the `observation`; with "drop" it is in the `lead`.
-A turn of which nothing is graded is no step: it belongs to the observation of the step before.
-
-Contents stand in it unchanged, to the last space; parts of one message are joined by a line break. The rendering is
-for reading and grading, not for parsing: a content that contains "User:" is not escaped.
+A turn of which nothing is graded belongs to the observation of the step before. Contents stand unchanged; parts of one message are joined by
+a line break. The text is for reading and grading, not for parsing: a content that contains "User:" is not escaped.
 """
 
 from __future__ import annotations
@@ -45,7 +33,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Solution, Step
@@ -53,7 +41,7 @@ from stepmark.settings import checked
 from stepmark.solutions.segmentation import ASKED, Segmentation, check_way, split
 from stepmark.solutions.segmentation import split as split_text
 from stepmark.solutions.thoughts import Reasoning, texts_of
-from stepmark.store import STDIO
+from stepmark.store import STDIO, json_type
 
 ROLES: tuple[str, ...] = ("system", "developer", "user", "assistant", "tool")
 """The roles that a message may have. Only the assistant's turns are steps."""
@@ -64,13 +52,29 @@ _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 """Fields in which servers put the assistant's thought; two that say the same are one."""
 
 
+class _Place(NamedTuple):
+    """A field of a conversation, for errors."""
+
+    where: str | None
+    field: str
+
+    def inside(self, key: str | int) -> _Place:
+        return _Place(self.where, f"{self.field}[{key}]" if isinstance(key, int) else f"{self.field}.{key}")
+
+    def error(self, message: str) -> InputError:
+        return InputError(message, where=self.where, field=self.field)
+
+    def expected(self, what: str, value: object) -> InputError:
+        return self.error(f"expected {what}, found {json_type(value)}")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatMessage:
     """A message that was read strictly."""
 
     role: str
     heading: str
-    """As the rendering has it: "Tool (search):"."""
+    """As the written conversation has it: "Tool (search):"."""
     content: str
     calls: tuple[str, ...]
     """Tool calls as `name(arguments)`."""
@@ -99,22 +103,19 @@ def read_messages(
     where: str | None = None,
     how: str = "auto",
     marker: str | None = None,
-    language: str | None = None,
     reasoning: Reasoning = "keep",
 ) -> tuple[Problem, Segmentation]:
     """Read a conversation as a problem and the steps of its solution.
 
-    The problem's text is the content of the message before the first assistant turn, unchanged, when that is one
-    user message; otherwise all messages before it, each under its role's heading. A conversation whose only
-    assistant turn comes last, without tools, is a plain solution: its content is cut by `how`. Every other
-    conversation is an agent's trace: each assistant turn is one step, and the segmentation's `how` is "agent".
+    The problem's text is the content of the message before the first assistant turn when that is one user message; otherwise all messages
+    before it, each under its role's heading. A conversation whose only assistant turn comes last, without tools, is a plain solution: its
+    content is cut by `how`. In every other one each assistant turn is a step, and the segmentation's `how` is "agent".
 
     Args:
         messages: the conversation, oldest first.
         where: the place to name in errors, `FILE:LINE`.
         how: for a plain solution, the way to cut it (`stepmark.split`); "agent" keeps even that whole, as one turn.
         marker: for a plain solution, as in `stepmark.split`.
-        language: for a plain solution, as in `stepmark.split`.
         reasoning: what becomes of thoughts, as in `stepmark.split`.
 
     Raises:
@@ -123,60 +124,46 @@ def read_messages(
         UsageError: a setting that cannot work, for a plain solution.
     """
     check_way(how)
+    place = _Place(where, "messages")
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
-        raise InputError(
-            f"expected a list of messages, found {_kind(messages)}", where=where, field="messages"
-        )
+        raise place.expected("a list of messages", messages)
     names: dict[str, str] = {}
     read = [read_message(message, f"messages[{i}]", where, names) for i, message in enumerate(messages)]
     turns = [i for i, message in enumerate(read) if message.role == "assistant"]
     if not turns:
-        raise InputError(
-            f"expected at least one assistant message (its turns are the steps), found none in {len(read)} messages",
-            where=where,
-            field="messages",
+        raise place.error(
+            f"expected at least one assistant message (its turns are the steps), found none in {len(read)} messages"
         )
     for i in turns:
         if not any(share.strip() for share in read[i].shares("keep")):
-            raise InputError(
-                "expected an assistant turn with content or tool calls, found neither; leave the message out",
-                where=where,
-                field=f"messages[{i}]",
+            raise place.inside(i).error(
+                "expected an assistant turn with content or tool calls, found neither; leave the message out"
             )
-    problem = _problem(read[: turns[0]], where)
+    problem = _problem(read[: turns[0]], place)
     tools = any(message.role == "tool" or message.calls for message in read)
     if len(turns) == 1 and turns[0] == len(read) - 1 and not tools and how != "agent":
         try:
             text = f"<think>\n{read[-1].thought}\n</think>\n\n" if read[-1].thought else ""
-            text += read[-1].content
-            return problem, split(text, how, marker=marker, language=language, reasoning=reasoning)
+            return problem, split(text + read[-1].content, how, marker=marker, reasoning=reasoning)
         except InputError as error:
             raise (error.at(where) if where else error) from None
-    why = f"the conversation has {len(turns)} assistant {'turn' if len(turns) == 1 else 'turns'}"
     steps = _trace(read[turns[0] :], reasoning)
     if not steps:
         needed = "a thought" if reasoning == "only" else "something beside thoughts"
-        raise InputError(
-            f"expected a turn with {needed} (`reasoning` {reasoning}), found none",
-            where=where,
-            field="messages",
-        )
+        raise place.error(f"expected a turn with {needed} (`reasoning` {reasoning}), found none")
+    why = f"the conversation has {len(turns)} assistant {'turn' if len(turns) == 1 else 'turns'}"
     text = "".join(step.raw for step in steps)
     return problem, Segmentation(text=text, steps=steps, how="agent", why=ASKED if how == "agent" else why)
 
 
-def _problem(messages: Sequence[ChatMessage], where: str | None) -> Problem:
-    if len(messages) == 1 and messages[0].role == "user":
-        text = messages[0].content
-    else:
-        text = "\n\n".join(f"{message.heading}\n{message.content}" for message in messages)
+def _problem(messages: Sequence[ChatMessage], place: _Place) -> Problem:
     if not any(message.content.strip() for message in messages):
-        raise InputError(
-            "expected a problem before the first assistant turn (a user or system message), found none",
-            where=where,
-            field="messages",
+        raise place.error(
+            "expected a problem before the first assistant turn (a user or system message), found none"
         )
-    return Problem(text=text)
+    if len(messages) == 1 and messages[0].role == "user":
+        return Problem(text=messages[0].content)
+    return Problem(text="\n\n".join(f"{message.heading}\n{message.content}" for message in messages))
 
 
 def _trace(messages: Sequence[ChatMessage], reasoning: Reasoning) -> tuple[Step, ...]:
@@ -218,145 +205,106 @@ def _trace(messages: Sequence[ChatMessage], reasoning: Reasoning) -> tuple[Step,
 
 def read_message(message: object, field: str, where: str | None, names: dict[str, str]) -> ChatMessage:
     """Read one message strictly; `names` gathers which function each tool call's id stands for."""
+    place = _Place(where, field)
     if not isinstance(message, Mapping):
-        raise InputError(
-            f"expected a message (an object with 'role' and 'content'), found {_kind(message)}",
-            where=where,
-            field=field,
-        )
+        raise place.expected("a message (an object with 'role' and 'content')", message)
     role = message.get("role")
     if role not in ROLES:
-        found = repr(role) if isinstance(role, str) else _kind(role)
-        raise InputError(
-            f"expected one of {', '.join(ROLES)}; found {found}", where=where, field=f"{field}.role"
-        )
+        found = repr(role) if isinstance(role, str) else json_type(role)
+        raise place.inside("role").error(f"expected one of {', '.join(ROLES)}; found {found}")
     for other in _WORDS_ELSEWHERE:
         if message.get(other):
-            raise InputError(
+            raise place.inside(other).error(
                 f"{other!r} holds a part of the message that is not read: move its text into 'content' "
-                f"(a function call into 'tool_calls') to have it graded, or remove it",
-                where=where,
-                field=f"{field}.{other}",
+                f"(a function call into 'tool_calls') to have it graded, or remove it"
             )
-    content = _content(message.get("content"), f"{field}.content", where, optional=role == "assistant")
-    calls = _calls(message.get("tool_calls"), f"{field}.tool_calls", where)
-    if calls and role != "assistant":
-        raise InputError(
-            f"expected tool calls in assistant messages only, found them in a {role} message",
-            where=where,
-            field=f"{field}.tool_calls",
+    spoken = role == "assistant"
+    content = message.get("content")
+    content = "" if content is None and spoken else _content(content, place.inside("content"))
+    calls = _calls(message.get("tool_calls"), place.inside("tool_calls"), names)
+    if calls and not spoken:
+        raise place.inside("tool_calls").error(
+            f"expected tool calls in assistant messages only, found them in a {role} message"
         )
-    for call in message.get("tool_calls") or ():
-        if isinstance(call.get("id"), str):
-            names[call["id"]] = call["function"]["name"]
     name = message.get("name")
-    if name is not None and not isinstance(name, str):
-        raise InputError(f"expected a string, found {_kind(name)}", where=where, field=f"{field}.name")
-    if role == "tool":
-        answered = message.get("tool_call_id")
-        name = name or (names.get(answered) if isinstance(answered, str) else None)
+    if not isinstance(name, str | None):
+        raise place.inside("name").expected("a string", name)
+    answered = message.get("tool_call_id")
+    if role == "tool" and isinstance(answered, str):
+        name = name or names.get(answered)
     return ChatMessage(
         role=role,
         heading=f"{role.capitalize()} ({name}):" if name else f"{role.capitalize()}:",
         content=content,
         calls=calls,
-        thought=_thought(message, field, where) if role == "assistant" else "",
+        thought=_thought(message, place) if spoken else "",
         speaker=name or None,
     )
 
 
-def _thought(message: Mapping[str, Any], field: str, where: str | None) -> str:
+def _thought(message: Mapping[str, Any], place: _Place) -> str:
     thoughts = {}
     for key in _THOUGHTS:
         thought = message.get(key)
         if not isinstance(thought, str | None):
-            raise InputError(f"expected a text, found {_kind(thought)}", where=where, field=f"{field}.{key}")
+            raise place.inside(key).expected("a text", thought)
         if thought and thought.strip():
             thoughts[thought.strip()] = key
     if len(thoughts) > 1:
-        raise InputError(
-            f"expected one thought, found others in {' and '.join(map(repr, thoughts.values()))}",
-            where=where,
-            field=f"{field}.{list(thoughts.values())[1]}",
+        keys = list(thoughts.values())
+        raise place.inside(keys[1]).error(
+            f"expected one thought, found others in {' and '.join(map(repr, keys))}"
         )
     return next(iter(thoughts), "")
 
 
-def _content(content: object, field: str, where: str | None, *, optional: bool) -> str:
-    if content is None and optional:
-        return ""
+def _content(content: object, place: _Place) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence) or isinstance(content, bytes):
-        raise InputError(
-            f"expected a string or a list of text parts, found {_kind(content)}", where=where, field=field
-        )
+        raise place.expected("a string or a list of text parts", content)
     texts = []
     for i, part in enumerate(content):
         if not isinstance(part, Mapping):
-            raise InputError(
-                f"expected a part like {{'type': 'text', 'text': …}}, found {_kind(part)}",
-                where=where,
-                field=f"{field}[{i}]",
-            )
+            raise place.inside(i).expected("a part like {'type': 'text', 'text': …}", part)
         if part.get("type") != "text":
-            raise InputError(
-                f"expected 'text' (steps are graded as text), found {part.get('type')!r}",
-                where=where,
-                field=f"{field}[{i}].type",
+            found = part.get("type")
+            raise (
+                place.inside(i).inside("type").error(f"expected 'text' (steps are texts), found {found!r}")
             )
-        text = part.get("text")
-        if not isinstance(text, str):
-            raise InputError(
-                f"expected a string, found {_kind(text)}", where=where, field=f"{field}[{i}].text"
-            )
-        texts.append(text)
+        if not isinstance(part.get("text"), str):
+            raise place.inside(i).inside("text").expected("a string", part.get("text"))
+        texts.append(part["text"])
     return "\n".join(texts)
 
 
-def _calls(calls: object, field: str, where: str | None) -> tuple[str, ...]:
+def _calls(calls: object, place: _Place, names: dict[str, str]) -> tuple[str, ...]:
     if calls is None:
         return ()
     if not isinstance(calls, Sequence) or isinstance(calls, str | bytes):
-        raise InputError(f"expected a list of tool calls, found {_kind(calls)}", where=where, field=field)
+        raise place.expected("a list of tool calls", calls)
     written = []
     for i, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, Mapping) else None
+        at = place.inside(i)
+        if not isinstance(call, Mapping):
+            raise at.expected(_CALL, call)
+        function, at = call.get("function"), at.inside("function")
         if not isinstance(function, Mapping):
-            raise InputError(
-                "expected a call like {'type': 'function', 'function': {'name': …, 'arguments': …}}, "
-                f"found {_kind(function) if isinstance(call, Mapping) else _kind(call)}",
-                where=where,
-                field=f"{field}[{i}].function" if isinstance(call, Mapping) else f"{field}[{i}]",
-            )
+            raise at.expected(_CALL, function)
         name, arguments = function.get("name"), function.get("arguments")
         if not isinstance(name, str) or not name.strip():
-            raise InputError(
-                f"expected a function's name, found {name!r}",
-                where=where,
-                field=f"{field}[{i}].function.name",
-            )
+            raise at.inside("name").error(f"expected a function's name, found {name!r}")
         if not isinstance(arguments, str):
-            raise InputError(
-                f"expected the arguments as the string that the model wrote, found {_kind(arguments)}; "
-                "write an object with json.dumps",
-                where=where,
-                field=f"{field}[{i}].function.arguments",
+            raise at.inside("arguments").error(
+                f"expected the arguments as the string that the model wrote, found {json_type(arguments)}; write an object with json.dumps"
             )
         written.append(f"{name}({arguments})")
+        if isinstance(call.get("id"), str):
+            names[call["id"]] = name
     return tuple(written)
 
 
-def _kind(value: object) -> str:
-    """What a value is, in the words of JSON."""
-    names = {
-        dict: "an object",
-        list: "a list",
-        str: "a string",
-        bool: "a boolean",
-        type(None): "nothing (null)",
-    }
-    return names.get(type(value), f"{type(value).__name__} {value!r:.40}")
+_CALL = "a call like {'type': 'function', 'function': {'name': …, 'arguments': …}}"
 
 
 ProblemLike: TypeAlias = str | Problem
@@ -377,9 +325,7 @@ def problem_of(problem: ProblemLike) -> Problem:
     if isinstance(problem, Problem):
         return problem
     if not isinstance(problem, str):
-        raise InputError(
-            f"expected a problem as a text or a Problem, found {_inputs_kind(problem)}", field="problem"
-        )
+        raise InputError(f"expected a text or a Problem, found {json_type(problem)}", field="problem")
     if not problem.strip():
         raise InputError("expected a problem, found a blank text", field="problem")
     return Problem(text=problem)
@@ -415,14 +361,14 @@ def solution_of(
             )
         return solution if id is None else replace(solution, id=id)
     if isinstance(solution, str):
-        segmentation = split_text(solution, split_by, marker=marker)
-        return Solution(problem=_needed(problem), steps=segmentation.steps, id=id, split=segmentation.how)
+        solution = split_text(solution, split_by, marker=marker)
     if isinstance(solution, Segmentation):
         return Solution(problem=_needed(problem), steps=solution.steps, id=id, split=solution.how)
     if isinstance(solution, Mapping) or not isinstance(solution, Sequence):
-        raise InputError(
-            f"expected {_EXPECTED}, found {_inputs_kind(solution)}{_dict_hint(solution)}", field="solution"
+        hint = (
+            " (a row of a file goes to stepmark.grade([row], prm))" if isinstance(solution, Mapping) else ""
         )
+        raise InputError(f"expected {_EXPECTED}, found {json_type(solution)}{hint}", field="solution")
     if not solution:
         raise InputError("expected at least one step, found an empty list", field="steps")
     messages = [part for part in solution if isinstance(part, Mapping)]
@@ -457,24 +403,12 @@ def _needed(problem: ProblemLike | None) -> Problem:
 def _step(index: int, part: object, count: int) -> Step:
     if isinstance(part, Step):
         return part
-    place = f"step {index + 1} of {count}"
-    if not isinstance(part, str):
-        raise InputError(f"{place}: expected a text, found {_inputs_kind(part)}", field=f"steps[{index}]")
-    if not part.strip():
+    if not isinstance(part, str) or not part.strip():
+        found = "a blank one" if isinstance(part, str) else json_type(part)
         raise InputError(
-            f"{place} is empty or has only white space: expected a text", field=f"steps[{index}]"
+            f"step {index + 1} of {count}: expected a text, found {found}", field=f"steps[{index}]"
         )
     return Step(text=part)
-
-
-def _inputs_kind(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
-
-
-def _dict_hint(value: object) -> str:
-    if isinstance(value, Mapping):
-        return " (a row of a file goes to stepmark.grade([row], prm))"
-    return ""
 
 
 @checked
@@ -505,7 +439,7 @@ def split_file(
         for name, value in (("marker", marker), ("language", language)):
             if value:
                 raise UsageError(f"an agent's trace is split at its turns: leave out `{name}`")
-        return _inputs_trace(file, reasoning)
+        return _read_trace(file, reasoning)
     if str(file).lower().endswith((".jsonl", ".jsonl.gz", ".json.gz")):
         raise UsageError(
             f"{file}: expected one solution as plain text, found a file of rows; `stepmark grade` reads rows and splits as it goes"
@@ -539,7 +473,7 @@ def _read_text(file: str | Path) -> str:
         ) from None
 
 
-def _inputs_trace(file: str | Path, reasoning: Reasoning) -> Segmentation:
+def _read_trace(file: str | Path, reasoning: Reasoning) -> Segmentation:
     try:
         data = json.loads(_read_text(file))
     except json.JSONDecodeError as error:

@@ -65,11 +65,7 @@ class Written:
 
 
 def step_tag(spec: ScoringSpec, tokenizer: Any) -> int | None:
-    """The token at every step end, where it stands nowhere else in a text that is graded; None where there is no such token.
-
-    Raises:
-        CheckpointError: the tokenizer does not serve the spec's layout.
-    """
+    """The token at every step end, where it stands nowhere else in a text that is graded; None where there is no such token."""
     Encoder(tokenizer, spec.layout, max_tokens=None, outcome_only=spec.outcome_only).check()
     layout = spec.layout
     if (
@@ -89,11 +85,7 @@ def step_tag(spec: ScoringSpec, tokenizer: Any) -> int | None:
 
 
 def refuse_infinite(tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Refuse weights that are no numbers.
-
-    Raises:
-        CheckpointError: a tensor holds NaN or an infinity.
-    """
+    """Raises `CheckpointError` where a tensor holds NaN or an infinity."""
     for name, tensor in tensors:
         if not torch.isfinite(tensor).all():
             raise CheckpointError(f"{name} holds NaN or an infinity: training diverged; nothing was written")
@@ -101,12 +93,7 @@ def refuse_infinite(tensors: Iterable[tuple[str, Tensor]]) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder that gets its name when it is whole; after an error there is none.
-
-    Raises:
-        UsageError: it exists.
-        StorageError: the disk is full or broken.
-    """
+    """A folder that gets its name when it is whole; after an error there is none. One that exists is refused."""
     _refuse_existing(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -146,12 +133,6 @@ def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -
         weight: [1 or 2, hidden].
         bias: [1 or 2], or none.
         good: which of two means right; it becomes the second, as readers of this layout expect.
-
-    Returns:
-        `score.0.weight` [hidden, hidden], `score.0.bias` [hidden], `score.2.weight` [2, hidden], `score.2.bias` [2].
-
-    Raises:
-        UsageError: another number of labels, or fewer hidden units than are needed.
     """
     labels, hidden = weight.shape
     if labels not in (1, 2) or hidden < 2 * labels:
@@ -178,10 +159,7 @@ def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -
 
 def layout_of(spec: ScoringSpec | None, base: Path) -> WholeLayout:
     """The layout to write: `causal-lm` where the language model is read, else `qwen2-prm` for one or two labels on Qwen2 bases, else
-    `token-classification`.
-
-    Raises:
-        UsageError: transformers and vLLM have no class for this kind of head over this base.
+    `token-classification`. Raises `UsageError` where transformers and vLLM have no class for this head over this base.
     """
     from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
 
@@ -260,10 +238,6 @@ def write_adapter(
         head: tensors by the names that the spec's head gives them.
         base_name: what the adapter names as its base: a hub name, a folder, or the built-in one.
         notes: goes to `train.json`.
-
-    Raises:
-        UsageError: the folder exists.
-        CheckpointError: weights that are not finite.
     """
     linear, mlp = isinstance(spec.readout.head, LinearHead), isinstance(spec.readout.head, MlpHead)
     # Where the decoder stands in the class that peft loads the base with.
@@ -327,18 +301,13 @@ def write_merged(
     head is stored in float32: readers that compute in less cast it, the others keep its digits.
 
     Args:
-        folder: must not exist yet.
         backbone: the decoder, adapters merged; any device.
         head: tensors by the names that the spec's head gives them; empty where the language-model head is read.
         output: the language-model head [vocabulary, hidden] where it was trained apart from the embedding; None takes the base's.
         spec: how it is read; None for a generative PRM.
-        base: the folder of the model that training began with: its config, tokenizer and generation settings.
+        base: the folder of the model that training began with.
         dtype: of the backbone on disk.
         notes: goes to `train.json`.
-
-    Raises:
-        UsageError: the folder exists; as `layout_of`.
-        CheckpointError: weights that are not finite; a spec that the tokenizer or the head does not serve.
     """
     where = layout_of(spec, base)
     readout = None if spec is None else spec.readout
@@ -354,14 +323,20 @@ def write_merged(
     rows = _output(backbone, output, base, dtype, state) if where == "causal-lm" else None
     with new_folder(folder) as work:
         architecture = _save_weights(work, base, where, state, head, rows)
-        tokens = _save_tokenizer(work, base)
+        for name in _TOKENIZER_FILES:
+            if (base / name).is_file():
+                shutil.copyfile(base / name, work / name)
+        tokens = load_tokenizer(work)
         write_json(
             work / "config.json",
             _config(base, architecture, dtype, state, rows, _labels(spec, where), tokens),
         )
         tag = None
         if spec is not None:
-            tag = _checked(work, spec, backbone, tokens)
+            tag = step_tag(spec, tokens)
+            if not isinstance(spec.readout.head, LogRatioHead):
+                # Read back as `load_prm` will, before the folder gets its name.
+                build_head(spec.readout.head, Tensors(work), backbone, tokens, "cpu")
             write_json(work / SPEC_FILE, asdict(spec))
         write_json(work / TRAIN_FILE, dict(notes or {}))
     return Written(folder=folder, layout=where, architecture=architecture, spec=spec, tag=tag)
@@ -403,7 +378,7 @@ def _save_weights(
     from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
     config = load_config(base)
-    config.vocab_size = _vocabulary(state)
+    config.vocab_size = next(t.shape[0] for name, t in state.items() if name.endswith("embed_tokens.weight"))
     if where == "token-classification":
         config.num_labels = head["score.weight"].shape[0]
         maker: Any = AutoModelForTokenClassification
@@ -424,10 +399,6 @@ def _save_weights(
     if where == "causal-lm" and (base / "generation_config.json").is_file():
         shutil.copyfile(base / "generation_config.json", work / "generation_config.json")
     return type(model).__name__
-
-
-def _vocabulary(state: Mapping[str, Tensor]) -> int:
-    return next(t.shape[0] for name, t in state.items() if name.endswith("embed_tokens.weight"))
 
 
 def _labels(spec: ScoringSpec | None, where: WholeLayout) -> tuple[str, ...]:
@@ -469,7 +440,9 @@ def _config(
         if rope.get("rope_type", "default") != "default":
             config.setdefault("rope_scaling", {k: v for k, v in rope.items() if k != "rope_theta"})
     config["architectures"] = [architecture]
-    config["vocab_size"] = _vocabulary(state)
+    config["vocab_size"] = next(
+        t.shape[0] for name, t in state.items() if name.endswith("embed_tokens.weight")
+    )
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")
     if labels:
         config["num_labels"] = len(labels)
@@ -482,22 +455,6 @@ def _config(
         if config.get(name) is None and known is not None:
             config[name] = known
     return config
-
-
-def _save_tokenizer(work: Path, base: Path) -> Any:
-    """The base's tokenizer files as they are; gives it as a reader will load it."""
-    for name in _TOKENIZER_FILES:
-        if (base / name).is_file():
-            shutil.copyfile(base / name, work / name)
-    return load_tokenizer(work)
-
-
-def _checked(work: Path, spec: ScoringSpec, backbone: Any, tokens: Any) -> int | None:
-    """Read the head back as `load_prm` will, before the folder gets its name; gives the tag."""
-    tag = step_tag(spec, tokens)
-    if not isinstance(spec.readout.head, LogRatioHead):
-        build_head(spec.readout.head, Tensors(work), backbone, tokens, "cpu")
-    return tag
 
 
 def head_names(net: Net) -> dict[str, str]:
@@ -518,38 +475,19 @@ def head_tensors(net: Net) -> dict[str, Tensor]:
     }
 
 
-def adapter_tensors(net: Net) -> dict[str, Tensor]:
-    """The adapter's matrices by their names inside the decoder, in the precision that was computed in."""
-    return {
-        name.removeprefix("base_model.model.").replace(".default", ""): tensor.detach().to(net.dtype)
-        for name, tensor in net.model.state_dict().items()
-        if "lora_" in name
-    }
-
-
-def merged_backbone(net: Net) -> torch.nn.Module:
-    """The backbone as a plain one, the adapter added to its weights in float32. The network is spent by it."""
-    if net.weights.full:
-        plain: torch.nn.Module = net.backbone
-        return plain
-    merged: torch.nn.Module = net.model.float().merge_and_unload()
-    return merged.to(net.dtype)
-
-
 def write_trained(
     folder: Path, net: Net, *, adapter: bool, base_name: str, notes: Mapping[str, Any]
 ) -> Written:
-    """Write what was trained into a new folder.
-
-    Args:
-        net: after training; without `adapter` it cannot be trained on afterwards.
-        notes: settings, counts and figures, for train.json and the card.
-    """
+    """Write what was trained into a new folder. A network that is written whole cannot be trained on afterwards."""
     spec = net.spec if isinstance(net.spec, ScoringSpec) else None
     if adapter and spec is not None:
         return write_adapter(
             folder,
-            adapter=adapter_tensors(net),
+            adapter={
+                name.removeprefix("base_model.model.").replace(".default", ""): tensor.detach().to(net.dtype)
+                for name, tensor in net.model.state_dict().items()
+                if "lora_" in name
+            },
             head=head_tensors(net),
             spec=spec,
             base_name=base_name,
@@ -557,9 +495,11 @@ def write_trained(
             alpha=net.weights.alpha,
             notes=notes,
         )
+    # Added to the weights in float32.
+    backbone = net.backbone if net.weights.full else net.model.float().merge_and_unload().to(net.dtype)
     written = write_merged(
         folder,
-        backbone=merged_backbone(net),
+        backbone=backbone,
         head=head_tensors(net),
         output=None if net.tied else net.output().detach(),
         spec=spec,

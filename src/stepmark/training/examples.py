@@ -89,14 +89,7 @@ class Dropped:
 
 
 def target_of(judgements: Sequence[Judgement], rules: LabelRules, *, kind: str) -> Target | str | None:
-    """What some judgements of one step say together.
-
-    Args:
-        kind: "correctness" or "value".
-
-    Returns:
-        None where there is nothing to go by; a text, why, where there is something that gives no target.
-    """
+    """What some judgements of one step say together: None where there is nothing to go by; a text, why, where that gives no target."""
     of_kind = list(dict.fromkeys(j for j in judgements if j.kind == kind and _by(j, rules.judge)))
     chosen = [j for j in of_kind if rules.written == "keep" or j.note != WRITTEN]
     if of_kind and not chosen:
@@ -152,11 +145,7 @@ def examples(
     everything are one example.
 
     Args:
-        critiques: read them; a step that has some takes its target from other rows too, where its own does not judge it. Without, they
-            are as if they were not there.
-
-    Raises:
-        InputError: a row whose number of judgements is not its number of steps.
+        critiques: read them; a step that has some takes its target from other rows too, where its own does not judge it.
     """
     dropped = Dropped() if dropped is None else dropped
     kept = list(rows)
@@ -300,17 +289,11 @@ def _critiques(row: LabelledRow) -> tuple[tuple[tuple[str, ...], ...], Literal["
 
 
 def coarsen(example: Example, share: float, seed: int) -> Example:
-    """Join steps with the one after, so that a grader sees steps of many lengths.
+    """Join a step with the one after, with the probability `share`, so that a grader sees steps of many lengths.
 
-    Whether a border goes is decided by the text before it, not by the example: solutions that share a prefix
-    keep sharing it, and the tree keeps its branches. A joined step has the target of its last part, which is
-    sound up to the first error only; a border right after a wrong step always stays. What the world answered
-    (`Step.observation`) ends a step: such a border stays too.
-
-    Args:
-        share: probability that a border between two steps goes, in [0, 1].
-
-    An example with critiques stays as it is: they speak of its steps.
+    Whether a border goes is decided by the text before it: solutions that share a prefix keep sharing it. A joined step has the target of
+    its last part, which is sound up to the first error only, so a border right after a wrong step stays, as does one at an
+    observation. An example with critiques, which speak of its steps, stays as it is.
     """
     if example.critiques:
         return example
@@ -345,11 +328,7 @@ def by_problem(rows: Iterable[Example]) -> list[list[Example]]:
 def split_problems(
     rows: Sequence[Example], share: float, seed: int
 ) -> tuple[list[list[Example]], list[list[Example]]]:
-    """Training and held-out groups; a problem is wholly in one of them.
-
-    Args:
-        share: of the problems, held out, in [0, 1).
-    """
+    """Training and held-out groups, of which the latter are `share` of the problems; a problem is wholly in one of them."""
     groups = by_problem(rows)
     order = list(range(len(groups)))
     random.Random(seed).shuffle(order)

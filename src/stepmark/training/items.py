@@ -67,15 +67,13 @@ def items_of(
 ) -> Iterator[Item]:
     """One problem's examples as trees of at most `budget` distinct tokens.
 
-    Steps after the last one that is fitted are not computed: rows that go on after their first error cost no more than up to it. A problem whose tree is larger is cut into several; the shared prefix is then computed once in each.
+    Steps after the last one that is fitted are not computed: rows that go on after their first error cost no more than up to it. A
+    problem whose tree is larger is cut into several; the shared prefix is then computed once in each.
 
     Args:
         dropped: takes note of every example that cannot be encoded (too long, a marker inside).
         every_step: read steps without a target too (for measuring).
         outcomes: keep examples that have an outcome and no target.
-
-    Raises:
-        InputError: one example alone is larger than the budget.
     """
     encoded: list[tuple[Encoded, Example]] = []
     for example in group:
@@ -102,11 +100,7 @@ def until_last_target(example: Example) -> Example:
 
 
 def cut(sequences: Sequence[Ints], examples: Sequence[Example], budget: int) -> Iterator[tuple[int, int]]:
-    """Where to cut sorted sequences so that each part, as a tree, has at most `budget` tokens: [start, end) of each.
-
-    Raises:
-        InputError: one sequence alone is larger than the budget.
-    """
+    """Where to cut sorted sequences so that each part, as a tree, has at most `budget` tokens: [start, end) of each."""
     start = 0
     while start < len(sequences):
         end = start + 1
@@ -163,14 +157,7 @@ def kind_of(error: InputError) -> str:
 def batches(
     items: Sequence[Item], *, budget: int, rng: random.Random, rows: int | None = None
 ) -> list[list[list[Item]]]:
-    """Optimizer steps of forward passes of trees, in random order.
-
-    Args:
-        rows: examples an optimizer step, at least; None: one forward pass a step.
-
-    Returns:
-        [steps][passes][trees].
-    """
+    """Optimizer steps of forward passes of trees, in random order: [steps][passes][trees]. A step has `rows` examples at least, or one pass."""
     order = list(items)
     rng.shuffle(order)
     steps: list[list[list[Item]]] = []

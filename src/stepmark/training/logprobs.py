@@ -32,15 +32,7 @@ def answer_tokens(batch: Sequence[Item]) -> Ints:
 
 
 def token_logprobs(hidden: Tensor, output: Tensor, batch: Sequence[Item], wanted: Ints) -> Tensor:
-    """Log-probability of tokens, each given the path above it: [tokens], float32; 0 where it is not wanted.
-
-    Args:
-        hidden: [tokens, hidden] of the batch.
-        output: the language-model head [vocabulary, hidden].
-
-    Raises:
-        CheckpointError: nothing stands before a wanted token.
-    """
+    """Log-probability of the `wanted` tokens, each given the path above it: [tokens], float32, 0 elsewhere. `output` is [vocabulary, hidden]."""
     ids = np.concatenate([item.tree.ids for item in batch])
     starts = np.cumsum([0, *(len(item.tree) for item in batch)])
     parents = np.concatenate(

@@ -1,9 +1,4 @@
-"""What a grader does on held-out problems: loss, accuracy, AUC, and first errors.
-
-Calibration of a new checkpoint on held-out problems, from the scores that the network gave them at the end of training.
-
-That the written checkpoint scores as the network did is checked in `recipe.train`.
-"""
+"""What a grader does on held-out problems (loss, accuracy, AUC, first errors), and its calibration on the scores of the end of training."""
 
 from __future__ import annotations
 
@@ -137,19 +132,14 @@ def calibrate(
 ) -> FirstErrors | None:
     """Fit Platt scaling on held-out steps, write it into the checkpoint's spec, and measure first errors there.
 
-    Every labelled step counts, shares of rollouts as shares. The threshold stays the spec's (0.5: more likely wrong than right) unless
-    `tune` takes the best one on these problems. Else that is measured and noted, not used: it moves with the length of steps and of
-    solutions, which differ elsewhere.
+    Every labelled step counts, shares of rollouts as shares. The best threshold on these problems is noted, and used with `tune` only: it
+    moves with the length of steps and of solutions, which differ elsewhere.
 
     Args:
         spec: what the scores were made with: the sigmoid of one logit or the softmax of two (`takes_a_map`).
-        tune: take the threshold with the best first-error F1 here, where there are right and wrong solutions.
 
     Returns:
-        The first-error figures on those same solutions at the spec's threshold, calibrated; None without wrong or without right ones.
-
-    Raises:
-        UsageError: the checkpoint's scores take no map, or all labelled steps are right or all are wrong.
+        The first-error figures on those same solutions, calibrated; None without wrong or without right ones.
     """
     pairs = pairs_of(graded)
     scale, shift = platt(logit([score for score, _ in pairs]).tolist(), [value for _, value in pairs])

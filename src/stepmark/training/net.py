@@ -1,14 +1,9 @@
-"""The network under training: a backbone with LoRA or all of its weights, a head, and the float32 copies that are updated.
+"""The network under training: a backbone with LoRA or all of its weights, and a head.
 
-The small operations of a decoder with their gradients written out: fewer passes over memory, and no more kept than the gradient needs.
-
-Each is the same function as its plain form in PyTorch; the tests hold values and gradients to it. Rows are tokens. On a CPU the operations
-between matrix products go over blocks of rows that stay in its cache.
-
-A decoder's forward pass in training, out of the operations of `fused.py`: the same function of the same weights as transformers' own.
-
-Of the last layer only the keys and values are computed for every token; queries, the feed-forward part and the last norm, for those that
-are read.
+The small operations of a decoder are written with their gradients: fewer passes over memory, and no more kept than the gradient needs. Each
+is the same function as its plain form in PyTorch; the tests hold values and gradients to it. Rows are tokens. On a CPU the operations
+between matrix products go over blocks of rows that stay in its cache. Of the last layer only the keys and values are computed for
+every token; queries, the feed-forward part and the last norm, for those that are read.
 """
 
 from __future__ import annotations
@@ -48,16 +43,7 @@ def _blocks(like: Tensor) -> Iterator[slice]:
 
 
 def add_norm(x: Tensor, branch: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The residual stream after a branch, and its root mean square norm (Zhang and Sennrich 2019).
-
-    Args:
-        x: [rows, width], the residual stream.
-        branch: [rows, width], what is added to it; None adds nothing.
-        weight: [width].
-
-    Returns:
-        x + branch, and that divided by its root mean square, times `weight`; the square is taken in float32.
-    """
+    """The residual stream [rows, width] after a branch (None adds nothing), and its root mean square norm (Zhang and Sennrich 2019) times `weight`."""
     found: tuple[Tensor, Tensor] = _AddNorm.apply(x, branch, weight, eps)  # type: ignore[no-untyped-call]
     return found
 
@@ -136,15 +122,7 @@ class _SwiGLU(torch.autograd.Function):
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding (Su et al. 2021), the halves of a head as pairs.
-
-    Args:
-        x: [rows, heads * dim].
-        cos: [rows, dim / 2], of each row's angles.
-
-    Returns:
-        [heads, rows, dim].
-    """
+    """Rotary position embedding (Su et al. 2021), the halves of a head as pairs: [rows, heads * dim] to [heads, rows, dim], by cosines [rows, dim / 2]."""
     found: Tensor = _Rotary.apply(x, cos, sin)  # type: ignore[no-untyped-call]
     return found
 
@@ -194,8 +172,8 @@ class Weight:
 def linears(x: Tensor, layers: Sequence[Weight]) -> tuple[Tensor, ...]:
     """Linear layers of one input [rows, in]: [rows, out] of each.
 
-    A low-rank difference is a product of its own beside that of the weights, as peft has it: added to weights in bfloat16, differences as small as
-    those at the beginning of a training would be rounded away. Gradients go to the factors alone.
+    A low-rank difference is a product of its own beside that of the weights, as peft has it: added to weights in bfloat16, differences as
+    small as those at the beginning of a training would be rounded away. Gradients go to the factors alone.
     """
     given = [t for w in layers for t in (w.weight, w.bias, w.down, w.up)]
     found: tuple[Tensor, ...] = _Linears.apply(x, tuple(w.scale for w in layers), *given)  # type: ignore[no-untyped-call]
@@ -246,23 +224,14 @@ _KNOWN = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 
 
 def fits(backbone: Any) -> bool:
-    """Whether `hidden_rows` computes this backbone; others run as transformers has them.
-
-    So do those whose weights are shared out (`fully_shard` gives them another class): a layer's are put together only where it is called.
+    """Whether `hidden_rows` computes this backbone; others run as transformers has them. So do those whose weights are shared out
+    (`fully_shard` gives them another class): a layer's are put together only where it is called.
     """
     return type(backbone).__name__ in _KNOWN and backbone.config.hidden_act == "silu"
 
 
 def hidden_rows(backbone: Any, trees: list[PackedTree], device: str, rows: Ints | None) -> Tensor:
-    """Hidden states of tokens of trees laid one after the other.
-
-    Args:
-        backbone: of a kind that `fits`; its layers may carry LoRA of peft, active or not.
-        rows: the tokens that are read, ascending and distinct; None: all.
-
-    Returns:
-        [rows, hidden], after the last norm.
-    """
+    """Hidden states after the last norm of the tokens `rows` (ascending, distinct; None: all) of trees laid one after the other: [rows, hidden]."""
     ids = torch.from_numpy(np.concatenate([tree.ids for tree in trees])).to(device)
     depths = torch.from_numpy(np.concatenate([tree.depths for tree in trees])).to(device)
     x: Tensor = backbone.embed_tokens(ids)
@@ -342,11 +311,7 @@ def _weight(module: Any) -> Weight:
 
 
 def hidden_states(backbone: Any, batch: Sequence[Item], device: str) -> Tensor:
-    """Hidden states of trees laid one after the other: [tokens, hidden].
-
-    Args:
-        backbone: loaded by `models.backbone.load_backbone`, with or without an adapter.
-    """
+    """Hidden states of trees laid one after the other: [tokens, hidden]."""
     if fits(backbone):
         return hidden_rows(backbone, [item.tree for item in batch], device, None)
     ids, depths, _ = packed(batch)
@@ -417,11 +382,7 @@ class Net:
 
     @property
     def encoder(self) -> Encoder:
-        """How solutions become tokens.
-
-        Raises:
-            CheckpointError: a critic is trained, which reads prompts and not solutions.
-        """
+        """How solutions become tokens. Raises `CheckpointError` for a critic, which reads prompts."""
         if self._encoder is None:
             raise CheckpointError("a generative PRM reads prompts; it has no encoder of solutions")
         return self._encoder
@@ -471,11 +432,7 @@ class Net:
         return bool(self.backbone.config.tie_word_embeddings)
 
     def output(self) -> Tensor:
-        """The language-model head [vocabulary, hidden]: tied to the embedding, or the base's own (then trained with all weights).
-
-        Raises:
-            UsageError: the weights are shared out.
-        """
+        """The language-model head [vocabulary, hidden]: tied to the embedding, or the base's own (then trained with all weights)."""
         if self.weights.shard:
             raise UsageError(
                 "`shard`: this objective reads the language-model head, which is not shared out; take one with a head of its own (hard, ce, "
@@ -558,9 +515,8 @@ def layout_for(
     Args:
         mark: what ends a step and is read: one token of this tokenizer, or a text with a space in it, such as "Is this step right?",
             which stands on a line of its own and is read at its last token. None takes the first of `MARKS` that it has.
-        layout: `chatml`: the problem as the user's turn and the steps as the assistant's, in ChatML without a system message; `chat`:
-            through the tokenizer's own chat template; `text`: problem, blank line, steps. auto: chatml where the tokenizer has its two
-            tokens, else chat where it has a template, else text.
+        layout: `chatml`: the problem as the user's turn and the steps as the assistant's, without a system message; `chat`: through the
+            tokenizer's chat template; `text`: problem, blank line, steps. auto: the first that the tokenizer has.
         marked: a token ends a step and is read. False, for PRMs that are read from the probabilities of the text itself: a blank line
             ends it, unless `mark` names a token.
 

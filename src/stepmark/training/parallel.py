@@ -1,11 +1,9 @@
 """Several processes: each takes its share of an optimizer step's forward passes, and sums are added up by accelerate.
 
-Started by `accelerate launch` or `torchrun`, or not at all (one process). Sums of losses, labels and gradients are added over processes
-**before** the one division by all labels, so that any number of processes takes the step that one would.
-
-With `shard`, the weights are shared out too (FSDP2, PyTorch's `fully_shard`; Rajbhandari et al. 2020, "ZeRO", section 5): a layer's are put
-together where it is computed, so every process must run the same passes, and one that has no rows left runs an empty one. The parts are kept
-in float32: they are the copies that are updated. The head is small and every process holds all of it.
+Sums of losses, labels and gradients are added over processes **before** the one division by all labels, so that any number of processes
+takes the step that one would. With `shard`, the weights are shared out too (FSDP2, PyTorch's `fully_shard`; Rajbhandari et al. 2020,
+"ZeRO", section 5): a layer's are put together where it is computed, so every process must run the same passes, and one that has no rows left
+runs an empty one. The parts are kept in float32: they are the copies that are updated. Every process holds all of the head.
 """
 
 from __future__ import annotations
@@ -46,11 +44,8 @@ class Workers:
     def passes(
         self, parts: Sequence[Sequence[T]], *, as_many: bool, whole: bool = False
     ) -> list[Sequence[T] | None]:
-        """The forward passes of this process, of all of them: every `size`-th; of a single one every `size`-th tree.
-
-        Args:
-            as_many: whether every process must run as many passes: None then stands for one without trees.
-            whole: whether a single pass is left whole, to one process.
+        """The forward passes of this process, of all of them: every `size`-th; of a single one every `size`-th tree, unless it is to stay `whole`. With
+        `as_many` every process runs as many passes: None stands for one without trees.
         """
         own: list[Sequence[T] | None] = [*parts[self.rank :: self.size]]
         if len(parts) == 1 and self.size > 1 and not whole:
@@ -86,11 +81,7 @@ class Workers:
 
 
 def check_processes(size: int) -> None:
-    """Refuse to share weights out to a single process.
-
-    Raises:
-        UsageError: there is one process.
-    """
+    """Raises `UsageError`: weights are not shared out to a single process."""
     if size == 1:
         raise UsageError(
             "`shard` shares the weights out among several processes, and this is one: start them with `torchrun --nproc_per_node N -m "
@@ -104,11 +95,7 @@ def processes() -> int:
 
 
 def shard(net: Net, workers: Workers) -> None:
-    """Cut the weights of a network into parts, of which this process keeps its own, on the network's device.
-
-    Args:
-        net: made with `Weights(shard=True)`: whole, in main memory.
-    """
+    """Cut the weights of a network (whole, in main memory) into parts, of which this process keeps its own, on the network's device."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -144,12 +131,7 @@ def pass_of_nothing(net: Net, item: Item) -> Tensor:
 
 
 def norm_of(gradients: Sequence[Tensor], parts: Sequence[bool], workers: Workers) -> float:
-    """The norm of a gradient of which some tensors are parts; all processes call this.
-
-    Args:
-        gradients: in float32.
-        parts: which of them are parts; the others are whole, and the same in every process.
-    """
+    """The norm of a float32 gradient of which some tensors are `parts` and the others whole and equal in every process; all processes call this."""
     if True not in parts:
         return float(torch.nn.utils.get_total_norm(gradients))
     cut, whole = (
@@ -173,11 +155,7 @@ def gathered(net: Net, workers: Workers) -> dict[str, Tensor]:
 
 
 def whole_net(net: Net, objective: Objective, trained: Mapping[str, Tensor]) -> Net:
-    """A network like a sharded one with the same trained weights, whole and in main memory, to be written.
-
-    Args:
-        trained: from `gathered`.
-    """
+    """A network like a sharded one with the same trained weights (`gathered`), whole and in main memory, to be written."""
     dtype = "float32" if net.dtype == torch.float32 else "bfloat16"
     weights = replace(net.weights, shard=False, device="cpu", dtype=dtype)  # type: ignore[arg-type]
     made = Net(net.base, net.spec, weights, max_tokens=net.max_tokens, seed=0)

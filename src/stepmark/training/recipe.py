@@ -89,14 +89,12 @@ def run_recipe(
     when all of its files are in it, so `out` is whole or absent.
 
     Args:
-        recipe: see `Recipe`.
         held_out: rows to measure and calibrate on; None: a share of the problems of `rows`.
         complete: adds files to the checkpoint's folder, its second argument, before that takes its name; `history.jsonl` is there by then.
             Called again where the run had finished earlier, so that it can add what is missing.
 
     Raises:
-        UsageError: `out` is of another run, another process is at this one, no example is left after filtering, all held-out steps are right
-            or all are wrong, or `<out>.run` is of a run with another base, other settings or other rows.
+        UsageError: `out` is of another run, another process is at this one, or the rows are too few, or only right or only wrong.
         InputError: labels of a kind that the objective is not for.
         CheckpointError: the base cannot be trained or changed meanwhile, or what was written is not read as it was trained.
     """
@@ -199,12 +197,7 @@ def run_recipe(
 
 
 def _check_spec(recipe: Recipe, base: Path, spec: ScoringSpec | CriticSpec) -> None:
-    """Refuse now, and not after hours of training, what could not be trained or written.
-
-    Raises:
-        UsageError: an adapter of a generative PRM, a head that no layout holds, or shared weights with one process or an objective that
-            reads the language-model head.
-    """
+    """Refuse now, and not after hours of training, what could not be trained or written."""
     settings, objective = recipe.training, recipe.objective
     if settings.adapter and not isinstance(spec, ScoringSpec):
         raise UsageError(
@@ -223,11 +216,7 @@ def _check_spec(recipe: Recipe, base: Path, spec: ScoringSpec | CriticSpec) -> N
 
 
 def _earlier(out: Path, notes: Mapping[str, Any], *, first: bool) -> Trained:
-    """What a finished run gave, read from its checkpoint.
-
-    Raises:
-        UsageError: a file of it is gone.
-    """
+    """What a finished run gave, read from its checkpoint. One that lacks a file is refused."""
     missing = [name for name in WRITTEN if not (out / name).is_file()]
     if missing:
         raise UsageError(
@@ -308,11 +297,7 @@ def _both_kinds(groups: Groups) -> bool:
 
 
 def _check_reading(folder: Path, graded: Sequence[Graded], net: Net) -> None:
-    """What was written is read as it was trained, or it is not published.
-
-    Raises:
-        CheckpointError: `load_prm` gives other scores than the network in training did.
-    """
+    """What was written is read as it was trained, or it is not published."""
     if not isinstance(net.spec, ScoringSpec) or not graded:
         return
     if net.spec.score_kind == "log-ratio" and net.weights.torch_dtype.itemsize < 4:

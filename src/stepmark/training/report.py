@@ -84,14 +84,7 @@ def prm_card(
     data: str,
     measured: Mapping[str, str],
 ) -> str:
-    """The card of a trained PRM.
-
-    Args:
-        written: the checkpoint, with the spec as it is read now.
-        base_fingerprint: of the base's files (`models.identity.checkpoint_fingerprint`).
-        data: what was trained and measured on, in words.
-        measured: figure to its value and where it was measured; empty where nothing was.
-    """
+    """The card of a trained PRM. `written` has the spec as it is read now; `measured` is figure to its value and where it was measured."""
     figures = _table("what", "value", rows=list(measured.items())) if measured else "Nothing was measured."
     reading = {} if written.spec is None else {"How steps are marked": _reading(written.spec)}
     adapter = written.layout == "adapter"
@@ -264,11 +257,7 @@ def _value(value: object) -> str:
 def training_html(
     trained: Trained, history: Sequence[Mapping[str, Any]], settings: Mapping[str, str], *, title: str
 ) -> Iterator[str]:
-    """The page of a run in chunks.
-
-    Args:
-        history: its steps (`state.read_lines`).
-    """
+    """The page of a run in chunks, from the lines of its history (`state.read_lines`)."""
     measured = [(float(row["step"]), row["held_out"]) for row in history if row.get("held_out")]
     curves = {
         name: Series(
@@ -340,12 +329,7 @@ def _tiles(trained: Trained) -> tuple[Tile, ...]:
 def smoothed(
     name: str, history: Sequence[Mapping[str, Any]], *, x: str, y: str, weight: str | None = None
 ) -> Series:
-    """A curve of means over equal stretches of a history.
-
-    Args:
-        x, y: fields; of a stretch, the last `x`.
-        weight: the field that `y` is weighted by; None: all alike.
-    """
+    """A curve of means of `y` over equal stretches of a history, weighted by the field `weight`, each at the last `x` of its stretch."""
     each = max(1, -(-len(history) // _POINTS))
     xs, ys = [], []
     for at in range(0, len(history), each):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.files import fetch
@@ -61,10 +62,6 @@ def training_rows(
         split: which files of a hub data set are taken: those with this word in their name, or all where none has it.
         columns: as `store.read_rows`.
         losses: takes note of what is left out in reading.
-
-    Raises:
-        InputError: with `FILE:LINE`: a row that is not of its format, an unknown format.
-        UsageError: no such data set.
     """
     names = _names(rows)
     if names is None:
@@ -77,12 +74,7 @@ def training_rows(
 
 
 def check_sources(rows: Rows | None) -> None:
-    """Refuse, before anything is loaded, rows that cannot be read: no names, or files that are not there.
-
-    Raises:
-        InputError: there is no such file.
-        UsageError: no name at all.
-    """
+    """Refuse, before anything is loaded, rows that cannot be read: no names, or files that are not there."""
     names = None if rows is None else _names(rows)
     if names == []:
         raise UsageError("expected rows: files of labelled solutions, or data sets on the hub")
@@ -150,16 +142,7 @@ def _files(name: str, split: str) -> list[str]:
 
 
 def hub_files(name: str, split: str) -> list[Path]:
-    """A hub data set's files of one split, downloaded.
-
-    Args:
-        name: "OWNER/NAME".
-        split: a word in the file names, "train" say; where no file has it, all are taken.
-
-    Raises:
-        UsageError: there is no such file here and the hub cannot be reached or has no such data set.
-        MissingExtraError: huggingface_hub is not installed.
-    """
+    """The files of one split of "OWNER/NAME" on the hub, downloaded: those with the word in their names, or all where none has it."""
     folder = fetch(name, [f"*{ending}" for ending in ENDINGS], kind="dataset")
     files = sorted(f for f in folder.rglob("*") if f.name.endswith(ENDINGS) and f.is_file())
     chosen = [f for f in files if split in f.name] or files
@@ -272,41 +255,37 @@ def train(
             history = read_lines(place / HISTORY_FILE)
             page.writelines(training_html(done, history, shown, title=f"Training of {folder.name}"))
 
-    monitors: list[Monitor] = []
+    recording: list[Recorder] = []
     warn = on_warning or (partial(print, file=sys.stderr, flush=True) if progress else lambda _: None)
 
-    def report(figures: Progress) -> None:
-        if not monitors:
-            # Only now: a run that is refused leaves none of theirs behind.
-            monitors.extend(_monitors(log, folder, recipe, progress=progress))
-            few = few_steps(figures.steps, training)
-            if few is not None and figures.step == 1:
-                warn(f"warning: {few}")
-        for monitor in monitors:
-            monitor.record(figures)
+    with ExitStack() as closing, naming(folder):
 
-    try:
-        with naming(folder):
-            return run_recipe(
-                training_rows(rows, columns=columns),
-                folder,
-                recipe,
-                held_out=None if held_out_data is None else training_rows(held_out_data, columns=columns),
-                data=data,
-                report=report,
-                complete=complete,
-            )
-    finally:
-        for monitor in monitors:
-            monitor.close()
+        def report(figures: Progress) -> None:
+            if not recording:
+                # Only now: a run that is refused leaves none of theirs behind.
+                if progress:
+                    recording.append(ProgressLines(sys.stderr).record)
+                config = {"objective": recipe.objective.name, "base": recipe.base, **_flat(recipe)}
+                recording.extend(recorders(log, folder, config, closing))
+                few = few_steps(figures.steps, training)
+                if few is not None and figures.step == 1:
+                    warn(f"warning: {few}")
+            for record in recording:
+                record(figures)
+
+        return run_recipe(
+            training_rows(rows, columns=columns),
+            folder,
+            recipe,
+            held_out=None if held_out_data is None else training_rows(held_out_data, columns=columns),
+            data=data,
+            report=report,
+            complete=complete,
+        )
 
 
 def check_packages(*names: str) -> None:
-    """Refuse at once, and not after hours of training, what lacks a package.
-
-    Raises:
-        MissingExtraError: it names the package and the line to type.
-    """
+    """Refuse at once, and not after hours of training, what lacks a package."""
     lacking = [name for name in names if find_spec(name) is None]
     if lacking:
         raise MissingExtraError(f"training needs {', '.join(lacking)}: pip install 'stepmark[train]'")
@@ -316,23 +295,31 @@ def _flat(recipe: Recipe) -> Mapping[str, object]:
     return {"family": recipe.family, **asdict(recipe.rules), **asdict(recipe.training)}
 
 
-def _monitors(log: Sequence[Log], out: Path, recipe: Recipe, *, progress: bool) -> Iterator[Monitor]:
-    if progress:
-        yield ProgressLines(sys.stderr)
+Recorder = Callable[["Progress"], None]
+"""Records every optimizer step."""
+
+
+def recorders(
+    log: Sequence[Log], out: Path, config: Mapping[str, object], closing: ExitStack
+) -> Iterator[Recorder]:
+    """TensorBoard's event files in `<out>.tensorboard`, and a run of Weights & Biases, whose own settings say where it is sent; `closing` ends them."""
     if "tensorboard" in log:
-        yield TensorBoard(out.with_name(f"{out.name}.tensorboard"))
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer: Any = SummaryWriter(str(out.with_name(f"{out.name}.tensorboard")))
+        closing.callback(writer.close)
+
+        def write(progress: Progress) -> None:
+            for name, value in scalars(progress).items():
+                writer.add_scalar(name, value, progress.step)
+
+        yield write
     if "wandb" in log:
-        yield WandB(out.name, {"objective": recipe.objective.name, "base": recipe.base, **_flat(recipe)})
+        import wandb
 
-
-class Monitor(Protocol):
-    """Records every optimizer step."""
-
-    def record(self, progress: Progress) -> None:
-        """One step is done."""
-
-    def close(self) -> None:
-        """The run has ended, or was broken off."""
+        run: Any = wandb.init(name=out.name, config=dict(config), resume="allow")
+        closing.callback(run.finish)
+        yield lambda progress: run.log(scalars(progress), step=progress.step)
 
 
 class ProgressLines:
@@ -370,56 +357,6 @@ class ProgressLines:
             if measured.first_error_f1 is not None:
                 parts.append(f"first-error F1 {measured.first_error_f1:.3f}")
         print(", ".join(parts), file=self._stream, flush=True)
-
-    def close(self) -> None:
-        """Nothing: the stream stays open."""
-
-
-class TensorBoard:
-    """Event files for TensorBoard in a folder.
-
-    Raises:
-        MissingExtraError: tensorboard is not installed.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingExtraError("`log` tensorboard needs it: pip install tensorboard") from error
-        self._writer: Any = SummaryWriter(str(folder))
-
-    def record(self, progress: Progress) -> None:
-        """Its scalars."""
-        for name, value in scalars(progress).items():
-            self._writer.add_scalar(name, value, progress.step)
-
-    def close(self) -> None:
-        """Flush and close."""
-        self._writer.close()
-
-
-class WandB:
-    """A run on Weights & Biases; where and whether it is sent is decided by its own settings (WANDB_MODE, WANDB_PROJECT).
-
-    Raises:
-        MissingExtraError: wandb is not installed.
-    """
-
-    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise MissingExtraError("`log` wandb needs it: pip install wandb") from error
-        self._run: Any = wandb.init(name=name, config=dict(settings), resume="allow")
-
-    def record(self, progress: Progress) -> None:
-        """Its scalars."""
-        self._run.log(scalars(progress), step=progress.step)
-
-    def close(self) -> None:
-        """Finish the run."""
-        self._run.finish()
 
 
 def scalars(progress: Progress) -> dict[str, float]:

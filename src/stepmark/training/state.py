@@ -40,14 +40,7 @@ def is_saved(folder: Path) -> bool:
 
 
 def check_run(folder: Path, run: Mapping[str, Any]) -> None:
-    """Refuse a state that another run left.
-
-    Args:
-        run: what this run is, or those entries that are known already.
-
-    Raises:
-        UsageError: it says what differs.
-    """
+    """Refuse a state that another run left: `run` is what this one is, or those entries that are known already."""
     if not is_saved(folder):
         return
     remedy = f"Delete {folder} to start again, or choose another `out`"
@@ -68,7 +61,6 @@ def save(
     """Save a state; all processes call this.
 
     Args:
-        folder: made if it is absent; of parts, one that all processes see.
         state: tensors and plain values; `done` is the number of steps.
         run: everything that decides the result, as plain data (`recipe.record_of`).
         parts: whether each process has a state of its own; else the first one's is everyone's.
@@ -95,14 +87,7 @@ def save(
 def load(
     folder: Path, workers: Workers, *, run: Mapping[str, Any], parts: bool, device: str
 ) -> dict[str, Any] | None:
-    """The saved state of this run; None where there is none.
-
-    Args:
-        folder, workers, run, parts: as `save`.
-
-    Raises:
-        UsageError: it is of another run, or of another number of processes.
-    """
+    """The saved state of this run; None where there is none. One of another run, or of another number of processes, is refused."""
     if not is_saved(folder):
         return None
     check_run(folder, run)
@@ -127,11 +112,7 @@ def write_run(file: Path, run: Mapping[str, Any]) -> None:
 
 
 def write_tensors(file: Path, state: Mapping[str, Any]) -> None:
-    """Write tensors and plain values with `torch.save`, whole or not at all.
-
-    Raises:
-        StorageError: the disk is full or broken.
-    """
+    """Write tensors and plain values with `torch.save`, whole or not at all."""
     temporary = file.with_suffix(".part")
     try:
         # Through a file of Python's: torch's own writer does not say what the system refused.
@@ -174,11 +155,7 @@ class Lines:
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:
-    """The lines of a file; a last one that was cut off by a kill is left out, and a file that is not there has none.
-
-    Raises:
-        InputError: a line that is no JSON before the last one: no kill leaves that.
-    """
+    """The lines of a file; a last one that was cut off by a kill is left out, and a file that is not there has none."""
     if not file.is_file():
         return []
     # Bytes: a kill may cut a character in two.
@@ -197,11 +174,7 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def workplace(state: Path) -> Iterator[None]:
-    """The folder of a run in progress, held; what is of no use to the next run goes.
-
-    Raises:
-        UsageError: another process holds it, or it is no such folder.
-    """
+    """The folder of a run in progress, held; what is of no use to the next run goes. A folder of something else is refused."""
     with held(state):
         others = sorted(one.name for one in state.iterdir() if not _IN_PROGRESS.fullmatch(one.name))
         if others:
@@ -218,11 +191,7 @@ def workplace(state: Path) -> Iterator[None]:
 
 
 def finished_notes(out: Path) -> dict[str, Any]:
-    """The `train.json` of a finished run.
-
-    Raises:
-        UsageError: it is something else.
-    """
+    """The `train.json` of a finished run; a folder of something else is refused."""
     with suppress(OSError, ValueError):
         notes = json.loads((out / TRAIN_FILE).read_text(encoding="utf-8"))
         if isinstance(notes, dict) and "base_fingerprint" in notes:
@@ -231,11 +200,7 @@ def finished_notes(out: Path) -> dict[str, Any]:
 
 
 def refuse_another(out: Path, notes: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-    """Refuse a finished checkpoint of another run.
-
-    Raises:
-        UsageError: it says what differs.
-    """
+    """Refuse a finished checkpoint of another run, with what differs."""
     changed = differences({name: notes.get(name) for name in record}, json.loads(json.dumps(record)))
     if changed:
         raise UsageError(

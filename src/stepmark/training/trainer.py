@@ -48,11 +48,7 @@ ENOUGH = 30
 
 
 class Pace:
-    """The learning rate over a run, and the time that is left.
-
-    Args:
-        workers: with a time limit all go by the clock of the first, or they would stop at different steps.
-    """
+    """The learning rate over a run, and the time that is left. With a time limit all processes go by the clock of the first."""
 
     def __init__(self, settings: Training, workers: Workers) -> None:
         self.settings, self._workers = settings, workers
@@ -81,11 +77,7 @@ class Pace:
 
 
 def rate_groups(names: Iterable[str], masters: Sequence[Tensor], head_rate: float) -> list[dict[str, Any]]:
-    """What is trained in groups for the optimizer, each with its `share` of the learning rate: the head, and the rest.
-
-    Args:
-        names: of `masters`; the head's begin with "head.".
-    """
+    """Groups for the optimizer, each with its `share` of the learning rate: what is named "head." and the rest."""
     groups: dict[float, list[Tensor]] = {}
     for name, master in zip(names, masters, strict=True):
         groups.setdefault(head_rate if name.startswith("head.") else 1.0, []).append(master)
@@ -93,11 +85,8 @@ def rate_groups(names: Iterable[str], masters: Sequence[Tensor], head_rate: floa
 
 
 def schedule(step: int, steps: int, warmup: float, *, least: float = 0.0) -> float:
-    """Share of the peak rate at a step, counted from 1: linear warm-up, cosine decay to a tenth.
-
-    Args:
-        step: from 1.
-        least: the decay is at least this far, in [0, 1]: a share of time, where that ends sooner than the steps.
+    """Share of the peak rate at a step, counted from 1: linear warm-up, cosine decay to a tenth. The decay is at least `least` of its way: a share
+    of time, where that ends sooner than the steps.
     """
     warm = max(1, round(steps * warmup))
     if step <= warm:
@@ -121,10 +110,8 @@ def few_steps(steps: int, settings: Training) -> str | None:
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep the memory that it frees: glibc gives large pieces back, and zeroes them anew at 5 to 10 % of a small model's step.
-
-    Returns:
-        Whether the C library could be set so; False where it is not glibc (macOS, Windows, Alpine).
+    """Let this process keep the memory that it frees: glibc gives large pieces back, and zeroes them anew at 5 to 10 % of a small model's step. False
+    where the C library is another.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -148,11 +135,6 @@ def warm_start(name: str, masters: Mapping[str, Tensor], net: Net) -> None:
     Args:
         name: "default" for the PRM that ships, a folder, or a hub name.
         masters: what is trained, by name (`Net.named_parameters`), as it was drawn.
-
-    Raises:
-        CheckpointError: no LoRA adapter, one over another base, or its weights do not fit: a higher rank, layers that are frozen here,
-            another head.
-        UsageError: it reads solutions in another layout or with another mark than this run.
     """
     folder = default_folder() if name == "default" else find_checkpoint(name)
     config = adapter_config(folder)
@@ -234,7 +216,6 @@ class Trainer:
     """A network, an objective, and the loop.
 
     Args:
-        settings: see `Training`.
         dropped: takes note of rows that cannot be read.
         workers: this process among its like; None: as launched.
         run: everything that decides the result, as plain data: a saved state is continued with the same only.
@@ -353,14 +334,10 @@ class Trainer:
         *,
         report: Callable[[Progress], None],
     ) -> None:
-        """Training, resuming from the saved state of an interrupted run if there is one.
-
-        Args:
-            report: receives the figures of every step (in the first process only).
+        """Training, resuming from the saved state of an interrupted run if there is one; `report` gets every step's figures, in the first process.
 
         Raises:
-            UsageError: nothing to train on, patience without held-out problems, or the state is of a run with other settings,
-                another base or other rows.
+            UsageError: nothing to train on, patience without held-out problems, or the state is of another run.
             CheckpointError: the loss or the gradient is not finite; the state before it is kept.
         """
         if self.settings.patience is not None and not held_out:

@@ -1,27 +1,28 @@
-// One step as a card with its controls, and the turns of a trace that nobody rates.
+// One step as a card with its controls; of an agent's step who spoke, the thought, the action, and what came back.
 
 import { button, make, visible } from "./dom.js";
-import { longText, output, toolCall } from "./parts.js";
+import { answers, longText, output, toolCall } from "./parts.js";
 
 const SIGNS = { "-1": "✗", 0: "○", 1: "✓" };
 const KINDS = { "-1": "bad", 0: "warn", 1: "good" };
 const ACTIONS = { "-1": "wrong", 0: "neutral", 1: "right" };
 
-function saidOf({ role, text, calls = [], outputs = [], observation }) {
-  const said = make("div", { class: "said" });
-  if (role) said.append(make("span", { class: "label" }, visible(role)));
-  const before = said.childElementCount;
-  if (text?.trim()) said.append(longText(text));
-  for (const [name, input] of calls) said.append(toolCall(name, input));
-  for (const one of outputs) said.append(output(one));
-  if (observation?.trim()) said.append(output(observation.trim(), "what came back"));
-  if (said.childElementCount === before) said.append(make("p", { class: "note" }, "(no text)"));
-  return said;
-}
+const CALL = /^([\w.:-]{1,80})\((\{.*\}|)\)$/; // a line `name(arguments)`, as an agent's calls are written
 
-/** A turn between the steps: the user's, a tool's. */
-export function turn(row) {
-  return make("li", { class: "turn" }, saidOf(row));
+function saidOf({ speaker, thought, text, observation }, isAgent) {
+  const said = make("div", { class: "said" });
+  if (speaker) said.append(make("span", { class: "chip speaker" }, visible(speaker)));
+  const lines = text.split("\n");
+  const calls = [];
+  for (let call; isAgent && lines.length && (call = CALL.exec(lines.at(-1))); lines.pop()) calls.unshift(toolCall(call[1], call[2]));
+  const action = [lines.join("").trim() ? longText(lines.join("\n").trimEnd()) : null, ...calls];
+  if (!thought) said.append(...action.filter(Boolean));
+  else said.append(make("div", { class: "pair" }, make("div", { class: "thought" }, make("span", { class: "label" }, "thought"), longText(thought)), make("div", {}, action)));
+  for (const { role, name, text: answer } of answers(observation)) {
+    if (role === "Tool") said.append(output(answer, name || "tool"));
+    else said.append(make("div", { class: "turn" }, make("span", { class: "label" }, visible(name || role)), longText(answer)));
+  }
+  return said;
 }
 
 export class Card {
@@ -38,13 +39,13 @@ export class Card {
       "li",
       { class: "step", id: `step-${this.step}`, tabIndex: -1, data: { step: this.step } },
       make("div", { class: "n", aria: { hidden: "true" } }, String(this.step + 1)),
-      saidOf(row),
+      saidOf(row, list.work.view.agent),
       this.marks,
       list.aside?.(this.step),
       this.more,
     );
     const { mode, allowNeutral } = list.work.folding;
-    if (mode === "first_error") this.#mark(-1, "First error");
+    if (mode === "first_error") this.#mark(-1, list.work.view.agent ? "Decisive error" : "First error");
     else for (const rating of allowNeutral ? [-1, 0, 1] : [-1, 1]) this.#mark(rating, visible(list.words[rating]));
     this.marks.append(this.skipped);
   }

@@ -145,7 +145,7 @@ export class DecidePage {
     for (const change of changes) this.draft.do(change);
     this.taken = answer;
     this.board.paint();
-    say(`Taken over from ${letter}`, { shown: true });
+    say(`Using the answer of ${letter}`, { shown: true });
   }
 
   /** Whose marks these still are. */

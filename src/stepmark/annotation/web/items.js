@@ -11,6 +11,7 @@ const FORMATS = {
   "math-shepherd": ["Math-Shepherd", "Steps marked + and − in one text."],
   processbench: ["ProcessBench", "Steps and the index of the first wrong one."],
   potato: ["Potato", "instance_id, annotator, mode, steps with index and reward."],
+  "who-and-when": ["Who&When", "Agents' conversations: history, mistake_agent, mistake_step, mistake_reason."],
 };
 
 export class ItemsPage {

@@ -152,7 +152,7 @@ export class LabelPage {
         this.#show(answer);
         const must = this.me.project.help.require_verification;
         this.#tell(`Your first pass is saved. Below each step is now what the model says of it.${must ? " The item counts once each suggestion is accepted or overridden." : ""}`, [
-          button("Look and change (r)", () => this.#reopen(), { class: "strong" }),
+          button("Reopen (r)", () => this.#reopen(), { class: "strong" }),
           must ? "" : button("Next (s)", () => this.#goOn()),
         ]);
         return;

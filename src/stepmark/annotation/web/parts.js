@@ -3,7 +3,7 @@
 import { codeBlock, prose } from "./text.js";
 import { boxed, button, make, visible } from "./dom.js";
 
-const TALL = { txt: [26, 2600], out: [14, 1400] }; // lines and characters from which a text opens folded
+const TALL = { txt: [26, 2600], out: [6, 600] }; // lines and characters from which a text opens folded
 const HEAD = 4000; // characters of a folded text that are in the page at all
 const HUGE = 200_000; // longer ones are shown without formulas
 const LONGEST = 20_000; // longer JSON is shown as it is
@@ -22,7 +22,7 @@ function folded(kind, text, draw) {
     // Cut between lines where there are some, so that no formula is cut in two.
     const cut = text.length > HEAD ? text.lastIndexOf("\n", HEAD) : -1;
     body.replaceChildren(draw(open || text.length <= HEAD ? text : text.slice(0, cut > HEAD / 4 ? cut : HEAD)));
-    toggle.textContent = open ? "Fold" : `Show all (${size})`;
+    toggle.textContent = open ? "Fold" : `Unfold (${size})`;
     toggle.setAttribute("aria-expanded", String(open));
   }
   box.addEventListener("fold", ({ detail }) => set(detail));
@@ -43,10 +43,20 @@ export function longText(text) {
   return folded("txt", text, (shown) => (shown.length > HUGE ? make("div", { class: "txt" }, boxed(visible(shown))) : prose(shown)));
 }
 
-/** What a tool or the world answered. */
-export function output(text, label = "output") {
+const HEADING = /(?:^|\n\n)(Tool|User|System|Developer|Assistant)(?: \(([^()\n]*)\))?:\n/;
+
+/** What came back after a turn, as { role, name, text }: each under its heading, as `solutions/inputs.py` writes them. */
+export function answers(observation) {
+  const [before, ...rest] = observation.split(HEADING);
+  const found = before.trim() ? [{ role: "Tool", name: "", text: before.trim() }] : [];
+  for (let at = 0; at < rest.length; at += 3) found.push({ role: rest[at], name: rest[at + 1] ?? "", text: rest[at + 2] });
+  return found.filter(({ text }) => text.trim());
+}
+
+/** What a tool answered. */
+export function output(text, label) {
   const body = folded("out", indented(text), (shown) => codeBlock(shown));
-  return make("div", { class: "output" }, make("span", { class: "label" }, label), body);
+  return make("div", { class: "output" }, make("span", { class: "label" }, make("b", {}, visible(label)), " answers"), body);
 }
 
 /** A tool call: name and arguments as text. */

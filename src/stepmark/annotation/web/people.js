@@ -76,7 +76,7 @@ export class PeoplePage {
       make("label", {}, "Role", role),
       make("label", {}, "For how many people", uses),
       make("label", {}, "Valid for hours", hours),
-      make("button", { class: "strong" }, "Make a link"),
+      make("button", { class: "strong" }, "Invite"),
     );
     form.addEventListener("submit", async (event) => {
       event.preventDefault();

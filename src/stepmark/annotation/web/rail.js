@@ -2,46 +2,32 @@
 
 import { make } from "./dom.js";
 
-const BOX = 50; // cells that are made together
+const BOX = 50; // cells of a group, which the browser lays out together
 
 export class Rail {
-  #boxes = [];
   #cells = [];
-  #painted = []; // what each cell shows, or will show once it is made
+  #painted = []; // what each cell shows
   #words = [];
   #current = null;
 
   constructor(steps, go) {
-    this.steps = steps;
     this.element = make("nav", { class: "rail", aria: { label: "Steps" } });
-    const near = new IntersectionObserver((seen) => seen.forEach(({ isIntersecting, target }) => isIntersecting && this.#build(this.#boxes.indexOf(target))), { rootMargin: "600px" });
     for (let at = 0; at < steps; at += BOX) {
-      const box = make("div", { class: "group" });
-      box.style.setProperty("--cells", Math.min(BOX, steps - at));
-      this.#boxes.push(box);
-      near.observe(box);
+      const size = Math.min(BOX, steps - at);
+      const cells = Array.from({ length: size }, (_, k) => make("button", { type: "button", tabIndex: -1, class: "none", data: { step: at + k } }, String(at + k + 1)));
+      this.#cells.push(...cells);
+      const box = make("div", { class: "group" }, cells);
+      box.style.setProperty("--cells", size);
+      this.element.append(box);
     }
-    this.element.append(...this.#boxes);
-    if (steps <= BOX) this.#build(0);
     this.element.addEventListener("click", ({ target }) => {
       const { step } = target.dataset;
       if (step !== undefined) go(Number(step));
     });
   }
 
-  #build(at) {
-    const box = this.#boxes[at];
-    if (box.childElementCount) return;
-    for (let step = at * BOX; step < Math.min(this.steps, (at + 1) * BOX); step++) {
-      this.#cells[step] = make("button", { type: "button", tabIndex: -1, data: { step } }, String(step + 1));
-      box.append(this.#cells[step]);
-      this.#show(step);
-    }
-  }
-
   #show(step) {
     const cell = this.#cells[step];
-    if (!cell) return;
     cell.className = this.#painted[step] ?? "none";
     cell.setAttribute("aria-label", this.#words[step]?.() ?? `Step ${step + 1}`);
     if (step === this.#current) cell.setAttribute("aria-current", "step");
@@ -59,7 +45,6 @@ export class Rail {
 
   current(step, before) {
     this.#current = step;
-    this.#build(Math.floor(step / BOX));
     if (before !== null) this.#show(before);
     this.#show(step);
     // Only the rail itself scrolls: `scrollIntoView` would move the page as well.

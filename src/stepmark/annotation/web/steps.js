@@ -1,21 +1,12 @@
 // The steps of one item, in order. They are made in boxes of a few when these come near the window, so that thousands open at
 // once; what is said of a step is painted again only where it changed.
 
-import { Card, turn } from "./card.js";
+import { Card } from "./card.js";
 import { make, visible } from "./dom.js";
 import { Rail } from "./rail.js";
 
 const BOX = 20; // rows that are made together
 const NEAR = "1200px";
-
-/** What is shown, in order: steps, and turns of the trace between them that nobody rates. */
-function rowsOf(view, inline) {
-  const plain = view.steps.map((shown, step) => ({ ...shown, step }));
-  if (!inline || !view.trace?.length) return plain;
-  const covered = new Set(view.trace.map(({ step }) => step).filter((step) => step !== null));
-  // A trace that leaves out a step would leave it without a control.
-  return covered.size === plain.length ? view.trace : plain;
-}
 
 export class StepList {
   #boxes = []; // { element, rows }, rows null once it is made
@@ -35,7 +26,7 @@ export class StepList {
     this.words = { "-1": project.reward_labels.incorrect, 0: project.reward_labels.neutral, 1: project.reward_labels.correct };
     this.rail = new Rail(this.count, (step) => this.go(step));
     this.element = make("div", { class: `steps ${project.mode}`, attr: { role: "region" }, aria: { label: "Steps" } });
-    const rows = rowsOf(view, project.inline_with_trace);
+    const rows = view.steps.map((shown, step) => ({ ...shown, step }));
     for (let at = 0; at < rows.length; at += BOX) this.#box(rows.slice(at, at + BOX));
     // Not when the finger comes down: what then becomes current may move, and the click would land on something else.
     this.element.addEventListener("click", ({ target }) => this.#touched(target));
@@ -44,13 +35,13 @@ export class StepList {
 
   #box(rows) {
     // Until it is made: about as high as it will be, and its text is found by the browser's search.
-    const height = rows.reduce((sum, { text }) => sum + Math.min(520, 70 + 24 * Math.floor((text ?? "").length / 85)), 0);
-    const element = make("ol", { class: "box" }, make("li", { class: "txt" }, visible(rows.map(({ text }) => (text ?? "").slice(0, 600)).join("\n"))));
+    const height = rows.reduce((sum, { text }) => sum + Math.min(520, 70 + 24 * Math.floor(text.length / 85)), 0);
+    const element = make("ol", { class: "box" }, make("li", { class: "txt" }, visible(rows.map(({ text }) => text.slice(0, 600)).join("\n"))));
     element.style.setProperty("contain-intrinsic-height", `auto ${height}px`);
     element.style.setProperty("height", `${height}px`);
     const box = { element, rows };
     element.box = box;
-    for (const { step } of rows) if (step !== null && step !== undefined) this.#boxOf[step] = box;
+    for (const { step } of rows) this.#boxOf[step] = box;
     this.#boxes.push(box);
     this.element.append(element);
     this.#near.observe(element);
@@ -68,7 +59,6 @@ export class StepList {
     element.style.removeProperty("height");
     element.replaceChildren(
       ...rows.map((row) => {
-        if (row.step === null || row.step === undefined) return turn(row);
         const card = new Card(row, this);
         this.#cards[row.step] = card;
         card.paint(this.state(row.step), row.step === this.current);

@@ -132,9 +132,10 @@ export function countsOf(work) {
   const parts = [];
   if (folding.mode === "first_error") {
     const first = folding.firstError;
-    if (first === null) parts.push(chip("none", "first error: not marked yet"));
+    const error = view.agent ? "decisive error" : "first error";
+    if (first === null) parts.push(chip("none", `${error}: not marked yet`));
     else if (first < 0) parts.push(chip("good", `no error in ${all} steps`));
-    else parts.push(chip("bad", `first error: step ${first + 1} of ${all}`));
+    else parts.push(chip("bad", `${error}: step ${first + 1} of ${all}`));
   } else {
     const seen = { "-1": 0, 0: 0, 1: 0, null: 0 };
     for (let step = 0; step < all; step++) seen[folding.rating(step)]++;

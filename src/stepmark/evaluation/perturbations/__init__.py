@@ -65,13 +65,6 @@ def perturbed_solutions(
     donor is needed, on the set of donors: not on other solutions, their order or their number. So a run that was
     killed goes on with the same changes, and copies of one solution stand together, which is cheapest to grade.
 
-    Args:
-        solutions: read as needed.
-        names: which perturbations, in this order for every solution.
-        seed: of every choice.
-        donors: solutions whose questions and steps may be put into others. A solution all of whose donors have its
-            own problem is left out of the perturbations that need one.
-
     Yields:
         the id is "ID::NAME", with 12 digits of a hash of the text for a solution without an id; the changed
         solution bears it too.

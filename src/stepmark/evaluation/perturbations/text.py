@@ -56,11 +56,6 @@ class Perturbation:
     ) -> Perturbed | None:
         """The changed solution; None where the change does not apply.
 
-        Args:
-            solution: is not altered.
-            rng: every choice comes from it.
-            donor: a solution of another problem; needed where `needs_donor`, else not looked at.
-
         Raises:
             UsageError: no donor, or one of the same problem, where a donor is needed.
         """

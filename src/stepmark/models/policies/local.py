@@ -73,8 +73,7 @@ class Row:
 
     def written(self) -> Written:
         """It, finished."""
-        if self.finish is None:
-            raise AssertionError("a row without an end")
+        assert self.finish is not None
         return Written(
             text=self.text,
             finish=self.finish,
@@ -85,8 +84,7 @@ class Row:
 
     def drawn(self) -> Drawn:
         """It, finished, with its tokens."""
-        if self.finish is None:
-            raise AssertionError("a row without an end")
+        assert self.finish is not None
         return Drawn(prompt=tuple(self.prompt), ids=tuple(self.new), text=self.text, finish=self.finish)
 
 
@@ -127,7 +125,7 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
     if present(base / "generation_config.json"):
         # It says where a text ends; transformers would pass over one that it cannot read.
         read_object(base / "generation_config.json")
-    config = checked_config(base, AutoModelForCausalLM.from_config)
+    config = checked_config(base)
     has_own = present(folder / "tokenizer.json") or present(folder / "tokenizer_config.json")
     tokenizer = load_tokenizer(folder if has_own else base)
     model = load_network(AutoModelForCausalLM, base, config, dtype=dtype)

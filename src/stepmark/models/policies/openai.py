@@ -25,7 +25,7 @@ from stepmark.batching import Choose, Finish, Message, Prompt, Ready, Write, Wri
 from stepmark.errors import BackendError, CheckpointError, InputError, StepmarkError, TooLongError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.files import CONFIGURATION, folder_of_name
-from stepmark.models.http import AGAIN, Connection, DeclinedError, GarbageError, Patience, Server, Verb
+from stepmark.models.http import AGAIN, Closing, DeclinedError, GarbageError, Patience, Server
 
 Asked = TypeVar("Asked")
 Answered = TypeVar("Answered")
@@ -42,7 +42,7 @@ _PROBE_PREFILL = "1, 2, 3, 4, 5, 6,"
 
 
 @final
-class OpenAIPolicy:
+class OpenAIPolicy(Closing):
     """A model served over HTTP.
 
     `choose` asks for the likeliest first tokens; an option that is not among them is looked up exactly, through
@@ -89,9 +89,13 @@ class OpenAIPolicy:
             raise UsageError(f"concurrency must be at least 1, found {concurrency}")
         again = AGAIN | frozenset(range(500, 600))
         self._server = Server(
-            base_url, patience=patience or Patience(), rng=rng or random.Random(0), again=again
+            base_url,
+            patience=patience or Patience(),
+            key=api_key_env,
+            transport=transport,
+            rng=rng or random.Random(0),
+            again=again,
         )
-        self._connection = Connection(api_key_env, transport=transport)
         self._encoder = None if tokenizer is None else _encoder(tokenizer)
         self._concurrency = concurrency
         self._send_seed = send_seed
@@ -155,13 +159,7 @@ class OpenAIPolicy:
 
     def close(self) -> None:
         """Close the connections."""
-        self._connection.close()
-
-    def __enter__(self) -> OpenAIPolicy:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._server.close()
 
     def _each(
         self,
@@ -282,7 +280,7 @@ class OpenAIPolicy:
         self, path: str, body: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], Answered]
     ) -> Answered:
         try:
-            return self._post(path, body, read)
+            return self._server.ask(path, body, read)
         except UnicodeEncodeError as error:
             raise InputError(f"the text cannot be sent, it is not valid Unicode: {error}") from None
         except DeclinedError as error:
@@ -300,15 +298,9 @@ class OpenAIPolicy:
 
     def _prompt_tokens(self, body: Mapping[str, Any]) -> int | None:
         try:
-            return self._post(_CHAT, body, lambda data: usage_of(data, "prompt_tokens"))
+            return self._server.ask(_CHAT, body, lambda data: usage_of(data, "prompt_tokens"))
         except DeclinedError:
             return None
-
-    def _post(
-        self, path: str, body: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], Answered]
-    ) -> Answered:
-        verb: Verb = "GET" if body is None else "POST"
-        return self._connection.run(self._server.ask(verb, path, body, read))
 
     def _only_model(self) -> str:
         def read(data: Mapping[str, Any]) -> list[str]:
@@ -318,7 +310,7 @@ class OpenAIPolicy:
             return [str(model["id"]) for model in models]
 
         try:
-            models = self._post("/models", None, read)
+            models = self._server.ask("/models", None, read)
         except DeclinedError as error:
             raise BackendError(f"{self._server.address}/models: {error}; name the model") from None
         if len(models) != 1:

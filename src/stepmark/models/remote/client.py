@@ -1,285 +1,70 @@
-"""The clients of `stepmark serve`: `Client` waits for its answers, `AsyncClient` awaits them. Both carry out the exchanges of `calls` and `_Growing`."""
+"""The clients of `stepmark serve`: `Client`, and `AsyncClient`, which runs it in threads.
+
+Results are read as rows of `stepmark grade`: a wrong number of scores, a score out of range or a wrong index is a `BackendError`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import math
 import random
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar, Unpack, final
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, final
 
 import httpx
 
 from stepmark.batching import Graded
-from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
-from stepmark.metrics.aggregate import check_score
-from stepmark.models.http import (
-    AsyncConnection,
-    Connection,
-    DeclinedError,
-    Exchange,
-    Patience,
-    Verb,
-    key_variable,
-)
-from stepmark.models.prm import Ledger
-from stepmark.models.remote.calls import (
-    Calls,
-    Listing,
-    Question,
-    Ranked,
-    Scoring,
-    ServedModel,
-    complaint,
-    nonsense,
-    read_error,
-    unrefused,
-    utf8,
-)
-from stepmark.models.remote.wire import SessionAnswer, SessionFullError, StepsAnswer
-from stepmark.records import Refusal, ScoredSolution, ScoreKind, Solution, Steps
+from stepmark.errors import InputError, UsageError
+from stepmark.models.http import Closing, DeclinedError, Patience
+from stepmark.models.prm import Ledger, from_row
+from stepmark.models.remote.calls import Calls, ServedModel, complaint, nonsense, read_error, utf8
+from stepmark.models.remote.session import Session
+from stepmark.models.remote.wire import RankAnswer, Result, ScoreAnswer
+from stepmark.records import Refusal, ScoredSolution, Solution, Step, Steps
 
 Value = TypeVar("Value")
-Prefix = tuple[str, ...]
-Node = tuple[int, Graded]
-"""A node of a session and its score."""
+Arguments = ParamSpec("Arguments")
 
 PATIENT = Patience()
 """The default of clients."""
-_REOPENED = 3
-"""Times that a session may be lost without progress before the server is given up."""
-
-# Sessions.
-
-
-class _LostError(Exception):
-    """The session, or a node of it, is gone; or it has no room."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Held:
-    """A prefix that the session has."""
+class Ranked:
+    """One of several candidates of a problem, in its place."""
 
-    number: int
-    graded: Graded
-    length: int
-    """Tokens of the prefix, as far as the server counts them."""
-
-
-class _Growing:
-    """The exchanges of one session, and the nodes that it has.
-
-    A prefix is sent once: its last step, after the node of the rest. A prefix whose rest has no node (released, or never sent) is built up from
-    the longest beginning that has one. A session that the server has lost, or that is full of what was released, is opened anew, and what is
-    needed of it is read once more; `Ledger.tokens_again` counts that.
-    """
-
-    def __init__(self, calls: Calls, problem: str) -> None:
-        self._calls, self.problem = calls, problem
-        self._id: str | None = None
-        self._nodes: dict[Prefix, _Held] = {}
-        self._read_before: set[Prefix] = set()
-        """Prefixes that were read in a session that is gone; () is the problem."""
-        self.held: set[Prefix] = set()
-        """Prefixes that were asked for and not released."""
-
-    def extend(
-        self, prefixes: Sequence[Prefix], timeout: float | None
-    ) -> Exchange[list[Graded | InputError]]:
-        model = yield from self._calls.model()
-        done: dict[Prefix, Graded | InputError] = {}
-        losses, narrow = 0, False
-        while missing := [prefix for prefix in prefixes if prefix not in done]:
-            before = len(done)
-            try:
-                # After a loss one prefix at a time, so that a small session has room for it.
-                yield from self._round(missing[:1] if narrow else missing, done, model, timeout)
-            except _LostError:
-                losses, narrow = losses + 1 if len(done) == before else 0, True
-                if losses > _REOPENED:
-                    raise BackendError(
-                        f"{self._calls.server.address}: the session was lost or full {losses} times within one call; does the server hold "
-                        "fewer sessions than are in use (`sessions`, `session_memory_mb`), or fewer steps than these prefixes have (`session_nodes`)?"
-                    ) from None
-                yield from self._end()
-        self.held.update(prefix for prefix in prefixes if isinstance(done[prefix], Graded))
-        return [done[prefix] for prefix in prefixes]
-
-    def release(self, prefixes: Sequence[Prefix]) -> Exchange[None]:
-        self.held.difference_update(prefixes)
-        nodes = [self._nodes.pop(prefix).number for prefix in prefixes if prefix in self._nodes]
-        if not self.held:
-            yield from self.close()
-        elif nodes and self._id is not None:
-            yield from self._quietly("POST", "/release", {"nodes": nodes})
-
-    def close(self) -> Exchange[None]:
-        self.held.clear()
-        yield from self._end()
-
-    def _end(self) -> Exchange[None]:
-        if self._id is not None:
-            yield from self._quietly("DELETE", "", None)
-        if self._nodes:
-            self._read_before.update(self._nodes, [()])
-        self._nodes.clear()
-        self._id = None
-
-    def _quietly(self, verb: Verb, path: str, body: dict[str, Any] | None) -> Exchange[None]:
-        with suppress(DeclinedError, StepmarkError):  # the server forgets it by itself
-            address = f"/v1/sessions/{self._id}{path}"
-            yield from self._calls.server.ask(verb, address, body, lambda data: None, once=True)
-
-    def _round(
-        self,
-        prefixes: Sequence[Prefix],
-        done: dict[Prefix, Graded | InputError],
-        model: ServedModel,
-        timeout: float | None,
-    ) -> Exchange[None]:
-        """Send the first step that is missing of each prefix."""
-        missing: dict[Prefix, None] = {}
-        for prefix in prefixes:
-            if prefix in self._nodes:
-                done[prefix] = self._nodes[prefix].graded
-                continue
-            known = next((end for end in range(len(prefix) - 1, 0, -1) if prefix[:end] in self._nodes), 0)
-            part = prefix[: known + 1]
-            try:
-                if isinstance(before := done.get(part), InputError):
-                    raise before  # what begins unreadably is unreadable
-                utf8(part[-1], f"steps[{known}]")
-            except InputError as error:
-                done[part] = done[prefix] = error
-            else:
-                missing[part] = None
-        if missing and self._id is None:
-            try:
-                self._id = yield from self._open()
-            except InputError as error:  # about the problem, and so about all
-                done.update(dict.fromkeys(prefixes, error))
-                return
-        for part_of in self._calls.parts(missing):
-            results = yield from self._send(part_of, model, timeout)
-            for prefix, result in zip(part_of, results, strict=True):
-                if isinstance(result, SessionFullError):
-                    continue
-                if isinstance(result, InputError):
-                    # As in this process: the field is the step's in its prefix, and not in what was sent.
-                    done[prefix] = type(result)(result.message, field=f"steps[{len(prefix) - 1}]")
-                    continue
-                self._enter(prefix, result, incremental=model.sessions)
-                if prefix in prefixes:
-                    done[prefix] = result[1]
-            if any(isinstance(result, SessionFullError) for result in results):
-                raise _LostError
-
-    def _open(self) -> Exchange[str]:
-        model = {} if self._calls.name is None else {"model": self._calls.name}
-        body = {"problem": utf8(self.problem, "problem"), **model}
-        try:
-            return (yield from self._calls.ask("/v1/sessions", body, SessionAnswer, lambda answer: answer.id))
-        except DeclinedError as declined:
-            if declined.status == 400 and declined.field == "problem":
-                raise InputError(declined.message, field="problem") from None
-            raise complaint(declined) from None
-
-    def _send(
-        self, prefixes: Sequence[Prefix], model: ServedModel, timeout: float | None
-    ) -> Exchange[list[Node | InputError]]:
-        path = f"/v1/sessions/{self._id}/steps"
-
-        def send(part: Sequence[Prefix]) -> Exchange[list[Node | InputError]]:
-            after = [self._nodes[prefix[:-1]].number if len(prefix) > 1 else None for prefix in part]
-            steps = [{"after": node, "text": p[-1]} for node, p in zip(after, part, strict=True)]
-
-            def read(answer: StepsAnswer) -> list[Node | InputError]:
-                return _stepped(answer, len(part), model.score_kind)
-
-            try:
-                body = {"steps": steps}
-                results = yield from self._calls.ask(path, body, StepsAnswer, read, timeout=timeout)
-            except DeclinedError as declined:
-                if declined.status == 404:
-                    raise _LostError from None
-                raise
-            # Only nodes of its own are named; if one is not there, the session has been somewhere else.
-            if any(isinstance(item, InputError) and (item.field or "").endswith("after") for item in results):
-                raise _LostError
-            return results
-
-        return (yield from self._calls.send_in_parts(prefixes, "steps", send))
-
-    def _enter(self, prefix: Prefix, node: Node, *, incremental: bool) -> None:
-        number, graded = node
-        tokens, root = graded.tokens or 0, graded.root or 0
-        above = self._nodes[prefix[:-1]].length if len(prefix) > 1 else root
-        length = above + tokens if incremental else tokens
-        again = tokens if prefix in self._read_before else 0
-        if incremental and not self._nodes:  # the problem is read with the first step
-            tokens += root
-            again += root if () in self._read_before else 0
-        self._nodes[prefix] = _Held(number=number, graded=graded, length=length)
-        new = int(prefix not in self._read_before)
-        self._calls.count(steps=new, tokens_in=length, tokens_computed=tokens, tokens_again=again)
-        self._read_before.discard(prefix)
-
-
-def _stepped(answer: StepsAnswer, count: int, kind: ScoreKind) -> list[Node | InputError]:
-    """One node with its score a step, in order."""
-    if len(answer.results) != count:
-        raise nonsense("results", f"{count} entries", f"{len(answer.results)} entries")
-    nodes: list[Node | InputError] = []
-    for i, result in enumerate(answer.results):
-        if result.error is not None:
-            nodes.append(read_error(result.error))
-            continue
-        if result.node is None or result.score is None:
-            raise nonsense(f"results[{i}]", "a node and a score", result.model_dump(exclude_unset=True))
-        check_score(result.score, kind, step=i)
-        classes = None if result.classes is None else tuple(result.classes)
-        graded = Graded(score=result.score, tokens=result.tokens, root=result.root, classes=classes)
-        nodes.append((result.node, graded))
-    return nodes
-
-
-def _prefixes(prefixes: Sequence[Sequence[str]]) -> list[Prefix]:
-    for prefix in prefixes:
-        if isinstance(prefix, str) or not prefix:
-            raise UsageError(f"a prefix: expected its steps, at least one, found {prefix!r:.80}")
-    return [tuple(prefix) for prefix in prefixes]
-
-
-# The clients.
-
-
-class _Client:
-    """What both clients have."""
-
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    index: int
+    """Its position in the request, from 0."""
+    scored: ScoredSolution | None
+    """None for a candidate that cannot be scored."""
+    error: InputError | None = None
+    """Why it cannot."""
 
     @property
-    def address(self) -> str:
-        """Of the server."""
-        return self._calls.server.address
+    def score(self) -> float | None:
+        """The aggregate of its step scores; None where there is none."""
+        return None if self.scored is None else self.scored.score
 
-    @property
-    def ledger(self) -> Ledger:
-        """What was scored for this client. `tokens_computed` are those that the server was given to read: it does not say which of them it had read
-        before. `tokens_again` are those of sessions that it had lost."""
-        return self._calls.ledger
 
-    def _parts(self, solutions: Iterable[Solution]) -> Iterator[list[Question]]:
-        for part in self._calls.parts(solutions):
-            yield [Question(solution=solution) for solution in part]
+class Scoring(TypedDict, total=False):
+    """Settings of a call that scores; without them the server's own hold."""
+
+    aggregate: str | None
+    """How step scores make one number."""
+    threshold: float | None
+    """A step whose score is under it is an error."""
+    checks: str | None
+    """Exact checks beside the PRM: "all", "none", "auto", or names with commas between them."""
+    timeout: float | None
+    """Seconds for a request with all attempts and waits; the server drops what it cannot compute in time. None: no limit but patience."""
 
 
 @final
-class Client(_Client):
+class Client(Closing):
     """Talks to a score server (`stepmark serve`).
 
     The key in the environment variable `STEPMARK_API_KEY` is sent, if there is one. Failures are retried after growing pauses; a server that is busy,
@@ -311,30 +96,39 @@ class Client(_Client):
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(Calls(address, model, patience, batch, rng, clock))
-        self._connection = Connection(key_variable(), transport=transport, sleep=sleep)
-        self._run = self._connection.run
+        self._calls = Calls(address, model, patience, batch, transport, sleep, rng, clock)
 
-    def listing(self) -> Listing:
-        """The PRMs that are served, and the names of other models.
+    @property
+    def address(self) -> str:
+        """Of the server."""
+        return self._calls.server.address
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was scored for this client. `tokens_computed` are those that the server was given to read: it does not say which of them it had read
+        before. `tokens_again` are those of sessions that it had lost."""
+        return self._calls.ledger
+
+    def listing(self) -> tuple[tuple[ServedModel, ...], tuple[str, ...]]:
+        """The PRMs that are served, and the names of other models; raises as `models`."""
+        return self._calls.listing()
+
+    def models(self) -> tuple[ServedModel, ...]:
+        """The PRMs that are served.
 
         Raises:
             BackendError: no answer, or not a stepmark server's.
         """
-        return self._run(self._calls.listing())
-
-    def models(self) -> tuple[ServedModel, ...]:
-        """The PRMs that are served; raises as `listing`."""
-        return self.listing().prms
+        return self._calls.listing()[0]
 
     def model(self) -> ServedModel:
         """The PRM that this client talks to; asked for once.
 
         Raises:
             UsageError: none of that name, or several and none is named.
-            BackendError: as `listing`.
+            BackendError: as `models`.
         """
-        return self._run(self._calls.model())
+        return self._calls.model()
 
     def score(
         self, problem: str, steps: Steps | str, *, split: str | None = None, **settings: Unpack[Scoring]
@@ -352,7 +146,11 @@ class Client(_Client):
             UsageError: a setting that the server declines.
             BackendError: the server failed, gave no answer in time, or answered nonsense.
         """
-        return self._run(self._calls.score(Question.of(problem, steps, split), settings))
+        if isinstance(steps, str):
+            [result] = self._part([Solution.of(problem, ())], settings, steps, split)
+        else:
+            [result] = self._part([Solution.of(problem, steps)], settings, split=split)
+        return _unrefused(result)
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False, **settings: Unpack[Scoring]
@@ -366,9 +164,9 @@ class Client(_Client):
             keep_going: yield a `Refusal` for one that cannot be scored instead of raising.
             settings: as for `score`; `timeout` of each request.
         """
-        for part in self._parts(solutions):
-            for result in self._run(self._calls.score_part(part, settings)):
-                yield result if keep_going else unrefused(result)
+        for part in self._calls.parts(solutions):
+            for result in self._part(part, settings):
+                yield result if keep_going else _unrefused(result)
 
     def rank(
         self,
@@ -386,85 +184,171 @@ class Client(_Client):
             split: how texts are split.
             settings: as for `score`.
         """
-        return self._run(self._calls.rank(problem, candidates, split, settings))
+        if isinstance(candidates, str):
+            raise UsageError(f"candidates: expected a list of them, found the single text {candidates!r:.60}")
+        if not candidates:
+            return []
+        asked = [Solution.of(problem, () if isinstance(item, str) else item) for item in candidates]
+        texts = [item if isinstance(item, str) else None for item in candidates]
+        rows = [_fields(one, text) for one, text in zip(asked, texts, strict=True)]
+        rows = [{key: value for key, value in row.items() if key != "problem"} for row in rows]
+        how = {} if split is None else {"split": split}
+        body = {"problem": problem, "candidates": rows, **how, **self._body(settings)}
+
+        def read(answer: RankAnswer) -> list[Ranked]:
+            order = [result.index for result in answer.results]
+            if sorted(order) != list(range(len(asked))):
+                raise nonsense("results", f"each index from 0 to {len(asked) - 1} once", order)
+            read = self._read(answer, [asked[i] for i in order])
+            ranked = [
+                Ranked(index=i, scored=None, error=result)
+                if isinstance(result, InputError)
+                else Ranked(index=i, scored=result)
+                for i, result in zip(order, read, strict=True)
+            ]
+            scores = [-math.inf if item.score is None else item.score for item in ranked]
+            if scores != sorted(scores, reverse=True):
+                raise nonsense("results", "the highest score first", scores)
+            return ranked
+
+        try:
+            timeout = settings.get("timeout")
+            return self._calls.ask("/v1/rank", body, RankAnswer, read, timeout=timeout)
+        except DeclinedError as declined:
+            raise complaint(declined) from None
 
     def session(self, problem: str) -> Session:
         """A session for prefixes of one problem that grow step by step; to be used in a `with` block."""
-        return Session(self._connection, problem, self._calls)
+        return Session(self._calls, problem)
 
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too."""
-        self._connection.close()
+        self._calls.server.close()
 
-    def __enter__(self) -> Client:
-        return self
+    def _part(
+        self,
+        solutions: Sequence[Solution],
+        settings: Scoring,
+        text: str | None = None,
+        split: str | None = None,
+    ) -> list[ScoredSolution | Refusal]:
+        """Score solutions in as few requests as the server allows; one result each, in order. A text is that of the only one, which the server splits."""
+        results: dict[int, ScoredSolution | InputError] = {}
+        rows: list[tuple[int, dict[str, Any]]] = []
+        for i, solution in enumerate(solutions):
+            try:
+                steps = solution.steps[:-1]
+                observed = next((k + 1 for k, step in enumerate(steps) if step.observation.strip()), None)
+                if observed is not None and not self.model().sessions:
+                    raise InputError(
+                        "an observation is sent as the beginning of the next step, which is the same text only to PRMs that read tokens "
+                        "step by step; load this PRM in this process",
+                        field=f"steps[{observed}]",
+                    )
+                rows.append((i, _fields(solution, text, split)))
+            except InputError as error:
+                results[i] = error
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        def send(
+            part: Sequence[tuple[int, dict[str, Any]]],
+        ) -> list[ScoredSolution | InputError]:
+            def read(answer: ScoreAnswer) -> list[ScoredSolution | InputError]:
+                order = [result.index for result in answer.results]
+                if order != list(range(len(part))):
+                    raise nonsense("results", f"the indices 0 to {len(part) - 1} in order", order)
+                return self._read(answer, [solutions[i] for i, _ in part])
+
+            body = {"solutions": [fields for _, fields in part], **self._body(settings)}
+            timeout = settings.get("timeout")
+            return self._calls.ask("/v1/score", body, ScoreAnswer, read, timeout=timeout)
+
+        answered = self._calls.send_in_parts(rows, "solutions", send)
+        results |= {i: result for (i, _), result in zip(rows, answered, strict=True)}
+        return [_named(solution, results[i]) for i, solution in enumerate(solutions)]
+
+    def _body(self, settings: Scoring) -> dict[str, Any]:
+        fields = {**settings, "model": self._calls.name}
+        if not math.isfinite(settings.get("threshold") or 0.0):
+            raise UsageError(f"threshold: expected a number, found {settings.get('threshold')!r}")
+        if unknown := fields.keys() - Scoring.__annotations__.keys() - {"model"}:
+            raise TypeError(f"unknown settings: {', '.join(sorted(unknown))}")
+        return {key: value for key, value in fields.items() if key != "timeout" and value is not None}
+
+    def _read(
+        self, answer: ScoreAnswer | RankAnswer, asked: Sequence[Solution]
+    ) -> list[ScoredSolution | InputError]:
+        """The results of an answer, of these solutions; all are read before any is counted."""
+        pairs = list(zip(answer.results, asked, strict=True))
+        results = [_scored(answer, result, solution) for result, solution in pairs]
+        for (row, _), result in zip(pairs, results, strict=True):
+            if isinstance(result, ScoredSolution):
+                # A server does not say how many of them it had computed before.
+                steps = sum(score is not None for score in result.steps.scores)
+                self._calls.count(
+                    solutions=1, steps=steps, tokens_in=row.tokens or 0, tokens_computed=row.tokens or 0
+                )
+        return results
 
 
-@final
-class Session:
-    """Prefixes of one problem on a server that holds their state. Made by `Client.session`.
+def _scored(
+    answer: ScoreAnswer | RankAnswer, result: Result, solution: Solution
+) -> ScoredSolution | InputError:
+    place = f"results[{result.index}]"
+    if result.error is not None:
+        return read_error(result.error)
+    if not solution.steps:
+        if not result.steps:
+            raise nonsense(place, "the texts of the steps under 'steps'", result.steps)
+        solution = replace(solution, steps=tuple(Step(text=text) for text in result.steps))
+    above = {key: getattr(answer, key) for key in ("aggregate", "threshold", "score_kind", "class_names")}
+    row = {**result.model_dump(exclude_unset=True), **above, "prm": answer.model}
+    try:
+        return from_row(solution, {**row, "scores": result.scores or []})
+    except InputError as error:
+        raise error.at(place) from None
 
-    A prefix is named by its steps. Of each, only the last step is sent; the server reads nothing twice. A session that the server has lost (it was
-    idle for too long, the server was restarted) is opened anew, and what is needed of it is read once more; `Client.ledger.tokens_again` counts that.
-    Threads that share a session wait for each other.
+
+def _named(solution: Solution, result: ScoredSolution | InputError) -> ScoredSolution | Refusal:
+    if isinstance(result, ScoredSolution):
+        return result
+    name = f"solution {solution.id!r}" if solution.id is not None else None
+    return Refusal(solution=solution, error=type(result)(result.message, where=name, field=result.field))
+
+
+def _fields(solution: Solution, text: str | None, split: str | None = None) -> dict[str, Any]:
+    """The fields of a request. An observation is sent as the beginning of the next step, as `Encoder` joins them.
+
+    Raises:
+        InputError: half of a surrogate pair.
     """
+    problem = utf8(solution.problem.text, "problem")
+    how = {} if split is None else {"split": split}
+    if text is not None:
+        return {"problem": problem, "solution": utf8(text, "solution"), **how}
+    texts, before = [], ""
+    for number, step in enumerate(solution.steps):
+        joined = f"{before}\n\n{step.text.lstrip()}" if before and step.text.strip() else step.text
+        texts.append(utf8(joined, f"steps[{number}]"))
+        before = step.observation.strip()
+    return {"problem": problem, "steps": texts, **how}
 
-    def __init__(self, connection: Connection, problem: str, calls: Calls) -> None:
-        self._connection, self.problem = connection, problem
-        self._lock, self._growing = threading.Lock(), _Growing(calls, problem)
 
-    @property
-    def held(self) -> int:
-        """Prefixes that were asked for and not released."""
-        return len(self._growing.held)
-
-    def extend(
-        self, prefixes: Sequence[Sequence[str]], *, timeout: float | None = None
-    ) -> list[Graded | InputError]:
-        """The score of the last step of each prefix, all together; one result each, in order.
-
-        Args:
-            prefixes: each one's steps, at least one; what was asked before is not sent again.
-            timeout: seconds for each request.
-
-        Returns:
-            A `Graded`, or the `InputError` that says why the PRM cannot read that prefix.
-
-        Raises:
-            UsageError: a prefix without steps.
-            BackendError: as `Client.score`; or the server has no room for these prefixes.
-        """
-        asked = _prefixes(prefixes)
-        with self._lock:
-            return self._connection.run(self._growing.extend(asked, timeout))
-
-    def release(self, prefixes: Sequence[Sequence[str]]) -> None:
-        """Release prefixes that will not be continued; with the last one the session ends. Unknown ones are ignored."""
-        gone = _prefixes(prefixes)
-        with self._lock:
-            self._connection.run(self._growing.release(gone))
-
-    def close(self) -> None:
-        """End the session. Leaving a `with` block does it too. The server ends that of a closed client when it needs the room."""
-        with self._lock:
-            if not self._connection.closed:
-                self._connection.run(self._growing.close())
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def _unrefused(result: ScoredSolution | Refusal) -> ScoredSolution:
+    """The solution; raises the error of a refusal."""
+    if isinstance(result, Refusal):
+        raise result.error
+    return result
 
 
 @final
-class AsyncClient(_Client):
+class AsyncClient:
     """Talks to a score server (`stepmark serve`) from asyncio: `Client` with `await`, whose documentation holds here.
 
-    Close it: `async with`, or `await client.close()`. `asyncio.gather` sends several requests at once; the server computes them together.
+    Each call runs in a thread. A call whose task is cancelled is carried out to its end, and its answer is dropped. Close it: `async with`, or
+    `await client.close()`. `asyncio.gather` sends several requests at once; the server computes them together.
+
+    Args:
+        concurrency: calls that run at once.
     """
 
     def __init__(
@@ -474,36 +358,43 @@ class AsyncClient(_Client):
         model: str | None = None,
         patience: Patience = PATIENT,
         batch: int = 64,
-        transport: httpx.AsyncBaseTransport | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        rng: random.Random | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        concurrency: int = 32,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(Calls(address, model, patience, batch, rng, clock))
-        self._connection = AsyncConnection(key_variable(), transport=transport, sleep=sleep)
-        self._run = self._connection.run
+        self._client = Client(
+            address, model=model, patience=patience, batch=batch, transport=transport, sleep=sleep
+        )
+        self._threads = ThreadPoolExecutor(concurrency)
+        self.address, self.ledger = self._client.address, self._client.ledger
+
+    async def _run(
+        self, function: Callable[Arguments, Value], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Value:
+        call = functools.partial(function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     async def models(self) -> tuple[ServedModel, ...]:
         """The PRMs that are served."""
-        return (await self._run(self._calls.listing())).prms
+        return await self._run(self._client.models)
 
     async def model(self) -> ServedModel:
         """The PRM that this client talks to."""
-        return await self._run(self._calls.model())
+        return await self._run(self._client.model)
 
     async def score(
         self, problem: str, steps: Steps | str, *, split: str | None = None, **settings: Unpack[Scoring]
     ) -> ScoredSolution:
         """Score one solution; see `Client.score`."""
-        return await self._run(self._calls.score(Question.of(problem, steps, split), settings))
+        return await self._run(self._client.score, problem, steps, split=split, **settings)
 
     async def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False, **settings: Unpack[Scoring]
     ) -> AsyncIterator[ScoredSolution | Refusal]:
         """Score a stream of solutions, in order; see `Client.score_many`."""
-        for part in self._parts(solutions):
-            for result in await self._run(self._calls.score_part(part, settings)):
-                yield result if keep_going else unrefused(result)
+        results = self._client.score_many(solutions, keep_going=keep_going, **settings)
+        while (result := await self._run(next, results, None)) is not None:
+            yield result
 
     async def rank(
         self,
@@ -514,17 +405,18 @@ class AsyncClient(_Client):
         **settings: Unpack[Scoring],
     ) -> list[Ranked]:
         """Rank candidate solutions of one problem; see `Client.rank`."""
-        return await self._run(self._calls.rank(problem, candidates, split, settings))
+        return await self._run(self._client.rank, problem, candidates, split=split, **settings)
 
     def session(self, problem: str) -> AsyncSession:
         """A session for prefixes of one problem; to be used in an `async with` block. See `Client.session`."""
-        return AsyncSession(self._connection, _Growing(self._calls, problem))
+        return AsyncSession(self._client.session(problem), self._run)
 
     async def close(self) -> None:
         """Close the connections. Leaving an `async with` block does it too."""
-        await self._connection.close()
+        self._client.close()
+        self._threads.shutdown(wait=False)
 
-    async def __aenter__(self) -> AsyncClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -533,42 +425,33 @@ class AsyncClient(_Client):
 
 @final
 class AsyncSession:
-    """Prefixes of one problem; made by `AsyncClient.session`. See `Session`. Tasks that share one wait for each other."""
+    """Prefixes of one problem; made by `AsyncClient.session`. See `Session`."""
 
-    def __init__(self, connection: AsyncConnection, growing: _Growing) -> None:
-        self._connection, self._growing = connection, growing
-        self._lock = asyncio.Lock()
-
-    @property
-    def problem(self) -> str:
-        """Its text."""
-        return self._growing.problem
+    def __init__(self, session: Session, run: Callable[..., Any]) -> None:
+        self._session, self._run = session, run
+        self.problem = session.problem
 
     @property
     def held(self) -> int:
         """Prefixes that were asked for and not released."""
-        return len(self._growing.held)
-
-    async def _run(self, exchange: Exchange[Value]) -> Value:
-        async with self._lock:
-            return await self._connection.run(exchange)
+        return self._session.held
 
     async def extend(
         self, prefixes: Sequence[Sequence[str]], *, timeout: float | None = None
     ) -> list[Graded | InputError]:
         """The score of the last step of each prefix; see `Session.extend`."""
-        return await self._run(self._growing.extend(_prefixes(prefixes), timeout))
+        replies: list[Graded | InputError] = await self._run(self._session.extend, prefixes, timeout=timeout)
+        return replies
 
     async def release(self, prefixes: Sequence[Sequence[str]]) -> None:
         """Release prefixes; see `Session.release`."""
-        await self._run(self._growing.release(_prefixes(prefixes)))
+        await self._run(self._session.release, prefixes)
 
     async def close(self) -> None:
         """End the session; see `Session.close`."""
-        if not self._connection.closed:
-            await self._run(self._growing.close())
+        await self._run(self._session.close)
 
-    async def __aenter__(self) -> AsyncSession:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

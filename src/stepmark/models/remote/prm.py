@@ -8,10 +8,12 @@ from typing import Any, final
 
 from stepmark.batching import Graded, Ready, Release, Score
 from stepmark.errors import InputError, StepmarkError
+from stepmark.models.http import Closing
 from stepmark.models.prm import Grader
 from stepmark.models.prm import Session as ScoringSession
 from stepmark.models.remote.calls import ServedModel
-from stepmark.models.remote.client import Client, Session
+from stepmark.models.remote.client import Client
+from stepmark.models.remote.session import Session
 from stepmark.records import Refusal, Solution, StepScores
 
 _AT_ONCE = 16
@@ -19,7 +21,7 @@ _AT_ONCE = 16
 
 
 @final
-class RemotePRM(Grader):
+class RemotePRM(Grader, Closing):
     """Scores on a server. Made by `load_prm` from an address.
 
     Its name, kind of scores, aggregate, threshold and checks are the server's; so is how the checkpoint is read.
@@ -77,12 +79,6 @@ class RemotePRM(Grader):
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too."""
         self.client.close()
-
-    def __enter__(self) -> RemotePRM:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @final

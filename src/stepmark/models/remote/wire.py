@@ -38,19 +38,9 @@ Limit = Annotated[int, Field(ge=1)]
 UNKNOWN_LIMIT = 2**31
 
 
-def _given(*names: str, no: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A JSON Schema that holds where `names` are present and not null, and those of `no` absent or null."""
-    present: dict[str, Any] = {name: {"not": {"type": "null"}} for name in names}
-    return {"required": list(names), "properties": present | {name: {"type": "null"} for name in no}}
-
-
-_SPLIT = ("split", "marker")
-
-
-def examples(*rows: dict[str, Any], one_of: list[dict[str, Any]] | None = None) -> ConfigDict:
-    """Examples of a model in the OpenAPI document, and which fields must go together."""
-    extra: dict[str, Any] = {"examples": list(rows)} | ({"oneOf": one_of} if one_of else {})
-    return ConfigDict(json_schema_extra=extra)
+def examples(*rows: dict[str, Any]) -> ConfigDict:
+    """Examples of a model in the OpenAPI document."""
+    return ConfigDict(json_schema_extra={"examples": list(rows)})
 
 
 class Request(BaseModel):
@@ -75,7 +65,6 @@ class SolutionToScore(Request):
     model_config = examples(
         EXAMPLE,
         {"problem": PROBLEM, "solution": "\n".join(STEPS)},
-        one_of=[_given("steps", no=_SPLIT), _given("solution")],
     )
 
     problem: str
@@ -106,21 +95,11 @@ class _Grading(Request):
     """The served model's name, as /v1/models has it. Default: the one that is served."""
 
 
-class _Solutions(Request):
+class _Solutions(SolutionToScore):
     solutions: Annotated[list[SolutionToScore], Field(min_length=1, fail_fast=True)] | None = None
     """The solutions; those of one problem share their computation."""
-    problem: str | None = None
-    """A single solution's problem."""
-    steps: Texts | None = None
-    """A single solution's steps."""
-    solution: str | None = None
-    """A single solution's text, instead of `steps`."""
-    split: str | None = None
-    """How that text is split into steps."""
-    marker: str | None = None
-    """The text that ends each step, for split marker and auto."""
-    id: str | None = None
-    """Your name for the single solution."""
+    problem: str | None = None  # type: ignore[assignment]
+    """A single solution's problem, with its `steps` or `solution`."""
 
 
 class ScoreRequest(_Grading, _Solutions):  # the fields of the last base come first
@@ -135,16 +114,13 @@ class ScoreRequest(_Grading, _Solutions):  # the fields of the last base come fi
             "aggregate": "min",
         },
         EXAMPLE,
-        one_of=[_given("solutions"), _given("problem", "steps", no=_SPLIT), _given("problem", "solution")],
     )
 
 
 class CandidateFields(Request):
     """A candidate: its steps, or its text."""
 
-    model_config = examples(
-        {"steps": RIGHT}, {"solution": "\n".join(STEPS)}, one_of=[_given("steps"), _given("solution")]
-    )
+    model_config = examples({"steps": RIGHT}, {"solution": "\n".join(STEPS)})
 
     steps: Texts | None = None
     """The steps, in order; none of them blank."""

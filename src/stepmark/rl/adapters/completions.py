@@ -2,11 +2,9 @@
 
 Nothing here knows of a trainer. A completion is its token ids; its text is what they decode to without control tokens.
 
-Outcome and step scores in one row of token rewards, and back: for trainers that carry nothing else to their advantages.
-
-Each step's score stands at the step's last token and the outcome at the completion's last token. That is the last step's end too, so the last
-step's score stands one token before it. A score of exactly 0 would read as no step; `NO_ZERO` stands for it. The sum of a row is the outcome and all
-step scores.
+Trainers that carry one tensor to their advantages get outcome and step scores in a row of token rewards (`token_row`): each step's score at
+its last token, the outcome at the completion's. That is the last step's end too, so the last step's score stands one token before it. A
+score of exactly 0 would read as no step; `NO_ZERO` stands for it. The sum of a row is the outcome and all step scores.
 """
 
 from __future__ import annotations
@@ -33,11 +31,7 @@ from stepmark.solutions.segmentation import split as cut
 
 
 def check_credit(credit: Credit, *, prm: bool) -> None:
-    """Refuse a method that cannot be had in the trainer of others.
-
-    Raises:
-        UsageError: it needs a critic or token rewards, which only `stepmark rl` has, or a PRM and there is none.
-    """
+    """Refuse a method that needs a critic or token rewards, which only `stepmark rl` has, or a PRM where there is none."""
     name, needs = type(credit).__name__, credit.needs
     if needs.values or needs.tokens:
         what = "a critic" if needs.values else "an implicit PRM's token rewards"
@@ -47,16 +41,11 @@ def check_credit(credit: Credit, *, prm: bool) -> None:
 
 
 def problem_of(prompt: object, row: Mapping[str, Any], column: str | None) -> str:
-    """The problem's text of one row: its column, else the last user message of the prompt, else the prompt.
+    """The problem's text of one row: its `column`, else the last user message of the prompt, else the prompt.
 
     Args:
         prompt: a text, or messages with `role` and `content` (a text, or blocks of which those with a "text" count).
-        column: which of them holds the problem; None for the prompt. Name one when the prompt holds instructions or examples that a
-            PRM did not see in training.
-
-    Raises:
-        UsageError: no such column.
-        InputError: no text there.
+        column: name one when the prompt holds instructions or examples that a PRM did not see in training.
     """
     if column is not None and column not in row:
         raise UsageError(f"problem: expected one of the data set's columns {sorted(row)}, found {column!r}")
@@ -154,14 +143,7 @@ def figures(rated: Sequence[Rated]) -> dict[str, float]:
 def solution_scores(
     prm: PRM, problems: Sequence[str], texts: Sequence[str], *, aggregate: str | None, split: str
 ) -> list[float | None]:
-    """One number of a PRM for each completion's text; None for a blank one and one that the PRM cannot read.
-
-    Args:
-        aggregate: how one number is made of the step scores; None for the PRM's own way.
-
-    Raises:
-        UnknownNameError, ScoreKindError: no such aggregate, or none for this PRM's scores.
-    """
+    """One number of a PRM for each completion's text; None for a blank one and one that the PRM cannot read."""
     how = resolve_aggregate(aggregate, prm.default_aggregate, prm.score_kind)
     there = [row for row, text in enumerate(texts) if text.strip()]
     solutions = (
@@ -183,17 +165,10 @@ CARRIED = ("grpo", "process-grpo", "min-form", "progress", "papo")
 
 
 def token_row(outcome: float, ends: Sequence[int], scores: Sequence[float], *, tokens: int) -> list[float]:
-    """The rewards of a completion's tokens.
+    """The rewards of a completion's tokens, from the place of each step's last token and its score.
 
-    What it cannot hold: a last step of a single token becomes one step with the one before it and has the lower of their scores, as steps that
-    share their last token have; the step of a completion of one token has no place.
-
-    Args:
-        ends: place of each step's last token, rising; the last one is the completion's last token (`spans.step_spans`).
-        scores: one a step; none for a completion without scores.
-
-    Raises:
-        InputError: no tokens, scores that are not one a step, a last step that does not end the completion.
+    A last step of a single token becomes one step with the one before it and has the lower of their scores, as steps that share their last
+    token have; the step of a completion of one token has no place.
     """
     if tokens < 1 or len(ends) != len(scores) or (ends and ends[-1] != tokens - 1):
         raise InputError(
@@ -219,15 +194,8 @@ def row_of(rated: Rated, outcome: float) -> list[float]:
 
 
 def batch_of_rows(rewards: Tensor, mask: Tensor, groups: Sequence[Hashable]) -> tuple[Batch | None, Tensor]:
-    """The batch that `token_row`s were made from, without completions that have no tokens or no other of their problem.
-
-    Args:
-        rewards: (B, T).
-        mask: (B, T) bool: the completions' tokens, without gaps.
-        groups: of each; completions of one problem have equal ones.
-
-    Returns:
-        The batch, None when nothing is left; and (B,) bool, which rows are in it.
+    """The batch that `token_row`s (B, T) were made from, without completions that have no tokens or no other of their problem (None when nothing
+    is left); and (B,) bool, which rows are in it.
     """
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     number = torch.tensor([numbers[group] for group in groups], device=rewards.device)
@@ -255,12 +223,7 @@ def batch_of_rows(rewards: Tensor, mask: Tensor, groups: Sequence[Hashable]) -> 
 
 
 def estimator(credit: Credit) -> Callable[..., tuple[Tensor, Tensor]]:
-    """An advantage estimator of verl's: (B, T) advantages, twice, from rows of rewards.
-
-    Raises:
-        UsageError: a method that needs a critic or token rewards; when called: KL in the reward, which would hide the steps, one completion a problem, or
-            scores that are no probabilities where it needs them.
-    """
+    """An advantage estimator of verl's: (B, T) advantages, twice, from rows of rewards."""
     check_credit(credit, prm=True)
 
     def estimate(

@@ -1,4 +1,4 @@
-"""The credit methods by name: each a frozen dataclass of its paper's settings, over the functions of `credit.advantages`."""
+"""The credit methods by name: each a frozen dataclass of its paper's settings, whose method is the paper's formula."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -15,7 +16,26 @@ from stepmark.own import Kind, load_method
 from stepmark.records import ScoreKind
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import Assigned, Credit, Needs, advantages
-from stepmark.rl.credit.advantages import Deviation, to_go
+from stepmark.rl.credit.advantages import (
+    Deviation,
+    at_last_token,
+    at_step_ends,
+    batch_scaled,
+    gae,
+    group_mean,
+    group_sum,
+    implicit_rewards,
+    is_right,
+    leave_one_out,
+    mean_step_reward,
+    min_form_rewards,
+    normalised,
+    over_step_tokens,
+    rewards_of,
+    spread_over,
+    to_go,
+    whitened,
+)
 from stepmark.settings import settings
 
 CLIP_AT = 0.5
@@ -56,7 +76,7 @@ class _WithoutCritic(ABC):
 
     @abstractmethod
     def advantages(self, batch: Batch) -> Tensor:
-        """(B, T), 0 where masked."""
+        """(B, T), 0 where masked. Raises `UsageError` where the batch lacks what the method `needs`."""
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """`advantages`; the divergence of all that follows is charged to a token, as the rest of its return is."""
@@ -64,14 +84,24 @@ class _WithoutCritic(ABC):
         return Assigned(advantages=found if kl is None else found + to_go(kl) * batch.mask)
 
 
+def _of_outcomes(batch: Batch, deviation: Deviation, *, scale: bool = True) -> Tensor:
+    every = torch.ones_like(batch.outcome, dtype=torch.bool)
+    found = normalised(batch.outcome, batch.groups, every, scale=scale, deviation=deviation)
+    return spread_over(found, batch.mask)
+
+
 @settings
 class GRPO(_WithoutCritic):
-    """GRPO on the verifier's outcome alone: the baseline that every process reward has to beat."""
+    """GRPO on the verifier's outcome alone (Shao et al. 2024, DeepSeekMath, section 4.1.2): `(r - mean) / std` of the group, at every token.
+
+    A group that is all right or all wrong has no spread and gives 0. The paper does not say which standard deviation it means; the default is
+    the sample's (N - 1), as in TRL's `GRPOTrainer` and verl's `compute_grpo_outcome_advantage`, without their epsilon (`normalised`).
+    """
 
     name: ClassVar[str] = "grpo"
     needs: ClassVar[Needs] = Needs()
     scale: bool = True
-    """Divide by the group's standard deviation; without, Dr. GRPO."""
+    """Divide by the group's standard deviation; without, Dr. GRPO (Liu et al. 2025, section 3.2)."""
     deviation: Deviation = "sample"
     """Which standard deviation (`advantages.Deviation`)."""
 
@@ -79,13 +109,17 @@ class GRPO(_WithoutCritic):
         _check_deviation(self.deviation, self.scale, "an advantage that is not scaled")
 
     def advantages(self, batch: Batch) -> Tensor:
-        """See `outcome_grpo`."""
-        return advantages.outcome_grpo(batch, scale=self.scale, deviation=self.deviation)
+        """(B, T)."""
+        return _of_outcomes(batch, self.deviation, scale=self.scale)
 
 
 @settings
 class ProcessGRPO(_WithoutCritic):
-    """GRPO with process supervision, and the outcome beside it as far as `process_weight` is under 1."""
+    """GRPO with process supervision (Shao et al. 2024, DeepSeekMath, section 4.1.3), mixed with `GRPO`: (1 - w) * outcome + w * process.
+
+    All step rewards of a group are normalised together, `r~ = (r - mean) / std`; a token's process advantage is the sum of `r~` over the steps
+    that end at it or later. It is a sum and not a mean, so a solution of many good steps gains by their number: see `shaping`.
+    """
 
     name: ClassVar[str] = "process-grpo"
     needs: ClassVar[Needs] = Needs(steps=True)
@@ -101,19 +135,34 @@ class ProcessGRPO(_WithoutCritic):
         _check_shaping(self.shaping, self.clip_at)
 
     def advantages(self, batch: Batch) -> Tensor:
-        """See `blend`."""
+        """(B, T)."""
         batch = shaped(batch, self.shaping, clip_at=self.clip_at)
-        return advantages.blend(batch, process_weight=self.process_weight, deviation=self.deviation)
+        step = normalised(rewards_of(batch), batch.groups, batch.has_step, deviation=self.deviation)
+        process = torch.where(
+            batch.mask, to_go(at_step_ends(step, batch.step_ends, batch.mask.shape[1])), 0.0
+        )
+        weight = self.process_weight
+        return (1 - weight) * _of_outcomes(batch, self.deviation) + weight * process
 
 
 @settings
 class MinForm(_WithoutCritic):
-    """PURE: the soft minimum of the step rewards."""
+    """PURE: credit by the soft minimum of the step rewards, with a leave-one-out baseline (Cheng et al. 2025, section 3; code at 41f9363).
+
+    Returns are sums of `min_form_rewards` from a token to the end; the verifier's reward enters as `outcome - 1` less that of the others, at
+    the last token. Completions without steps have no part in a baseline, and where nobody else has steps there is nothing to take.
+
+    Deviations: the code sets the advantage of separator tokens to 0; here the maker of `batch.mask` decides that. Its `token` baseline
+    counts a step without its separator (`num_tokens_per_step`) and the other completions with theirs (`response_length`), so that it
+    takes less than the average share from each step; here both counts are of a step's trained tokens, the separator with them.
+    """
 
     name: ClassVar[str] = "min-form"
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
     """Of the soft minimum; the lower, the more the weakest step alone counts."""
     baseline: Literal["token", "step", "none"] = "token"
+    """From the other completions j with the sum of rewards R_j: `token` takes `length of the step * sum R_j / sum length_j` from each step;
+    `step` the mean of `R_j / steps_j`, which favours completions of few steps."""
     outcome_weight: Weight = 1.0
     centre: bool = True
     """Make a margin 2 p - 1 of a probability, as the paper's rewards are."""
@@ -124,17 +173,41 @@ class MinForm(_WithoutCritic):
         return Needs(steps=True, probabilities=self.centre)
 
     def advantages(self, batch: Batch) -> Tensor:
-        """See `min_form`."""
+        """(B, T)."""
         if self.centre and batch.step_rewards is not None:
             batch = replace(batch, step_rewards=2 * batch.step_rewards - 1)
-        return advantages.min_form(
-            batch, temperature=self.temperature, baseline=self.baseline, outcome_weight=self.outcome_weight
-        )
+        rewards = min_form_rewards(batch, temperature=self.temperature)
+        total = rewards.sum(-1)
+        if self.baseline != "none":
+            leave_one_out(total, batch.groups)  # refuses groups of one
+        if self.baseline == "token":
+            lengths = batch.step_lengths.to(rewards.dtype)
+            length = lengths.sum(-1)
+            others = group_sum(length, batch.groups) - length
+            rate = (group_sum(total, batch.groups) - total) / others.clamp_min(1)
+            rewards = rewards - lengths * rate[:, None]
+        elif self.baseline == "step":
+            there = batch.has_step.any(-1).to(rewards.dtype)
+            mean = total / batch.has_step.sum(-1).clamp_min(1)
+            others = group_sum(there, batch.groups) - there
+            each = (group_sum(mean, batch.groups) - mean) / others.clamp_min(1)
+            rewards = torch.where(batch.has_step, rewards - each[:, None], 0.0)
+        tokens = at_step_ends(rewards, batch.step_ends, batch.mask.shape[1])
+        if self.outcome_weight:
+            verified = batch.outcome - 1
+            left = verified - leave_one_out(verified, batch.groups)
+            tokens = tokens + self.outcome_weight * at_last_token(left, batch)
+        return torch.where(batch.mask, to_go(tokens), 0.0)
 
 
 @settings
 class ProgressAdvantage(_WithoutCritic):
-    """Process advantage verifiers: each step's change of the probability of success."""
+    """Process advantage verifiers (Setlur et al. 2024, arXiv 2410.08146, equation 5): each step is weighted by `Q + alpha * progress`.
+
+    The step rewards are a prover's probabilities of success after each step; a step's progress is its value less the one before it. `Q` of
+    the policy is the verifier's outcome less its group's mean. Deviation: the value before the first step is the group's mean outcome, which
+    estimates it for the policy as its own prover.
+    """
 
     name: ClassVar[str] = "progress"
     needs: ClassVar[Needs] = Needs(steps=True, probabilities=True)
@@ -142,13 +215,22 @@ class ProgressAdvantage(_WithoutCritic):
     """The paper's alpha: weight of progress beside the outcome; 3 to 5 in the paper."""
 
     def advantages(self, batch: Batch) -> Tensor:
-        """See `progress`."""
-        return advantages.progress(batch, alpha=self.progress_weight)
+        """(B, T)."""
+        values, mean = rewards_of(batch), group_mean(batch.outcome, batch.groups)
+        before = torch.cat([mean[:, None], values[:, :-1]], -1)
+        step = over_step_tokens(torch.where(batch.has_step, values - before, 0.0), batch.step_of)
+        outcome = spread_over(batch.outcome - mean, batch.mask)
+        return torch.where(batch.mask, outcome + self.progress_weight * step, 0.0)
 
 
 @settings
 class PRIME(_WithoutCritic):
-    """PRIME: implicit token rewards with a leave-one-out baseline, beside the outcome."""
+    """PRIME: RLOO with an implicit PRM's token rewards, beside the outcome (Cui et al. 2025, equation 5).
+
+    `paper`: `A_t = sum over s >= t of gamma**(s-t) * (r_s - mean over others of their mean token reward) + (outcome - the others' mean)`.
+    `code` (verl-recipe/prime at 48ea0a7, `compute_rloo_advantage_return`): of K completions, `r~_t = r_t * K/(K-1) - (1/(K-1)) * sum over all
+    j, this one too, of j's mean token reward`, the outcome at the last token, and the returns whitened over the batch's tokens.
+    """
 
     name: ClassVar[str] = "prime"
     needs: ClassVar[Needs] = Needs(tokens=True)
@@ -170,37 +252,49 @@ class PRIME(_WithoutCritic):
         _check_deviation(self.deviation, self.form == "code", "the paper's form")
 
     def advantages(self, batch: Batch) -> Tensor:
-        """See `prime_paper` and `prime_code`."""
+        """(B, T)."""
+        rewards = implicit_rewards(batch)
         if self.normalise:
-            batch = replace(batch, token_rewards=advantages.batch_scaled(advantages.implicit_rewards(batch)))
-        process, outcome = self.process_weight, self.outcome_weight
+            rewards = torch.where(batch.mask, batch_scaled(rewards), 0.0)
+        outcome = batch.outcome - leave_one_out(batch.outcome, batch.groups)
+        mean = rewards.sum(-1) / batch.mask.sum(-1).clamp_min(1)
         if self.form == "paper":
-            return advantages.prime_paper(
-                batch, gamma=self.gamma, process_weight=process, outcome_weight=outcome
+            centred = torch.where(batch.mask, rewards - leave_one_out(mean, batch.groups)[:, None], 0.0)
+            process = self.process_weight * to_go(centred, gamma=self.gamma)
+            return torch.where(
+                batch.mask, process + self.outcome_weight * spread_over(outcome, batch.mask), 0.0
             )
-        return advantages.prime_code(
-            batch, process_weight=process, outcome_weight=outcome, deviation=self.deviation
-        )
+        size = group_sum(torch.ones_like(batch.outcome), batch.groups)
+        shift = group_sum(mean, batch.groups) / (size - 1)
+        centred = torch.where(batch.mask, rewards * (size / (size - 1))[:, None] - shift[:, None], 0.0)
+        returns = to_go(self.process_weight * centred + self.outcome_weight * at_last_token(outcome, batch))
+        return whitened(returns, batch.mask, deviation=self.deviation)
 
 
 @settings
 class PAPO(_WithoutCritic):
-    """Outcome GRPO, and process rewards among right completions only."""
+    """Correct-only normalisation (PAPO, arXiv 2603.26535): `GRPO`, and process advantages among right completions only.
+
+    A right completion gets `(p - mean) / std` of its mean step reward among the group's right ones on top; a wrong one, or one without steps,
+    gets nothing more.
+    """
 
     name: ClassVar[str] = "papo"
     needs: ClassVar[Needs] = Needs(steps=True)
     process_weight: Weight = 1.0
     deviation: Deviation = "sample"
-    """Which standard deviation (`advantages.Deviation`)."""
+    """Which standard deviation (`advantages.Deviation`); of the process advantages, the one of the right completions alone."""
 
     def advantages(self, batch: Batch) -> Tensor:
-        """See `papo`."""
-        return advantages.papo(batch, process_weight=self.process_weight, deviation=self.deviation)
+        """(B, T)."""
+        among = is_right(batch) & batch.has_step.any(-1)
+        process = normalised(mean_step_reward(batch), batch.groups, among, deviation=self.deviation)
+        return _of_outcomes(batch, self.deviation) + self.process_weight * spread_over(process, batch.mask)
 
 
 @settings
 class PPO:
-    """PPO on the verifier's outcome alone: a value head, generalised advantages."""
+    """PPO on the verifier's outcome, at the last token: a value head, generalised advantages (Ouyang et al. 2022, section 3.5)."""
 
     name: ClassVar[str] = "ppo"
     needs: ClassVar[Needs] = Needs(values=True)
@@ -214,25 +308,33 @@ class PPO:
     def __post_init__(self) -> None:
         _check_deviation(self.deviation, self.whiten, "an advantage that is not whitened")
 
-    def estimated(self, batch: Batch, kl: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Advantages and returns: see `ppo`."""
-        return advantages.ppo(batch, gamma=self.gamma, lam=self.lam, kl=kl)
+    def rewards(self, batch: Batch) -> Tensor:
+        """(B, T), without the divergence."""
+        return at_last_token(batch.outcome, batch)
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
-        """The estimates, whitened."""
-        values, returns = self.estimated(batch, kl)
+        """Generalised advantages of `rewards`, whitened.
+
+        Raises:
+            UsageError: the batch has no values.
+        """
+        if batch.values is None:
+            raise UsageError(f"{type(self).__name__} needs the critic's values")
+        rewards = self.rewards(batch) if kl is None else self.rewards(batch) + kl
+        found, returns = gae(rewards, batch.values, batch.mask, gamma=self.gamma, lam=self.lam)
         if self.whiten:
-            values = advantages.whitened(values, batch.mask, deviation=self.deviation)
-        return Assigned(advantages=values, returns=returns)
+            found = whitened(found, batch.mask, deviation=self.deviation)
+        return Assigned(advantages=found, returns=returns)
 
 
 @settings
 class StepPPO(PPO):
-    """Step-by-step PPO: the PRM's score at each step's end, a value head, generalised advantages."""
+    """Step-by-step PPO (Wang et al. 2024, Math-Shepherd, section 3.4): `PPO` with the PRM's score at each step's last token too."""
 
     name: ClassVar[str] = "step-ppo"
     needs: ClassVar[Needs] = Needs(steps=True, values=True)
     outcome_weight: Weight = 1.0
+    """Of the verifier's reward at the last token; 0 in the paper."""
     shaping: Shaping = "delta"
     """`none` is the paper's, whose sums grow with the number of steps."""
     clip_at: ClipAt = CLIP_AT
@@ -242,15 +344,12 @@ class StepPPO(PPO):
         PPO.__post_init__(self)
         _check_shaping(self.shaping, self.clip_at)
 
-    def estimated(self, batch: Batch, kl: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Advantages and returns: see `step_ppo`."""
-        return advantages.step_ppo(
-            shaped(batch, self.shaping, clip_at=self.clip_at),
-            gamma=self.gamma,
-            lam=self.lam,
-            outcome_weight=self.outcome_weight,
-            kl=kl,
-        )
+    def rewards(self, batch: Batch) -> Tensor:
+        """(B, T), without the divergence."""
+        steps = shaped(batch, self.shaping, clip_at=self.clip_at).step_rewards
+        assert steps is not None
+        at_ends = at_step_ends(steps, batch.step_ends, batch.mask.shape[1])
+        return at_ends + self.outcome_weight * at_last_token(batch.outcome, batch)
 
 
 def shaped(batch: Batch, how: Shaping, *, clip_at: float = CLIP_AT) -> Batch:
@@ -260,7 +359,7 @@ def shaped(batch: Batch, how: Shaping, *, clip_at: float = CLIP_AT) -> Batch:
         UsageError: no step rewards.
     """
     made = {
-        "none": advantages.rewards_of,
+        "none": rewards_of,
         "clip": lambda batch: advantages.clip(batch, threshold=clip_at),
         "delta": advantages.delta,
         "zero-mean-wrong": advantages.zero_mean_wrong,

@@ -10,9 +10,7 @@ executed, nothing is asked of a model, equal texts give equal findings, and the 
 | `remainder` | a false quotient with a remainder, a false congruence of numbers: "17 ≡ 2 (mod 7)" |
 | `unit` | a false conversion of a unit: "3 hours = 200 minutes" |
 | `algebra` | two forms of an expression that are not equal; an equation with no solution in common with the one that it is made from |
-| `value` | a letter that was given one value and is recalled with another: "x = 5 … since x = 6" |
 | `answer` | a final answer that is not the last result: "the total is 42. The answer is 24." |
-| `copied` | a number of the question, copied wrongly with the whole sentence around it |
 
 Precision and recall of each check are measured by `benchmarks/checks.py`.
 """
@@ -31,14 +29,8 @@ from stepmark.solutions.checks.algebra import (
     false_identities,
     lost_solutions,
 )
+from stepmark.solutions.checks.answer import final_answer
 from stepmark.solutions.checks.equations import calculations
-from stepmark.solutions.checks.statements import (
-    Named,
-    changed_values,
-    copied_numbers,
-    final_answer,
-    named_values,
-)
 from stepmark.solutions.checks.words import Claim, remainder_claims, unit_claims, word_claims
 
 __all__ = ["CHECKS", "CheckName", "Finding", "check", "check_names"]
@@ -72,7 +64,7 @@ def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = 
     """Find the steps of a solution that are provably wrong.
 
     Args:
-        problem: the question; "" where it is not known, which silences nothing but `copied`.
+        problem: the question; "" where it is not known.
         steps: the steps, in order.
         names: the checks to run.
 
@@ -87,12 +79,10 @@ def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = 
         raise SettingError("names", unknown[0], f"checks: {', '.join(CHECKS)}")
     problem = problem[:_LONGEST]
     texts = [step[:_LONGEST] for step in steps[:_MOST_STEPS]]
-    named: dict[str, Named | None] = {}
     findings: list[Finding] = []
     before, last = "", None
     for i, text in enumerate(texts):
-        needed = {"equation", "algebra", "value"} & set(names)
-        stated = equations(text) if needed else []
+        stated = equations(text) if {"equation", "algebra"} & set(names) else []
         claims: list[tuple[CheckName, Claim]] = []
         if "equation" in names:
             claims += [("equation", claim) for claim in _false_equations(text, stated)]
@@ -105,11 +95,6 @@ def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = 
         if "algebra" in names:
             claims += [("algebra", claim) for claim in false_identities(text, problem, stated)]
             claims += [("algebra", claim) for claim in lost_solutions(text, stated, before, last)]
-        if "value" in names:
-            claims += [("value", claim) for claim in changed_values(text, stated, named)]
-            _remember(named, dict(named_values(i, text, stated)))
-        if "copied" in names:
-            claims += [("copied", claim) for claim in copied_numbers(text, problem, texts[:i])]
         if "answer" in names and i == len(steps) - 1:
             claims += [("answer", claim) for claim in final_answer(texts, problem)]
         findings += _findings(i, text, claims)
@@ -121,14 +106,6 @@ def _false_equations(text: str, stated: Sequence[Equation]) -> list[Claim]:
     formulas = calculations(text)
     wrong = [Claim(f.start, f.end, f.why) for f in formulas if f.truth == "wrong"]
     return [*wrong, *false_constants(text, formulas, stated)]
-
-
-def _remember(named: dict[str, Named | None], values: dict[str, Named | None]) -> None:
-    """Keep one value a letter; a letter with two values has none."""
-    for letter, value in values.items():
-        before = named.get(letter, value)
-        same = before is not None and value is not None and before.value == value.value
-        named[letter] = before if same else None
 
 
 def _findings(step: int, text: str, claims: Sequence[tuple[CheckName, Claim]]) -> list[Finding]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepmark.records import LabelledSolution, Problem, Solution, Step
-from stepmark.solutions.formats import PROCESSBENCH_KEYS, read_solution
+from stepmark.solutions.formats import PROCESSBENCH_KEYS, read_solution, text_of, texts_of
 from stepmark.solutions.interchange.math_shepherd import UNKNOWN
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
@@ -31,8 +31,6 @@ from stepmark.solutions.interchange.rows import (
     other_columns,
     plain_texts,
     signed,
-    text_of,
-    texts_of,
     two_way,
 )
 from stepmark.store import Row, json_type
@@ -119,7 +117,7 @@ def read_prmbench(row: Row, _settings: Reading, losses: Losses) -> Iterator[Labe
         InputError: a missing key, an error step under 1, no steps, a blank step.
     """
     need(row, PRMBENCH_KEYS, "PRMBench")
-    steps = tuple(unnumbered(text) for text in texts_of(row, "modified_process"))
+    steps = tuple(unnumbered(text) for text in texts_of(row.data, "modified_process", row.where))
     labelled = prmbench_labelled(row, steps)
     beyond = sum(number > len(steps) for number in row.data["error_steps"])
     losses.lose("an error step past the last step says nothing", row.where, beyond)
@@ -144,8 +142,8 @@ def prmbench_labelled(row: Row, steps: tuple[Step, ...]) -> LabelledSolution:
     for number in wrong:
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise row.error(f"expected 1-based step numbers, found {number!r}", "error_steps")
-    kind, index = text_of(row, "classification"), text_of(row, "idx")
-    problem = Problem(text=text_of(row, "modified_question"), id=index, source="PRMBench")
+    kind, index = text_of(row.data, "classification", row.where), text_of(row.data, "idx", row.where)
+    problem = Problem(text=text_of(row.data, "modified_question", row.where), id=index, source="PRMBench")
     return LabelledSolution(
         solution=Solution(problem=problem, steps=steps, id=f"{kind}_{index}"),
         judgements=signed((n not in wrong for n in range(1, len(steps) + 1)), "PRMBench", "correctness"),

@@ -26,6 +26,7 @@ from stepmark.solutions.interchange import (
     potato,
     prm800k,
     texts,
+    who_and_when,
 )
 from stepmark.solutions.interchange.rows import (
     Item,
@@ -142,6 +143,11 @@ FORMATS: Mapping[str, Format] = {
         read=inspect_logs.read,
     ),
     **{name: _format(trace.about, read=texts.chat_reader(name)) for name, trace in TRACES.items()},
+    "who-and-when": _format(
+        "Who&When: conversations of agents with the decisive mistake",
+        read=who_and_when.read,
+        write=who_and_when.write,
+    ),
 }
 """Name: format. Those without a writer are only read."""
 
@@ -233,9 +239,9 @@ def convert(
 
     Args:
         source: a file (JSON lines, CSV, TSV, Parquet, a JSON list or document, .eval), dicts, records, a data set or a data frame.
-        to: the format to write: stepmark-labels, solutions, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench or potato.
+        to: the format to write: stepmark-labels, solutions, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench, potato or who-and-when.
         out: write the rows to this file, packed if its name ends in .gz; "-" for standard output.
-        from_format: the format of the source: one of those, prmbench, openr, chat, inspect, or a trace (responses, swe-agent, mini-swe-agent, claude-code, codex, otel, langsmith, langfuse, who-and-when). Default: recognised by the first row.
+        from_format: the format of the source: one of those, prmbench, openr, chat, inspect, or a trace (responses, swe-agent, mini-swe-agent, claude-code, codex, otel, langsmith, langfuse). Default: recognised by the first row.
         columns: names of columns, where they differ: problem=question,solution=response.
         judge: whose judgements count, where a step has several: a judge's name, or the part of it before ":" ("human").
         kind: which judgements count. Default: conclusions about correctness where a row has any, else values.

@@ -32,6 +32,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stepmark.records import LabelledSolution, Problem, Solution
+from stepmark.solutions.formats import text_of
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
     Losses,
@@ -47,7 +48,6 @@ from stepmark.solutions.interchange.rows import (
     restored,
     signed,
     step_of,
-    text_of,
     two_way,
     until_unjudged,
     written_meta,
@@ -73,7 +73,7 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
             blank step.
     """
     need(row, KEYS, "Math-Shepherd")
-    given, label, task = (text_of(row, key) for key in KEYS)
+    given, label, task = (text_of(row.data, key, row.where) for key in KEYS)
     first = _FIRST_STEP.search(given)
     if first is None or not given[: first.start()].strip():
         raise row.error(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution
+from stepmark.solutions.formats import text_of
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
     Losses,
@@ -24,7 +25,6 @@ from stepmark.solutions.interchange.rows import (
     origin,
     other_columns,
     step_of,
-    text_of,
 )
 from stepmark.store import Row, json_type
 
@@ -58,7 +58,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
     """
     trials = settings.trials
     need(row, KEYS, "openr")
-    question = text_of(row, "question")
+    question = text_of(row.data, "question", row.where)
     answer = row.data["final_answer"]
     known = row.data.get("question_id")
     rest = other_columns(row, KEYS, ("question_id",))

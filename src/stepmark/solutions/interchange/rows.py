@@ -15,7 +15,7 @@ from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelKind, LabelledSolution, Problem, Refusal, Solution, Step
 from stepmark.settings import settings
 from stepmark.solutions.thoughts import Reasoning
-from stepmark.store import Row, json_type
+from stepmark.store import Row
 from stepmark.store.columns import riding
 
 
@@ -327,35 +327,6 @@ def need(row: Row, keys: Sequence[str], shape: str) -> None:
             f"it has {', '.join(map(repr, row.data))}",
             missing[0],
         )
-
-
-def text_of(row: Row, key: str) -> str:
-    """The text under a key.
-
-    Raises:
-        InputError: it is no string, or blank.
-    """
-    value = row.data.get(key)
-    if isinstance(value, str) and value.strip():
-        return value
-    found = "only white space" if isinstance(value, str) else json_type(value)
-    raise row.error(f"expected a text, found {found}", key)
-
-
-def texts_of(row: Row, key: str) -> list[str]:
-    """The texts in a list under a key, of which none is blank.
-
-    Raises:
-        InputError: it is not a list of strings, or empty, or one is blank.
-    """
-    value = row.data.get(key)
-    if not isinstance(value, list) or not value:
-        raise row.error(f"expected a list of steps, found {'no' if value == [] else json_type(value)}", key)
-    for number, text in enumerate(value):
-        if not isinstance(text, str) or not text.strip():
-            found = "a blank text" if isinstance(text, str) else json_type(text)
-            raise row.error(f"step {number} (0-based): expected a text, found {found}", key)
-    return value
 
 
 def step_of(piece: str, number: re.Pattern[str] | None = None, end: str = "") -> Step:

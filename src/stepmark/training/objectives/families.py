@@ -42,8 +42,8 @@ def trainable(family: str) -> bool:
 class OnHead(StepObjective):
     """A step objective on the head of a given form, read in its layout. Abstract: `target`.
 
-    The objective sees the logits as those of its own head: in its order of classes, and where it fits one logit and the head has two, the
-    logit of right above the other's, whose sigmoid is the softmax of the two.
+    The objective sees the logits in its own order of classes; where it fits one logit and the head has two, the logit of right above the
+    other's, whose sigmoid is the softmax of the two.
     """
 
     objective: StepObjective
@@ -142,11 +142,7 @@ def _roles(readout: Readout) -> dict[str, int]:
 
 
 def in_family(objective: Objective | None, family: str) -> Objective:
-    """An objective in the format of a published family.
-
-    Args:
-        objective: its loss; None for the family's usual one.
-        family: a name that `stepmark families` lists.
+    """An objective in the format of a published family (`stepmark families`); None: the family's usual one.
 
     Raises:
         UnknownNameError: no such family.

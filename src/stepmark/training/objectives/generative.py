@@ -1,13 +1,11 @@
 r"""The generative PRM: a language model fitted to critiques that end in a verdict.
 
-What it reads in training is what its critic (`models/critics/`) asks when it grades: the critic makes the prompt, the given beginning of
-the reply and the place of the verdict, here as there. Loss is on the written text alone. Kept are critiques that say what the labels say,
-as ThinkPRM (Khalifa et al. 2025, arXiv:2504.16828) and GenPRM (Zhao et al. 2025, arXiv:2504.00891) keep theirs.
+What it reads in training is what its critic (`models/critics/`) asks when it grades. Loss is on the written text alone. Critiques that
+contradict the labels are left out, as ThinkPRM (Khalifa et al. 2025, arXiv:2504.16828) and GenPRM (Zhao et al. 2025, arXiv:2504.00891) do.
 
-A judge's critiques (`stepmark label judge`) said in the format of a critic, so that a generative PRM can be trained on them.
-
-Nothing is made up: each text stays the judge's own. What changes is how its verdict is written (`\boxed{incorrect}` becomes the critic's "No"),
-that thoughts before `</think>` go, and how steps are called (the judge's paragraphs count from 0, steps from 1).
+A judge's critiques (`stepmark label judge`) are rewritten into the format of a critic. The text stays the judge's own; what changes is how
+its verdict is written (`\boxed{incorrect}` becomes the critic's "No"), that thoughts before `</think>` go, and how steps are called (the
+judge's paragraphs count from 0, steps from 1).
 
 =============  ==============================================  =========================================================
 critic         of ``ask="steps"``                              of ``ask="place"``
@@ -23,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -55,56 +53,41 @@ _PARAGRAPHS = re.compile(r"\bparagraphs (\d+(?: ?(?:and|to|-|–) ?\d+)*)", re.I
 _HEADING = re.compile(r"Step (\d+):")
 
 
-@dataclass(kw_only=True, slots=True)
-class Said:
-    """Critiques in a critic's own format."""
-
-    texts: list[list[str]]
-    """One list a step, possibly empty."""
-    left_out: dict[str, int] = field(default_factory=dict)
-    """Reason: how many."""
-
-    def leave(self, why: str, count: int = 1) -> None:
-        """Count critiques that are not there."""
-        if count:
-            self.left_out[why] = self.left_out.get(why, 0) + count
+Note = Callable[[str, int], None]
+"""Takes note of critiques that are left out: why, and how many."""
 
 
-def in_format_of(critic: Settings, example: Example) -> Said:
-    """An example's critiques by a judge, as the critic would write them.
-
-    Args:
-        example: with critiques and with `asked`.
-    """
-    said = Said(texts=[[] for _ in example.targets])
+def in_format_of(critic: Settings, example: Example, note: Note) -> list[list[str]]:
+    """An example's critiques by a judge, as the critic would write them: one list a step, possibly empty."""
+    texts: list[list[str]] = [[] for _ in example.targets]
     if example.asked == "place":
         if isinstance(critic, ThinkPRM):
-            _whole(example, said)
+            texts[-1] = list(_whole(example, note))
         else:
-            said.leave(WHOLE, sum(map(len, example.critiques)))
-        return said
-    votes = [_votes(texts, step, critic, said) for step, texts in enumerate(example.critiques)]
+            note(WHOLE, sum(map(len, example.critiques)))
+        return texts
+    votes = [_votes(replies, step, critic, note) for step, replies in enumerate(example.critiques)]
     if isinstance(critic, ThinkPRM):
-        _joined(critic, votes, said)
-        return said
+        _join(critic, votes, texts, note)
+        return texts
     for step, mine in enumerate(votes):
         for right, text in mine:
             word = "Yes" if right else "No"
-            said.texts[step].append(
+            texts[step].append(
                 f"{text}\n</analyze>\n<output>\n**Judgement**: $\\boxed{{{word}}}$\n</output>\n"
                 if isinstance(critic, GenPRM)
                 else f"{text}\nVerification: Is the step correct (Yes/No)? {word}"
             )
-    return said
+    return texts
 
 
-def _votes(texts: Sequence[str], step: int, critic: Settings, said: Said) -> list[tuple[bool, str]]:
-    """What each reply on one step says, and its text with the verdict as this critic has it in the text."""
+def _votes(replies: Sequence[str], step: int, critic: Settings, note: Note) -> list[tuple[bool, str]]:
+    """The verdict of each reply on one step, and its text with the verdict as this critic has it in the text."""
     found = []
-    for text in texts:
+    for text in replies:
         verdict = verdict_named(text)
         if verdict is None:
-            said.leave(UNREAD)
+            note(UNREAD, 1)
             continue
         word = "correct" if verdict == 1 else "incorrect"
         boxed = f"\\boxed{{{word}}}" if isinstance(critic, ThinkPRM) else word
@@ -112,31 +95,33 @@ def _votes(texts: Sequence[str], step: int, critic: Settings, said: Said) -> lis
     return found
 
 
-def _joined(critic: ThinkPRM, votes: Sequence[Sequence[tuple[bool, str]]], said: Said) -> None:
+def _join(
+    critic: ThinkPRM, votes: Sequence[Sequence[tuple[bool, str]]], texts: list[list[str]], note: Note
+) -> None:
     """A critique of the steps so far for each vote on the last of them."""
     last = max((step for step, mine in enumerate(votes) if mine), default=-1)
     right = [[text for good, text in mine if good] for mine in votes]
     for step, mine in enumerate(votes):
         if not all(right[:step]):
-            said.leave(AFTER, len(mine))
+            note(AFTER, len(mine))
             continue
         for number, (good, text) in enumerate(mine):
             parts = [*(earlier[number % len(earlier)] for earlier in right[:step]), text]
             joined = "\n\n".join(f"Step {at}: {_without_headings(part)}" for at, part in enumerate(parts, 1))
             whole = joined + _decision(good)
             if critic.per_step == "prefix":
-                said.texts[step].append(whole)
+                texts[step].append(whole)
             elif step == last and (not good or step == len(votes) - 1):
                 # It reads the whole solution, and may stop at the first wrong step.
-                said.texts[-1].append(whole)
+                texts[-1].append(whole)
 
 
-def _whole(example: Example, said: Said) -> None:
+def _whole(example: Example, note: Note) -> Iterator[str]:
     steps = len(example.targets)
     for text in (text for texts in example.critiques for text in texts):
         place = place_named(text, steps=steps)
         if place is None:
-            said.leave(UNREAD)
+            note(UNREAD, 1)
             continue
         named = "no step" if place == -1 else f"step {place + 1}"
         words = _without_headings(_own_words(text, named, lambda number: f"step {number + 1}"))
@@ -144,7 +129,7 @@ def _whole(example: Example, said: Said) -> None:
         verdicts = [
             f"Step {at + 1}: \\boxed{{{'incorrect' if at == place else 'correct'}}}" for at in range(until)
         ]
-        said.texts[-1].append("\n".join([f"{words}\n", *verdicts]) + _decision(place == -1))
+        yield "\n".join([f"{words}\n", *verdicts]) + _decision(place == -1)
 
 
 def _without_headings(text: str) -> str:
@@ -250,13 +235,8 @@ class Generative:
             yield _item(found[start:end])
 
     def lessons(self, example: Example, dropped: Dropped) -> Iterator[Lesson]:
-        """The critiques of an example that are trained on, as training text.
-
-        A critique is kept if its verdict, and each verdict on a step on the way to it, is what the labels say.
-
-        Args:
-            example: with critiques; `GenPRM(mode="direct")` needs none, its replies are the labels.
-            dropped: takes note of those that are not kept.
+        """The critiques of an example that are trained on, as training text: those whose verdict, and each verdict on a step on the way to it, is what
+        the labels say. `GenPRM(mode="direct")` needs no critiques, its replies are the labels.
         """
         solution, critic = example.solution, self.critic
         by_step = self._critiques(example, dropped)
@@ -297,10 +277,8 @@ class Generative:
             truths = [self._truth(example, step, whole=False) for step in range(len(example.targets))]
             return tuple(() if truth is None else (critic.judged(truth),) for truth in truths)
         if example.asked is not None:
-            said = in_format_of(critic, example)
-            for why, count in said.left_out.items():
-                dropped.note(why, example.where, count)
-            return tuple(map(tuple, said.texts))
+            texts = in_format_of(critic, example, lambda why, count: dropped.note(why, example.where, count))
+            return tuple(map(tuple, texts))
         # ThinkPRM that grades by verdicts writes of the whole solution, and the same texts stand at each of its steps.
         if isinstance(critic, ThinkPRM) and len(given) > 1 and len(set(given)) == 1:
             return (*((),) * (len(given) - 1), given[-1])
