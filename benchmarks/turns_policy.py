@@ -177,9 +177,7 @@ class Setting:
         return [chosen[group].play(table, dice) for group in groups], groups
 
 
-def train(
-    method: Method, setting: Setting, worlds: Worlds, *, rate: float, seed: int
-) -> list[Point]:
+def train(method: Method, setting: Setting, worlds: Worlds, *, rate: float, seed: int) -> list[Point]:
     """How one run went. Accuracy is exact; steps are turns, and the PRM's return is of one episode a held-out problem."""
     training, held_out = worlds
     dice, table, noise = random.Random(f"turns {seed}"), method.table(), method.noise
