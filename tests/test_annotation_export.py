@@ -285,7 +285,9 @@ def test_an_agents_trace_comes_out_in_who_and_whens_shape(tmp_path):
     assert [[j.rating for j in step] for step in read.labelled.judgements] == [[1], [1], [1], [-1]]
     assert read.labelled.judgements[3][0].note == "wrong fact; a guess"
     assert read.outcome is False
-    (again,) = write_labelled([read], "who-and-when")
+    losses = Losses()
+    (again,) = write_labelled([read], "who-and-when", losses=losses)
+    assert losses.facts()["lost"] == {}
     assert [entry["content"] for entry in again.pop("history")] == [e["content"] for e in row.pop("history")]
     assert again == row
     result = evaluate(WhoAndWhen(labels=str(file)), data=str(file), resamples=100, progress=False)

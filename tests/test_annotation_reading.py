@@ -14,6 +14,7 @@ from stepmark.annotation.reading import from_prm, from_scores, read_items, sugge
 from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Solution
+from test_agent_traces import ROWS
 
 TWO = {"problem": "?", "steps": ["a", "b"]}
 PROCESSBENCH = {
@@ -91,6 +92,34 @@ def test_a_conversation_is_a_trace(tmp_path):
     (plain,) = read(tmp_path, {"messages": [messages[0], {"role": "assistant", "content": "One.\nTwo."}]})
     assert (plain.thoughts, len(plain.solution.steps)) == ((), 2)
     assert not view(plain, Project())["agent"]
+
+
+INSPECT = {
+    "id": 1,
+    "epoch": 1,
+    "target": "140",
+    "messages": [
+        {"role": "user", "content": "Find it."},
+        {
+            "role": "assistant",
+            "content": [{"type": "reasoning", "reasoning": "Look."}, {"type": "text", "text": "I search."}],
+            "tool_calls": [
+                {"id": "c1", "function": "search", "arguments": {"to": "OSL"}, "type": "function"}
+            ],
+        },
+        {"role": "tool", "content": "140", "tool_call_id": "c1", "function": "search"},
+        {"role": "assistant", "content": "140 euros."},
+    ],
+}
+
+
+@pytest.mark.parametrize("format", [*sorted(ROWS), "inspect"])
+def test_every_format_of_traces_is_shown_by_turns(tmp_path, format):
+    (item,) = read(tmp_path, *(ROWS | {"inspect": [INSPECT]})[format])
+    first, second = view(item, Project())["steps"]
+    assert (first["thought"], first["text"]) == ("Look.", 'I search.\nsearch({"to": "OSL"})')
+    assert first["observation"].startswith("\n\nTool")
+    assert (second["thought"], second["text"]) == ("", "140 euros.")
 
 
 def test_evidence_is_a_score_and_no_rating(tmp_path):

@@ -183,27 +183,6 @@ class Weakest(stepmark.evaluate.Evaluation):
         }
 
 
-def test_one_of_your_own(capsys):
-    data = write(ROWS)
-    result = evaluate(Weakest(), data)
-    assert result.figures["all/weakest"].value == pytest.approx((0.9 * 4 + 0.1) / 5)
-    assert "all/weakest" in str(result)
-    words = ["--method", "test_api_evaluate:Weakest", "--set", "over=0.95", "--data", data, "--prm", PRM]
-    assert main(["evaluate", *words, "--resamples", "100"]) == 0
-    body = json.loads(Path("evaluation/weakest/result.json").read_text())
-    assert body["figures"][0]["value"] == pytest.approx(0.95)
-    assert body["settings"]["over"] == 0.95
-    assert "test_api_evaluate" in body["settings"]["source"]["modules"]
-    path = "evaluation/weakest/result.json"
-    assert main(["evaluate", "compare", path, path]) == 2
-    assert "give --method, your class" in capsys.readouterr().err
-    assert main(["evaluate", "compare", path, path, "--method", "test_api_evaluate:Weakest"]) == 0
-    assert main(["evaluate", "--method", "test_api_evaluate:Nothing", "--data", data]) == 2
-    assert "there is no evaluation in test_api_evaluate 'Nothing'. Known: Weakest" in capsys.readouterr().err
-    assert main(["evaluate", "--data", data]) == 2
-    assert "--method package.module:Class" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("call", "kind", "said"),
     [

@@ -135,7 +135,7 @@ def test_what_is_no_problem_of_this_world_is_refused(text):
     [{"steps": (1, 4)}, {"steps": (5, 4)}, {"steps": (4, 17)}, {"surface": "verse"}, {"distractors": -1}],
 )
 def test_bad_settings_of_the_maker(bad):
-    with pytest.raises(UsageError, match="found"):
+    with pytest.raises(UsageError, match="expected"):
         next(arithmetic_problems(1, **bad))
 
 
@@ -339,14 +339,6 @@ def test_the_first_error_is_where_the_solver_first_erred(seed):
         assert erred >= 0
 
 
-@pytest.mark.parametrize(
-    "bad", [{"error_rate": 0.6}, {"repair_rate": -0.1}, {"noise": math.nan}, {"verbosity": 2}]
-)
-def test_bad_settings_of_the_solver(bad):
-    with pytest.raises(UsageError, match=f"{next(iter(bad))} must be in"):
-        SolverSettings(**bad)
-
-
 # -- the policy
 
 
@@ -444,13 +436,3 @@ def test_problems_policy_and_prm_are_of_one_world():
     settings = SolverSettings(error_rate=0.2)
     expected = [true_value(read_arithmetic(text), steps[:count], settings) for count in (1, 2)]
     assert world.prm().score(text, steps) == expected
-
-
-def test_a_search_in_five_lines():
-    world = stepmark.ArithmeticWorld(error_rate=0.1)
-    results = stepmark.search(
-        world.problems(4), world.policy(), world.prm(), method="beam", verifier="number", progress=False
-    )
-    verifier = stepmark.load_verifier("number")
-    right = [verifier.verify(one.solution.text, one.problem.answer).correct for one in results]
-    assert right == [True] * 4  # the PRM is never wrong

@@ -165,16 +165,6 @@ def test_the_order_of_the_candidates_means_nothing(candidates: list[Candidate], 
 # --- Hand-worked numbers. ---------------------------------------------------------------------------------------
 
 
-def test_best_of_two_of_three_by_hand() -> None:
-    # Scores .9 wrong, .5 right, .1 right. The pairs: (.9 .5) wrong, (.9 .1) wrong, (.5 .1) right.
-    found = of(
-        problem(candidate(False, (0.9,)), candidate(True, (0.5,)), candidate(True, (0.1,))), sizes=(1, 2, 3)
-    )
-    assert [found[f"accuracy/best min/{n}"] for n in (1, 2, 3)] == pytest.approx([2 / 3, 1 / 3, 0])
-    assert [found[f"accuracy/oracle/{n}"] for n in (1, 2, 3)] == pytest.approx([2 / 3, 1, 1])
-    assert [found[f"gap/best min/{n}"] for n in (1, 2, 3)] == pytest.approx([0, 2 / 3, 1])
-
-
 def test_votes_by_hand() -> None:
     # Answers A A B, A wrong, B right with a high score.
     one = problem(
@@ -186,27 +176,6 @@ def test_votes_by_hand() -> None:
     # N = 2: (A A) wrong; (A B) twice: a tie in the majority, B in the weighted vote. N = 3: A; B as .9 > .6.
     assert [found[f"accuracy/majority/{n}"] for n in (1, 2, 3)] == pytest.approx([1 / 3, 1 / 3, 0])
     assert [found[f"accuracy/vote mean/{n}"] for n in (1, 2, 3)] == pytest.approx([1 / 3, 2 / 3, 1])
-
-
-def test_who_has_no_answer_never_votes_and_a_silent_subset_is_wrong_and_counted() -> None:
-    one = problem(candidate(True, answer=None), candidate(True, answer=None), candidate(True, answer=0))
-    found = of(one, sizes=(1, 2))
-    # One of three singles votes; two of three pairs hold the voter.
-    assert found["accuracy/majority/1"] == pytest.approx(1 / 3)
-    assert found["nothing/majority/1"] == pytest.approx(2 / 3)
-    assert found["nothing/majority/2"] == pytest.approx(1 / 3)
-    assert "nothing/single/1" not in found
-
-
-def test_all_weights_zero_is_a_tie_of_those_who_voted() -> None:
-    one = problem(
-        candidate(True, (0.0,), answer=0),
-        candidate(False, (0.0,), answer=1),
-        candidate(False, None, answer=2),
-    )
-    found = of(one, sizes=(3,))
-    assert found["accuracy/vote min/3"] == pytest.approx(0.5)
-    assert found["accuracy/majority/3"] == pytest.approx(1 / 3)
 
 
 def test_unknown_correctness_is_neither_right_nor_wrong() -> None:
@@ -222,17 +191,6 @@ def test_unknown_correctness_is_neither_right_nor_wrong() -> None:
     assert found["accuracy/oracle/2"] == 1.0
     rows = items([one, two])
     assert "correctness unknown for 1:" in coverage(rows)
-
-
-def test_an_unread_step_has_no_score_but_for_last_and_is_counted() -> None:
-    one = problem(candidate(True, (None, 0.9)), candidate(False, (0.5, 0.5)), candidate(True, None))
-    row = items([one])[0]
-    assert row["missing"]["scores"]["min"] == 2
-    assert row["missing"]["scores"]["last"] == 1
-    found = of(one)
-    assert found["accuracy/best min/3"] == 0.0
-    assert found["accuracy/best last/3"] == 1.0
-    assert found["nothing/best min/1"] == pytest.approx(2 / 3)
 
 
 def test_the_lead_over_the_majority() -> None:

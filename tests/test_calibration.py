@@ -105,20 +105,6 @@ def simulated(n, *, sharpness=1.0, shift=0.0, seed=0, steps=4):
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def test_figures_worked_by_hand():
-    # 0.25 twice (one right), 0.75 four times (three right): gaps -0.25 and 0.
-    sheet = sheet_of([(case("a", [1, 0, 1]), [0.25, 0.25, 0.75]), (case("b", [1, 1, 0]), [0.75, 0.75, 0.75])])
-    found = value(items_of(sheet, ["steps"]))
-    assert found["steps/all/ece"] == pytest.approx(2 / 6 * 0.25)
-    assert found["steps/all/gap"] == pytest.approx((2 * 0.25 + 4 * 0.75 - 4) / 6)
-    squares = 0.75**2 + 0.25**2 + 3 * 0.25**2 + 0.75**2
-    assert found["steps/all/brier"] == pytest.approx(squares / 6)
-    assert found["steps/all/mean_score"] == pytest.approx(3.5 / 6)
-    assert found["steps/all/share_right"] == pytest.approx(4 / 6)
-    # 4 right times 2 wrong pairs: right 0.75 (3) beats wrong 0.25 (1): 3; ties 3 * 0.5 and 1 * 0.5; right 0.25 loses.
-    assert found["steps/all/auc"] == pytest.approx((3 + 1.5 + 0.5) / 8)
-
-
 def by_loops(pairs, bins):
     """All figures of (score, label, weight) triples, one at a time."""
     total = sum(w for _, _, w in pairs)
@@ -230,16 +216,6 @@ def test_other_kinds_of_scores_have_an_auc_and_no_calibration():
 
 
 # --- simulated PRMs ---------------------------------------------------------------------------------------------------
-
-
-def test_a_calibrated_prm_has_no_calibration_error_but_the_floor():
-    sheet = simulated(4000)
-    items = items_of(sheet, ["steps"])
-    (everything, *_) = facets(items)
-    found = value(items)
-    assert found["steps/all/ece"] < 0.015
-    assert found["steps/all/ece"] == pytest.approx(floor(everything), abs=0.005)
-    assert abs(found["steps/all/gap"]) < 0.01
 
 
 def test_the_floor_is_the_mean_ece_of_calibrated_scores():

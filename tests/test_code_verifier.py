@@ -261,21 +261,6 @@ def test_a_sandbox_that_ends_is_no_verdict(plain, monkeypatch):
     assert run(plain, "def f(): return 1").outcome == "unparsed"
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"seconds": 0}, {"memory_mb": 10}, {"seconds": 10, "wall_seconds": 5}, {"processes": True}]
-)
-def test_limits_that_cannot_be_are_refused(wrong):
-    with pytest.raises(UsageError, match=next(iter(reversed(wrong)))):
-        CodeLimits(**wrong)
-
-
-def test_settings_that_cannot_be_are_refused():
-    with pytest.raises(UsageError, match="docker"):
-        CodeVerifier(isolation="docker")
-    with pytest.raises(UsageError, match="workers"):
-        CodeVerifier(workers=0)
-
-
 def test_many_are_answered_in_order(plain, strongest):
     tests = CodeTests(tests=("assert f() % 3 == 0",))
     verdicts = CodeVerifier(isolation=strongest, workers=3).verify_many(
@@ -303,10 +288,10 @@ def test_it_is_a_verifier_like_the_others(strongest):
         ({}, "found no key"),
         ({"question": "?"}, "found 'question'"),
         ({"test_list": []}, "at least one test"),
-        ({"test_list": "assert f()"}, "test_list.*list of texts"),
+        ({"test_list": "assert f()"}, "test_list.*found 'assert f\\(\\)'"),
         ({"test": "x", "prompt": "y", "entry_point": "a b"}, "name of a function, found 'a b'"),
-        ({"test": "x", "entry_point": "f"}, "'prompt'.*expected a text, found NoneType"),
-        ({"test_list": ["assert 1"], "code": 3}, "'code'.*found int"),
+        ({"test": "x", "entry_point": "f"}, "'prompt'.*required"),
+        ({"test_list": ["assert 1"], "code": 3}, "'code'.*found 3"),
     ],
 )
 def test_rows_that_hold_no_tests_are_refused(row, message):

@@ -171,20 +171,6 @@ def test_rows_that_are_not_of_the_format(tmp_path, capsys):
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--to", "trl", "--from", "tlr"], "trl"),
-        (["--to", "trl", "--hard", "2"], "--hard 2.0: expected a number in [0, 1)"),
-        (["--to", "trl", "--from", "prm800k"], "expected a row of PRM800K with labeler, question, label"),
-    ],
-)
-def test_settings_that_cannot_work(words, said, tmp_path, capsys):
-    file = write(tmp_path / "in.jsonl", ROW)
-    assert main(["convert", file, *words, "--out", str(tmp_path / "out.jsonl")]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_a_run_that_was_killed_is_continued_to_the_same_file(tmp_path, monkeypatch):
     file = write(tmp_path / "in.jsonl", *({**ROW, "id": str(n)} for n in range(9)), {**ROW, "labels": None})
     whole = tmp_path / "whole.jsonl"

@@ -17,7 +17,6 @@ from stepmark.evaluation.verifier import (
     check_pairs,
     errors_of,
     read_pairs,
-    statistic,
 )
 from stepmark.problems.answers import NumberVerifier, TextVerifier, load_verifier
 
@@ -84,20 +83,10 @@ def test_counts_by_hand(checked):
 
 def test_figures_are_what_the_counts_say(checked):
     for items in (checked, checked * 2):
-        values = statistic(items)(np.ones((1, len(items))))
+        values = VerifierAccuracy().statistic(items)(np.ones((1, len(items))))
         assert values["text/false positives"][0] == pytest.approx(1 / 3)
         assert values["text/false negatives"][0] == pytest.approx(1 / 2)
         assert values["number/unparsed"][0] == pytest.approx(2 / 5)
-
-
-def test_flipped_labels_exchange_the_errors(checked):
-    flipped = [{**item, "equal": not item["equal"]} for item in checked]
-    # Of the right verdicts a, c and e: a and e become false positives, c a false negative.
-    assert counts(flipped, "number") == {
-        "number/false positives": (2, 2),
-        "number/false negatives": (1, 3),
-        "number/unparsed": (2, 5),
-    }
 
 
 def test_nothing_to_count_is_no_number(checked):
@@ -185,10 +174,9 @@ def test_an_id_twice(tmp_path):
 def test_settings_that_cannot_work(tmp_path):
     with pytest.raises(UsageError, match="'answer' or 'text'"):
         list(read_pairs([tmp_path], part="both"))
-    with pytest.raises(UsageError, match="different names, found number, number"):
-        check_pairs([], [NumberVerifier(), NumberVerifier()])
-    with pytest.raises(UsageError, match="found none"):
-        check_pairs([], [])
+    for names, said in ((("number", "number"), "number, number"), ((), "none")):
+        with pytest.raises(UsageError, match=f"found {said}"):
+            VerifierAccuracy(verifier=names).check(Run())
 
 
 def test_the_example_pairs_are_sound():

@@ -40,11 +40,6 @@ def test_what_a_step_holds_is_not_touched():
     assert read_solution({"problem": " p ", "steps": steps}).solution.problem.text == " p "
 
 
-def test_absence_may_be_written_as_null():
-    row = {**NATIVE, "id": None, "answer": None, "source": None, "meta": None}
-    assert read_solution(row).solution == read_solution(NATIVE).solution
-
-
 def test_solution_text_is_cut():
     read = read_solution({"problem": "p", "solution": "2 + 3 = 5\n5 * 2 = 10"})
     assert read.solution.texts == tuple(STEPS)

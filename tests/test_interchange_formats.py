@@ -286,18 +286,6 @@ def processbench(label: int, correct: bool = False) -> dict[str, Any]:
     }
 
 
-def test_processbench(tmp_path):
-    rows = [processbench(1), processbench(-1, True), processbench(0)]
-    read = list(read_labelled(write(tmp_path / "p.jsonl", *rows)))
-    assert [[[j.rating for j in s] for s in row.labelled.judgements] for row in read] == [
-        [[1], [-1], []],
-        [[1], [1], [1]],
-        [[-1], [], []],
-    ]
-    assert [row.outcome for row in read] == [False, True, False]
-    assert list(write_labelled(read, "processbench")) == rows
-
-
 def test_processbench_is_not_written_where_something_would_be_invented():
     losses = Losses()
     right = (rated(1),)
@@ -331,23 +319,6 @@ def test_prmbench(tmp_path):
     for bad in ({"error_steps": [0]}, {"error_steps": ["2"]}, {"modified_process": ["a", " "]}):
         with pytest.raises(InputError):
             list(read_labelled(write(tmp_path / "p.jsonl", {**row, **bad})))
-
-
-def test_openr_keeps_shares_and_what_paths_have_in_common(tmp_path):
-    def node(text: str, share: float, *children: Any) -> dict[str, Any]:
-        return {"text": text, "mc_value": share, "children": list(children)}
-
-    tree = node("How many?", 0.5, node("a", 0.5, node("b", 1.0), node("c", 0.0)), node("d", 0.0))
-    row = {"question": "How many?", "final_answer": "6", "reasoning_steps": tree}
-    rows = list(read_labelled(write(tmp_path / "o.jsonl", row)))
-    assert [(r.solution.texts, r.repeated, r.outcome) for r in rows] == [
-        (("a", "b"), 0, True),
-        (("a", "c"), 1, None),
-        (("d",), 0, None),
-    ]
-    assert [[j.share for j in s] for s in rows[1].labelled.judgements] == [[0.5], [0.0]]
-    assert rows[1].own.judgements[0] == ()
-    assert [written(r, "trl")["labels"] for r in rows] == [[0.5, 1.0], [0.5, 0.0], [0.0]]
 
 
 def test_solutions_and_chat_have_no_labels(tmp_path):
@@ -403,15 +374,6 @@ OURS = {
     "solution": {"problem": {"text": "How many?"}, "steps": [{"text": "a"}, {"text": "b"}]},
     "judgements": [[{"kind": "value", "judge": "r", "successes": 1, "trials": 2}], []],
 }
-
-
-def test_our_own_rows_leave_out_what_is_not_there():
-    row = labelled(("a", (rated(None, "r", VALUE, successes=1, trials=2),)), ("b", ()))
-    assert written(row, "stepmark-labels") == {
-        "solution": {**OURS["solution"], "id": "s1"},
-        "judgements": OURS["judgements"],
-        "meta": {"from": "in.jsonl:7"},
-    }
 
 
 @pytest.mark.parametrize(

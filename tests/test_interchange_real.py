@@ -35,11 +35,6 @@ def raw(name: str, limit: int | None = None) -> list[dict[str, Any]]:
         return [json.loads(line) for line in itertools.islice(handle, limit)]
 
 
-def test_processbench_comes_back_as_it_was():
-    rows = read_labelled(data("processbench/gsm8k.dev"))
-    assert list(write_labelled(rows, "processbench")) == raw("processbench/gsm8k.dev")
-
-
 def test_prm800k_records_come_back_as_they_were():
     def bare(value: Any) -> Any:
         if isinstance(value, dict):
@@ -84,16 +79,6 @@ def test_rollout_trees_keep_their_shares(name):
     assert all(0 <= j.successes <= j.trials for row in rows for step in row.labelled.judgements for j in step)
     soft = [row["labels"] for row in write_labelled(rows, "trl") if isinstance(row, dict)]
     assert all(0 <= label <= 1 for labels in soft for label in labels)
-
-
-def test_an_agents_trace_is_steps(tmp_path):
-    rows = raw("agents/tau_bench_airline_gpt4o", 20)
-    file = tmp_path / "chat.jsonl"
-    file.write_text("".join(json.dumps({"messages": row["traj"]}) + "\n" for row in rows), encoding="utf-8")
-    read = list(read_labelled(file))
-    assert [len(row.solution.steps) for row in read] == [
-        sum(message["role"] == "assistant" for message in row["traj"]) for row in rows
-    ]
 
 
 def test_prmbench_keeps_every_error_and_leaves_out_what_cannot_be_read():

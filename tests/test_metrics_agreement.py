@@ -55,15 +55,6 @@ def test_krippendorffs_own_table():
     assert nominal.value.low < 0.743 < nominal.value.high
 
 
-def test_two_raters_by_hand():
-    # Pairs (1,1) (1,1) (1,-1) (-1,-1): n = 8, o(1,-1) = o(-1,1) = 1, n_1 = 5, n_-1 = 3.
-    # D_o = 2/8, D_e = 2*5*3/(8*7) = 30/56; alpha = 1 - (1/4)(56/30) = 1 - 14/30 = 16/30.
-    units = [(1, 1), (1, 1), (1, -1), (-1, -1)]
-    assert krippendorff_alpha(units).value.value == pytest.approx(16 / 30)
-    # Of two categories the order says nothing.
-    assert krippendorff_alpha(units, "ordinal").value.value == pytest.approx(16 / 30)
-
-
 def test_ordinal_by_hand():
     # (1,1) (0,0) (-1,-1) and (1,-1): n_-1 = 3, n_0 = 2, n_1 = 3, n = 8.
     # Ranks: middle of -1 at 1.5, of 0 at 4, of 1 at 6.5: d(-1,0) = d(0,1) = 6.25, d(-1,1) = 25.

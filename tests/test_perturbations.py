@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from stepmark.evaluation.perturbations import (
     PERTURBATIONS,
+    Donors,
     Perturbed,
     perturbation,
-    perturbed_solutions,
+    perturbed,
 )
 from stepmark.evaluation.perturbations.changes import calculations, other_number
 from stepmark.evaluation.perturbations.text import (
@@ -377,8 +378,9 @@ def test_final_answer(text: str, answer: str | None) -> None:
 # --- the stream ------------------------------------------------------------------------------------------------
 
 
-def _made(solutions: list[Solution], **settings: object) -> dict[str, Perturbed]:
-    return {id: made for id, _, made in perturbed_solutions(solutions, **settings)}  # type: ignore[arg-type]
+def _made(solutions, donors, names=tuple(PERTURBATIONS), seed=0) -> dict[str, Perturbed]:
+    ring = Donors(donors)
+    return {made.solution.id: made for one in solutions for _, made in perturbed(one, names, seed, ring)}
 
 
 @settings(deadline=None)
@@ -399,7 +401,7 @@ def test_a_change_does_not_depend_on_the_company(
         alone |= _made([one], seed=seed, donors=donors)
     assert alone == together
     # Naming fewer perturbations changes nothing of those that are named.
-    few = _made(solutions, seed=seed, names=["numbers-altered", "spaced"])
+    few = _made(solutions, donors, seed=seed, names=["numbers-altered", "spaced"])
     assert few == {
         id: made for id, made in together.items() if id.endswith(("::numbers-altered", "::spaced"))
     }

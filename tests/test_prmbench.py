@@ -7,7 +7,6 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.prmbench import CATEGORIES, PRMBench, items_of, statistic
+from stepmark.evaluation.prmbench import CATEGORIES, PRMBench, items_of
 from stepmark.evaluation.result import as_markdown, html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores, score_lengths
 from stepmark.evaluation.sources import read_prmbench
@@ -243,26 +242,6 @@ def test_a_step_that_nobody_judged_is_refused():
 # --- what must not change a figure, and what must
 
 
-def test_labels_and_scores_turned_round_exchange_the_two_f1s():
-    rows = drawn(5)
-    turned = [
-        (
-            id,
-            group,
-            tuple(n for n in range(1, len(scores) + 1) if n not in wrong),
-            tuple(1 - score for score in scores),
-        )
-        for id, group, wrong, scores in rows
-    ]
-    found, other = values(of([scored(*row) for row in rows])), values(of([scored(*row) for row in turned]))
-    for name in dict.fromkeys(name.rpartition("/")[0] for name in found):
-        if name == "multi_solutions" or name in CATEGORIES:
-            continue
-        assert other[f"{name}/f1"] == pytest.approx(found[f"{name}/negative_f1"], abs=1e-12)
-        assert other[f"{name}/negative_f1"] == pytest.approx(found[f"{name}/f1"], abs=1e-12)
-        assert other[f"{name}/prmscore"] == pytest.approx(found[f"{name}/prmscore"], abs=1e-12)
-
-
 steps = st.lists(
     st.tuples(st.one_of(st.none(), st.integers(0, 4).map(lambda n: n / 4)), st.booleans()),
     min_size=1,
@@ -284,17 +263,6 @@ def test_figures_equal_the_plain_loops(rows, threshold):
     found = values(evaluate(sheet, threshold=repr(threshold), resamples=100))
     expected = plain_figures(plainly)
     assert found == {k: None if v is None else pytest.approx(v, abs=1e-12) for k, v in expected.items()}
-
-
-@given(st.lists(st.integers(0, 3), min_size=18, max_size=18))
-@settings(max_examples=50, deadline=None)
-def test_weights_are_repetitions(weights):
-    items = list(of([scored(*row) for row in drawn(8, 18)]).items)
-    repeated = [item for item, weight in zip(items, weights, strict=True) for _ in range(weight)]
-    found = statistic(items)(np.array([[1] * 18, weights], dtype=float))
-    expected = statistic(repeated)(np.ones((1, len(repeated)))) if repeated else {}
-    for name, value in expected.items():
-        assert found[name][1] == pytest.approx(value[0], abs=1e-12, nan_ok=True)
 
 
 # --- published scores

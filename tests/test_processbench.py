@@ -3,10 +3,8 @@
 import gzip
 import json
 import os
-import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +13,7 @@ import stepmark
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.processbench import ProcessBench, statistic
+from stepmark.evaluation.processbench import ProcessBench
 from stepmark.evaluation.result import as_markdown, html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores
 from stepmark.evaluation.sources import read_processbench
@@ -125,17 +123,6 @@ def made():
     return [scored(id, label, scores, group=group) for id, label, scores, group in MADE]
 
 
-def drawn(seed, count=40, groups=("a", "b")):
-    """Cases with dyadic scores, so that transformations of them are exact."""
-    rng = random.Random(seed)
-    rows = []
-    for number in range(count):
-        scores = tuple(rng.randrange(16, 65) / 64 for _ in range(rng.randrange(1, 4)))
-        label = -1 if number % 4 < 2 else rng.randrange(len(scores))
-        rows.append(scored(f"x-{number}", label, scores, group=groups[number % len(groups)]))
-    return rows
-
-
 # --- worked by hand
 
 
@@ -239,20 +226,6 @@ def test_examples_are_sorted_by_what_was_named():
 # --- what must not change a figure, and what must
 
 
-def test_a_threshold_tuned_on_a_group_is_its_oracle():
-    rows = drawn(8)
-    tuned, oracle = of(rows, "tuned:b"), of(rows, "oracle")
-    assert tuned.figures["b/f1"].value == oracle.figures["b/f1"].value
-    assert tuned.figures["a/f1"].value <= oracle.figures["a/f1"].value
-    assert "the best on b itself" in tuned.figures["b/f1"].policy
-    assert "oracle" not in tuned.figures["a/f1"].policy
-    assert "oracle" in oracle.figures["a/f1"].policy
-    assert tuned.figures["average/f1"].policy == "; ".join(
-        tuned.figures[f"{name}/f1"].policy for name in "ab"
-    )
-    assert of(rows).figures["average/f1"].policy == "0.5, given"  # said once
-
-
 score_lists = st.lists(st.one_of(st.integers(0, 8).map(lambda n: n / 8), st.none()), min_size=1, max_size=4)
 
 
@@ -277,18 +250,6 @@ def test_figures_equal_the_plain_loops(rows, threshold):
         parts = [expected[f"{group}/{name}"] for group in dict.fromkeys(g for _, _, g in rows)]
         expected[f"average/{name}"] = None if None in parts else sum(parts) / len(parts)
     assert found == {k: None if v is None else pytest.approx(v, abs=1e-12) for k, v in expected.items()}
-
-
-@given(st.lists(st.integers(0, 3), min_size=8, max_size=8))
-def test_weights_are_repetitions(weights):
-    items = list(of(made()).items)
-    repeated = [item for item, weight in zip(items, weights, strict=True) for _ in range(weight)]
-    found = statistic(items)(np.array([weights, [1] * 8], dtype=float))
-    expected = statistic(repeated)(np.ones((1, len(repeated)))) if repeated else {}
-    for name, of_repeated in expected.items():
-        if name.startswith("average") and len({item["group"] for item in repeated}) < 2:
-            continue
-        assert found[name][0] == pytest.approx(of_repeated[0], abs=1e-12, nan_ok=True)
 
 
 # --- published scores

@@ -51,12 +51,6 @@ def test_the_own_text_of_a_step_as_it_was_written(written, text):
     assert own_text(written) == text
 
 
-def test_a_segmentation_is_frozen():
-    segmentation = split("a", "whole")
-    with pytest.raises(AttributeError):
-        segmentation.how = "line"
-
-
 @pytest.mark.parametrize("blank", ["", " ", "\n\t\r\n", "\u2028 \u00a0"])
 @pytest.mark.parametrize("how", [way for way in WAYS if way not in ("marker", "agent")])
 def test_a_blank_text_is_refused(blank, how):
@@ -294,19 +288,6 @@ def test_inline_formulas_may_break_over_a_line_but_not_over_a_blank_one():
 
 
 # --- numbered -------------------------------------------------------------------------------------------------
-
-
-def test_numbered_steps_with_a_preamble_and_a_conclusion():
-    text = (
-        "Let us see.\n\nStep 1: Add.\n2 + 3 = 5\n\nStep 2: Multiply.\n5 * 2 = 10\n\nSo it is 10.\n\n#### 10\n"
-    )
-    assert texts(text, "numbered") == [
-        "Let us see.",
-        "Step 1: Add.\n2 + 3 = 5",
-        "Step 2: Multiply.\n5 * 2 = 10",
-        "So it is 10.",
-        "#### 10",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,6 @@ def test_standard_input_marker_and_line_ends(monkeypatch, capsys):
     ]
 
 
-def test_code_in_a_language(monkeypatch, capsys):
-    stdin(monkeypatch, b"x = 1\n\ny = 2\n")
-    assert main(["split", "-", "--language", "python"]) == 0
-    assert capsys.readouterr().out.startswith("code: 2 steps (its language is given as 'python')\n")
-
-
 def test_an_agent_trace(tmp_path, capsys):
     messages = [
         {"role": "user", "content": "q"},
@@ -74,12 +68,6 @@ def test_an_agent_trace(tmp_path, capsys):
         assert main(["split", str(path), "--split", "agent", "--json"]) == 0
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [row["observation"] for row in rows] == ["\n\nTool (f):\n7", ""]
-
-
-def test_the_terminal_is_not_the_texts_to_command(monkeypatch, capsys):
-    stdin(monkeypatch, b"a\x1b[31mb\x07 c\x9b".replace(b"\x9b", "\x9b".encode()))
-    assert main(["split", "-"]) == 0
-    assert capsys.readouterr().out.endswith("1  a␛[31mb␇ c\ufffd\n")
 
 
 @pytest.mark.parametrize(

@@ -150,16 +150,6 @@ def test_a_step_of_plain_text_cannot_be_cut_again(how, text):
         assert cut(step.text, how).texts == (step.text,)
 
 
-@pytest.mark.parametrize("how", EVERY)
-@settings(max_examples=20, deadline=None)
-@given(text=MIXTURES.filter(lambda s: s.replace(MARKER, "").strip()))
-def test_the_same_text_is_cut_the_same_way_again(how, text):
-    first = cut(text, how)
-    assert cut(first.rejoin(), how) == first
-    if how == "auto" and MARKER not in text:
-        assert cut(text, first.how).steps == first.steps
-
-
 @settings(max_examples=100, deadline=None)
 @given(text=st.text(max_size=60).filter(str.strip))
 def test_lines_are_pythons_lines(text):

@@ -5,13 +5,10 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from html_tree import contrast
 from stepmark.errors import MissingExtraError
@@ -267,49 +264,7 @@ def test_it_loads_nothing_and_follows_the_mode(plot: Plot) -> None:
     assert page.count("data:image/svg+xml;base64,") == 2 and "prefers-color-scheme:dark" in page
 
 
-LONG = "A rather long name of a method that somebody thought of on a rainy afternoon in November, version "
-
-
 # Names of others
-
-
-def names() -> st.SearchStrategy[str]:
-    return st.one_of(
-        st.text(max_size=30),
-        st.sampled_from(
-            [
-                "</text></svg><script>alert(1)</script>",
-                "$x_1^2$ and $",
-                "_hidden",
-                "a\nb\x1b[0m\x00\ufffe\uffff\ud800",
-                "\" onload='x' &lt; <!-- ]]>",
-                "数学 🎉 עברית",
-                "",
-                "%d {} \\frac{1}{2}",
-            ]
-        ),
-    )
-
-
-def with_names(name: str, other: str) -> Iterator[Plot]:
-    yield replace(
-        LINES, title=name, x_label=name, y_label=other,
-        series=(replace(LINES.series[0], name=name), replace(LINES.series[1], name=other)),
-    )  # fmt: skip
-    yield Lines(title="", x_label=name, y_label="", series=(Series(name=other, x=(name, "b"), y=(1.0, 2.0)),))
-    yield replace(BARS, labels=(name, other), y_label=name, series=(replace(BARS.series[0], name=other),))
-    yield replace(RELIABILITY, x_label=name, y_label=other)
-
-
-@given(names(), names())
-@example("a\nb\x1b[0m\x00\ufffe\uffff\ud800", "\x08")
-@example("</text></svg><script>alert(1)</script>", "_hidden $x$")
-@settings(deadline=None, max_examples=3)
-def test_any_name_is_text(name: str, other: str) -> None:
-    for plot in with_names(name, other):
-        tags = {one.tag.removeprefix(SVG) for one in drawn(plot).iter()}
-        assert tags <= {"svg", "g", "path", "use", "defs", "text", "style", "clipPath", "rect", "pattern"}
-        assert all(not key.startswith("on") for one in drawn(plot).iter() for key in one.attrib)
 
 
 # Colours

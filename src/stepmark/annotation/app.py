@@ -353,13 +353,8 @@ async def queue(request: Request) -> dict[str, Any]:
         items = items_of(connection, only={answer.item for answer in answers})
         queue = disputes(items, answers, decisions_of(connection), blind=project.blind, decided=True)
         titles = titles_of(connection, {dispute.item for dispute in queue})
-        shared = ("item", "severity", "why", "annotators", "state")
         return [
-            {
-                **{name: getattr(dispute, name) for name in shared},
-                "title": titles[dispute.item],
-                "decided": dispute.state == "decided",
-            }
+            asdict(dispute) | {"title": titles[dispute.item], "decided": dispute.state == "decided"}
             for dispute in queue
         ]
 

@@ -1,13 +1,7 @@
 """Labels of people as files that train: every format is written by `solutions.interchange`, from labelled solutions made here.
 
-Which rows there are (`view`):
-
-============  ==========================================================================================================
-`together`    one row an item, with the judgements of all annotators side by side, each as judge "human:NAME"
-`annotators`  one row for each annotator and item
-`decided`     one row an item: the adjudicator's decision; else what the annotators agree on (`agreement`, a rule of
-              `labels.consensus`), or what the only annotator says. An item without agreement is dropped, and counted
-============  ==========================================================================================================
+In the view `decided` an item's row is the adjudicator's decision, else what the annotators agree on (`agreement`, a rule of
+`labels.consensus`), or what the only annotator says; an item without agreement is dropped, and counted.
 
 Gold items, the screening set and answers that do not count (not submitted, or with suggestions left to verify) are left out. Unsure flags, notes,
 types of errors, seconds and times stand in the judgement's note and in `meta.annotation` (stepmark), in PRM800K's `flagged`, `total_time` and

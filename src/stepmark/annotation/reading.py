@@ -23,6 +23,7 @@ import gzip
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -49,8 +50,7 @@ from stepmark.records import (
     StepScores,
     read_record,
 )
-from stepmark.solutions.formats import solutions_of
-from stepmark.solutions.interchange import Losses, Reading, detect
+from stepmark.solutions.interchange import LabelledRow, Losses, Reading, detect
 from stepmark.solutions.interchange.formats import format_named
 from stepmark.solutions.interchange.potato import STEPS_KEYS, Keys, shown
 from stepmark.solutions.interchange.rows import origin, outcome_of
@@ -144,18 +144,35 @@ def _items(row: Row, format: str, project: Project, role: Role, losses: Losses) 
     if format == TRACES:
         yield _of_trace(row, project, role, losses)
         return
-    for labelled in format_named(format).read(row, Reading(quality_control=True), losses):
+    reader = format_named(format).read
+    found = list(reader(row, Reading(quality_control=True), losses))
+    spoken: list[LabelledRow] = []
+    if any(labelled.solution.split == "agent" for labelled in found):
+        with suppress(InputError):  # a conversation of nothing but thoughts
+            spoken = list(reader(row, Reading(quality_control=True, reasoning="drop"), Losses()))
+    for labelled, without in zip_longest(found, spoken[: len(found)]):
         suggestions, gold = _labels(labelled.labelled, project, role)
         yield Item(
             id=labelled.solution.id or labelled.origin,
             solution=labelled.solution,
-            thoughts=_thoughts(row, labelled.solution) if labelled.solution.split == "agent" else (),
+            thoughts=_thoughts(labelled.solution, () if without is None else without.solution.texts),
             outcome=labelled.outcome,
             suggestions=suggestions,
             gold=gold,
             role=role,
             meta=labelled.meta,
         )
+
+
+def _thoughts(solution: Solution, spoken: Sequence[str]) -> tuple[str, ...]:
+    """What is thought in each turn of a conversation: its text without what is spoken (the texts without thoughts)."""
+    if solution.split != "agent":
+        return ()
+    thoughts, rest = [], list(spoken)
+    for step in solution.steps:
+        action = rest.pop(0) if rest and step.text.endswith(rest[0]) else ""
+        thoughts.append(step.text.removesuffix(action).rstrip())
+    return tuple(thoughts)
 
 
 def _of_trace(row: Row, project: Project, role: Role, losses: Losses) -> Item:
@@ -202,20 +219,6 @@ def _gold_of_trace(row: Row, steps: int, project: Project, role: Role) -> Marks 
     if not any(rating is not None for rating in gold.ratings):
         raise InputError("expected what is right, found no rating", where=row.where, field="gold")
     return replace(gold, submitted=True)
-
-
-def _thoughts(row: Row, solution: Solution) -> tuple[str, ...]:
-    """What is thought in each turn of a conversation: its text without what `reasoning` drop leaves of it."""
-    try:
-        (read,) = solutions_of(row, how="agent", reasoning="drop")
-        spoken = [step.text for step in read.solution.steps]
-    except InputError:  # nothing but thoughts
-        spoken = []
-    thoughts = []
-    for step in solution.steps:
-        action = spoken.pop(0) if spoken and step.text.endswith(spoken[0]) else ""
-        thoughts.append(step.text.removesuffix(action).rstrip())
-    return tuple(thoughts)
 
 
 def _check_size(solution: Solution, project: Project) -> None:

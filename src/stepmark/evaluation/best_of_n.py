@@ -503,7 +503,7 @@ def accuracy_table(items: Sequence[Item], figures: Figures) -> Table:
 
 
 def price_tables(items: Sequence[Item], figures: Figures) -> tuple[Table, ...]:
-    """Expected tokens a problem by N, and how often nothing could be chosen or judged; each only where there is something to say."""
+    """Expected tokens a problem by N, where they were counted."""
     sizes = [str(n) for n in items[0]["sizes"]]
     readers = {"policy": "Policy", "prm": "PRM", "outcome": "Outcome model"}
     columns = {
@@ -511,27 +511,8 @@ def price_tables(items: Sequence[Item], figures: Figures) -> tuple[Table, ...]:
         for who, label in readers.items()
         if f"tokens/{who}/{sizes[-1]}" in figures
     }
-    tables = []
-    if columns:
-        note = "Means over the problems whose candidates all have a count. A choice by PRM or a weighted vote pays policy and PRM; a majority vote only the policy."
-        tables.append(table_of("Tokens a problem", "N", sizes, columns, note=note))
-    names = [
-        f"{what}/{method}"
-        for what in ("unknown", "nothing")
-        for method in method_names(items)
-        if any(f"{what}/{method}/{n}" in figures for n in sizes)
-    ]
-    if names:
-        tables.append(
-            table_of(
-                "Choices that could not be judged, or not be made, %",
-                "Method",
-                names,
-                {f"N = {n}": cell(figures, f"{{}}/{n}") for n in sizes},
-                note="Unknown ones are left out of the accuracy; where nothing can be chosen, the choice is wrong.",
-            )
-        )
-    return tuple(tables)
+    note = "Means over the problems whose candidates all have a count. A choice by PRM or a weighted vote pays policy and PRM; a majority vote only the policy."
+    return (table_of("Tokens a problem", "N", sizes, columns, note=note),) if columns else ()
 
 
 def length_table(figures: Figures) -> Table:

@@ -406,29 +406,12 @@ def _tables(
                 "Accuracy (%)": cell(figures, "{}/accuracy"),
                 "AUC (%)": cell(figures, "{}/auc"),
                 "ECE (%)": cell(figures, "{}/ece"),
-                "Steps": cell(figures, "{}/steps", scale=1),
-                "Characters": cell(figures, "{}/characters", scale=1, digits=0),
-            },
-            note="AUC and ECE: a solution's score against whether its answer is right. Steps, characters: mean of a solution.",
-        )
-    )
-    views.append(
-        table_of(
-            "Scores of wrong answers" + (" (%)" if percent else ""),
-            "Part",
-            names,
-            {
                 "Wrong: pass (%)": cell(figures, "{}/wrong_above"),
-                **{
-                    label: cell(figures, f"{{}}/{what}", scale=scale, digits=digits)
-                    for label, what in (
-                        ("mean", "wrong_mean"),
-                        ("median", "wrong_q50"),
-                        ("90 %", "wrong_q90"),
-                    )
-                },
+                "Wrong: median": cell(figures, "{}/wrong_q50", scale=scale, digits=digits),
+                "Steps": cell(figures, "{}/steps", scale=1),
             },
-            note="Pass: the share of wrong answers at or over the threshold. 90 %: the score over which a tenth of them lie.",
+            note="AUC and ECE: a solution's score against whether its answer is right. Wrong: of the wrong answers, the share at or over the "
+            "threshold, and the median score. Steps: mean of a solution.",
         )
     )
 

@@ -29,7 +29,7 @@ from stepmark.own import Kind, load_method
 from stepmark.show.evaluation import Section, Tile
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
-from stepmark.store import Columns, Source, held, run_input
+from stepmark.store import Columns, Source, differences, held, run_input
 
 if TYPE_CHECKING:  # NumPy, which no help needs
     from stepmark.metrics.intervals import Statistic
@@ -358,28 +358,12 @@ def check_same(path: Path, manifest: Mapping[str, Any]) -> None:
     """
     beside = path.with_name(path.name + ".manifest.json")
     old = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
-    differences = ", ".join(
-        f"{key} was {json.dumps(was)[:200]} and is now {json.dumps(now)[:200]}"
-        for key, was, now in _differences(old, manifest)
-    )
-    if differences:
+    changed = "; ".join(differences({key: old.get(key) for key in manifest}, manifest))
+    if changed:
         raise UsageError(
-            f"{path} was made with other settings: {differences}. Choose another `out`, delete it, or measure it as it is with "
+            f"{path} was made with other settings: {changed}. Choose another `out`, delete it, or measure it as it is with "
             f"`scores` {path}"
         )
-
-
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """What differs in `new`; settings and models each by their own name."""
-    for key, value in new.items():
-        before = old.get(key)
-        if isinstance(before, dict) and isinstance(value, dict):
-            names = dict.fromkeys((*before, *value)) if key == "settings" else value
-            for name in names:
-                if before.get(name) != value.get(name):
-                    yield f"{key}.{name}", before.get(name), value.get(name)
-        elif before != value:
-            yield key, before, value
 
 
 EVALUATIONS = Catalog(

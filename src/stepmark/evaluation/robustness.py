@@ -42,10 +42,10 @@ from stepmark.evaluation.cases import Case, first_error
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.perturbations import (
     PERTURBATIONS,
-    SEPARATOR,
+    Donors,
     Perturbed,
     perturbation,
-    perturbed_solutions,
+    perturbed,
 )
 from stepmark.evaluation.result import Item, Result, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
@@ -214,7 +214,7 @@ class Trial:
     def case(self) -> Case:
         """The changed solution as a case of its own, with the id "ID::NAME" and without judgements."""
         solution = self.perturbed.solution
-        assert solution.id is not None  # `perturbed_solutions` gives every one an id
+        assert solution.id is not None  # `perturbed` gives every one an id
         return Case(
             id=solution.id,
             labelled=LabelledSolution(solution=solution, judgements=((),) * len(solution.steps)),
@@ -245,14 +245,14 @@ def trials(cases: Sequence[Case], names: Sequence[str] = tuple(PERTURBATIONS), s
     right = [case.solution for case in cases if first_error(case.labelled) == -1]
     several = len({solution.problem.text for solution in right}) > 1
     donors = right if several else [case.solution for case in cases]
-    by_id = {case.id: case for case in cases}
-    named = (replace(case.solution, id=case.id) for case in cases)
-    made = perturbed_solutions(named, names, seed, donors=donors if needs_donor else ())
-    found = []
-    for own, copies in groupby(made, key=lambda copy: copy[0].rsplit(SEPARATOR, 1)[0]):
-        case = by_id[own]
+    ring = Donors(donors) if needs_donor else None
+    found: list[Trial] = []
+    for case in cases:
         question = case.solution.problem.text
-        changes = [Trial(original=case, name=name, perturbed=perturbed) for _, name, perturbed in copies]
+        changes = [
+            Trial(original=case, name=name, perturbed=made)
+            for name, made in perturbed(replace(case.solution, id=case.id), names, seed, ring)
+        ]
         found += sorted(changes, key=lambda trial: trial.perturbed.solution.problem.text != question)
     return found
 

@@ -23,7 +23,7 @@ from pydantic import Field
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
-from stepmark.evaluation.result import Figure, Item, Result
+from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.views import Cell, cell, table_of, tile
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
 from stepmark.problems.answers import Verifier, isolation_note, isolation_of, open_verifier
@@ -39,30 +39,18 @@ FALSE_POSITIVES, FALSE_NEGATIVES, UNPARSED = ERRORS = ("false positives", "false
 
 
 def check_pairs(pairs: Iterable[LabelledPair], verifiers: Sequence[Verifier]) -> Iterator[Item]:
-    """Ask every verifier about every pair, as a stream: one item a pair with the two answers, the truth, and every verdict.
-
-    Raises:
-        UsageError: no verifier, or two of one name.
-    """
-    names = [verifier.name for verifier in verifiers]
-    if not names or len(set(names)) < len(names):
-        raise UsageError(
-            f"expected one or more verifiers of different names, found {', '.join(names) or 'none'}"
-        )
-    return (_checked(pair, verifiers) for pair in pairs)
-
-
-def _checked(pair: LabelledPair, verifiers: Sequence[Verifier]) -> Item:
-    verdicts = [verifier.verify(pair.answer, pair.gold) for verifier in verifiers]
-    return {
-        "id": pair.id,
-        "problem": pair.problem,
-        "gold": pair.gold,
-        "answer": next((v.answer for v in verdicts if v.answer is not None), None),
-        "equal": pair.equal,
-        "why": pair.why,
-        "verdicts": {v.verifier: {"outcome": v.outcome, "note": v.note} for v in verdicts},
-    }
+    """Ask every verifier about every pair, as a stream: one item a pair with the two answers, the truth, and every verdict."""
+    for pair in pairs:
+        verdicts = [verifier.verify(pair.answer, pair.gold) for verifier in verifiers]
+        yield {
+            "id": pair.id,
+            "problem": pair.problem,
+            "gold": pair.gold,
+            "answer": next((v.answer for v in verdicts if v.answer is not None), None),
+            "equal": pair.equal,
+            "why": pair.why,
+            "verdicts": {v.verifier: {"outcome": v.outcome, "note": v.note} for v in verdicts},
+        }
 
 
 def errors_of(items: Sequence[Item]) -> dict[str, tuple[list[bool], list[bool]]]:
@@ -78,11 +66,6 @@ def errors_of(items: Sequence[Item]) -> dict[str, tuple[list[bool], list[bool]]]
         errors[f"{name}/{FALSE_NEGATIVES}"] = ([one == (True, "mismatch") for one in outcomes], equal)
         errors[f"{name}/{UNPARSED}"] = ([one[1] == "unparsed" for one in outcomes], [True] * len(items))
     return errors
-
-
-def statistic(items: Sequence[Item]) -> Statistic:
-    """Per verifier `false positives`, `false negatives` and `unparsed` as shares, as functions of the items' weights."""
-    return ratio_statistic(errors_of(items))
 
 
 @settings
@@ -104,9 +87,16 @@ class VerifierAccuracy(Evaluation):
     isolation: Isolation | None = None
     """Of code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: your files are open to them. Default: bubblewrap."""
 
+    def check(self, run: Run) -> None:
+        """See `Evaluation.check`."""
+        if not self.verifier or len(set(self.verifier)) < len(self.verifier):
+            raise UsageError(
+                f"`verifier`: expected one or more different names, found {', '.join(self.verifier) or 'none'}"
+            )
+
     def statistic(self, items: Sequence[Item]) -> Statistic:
-        """See `statistic`."""
-        return statistic(items)
+        """Per verifier `false positives`, `false negatives` and `unparsed` as shares, as functions of the items' weights."""
+        return ratio_statistic(errors_of(items))
 
     def measure(self, run: Run) -> Result:
         """See `Evaluation.measure`."""
@@ -152,7 +142,7 @@ class VerifierAccuracy(Evaluation):
         names = list(items[0]["verdicts"])
         problems = len({item["problem"] for item in items})
         independent = problems == len(items)
-        figures = _wilson(errors) if independent else run.figures(items, statistic(items))
+        figures = _wilson(errors) if independent else run.figures(items, ratio_statistic(errors))
         equal = sum(item["equal"] for item in items)
 
         def count(error: str) -> Cell:
@@ -168,6 +158,7 @@ class VerifierAccuracy(Evaluation):
             columns[f"{error}, count"] = count(error)
         views = Views(
             title=f"Verifiers: {', '.join(names)}",
+            verdict=_verdict(figures, names),
             facts=(
                 f"{len(items):,} pairs of answers of {problems:,} problems: {equal:,} equal, {len(items) - equal:,} "
                 "different. A pair without a verdict counts as neither error.",
@@ -189,6 +180,15 @@ class VerifierAccuracy(Evaluation):
             ),
         )
         return run.result(self, views, figures, items, **filled)
+
+
+def _verdict(figures: Mapping[str, Figure], names: Sequence[str]) -> str:
+    parts = [
+        f"{name} takes {shown(figures[f'{name}/{FALSE_POSITIVES}'])} % of different answers for equal and "
+        f"{shown(figures[f'{name}/{FALSE_NEGATIVES}'])} % of equal ones for different"
+        for name in names
+    ]
+    return f"{'; '.join(parts)}."
 
 
 def _wilson(errors: Mapping[str, tuple[Sequence[bool], Sequence[bool]]]) -> dict[str, Figure]:

@@ -28,7 +28,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, first_error, ratings_until, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.published import WHO_AND_WHEN, published_table
-from stepmark.evaluation.result import Item, Result
+from stepmark.evaluation.result import Item, Result, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.thresholds import policies
 from stepmark.evaluation.views import bars_of, card, cell, examples_of, problem, table_of, tile, unreadable
@@ -113,6 +113,8 @@ class WhoAndWhen(Evaluation):
         open_ = sum(item["named"] is None for item in items)
         views = Views(
             title=f"Who&When: {name}",
+            verdict=f"Names the agent to blame in {shown(figures[f'{names[-1]}/agent'])} % and its step in "
+            f"{shown(figures[f'{names[-1]}/step'])} % of the conversations{', on average over the parts' if len(groups) > 1 else ''}.",
             facts=(
                 f"{len(items):,} failed conversations with {sum(item['steps'] for item in items):,} steps; "
                 "one agent and one step are blamed in each.",

@@ -3,19 +3,7 @@
 `datasets` is needed to make a data set, not to read rows. Data sets of others are read by `load_problems`, `grade`, `read_labelled` and
 all else that takes a source of rows.
 
-Every column is always there, null where there is nothing:
-
-==================  =================================================================================================
-record              columns
-==================  =================================================================================================
-`Problem`           `problem`, `id`, `answer`, `source`
-`Solution`          `problem`, `steps` (texts), `id`, `problem_id`, `answer`, `source`, `problem_source`, `split`, `layout` (what
-                    stands around each step: `lead`, `tail`, `observation`, `start`)
-`LabelledSolution`  those, and `judgements` (a list a step: `kind`, `judge`, `rating`, `successes`, `trials`, `share`, `confidence`,
-                    `note`), `root` (the same, of the problem alone)
-`ScoredSolution`    those of a solution, and `scores`, `score`, `aggregate`, `first_error`, `first_error_step`, `threshold`, `prm`, `score_kind`, `classes`,
-                    `class_names`, `critiques`, `outcome`, `outcome_model`, `problem_tokens`, `solution_tokens`, `findings`
-==================  =================================================================================================
+Every column of `COLUMNS` is always there, null where there is nothing. `layout` is what stands around each step.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""The program that runs math-verify for `math_answers`, in a process of its own.
+"""The program that runs math-verify for `math_answers.AnswerProcess`, in a process of its own: JSON lines in, JSON lines out.
 
-It reads one JSON object a line from standard input and writes one a line to standard output; `math_answers.AnswerProcess` is
-the other end. Only this process ever parses what a model wrote as mathematics: sympy's parsers can evaluate text.
-
-Before the first answer is read: limits on memory, CPU time, size of written files (none), new processes (none, unless it runs
-as root) and core files; an audit hook that refuses to write or delete files, to start programs, to open sockets, and to load code
-outside the interpreter's folders. That stops accidents and simple attacks. It is no security boundary.
-
-This file is started by its path, with an empty environment; it imports only the standard library and math-verify.
+Only this process ever parses what a model wrote as mathematics: sympy's parsers can evaluate text. Before the first answer is read it sets limits on
+memory, CPU time, size of written files (none), new processes (none, unless it runs as root) and core files, and an audit hook that refuses to write or
+delete files, to start programs, to open sockets, and to load code outside the interpreter's folders. That stops accidents and simple attacks; it is no
+security boundary. It is started by its path, with an empty environment, and imports only the standard library and math-verify.
 """
 
 from __future__ import annotations

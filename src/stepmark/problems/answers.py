@@ -1,8 +1,7 @@
 """Verifiers: is this the right answer? Match, mismatch, or no verdict; never a guess.
 
-Five are in the catalog `VERIFIERS`: `math` (mathematics in LaTeX or plain text), `number` (one number), `choice` (a letter)
-`text` (the same words) and `code` (a program passes its unit tests; see `problems.code`). All take a whole solution or a bare
-answer, and all say in `Verdict.note` which rule decided.
+`VERIFIERS` has `math` (mathematics in LaTeX or plain text), `number` (one number), `choice` (a letter), `text` (the same words) and `code` (a program
+passes its unit tests). All take a whole solution or a bare answer, and say in `Verdict.note` which rule decided.
 
     >>> with load_verifier("number") as verifier:
     ...     verdict = verifier.verify("So they cost 36 / 2 = 18 dollars. The answer is $18.", "18")
@@ -60,8 +59,7 @@ class Verifier(Protocol):
 
         Args:
             answer: a bare answer, or a whole solution (see `bare_answer`); None where there is none, which is `unparsed`.
-            gold: the reference, bare or with its solution. The order matters: a verifier reads the answer in the light of
-                the reference.
+            gold: the reference, bare or with its solution. The order matters.
         """
         ...
 
@@ -135,11 +133,7 @@ def open_verifier(
 
 
 def isolation_of(verifier: str | None, isolation: Isolation | None = None) -> Isolation | None:
-    """What keeps the programs that the verifier `code` runs apart from this machine; None for other verifiers.
-
-    Raises:
-        UsageError: an isolation for another verifier.
-    """
+    """What keeps the programs that the verifier `code` runs apart from this machine; None, and no isolation allowed, for other verifiers."""
     if verifier == "code":
         return isolation or "bubblewrap"
     if isolation is not None:
@@ -159,7 +153,7 @@ def isolation_note(isolation: Isolation) -> str:
 
 
 def report_isolation(verifier: VerifierLike | None, isolation: Isolation | None) -> None:
-    """Report on standard error what keeps the programs of a verifier apart from this machine; nothing where it runs none."""
+    """Report on standard error what keeps the programs of a verifier apart from this machine, where it runs any."""
     programs = isolation_of(verifier, isolation) if isinstance(verifier, str) else None
     if programs is not None:
         sys.stderr.write(f"{isolation_note(programs)}\n")
@@ -168,11 +162,7 @@ def report_isolation(verifier: VerifierLike | None, isolation: Isolation | None)
 def verifier_facts(
     verifier: VerifierLike | None, percent: str, isolation: Isolation | None
 ) -> dict[str, str | None]:
-    """The fields of a verifier in a run's manifest.
-
-    Raises:
-        UsageError: an isolation for a verifier that runs no programs.
-    """
+    """The fields of a verifier in a run's manifest."""
     return {
         "verifier": verifier if isinstance(verifier, str | None) else verifier.name,
         "percent": percent,
@@ -259,10 +249,6 @@ class VerifierBase(ABC):
 class NumberVerifier(VerifierBase):
     """One number against one number, exactly, by `quantities.read_quantity`; anything else is unparsed.
 
-    Commas, currency signs, units and words after the number, mixed numbers, scale words ("3 million") and powers of ten are
-    read. Known units must agree or convert (12 cm is 0.12 m and not 12 m) when both sides have one; a unit on one side is
-    left out.
-
     Args:
         percent: "distinct": 10% is 1/10 and not 10. "sign": 10% is also 10.
     """
@@ -282,8 +268,8 @@ class NumberVerifier(VerifierBase):
         number, how = (
             (right, "") if right is not None else (within[0], f"{within[1]}; ") if within else (left, "")
         )
-        result = same_quantity(left, number, percent=self.percent)
-        return "match" if result.same else "mismatch", how + result.rule
+        same, rule = same_quantity(left, number, percent=self.percent)
+        return "match" if same else "mismatch", how + rule
 
 
 _TOKEN = re.compile(
@@ -298,10 +284,8 @@ _HEDGED = re.compile(
 
 
 def number_within(answer: str) -> tuple[Quantity, str] | None:
-    """The number of an answer that is more than a number, and the rule by which it was found.
-
-    Two rules: the right-hand side of a calculation ("4 * 15 = 60"), and the only number of a sentence ("The house cost
-    $90,000."). A sentence with several numbers, with a negation or a comparison is not read.
+    """The number of an answer that is more than a number, and the rule by which it was found: the right-hand side of a calculation ("4 * 15 = 60"), or the
+    only number of a sentence without a negation or a comparison ("The house cost $90,000.").
     """
     text = plain(clean(answer))
     left, equals, right = text.rpartition("=")
@@ -374,9 +358,8 @@ def same_words(left: str, right: str) -> bool:
 def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int | None]:
     """Sort the answers of one problem into groups of equal ones, for votes: for each its group, numbered by first appearance from 0.
 
-    An answer joins the first group whose first member it matches, that member as the reference; an answer without a verdict
-    makes a group of its own. None for None, for blank ones, and for solutions that name no answer. Answers that differ only in
-    markup are compared once.
+    An answer joins the first group whose first member it matches, that member as the reference; one without a verdict makes a group of its own. None for
+    solutions that name no answer. Answers that differ only in markup are compared once.
     """
     groups: list[int | None] = []
     known: dict[str, int] = {}
@@ -402,9 +385,8 @@ def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int
 def answerers(verifier: Verifier) -> dict[type, Answerer]:
     """What `batching.run` needs to have a verifier answer `Verify`; merge it with a policy's.
 
-    Verdicts are recorded under the verifier's name and this package's version: a later version may judge otherwise. A verdict that took
-    longer than a durable write is recorded at once, so that a kill does not cost it; the others all together, for waiting for the disk after
-    each of them would take longer than all of them.
+    Verdicts are recorded under the verifier's name and this package's version. One that took longer than a durable write is recorded at once, so that a
+    kill does not cost it; the others all together.
     """
 
     def answer(requests: Sequence[Verify], ready: Ready) -> list[Verdict]:

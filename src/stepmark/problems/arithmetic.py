@@ -482,32 +482,32 @@ def make_problems(
     )
 
 
+@checked
 def arithmetic_problems(
     count: int,
     *,
     seed: int = 0,
     steps: tuple[int, int] = (4, 16),
     surface: Surface = "both",
-    distractors: int = 2,
-    largest: int = LARGEST,
+    distractors: Annotated[int, Field(ge=0)] = 2,
+    largest: Annotated[int, Field(ge=99, le=999)] = LARGEST,
 ) -> Iterator[ArithmeticProblem]:
     """Make problems as `make_problems`; number i depends on the settings and on i alone.
 
     Raises:
         UsageError: a setting out of its range.
     """
-    if (
-        count < 0
-        or distractors < 0
-        or surface not in {"formula", "story", "both"}
-        or not 99 <= largest <= LARGEST
-        or not 2 <= steps[0] <= steps[1] <= len(ORDINALS) + 1
-    ):
+    if count < 0 or not 2 <= steps[0] <= steps[1] <= len(ORDINALS) + 1:
         raise UsageError(
-            "arithmetic problems: expected count and distractors of 0 or more, surface 'formula', 'story' or 'both', "
-            f"largest from 99 to {LARGEST}, least and most steps within 2 to {len(ORDINALS) + 1}; found "
-            f"{count=}, {distractors=}, {surface=}, {largest=}, {steps=}"
+            f"arithmetic problems: expected a `count` of 0 or more and least and most `steps` within 2 to {len(ORDINALS) + 1}, "
+            f"found {count} and {steps}"
         )
+    return _made(count, seed, steps, surface, distractors, largest)
+
+
+def _made(
+    count: int, seed: int, steps: tuple[int, int], surface: Surface, distractors: int, largest: int
+) -> Iterator[ArithmeticProblem]:
     for number in range(count):
         dice = random.Random(f"arithmetic world 1/{seed}/{number}")
         formula = surface == "formula" or (surface == "both" and dice.random() < 0.5)

@@ -1,18 +1,15 @@
 """The solver of the arithmetic world, the truth about any steps (which are right, and V after each), and the world as one object.
 
-The solver goes on from what the steps so far *state*: a wrong quantity is carried on. Before each line it may notice that a quantity is wrong and
-correct it; else it may err (a slip in the result, a wrong operation, a wrong number, a step left out, the step before done again); else it does
-what is due. As a policy it needs no model and no GPU and writes thousands of rollouts a second; its samples depend on the request and the
-sample's number alone (`batching.sample_seed`).
+The solver goes on from what the steps so far *state*. Before each line it may notice that a quantity is wrong and correct it; else it may err (a slip in
+the result, a wrong operation, a wrong number, a step left out, the step before done again); else it does what is due. Its samples depend on the request
+and the sample's number alone (`batching.sample_seed`). Its chances depend on the problem and on the *class* of its state, never on the values: how far
+it has come, whether the running quantity and the waiting product are wrong, for how many lines. It never errs by luck: an error is drawn only among
+those after which going on rightly misses the answer. So the classes are a Markov chain of a few hundred states, and V, the probability that the solver
+reaches the right answer, is computed and not estimated.
 
-Its chances depend on the problem and on the *class* of its state, never on the values: how far it has come, whether the running quantity is wrong,
-whether the waiting product is wrong, for how many lines. It never errs by luck: an error is drawn only among those after which going on rightly
-misses the answer. So the classes are a Markov chain of a few hundred states, and V, the probability that the solver reaches the right answer, is
-computed and not estimated.
-
-A step is right **in itself** when it does what is due: the operation that its name stands for, with the numbers that the problem gives, on the
-quantity as the steps before state it (or as it truly is: a correction is right), calculated rightly, in the right unit, with no step left out
-before it. The first step that is not right is the first error. If every step is right, so is the answer.
+A step is right **in itself** when it does what is due: the operation that its name stands for, with the numbers that the problem gives, on the quantity
+as the steps before state it (or as it truly is), calculated rightly, in the right unit, with no step left out before it. The first step that is not
+right is the first error. If every step is right, so is the answer.
 """
 
 from __future__ import annotations
@@ -26,7 +23,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import NamedTuple, final
+from typing import Annotated, NamedTuple, final
+
+from pydantic import Field
 
 from stepmark.batching import Choose, Prompt, Ready, Write, Written, cut_at_stop, sample_seed
 from stepmark.errors import InputError, UsageError
@@ -48,6 +47,7 @@ from stepmark.problems.arithmetic import (
 )
 from stepmark.records import Problem as Record
 from stepmark.records import Solution
+from stepmark.settings import settings
 
 
 class Account:
@@ -113,8 +113,7 @@ def true_labels(problem: ArithmeticProblem, steps: Sequence[str]) -> tuple[tuple
     """Whether each step is right in itself (see the module), and the 0-based first error, -1 for none.
 
     Raises:
-        InputError: a step that is not of this world: it states no quantity of the problem and no answer, or more than
-            one calculation of two numbers.
+        InputError: a step that states no quantity of the problem and no answer, or more than one calculation of two numbers.
     """
     account = Account(problem)
     labels: list[bool] = []
@@ -139,34 +138,21 @@ _HARDNESS = {"+": 0.6, "-": 0.9, "*": 1.2, "/": 1.3}
 _ANSWER_HARDNESS = 0.2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class SolverSettings:
-    """How well the solver works. At the defaults it solves about 60 % of the default problems.
+    """How well the solver works. At the defaults it solves about 60 % of the default problems."""
 
-    Raises:
-        UsageError: a setting out of its range.
-    """
-
-    error_rate: float = 0.065
-    """Probability of an error at a calculation of middling difficulty, in [0, 0.5]. Harder operations and larger numbers have
-    more: the factor runs from about 0.5 to 1.8."""
-    repair_rate: float = 0.04
-    """Probability, in [0, 1], that the line right after an error corrects it."""
-    repair_decay: float = 0.7
-    """By this factor, in [0, 1], the probability falls with every further line."""
-    noise: float = 0.4
-    """Problems differ: each has a factor on its error rate, log-normal with this standard deviation, at least 0. It is drawn
-    from the text of the problem."""
-    verbosity: float = 0.2
-    """Probability, in [0, 1], that a line begins with a sentence that says nothing."""
-
-    def __post_init__(self) -> None:
-        limits = {"error_rate": 0.5, "repair_rate": 1, "repair_decay": 1, "noise": math.inf, "verbosity": 1}
-        for name, most in limits.items():
-            if not 0 <= getattr(self, name) <= most:
-                raise UsageError(
-                    f"SolverSettings: {name} must be in [0, {most:g}], found {getattr(self, name)!r}"
-                )
+    error_rate: Annotated[float, Field(ge=0, le=0.5)] = 0.065
+    """Probability of an error at a calculation of middling difficulty. Harder operations and larger numbers have more: the factor runs from
+    about 0.5 to 1.8."""
+    repair_rate: Annotated[float, Field(ge=0, le=1)] = 0.04
+    """Probability that the line right after an error corrects it."""
+    repair_decay: Annotated[float, Field(ge=0, le=1)] = 0.7
+    """By this factor the probability falls with every further line."""
+    noise: Annotated[float, Field(ge=0)] = 0.4
+    """Problems differ: each has a factor on its error rate, log-normal with this standard deviation, drawn from the text of the problem."""
+    verbosity: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Probability that a line begins with a sentence that says nothing."""
 
 
 DEFAULT = SolverSettings()
@@ -526,12 +512,9 @@ def count_tokens(text: str) -> int:
 class ArithmeticPolicy:
     """A policy (`models.policies.Policy`) that solves problems of the arithmetic world, with known error rates.
 
-    It takes the last problem in the prompt, reads the steps in what follows it (the rest of the prompt and the prefill), and
-    goes on from what they state; what states nothing is passed over. A prefill that does not end at the end of a line is
-    continued on a new one. Temperature 0 writes the likeliest lines, which are the faithful ones. Any temperature above 0 samples the
-    solver as it is: temperature, `top_p` and `top_k` do not change its chances, so that it has one V.
-
-    Tokens are those of `count_tokens`, and one for the end of the text or the stop string.
+    It takes the last problem in the prompt, reads the steps in what follows it, and goes on from what they state. A prefill that does not end at the end of
+    a line is continued on a new one. Temperature 0 writes the likeliest lines, which are the faithful ones; any other samples the solver as it is:
+    temperature, `top_p` and `top_k` do not change its chances, so that it has one V. Tokens are those of `count_tokens`, and one for the end.
 
     Args:
         settings: how well it solves.
@@ -646,8 +629,8 @@ def wrong_solutions(
 ) -> Iterator[KnownSolution]:
     """Solutions with a wrong answer, as the solver writes them: one of each problem that it fails.
 
-    Problems are those of `arithmetic_problems(seed=seed, steps=steps)`, tried in order; `steps` bounds the written solution too. Long and hard
-    ones are more common than among all problems. Solution i depends on the settings and on i alone.
+    Problems are those of `arithmetic_problems(seed=seed, steps=steps)`, tried in order; `steps` bounds the written solution too. Solution i depends on the
+    settings and on i alone.
 
     Raises:
         UsageError: a setting out of its range, or the solver hardly ever fails.

@@ -1,14 +1,12 @@
 r"""The code verifier: runs unit tests against a model's Python program, in a sandbox.
 
-Tests of HumanEval (Chen et al. 2021, section 2) and of MBPP (Austin et al. 2021) are read by `read_code_tests`. A program that
-passes all its tests is a match; one that fails any, raises, does not parse, ends, or runs into a limit is a mismatch; where the
-program cannot be blamed (no code, a test that cannot run, a sandbox that failed, a machine too busy) the verdict is `unparsed`.
+Tests of HumanEval (Chen et al. 2021, section 2) and of MBPP (Austin et al. 2021) are read by `read_code_tests`. A program that passes all its tests is a
+match; one that fails any, raises, does not parse, ends, or runs into a limit is a mismatch; where it cannot be blamed the verdict is `unparsed`.
 
-Deviations from the papers' own harness, which runs the tests inside the program's process: the tests run in a process and a
-sandbox of their own and call the program with plain data, so results are compared where the program cannot reach; an object that
-is no plain data fails the test that hands it back; tests that hand over functions or objects, or use classes of the reference,
-have no verdict; the time limit leaves out the time in which the machine had no processor free; helper functions that HumanEval's
-prompt defines are the prompt's own when a test calls them.
+Deviations from the papers' own harness, which runs the tests inside the program's process: the tests run in a process and a sandbox of their own and
+call the program with plain data, so an object that is no plain data fails the test that hands it back, and tests that hand over functions or objects,
+or use classes of the reference, have no verdict; the time limit leaves out the time in which the machine had no processor free; helper functions that
+HumanEval's prompt defines are the prompt's own when a test calls them.
 
     >>> verifier = CodeVerifier()
     >>> tests = CodeTests(tests=("assert double(4) == 8",), entry_point="double")
@@ -24,10 +22,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from threading import Lock
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.problems.code_sandbox import (
@@ -38,7 +36,7 @@ from stepmark.problems.code_sandbox import (
     SandboxResult,
     install_line,
 )
-from stepmark.records import Problem, Verdict
+from stepmark.records import Problem, Verdict, read_record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,33 +64,28 @@ def read_code_tests(row: Mapping[str, Any], *, where: str | None = None) -> Code
     MBPP: `test_list`, and `code`, `test_setup_code`, `test_imports`, `task_id` where they are.
 
     Raises:
-        InputError: neither shape, or a field of a wrong type; names it.
+        InputError: neither shape, or a field of a wrong type.
     """
     name = None if row.get("task_id") is None else str(row["task_id"])
     if "test_list" in row:
-        tests = _texts(row, "test_list", where)
-        if not tests:
+        mbpp = _read(MBPP, row, where)
+        if not mbpp.test_list:
             raise InputError("expected at least one test", where=where, field="test_list")
-        setup = [*_texts(row, "test_imports", where), _text(row, "test_setup_code", where, default="")]
-        return CodeTests(
-            id=name,
-            tests=tests,
-            setup="\n".join(part for part in setup if part),
-            reference=_text(row, "code", where, default="") or None,
-        )
+        setup = "\n".join(filter(None, (*(mbpp.test_imports or ()), mbpp.test_setup_code)))
+        return CodeTests(id=name, tests=mbpp.test_list, setup=setup, reference=mbpp.code or None)
     if "test" in row:
-        entry = _text(row, "entry_point", where)
+        human = _read(HumanEval, row, where)
+        entry, solution = human.entry_point, human.canonical_solution
         if not entry.isidentifier():
             raise InputError(
                 f"expected the name of a function, found {entry!r}", where=where, field="entry_point"
             )
-        prompt, solution = _text(row, "prompt", where), _text(row, "canonical_solution", where, default="")
         return CodeTests(
             id=name,
-            tests=(f"{_text(row, 'test', where)}\n\ncheck({entry})\n",),
+            tests=(f"{human.test}\n\ncheck({entry})\n",),
             entry_point=entry,
-            prompt=prompt,
-            reference=prompt + solution if solution else None,
+            prompt=human.prompt,
+            reference=human.prompt + solution if solution else None,
         )
     raise InputError(
         "expected tests: `test` with `prompt` and `entry_point` (HumanEval), or `test_list` (MBPP); found "
@@ -101,20 +94,32 @@ def read_code_tests(row: Mapping[str, Any], *, where: str | None = None) -> Code
     )
 
 
-def _text(row: Mapping[str, Any], key: str, where: str | None, *, default: str | None = None) -> str:
-    value = row.get(key, default)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, str):
-        raise InputError(f"expected a text, found {type(value).__name__}", where=where, field=key)
-    return value
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MBPP:
+    """The fields of a row of MBPP that are read."""
+
+    test_list: tuple[str, ...]
+    test_imports: tuple[str, ...] | None = None
+    test_setup_code: str | None = None
+    code: str | None = None
 
 
-def _texts(row: Mapping[str, Any], key: str, where: str | None) -> tuple[str, ...]:
-    value = row.get(key) or []
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise InputError("expected a list of texts", where=where, field=key)
-    return tuple(value)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HumanEval:
+    """The fields of a row of HumanEval that are read."""
+
+    prompt: str
+    entry_point: str
+    test: str
+    canonical_solution: str | None = None
+
+
+_Shape = TypeVar("_Shape", MBPP, HumanEval)
+
+
+def _read(shape: type[_Shape], row: Mapping[str, Any], where: str | None) -> _Shape:
+    known = {field.name for field in fields(shape)}
+    return read_record(shape, {name: value for name, value in row.items() if name in known}, where=where)
 
 
 def code_problem(row: Mapping[str, Any], *, where: str | None = None) -> Problem:

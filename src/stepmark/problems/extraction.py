@@ -1,12 +1,9 @@
 r"""Where a solution says its final answer.
 
-Five ways are tried in this order, and the first that finds something wins: `\boxed{x}` (the convention of the MATH data
-set, Hendrycks et al. 2021), `#### x` (GSM8K, Cobbe et al. 2021), a heading `# Answer` with x under it (PRM800K,
-Lightman et al. 2023), "The answer is: x" (Math-Shepherd, Wang et al. 2024, and most prompts), and a letter for
-multiple-choice questions. Within a way the last place counts, for a solution may correct itself. The last number of a text
-is not taken: that would be a guess.
-
-Every way reads the text once: the time grows linearly with its length, whatever it holds.
+Five ways are tried in this order, and the first that finds something wins: `\boxed{x}` (the convention of the MATH data set, Hendrycks et al. 2021),
+`#### x` (GSM8K, Cobbe et al. 2021), a heading `# Answer` with x under it (PRM800K, Lightman et al. 2023), "The answer is: x" (Math-Shepherd, Wang et
+al. 2024), and a letter for multiple-choice questions. Within a way the last place counts. The last number of a text is not taken: that would be a
+guess. Every way reads the text once.
 
     >>> find_answer(r"So $x = \boxed{\frac{1}{2}}$.").text
     '\\frac{1}{2}'

@@ -1,16 +1,9 @@
-r"""The verifier `math`: our own exact rules first, math-verify in a worker process for the rest.
+"""The verifier `math`: our own exact rules first, math-verify in a worker process for the rest.
 
-The rules mend what math-verify 0.9.0 gets wrong by design, each named in `Verdict.note`:
-
-- percent: 10% is 1/10, not 10;
-- units: 12 cm is not 12 m, but 0.12 m; a unit on one side only is left out;
-- decimals are exact: 0.333333 is not 1/3 and 2.718281828 is not e;
-- a base is read: 12_5 is 7, not 12;
-- mixed numbers ("7 1/2"), scale words ("3 million"), powers of ten (1e2) and repeating decimals are numbers;
-- a column vector is the tuple of its entries;
-- words are compared as words, not as products of variables.
-
-Numbers against numbers and equal texts never reach the worker.
+The rules mend what math-verify 0.9.0 gets wrong by design, each named in `Verdict.note`: 10% is 1/10, not 10; 12 cm is not 12 m, but 0.12 m, and a unit
+on one side only is left out; decimals are exact (0.333333 is not 1/3, 2.718281828 not e); 12_5 is 7, not 12; mixed numbers, scale words, powers of ten
+and repeating decimals are numbers; a column vector is the tuple of its entries; words are compared as words, not as products of variables. Numbers
+against numbers and equal texts never reach the worker.
 """
 
 from __future__ import annotations
@@ -51,8 +44,7 @@ class _WorkerError(Exception):
 class AnswerProcess:
     """One process of `answer_worker`, started when first asked; one that is late or dies is replaced for the next request.
 
-    Requests and replies are lines of JSON over pipes; nothing that comes back is more than a word and a note. Not safe for
-    two threads at once: the caller holds a lock.
+    Requests and replies are lines of JSON over pipes; what comes back is a word and a note. Not safe for two threads at once.
 
     Args:
         cpu_seconds: CPU time for one pair, so that a busy machine does not change a verdict.
@@ -188,8 +180,8 @@ class MathVerifier(VerifierBase):
 
     Args:
         percent: "distinct": 10% is 1/10 and not 10. "sign": 10% is also 10.
-        cpu_seconds: CPU time for one pair before the worker is ended and the verdict is unparsed.
-        wall_seconds: the same by the clock.
+        cpu_seconds: as `AnswerProcess`.
+        wall_seconds: as there.
 
     Raises:
         MissingExtraError: math-verify is not installed.
@@ -215,13 +207,13 @@ class MathVerifier(VerifierBase):
             return "match", "the same text"
         left, right = read_quantity(gold), read_quantity(answer)
         if left is not None and right is not None:
-            result = same_quantity(left, right, percent=self.percent)
-            return "match" if result.same else "mismatch", result.rule
+            same, rule = same_quantity(left, right, percent=self.percent)
+            return "match" if same else "mismatch", rule
         if left is not None:
             within = number_within(answer)
             if within is not None:
-                result = same_quantity(left, within[0], percent=self.percent)
-                return "match" if result.same else "mismatch", f"{within[1]}; {result.rule}"
+                same, rule = same_quantity(left, within[0], percent=self.percent)
+                return "match" if same else "mismatch", f"{within[1]}; {rule}"
         if len(gold) == len(answer) == 1:
             return "mismatch", "one sign against another"  # math-verify takes C for c
         if _is_words(gold) or _is_words(answer):

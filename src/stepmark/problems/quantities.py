@@ -6,8 +6,8 @@ left to a verifier that reads mathematics.
 
     >>> read_quantity(r"7\frac{1}{2} \text{ hours}").value
     Fraction(15, 2)
-    >>> same_quantity(read_quantity("12 cm"), read_quantity("12 m")).same
-    False
+    >>> same_quantity(read_quantity("12 cm"), read_quantity("12 m"))
+    (False, 'units converted: m, cm')
 """
 
 from __future__ import annotations
@@ -275,19 +275,10 @@ def _with_rest(value: Fraction, rest: str, unit: Unit | None, forms: tuple[str, 
     return Quantity(value=value, percent=percent is not None, unit=unit, words=rest, forms=forms)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    """Whether two quantities are the same, and by which rule."""
-
-    same: bool
-    rule: str
-    """For `Verdict.note`."""
-
-
 def same_quantity(
     gold: Quantity, answer: Quantity, *, percent: Literal["distinct", "sign"] = "distinct"
-) -> Comparison:
-    """Compare two quantities exactly.
+) -> tuple[bool, str]:
+    """Whether two quantities are the same, exactly, and by which rule (for `Verdict.note`).
 
     `percent` "distinct": 10% is 1/10 and not 10. "sign": 10% is also 10, for data whose references leave the percent
     sign out ("what percent …?" with the reference 10).
@@ -297,24 +288,19 @@ def same_quantity(
         if not kinds[1].startswith(
             f"{kinds[0]} per "
         ):  # "$16" is read as "16 dollars a day" where the day is understood
-            return Comparison(
-                same=False,
-                rule=f"units of different kinds: {answer.unit.name} ({answer.unit.kind}), "
-                f"{gold.unit.name} ({gold.unit.kind})",
-            )
-        return Comparison(
-            same=answer.value == gold.value, rule="exact numbers (unit in part on one side only)"
-        )
+            unlike = f"{answer.unit.name} ({answer.unit.kind}), {gold.unit.name} ({gold.unit.kind})"
+            return False, f"units of different kinds: {unlike}"
+        return answer.value == gold.value, "exact numbers (unit in part on one side only)"
     left, right = answer.value, gold.value
     if answer.unit and gold.unit and answer.unit.factor != gold.unit.factor:
         same = left * answer.unit.factor == right * gold.unit.factor
-        return Comparison(same=same, rule=f"units converted: {answer.unit.name}, {gold.unit.name}")
+        return same, f"units converted: {answer.unit.name}, {gold.unit.name}"
     if answer.percent != gold.percent:
         if percent == "sign" and left == right:
-            return Comparison(same=True, rule="the percent sign left out")
+            return True, "the percent sign left out"
         left, right = (left / 100 if answer.percent else left), (right / 100 if gold.percent else right)
-        return Comparison(same=left == right, rule="a percent is a hundredth")
+        return left == right, "a percent is a hundredth"
     forms = [*dict.fromkeys((*answer.forms, *gold.forms))]
     if (answer.unit is None) != (gold.unit is None):
         forms.append("unit on one side only")
-    return Comparison(same=left == right, rule="exact numbers" + (f" ({', '.join(forms)})" if forms else ""))
+    return left == right, "exact numbers" + (f" ({', '.join(forms)})" if forms else "")

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stepmark.errors import InputError, UsageError
-from stepmark.records import Problem, Refusal, read_record, record_row
+from stepmark.records import Problem, Refusal, record_row
 from stepmark.settings import checked
+from stepmark.solutions.formats import text_of
 from stepmark.store import (
     Columns,
     Results,
@@ -76,7 +77,7 @@ def load_problems(
     if not files:
         raise UsageError("expected a file of problems, or several")
     check_outputs({"out": out}, *files)
-    rows = evenly([row for file in files for row in _refusing(file, columns)], limit)
+    rows = evenly([row for file in files for row in _read(file, columns)], limit)
     if out is not None:
         with atomic_rows(out) as write:
             for row in rows:
@@ -90,28 +91,24 @@ def load_problems(
     )
 
 
-def _refusing(source: Source, columns: Columns | None) -> Iterator[ProblemRow]:
-    for row in problem_rows(source, columns=columns):
-        if isinstance(row, InputError):
-            raise row
-        yield row
-
-
 def read_problems(
     source: Source, *, columns: Columns | None = None, need_answer: bool = True
 ) -> Iterator[Problem]:
     """Problems as a stream: rows with `problem`, `answer` and `id`, or their common names (`store.columns`).
 
-    An answer that ends in "#### x", as GSM8K's worked ones do, is x. A row without an id is named by its place. Any other column is
-    left alone.
+    An answer that ends in "#### x", as GSM8K's worked ones do, is x. A row without an id is named by its place.
 
     Raises:
         InputError: with the place: no question, a blank one, no reference answer (with `need_answer`), one that is neither text nor number.
     """
+    return (row.problem for row in _read(source, columns, need_answer=need_answer))
+
+
+def _read(source: Source, columns: Columns | None, *, need_answer: bool = True) -> Iterator[ProblemRow]:
     for row in problem_rows(source, columns=columns, need_answer=need_answer):
         if isinstance(row, InputError):
             raise row
-        yield row.problem
+        yield row
 
 
 def problems_or_errors(
@@ -141,12 +138,7 @@ def _problem(row: Row, *, need_answer: bool) -> ProblemRow:
         return ProblemRow(problem=replace(problem, id=problem.id or row.where), where=row.where)
     data = row.data
     asked = problem_column(data, row.named)
-    text = data[asked]
-    if not isinstance(text, str) or not text.strip():
-        raise InputError(
-            f"expected a text, found {json_type(text) if not isinstance(text, str) else 'only white space'}",
-            field=asked,
-        )
+    text = text_of(data, asked)
     answer, answered = reference_answer(data, row.named)
     if answer is None and need_answer:
         known = ("answer", *COMMON["answer"])
@@ -185,12 +177,6 @@ class Worked:
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
-    question: str
-    answer: str
-
-
 def read_gsm8k(source: Source, *, columns: Columns | None = None) -> Iterator[Worked]:
     """The worked problems of a GSM8K file.
 
@@ -202,22 +188,14 @@ def read_gsm8k(source: Source, *, columns: Columns | None = None) -> Iterator[Wo
 
 
 def worked_row(row: Row) -> Worked:
-    """The worked problem of one row of a GSM8K file.
-
-    Raises:
-        InputError: as `read_gsm8k`.
-    """
-    # Other columns ride along with GSM8K's rows as with any.
-    known: dict[str, Any] = {name: row.data[name] for name in ("question", "answer") if name in row.data}
-    worked = read_record(_Row, known, where=row.where)
-    if not worked.question.strip():
-        raise InputError("the question is empty", where=row.where, field="question")
-    end = _END.search(worked.answer)
+    """The worked problem of one row of a GSM8K file."""
+    question, answer = (text_of(row.data, key, row.where) for key in ("question", "answer"))
+    end = _END.search(answer)
     if end is None:
         raise InputError("the answer should end in '#### RESULT'", where=row.where, field="answer")
-    lines = tuple(line.strip() for line in worked.answer[: end.start()].split("\n") if line.strip())
+    lines = tuple(line.strip() for line in answer[: end.start()].split("\n") if line.strip())
     if not lines:
         raise InputError("the answer has no step before '####'", where=row.where, field="answer")
     return Worked(
-        problem=Problem(text=worked.question, answer=end.group(1), id=row.where, source="GSM8K"), lines=lines
+        problem=Problem(text=question, answer=end.group(1), id=row.where, source="GSM8K"), lines=lines
     )

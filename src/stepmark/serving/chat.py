@@ -31,11 +31,11 @@ from stepmark.models.http import Patience, UnansweredError, key_variable
 from stepmark.models.lazy import Lazy, is_server
 from stepmark.models.policies import Policy, PolicyLike, lazy_policy
 from stepmark.models.policies.openai import OpenAIPolicy
-from stepmark.models.remote.wire import PROBLEM, Answer, ErrorBody, ModelEntry, Timeout, examples
+from stepmark.models.remote.wire import PROBLEM, Answer, ModelEntry, Timeout, examples
 from stepmark.models.remote.wire import Request as WireRequest
 from stepmark.problems.answers import Verifier, load_verifier
 from stepmark.problems.extraction import find_answer
-from stepmark.records import Problem, ScoreKind, Solution
+from stepmark.records import Problem, Solution
 from stepmark.search.base import Choice
 from stepmark.search.choosing import Picked, pick
 from stepmark.serving.batcher import LateError
@@ -226,62 +226,6 @@ def problem_of(messages: Sequence[Message]) -> str:
     return "\n\n".join(f"{message.role.capitalize()}:\n{message.content}" for message in turns)
 
 
-class ChatCandidate(Answer):
-    """The scores and the answer of one candidate."""
-
-    index: int = Field(ge=0)
-    """Which one, from 0."""
-    finish_reason: Literal["stop", "length"]
-    """length: it was cut off."""
-    answer: str | None
-    """Its final answer; null for none."""
-    votes: float | None = None
-    """Of its answer in the vote."""
-    tokens: int | None = None
-    """Its tokens, where the policy counts them."""
-    score: float | None = None
-    """The aggregate of its step scores."""
-    scores: list[float | None] | None = None
-    """One a step."""
-    first_error: int | None = None
-    """From 0; -1: none; null: unknown."""
-    first_error_step: int | None = None
-    """The same from 1; null: none, or unknown."""
-    text: str | None = None
-    """Where `texts` was asked for."""
-    steps: list[str] | None = None
-    """Where `texts` was asked for."""
-    error: ErrorBody | None = None
-    """Why it could not be graded; there are no scores then."""
-
-
-class Chosen(Answer):
-    """How the answer was chosen."""
-
-    n: int
-    """Candidates."""
-    chosen: int
-    """Which one is the answer."""
-    choose: Literal["best", "majority", "vote"]
-    """What decided; best, where a vote was asked for and no candidate could vote."""
-    why: str
-    """In words."""
-    search: str
-    """By what search."""
-    policy: str
-    """What wrote."""
-    prm: str
-    """What graded."""
-    score_kind: ScoreKind
-    """What a step score is."""
-    aggregate: str
-    """How `score` was made from `scores`."""
-    threshold: float | None
-    """A step under it is an error; null: none applies."""
-    candidates: list[ChatCandidate]
-    """All candidates."""
-
-
 class ChatAnswer(Answer):
     """OpenAI's chat completion, and how it was chosen."""
 
@@ -296,8 +240,10 @@ class ChatAnswer(Answer):
     """One, with `message.content`, the chosen candidate, and `finish_reason`: stop, or length where it was cut off."""
     usage: dict[str, int] | None = None
     """prompt_tokens, completion_tokens and total_tokens of all candidates; absent where the policy does not count."""
-    stepmark: Chosen
-    """How it was chosen."""
+    stepmark: dict[str, Any]
+    """How it was chosen: `n`, `chosen` (which candidate, from 0), `choose` (what decided; best, where no candidate could vote), `why`, `search`,
+    `policy`, `prm`, `score_kind`, `aggregate`, `threshold`, and `candidates`: `index`, `finish_reason`, `answer` (null for none), `votes` and
+    `tokens` where counted, `text` and `steps` where asked for, and the fields of a result of /v1/score, or `error`."""
 
 
 _QUEUE = 4

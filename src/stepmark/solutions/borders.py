@@ -1,27 +1,17 @@
-r"""Where a text may be cut: one function for each way, each giving sorted character offsets.
+r"""Where a text may be cut: one function for each way, each giving sorted character offsets, and the spans that no cut may enter.
 
-An offset is the first character of the next step's share. None of these functions knows about code fences or
-mathematics; `segmentation` drops the cuts that fall inside a protected span (the numbered list must know them
-earlier and takes them as an argument).
+An offset is the first character of the next step's share. The spans are
 
-Spans of a text that no cut may enter: code fences and mathematics.
-
-What counts, and where it ends:
-
-- a **code fence**: a line of three or more backticks or tildes (at any indentation, since models put fences into
-  list items) up to the next bare line of the same characters, at least as many;
+- a **code fence**: a line of three or more backticks or tildes (at any indentation) up to the next bare line of the same characters, at least as many;
 - **display mathematics**: ``$$…$$``, ``\[…\]`` and ``\begin{x}…\end{x}``, nested environments too;
-- **inline mathematics**: ``\(…\)`` and ``$…$``. A dollar sign is more often money, so `$…$` counts by pandoc's
-  rule: no space just inside either dollar, no digit right after the closing one, no blank line between; and the
-  first dollar does not stand right after a letter or digit with punctuation right behind it (as in "it costs 5$.");
-- **inline code** between single backticks on one line: dollars and stops in it mean nothing.
+- **inline mathematics**: ``\(…\)`` and ``$…$``. A dollar sign is more often money, so `$…$` counts by pandoc's rule: no space just inside either
+  dollar, no digit right after the closing one, no blank line between; and the first dollar does not stand right after a letter or digit with
+  punctuation right behind it (as in "it costs 5$.");
+- **inline code** between single backticks on one line.
 
-What is opened and never closed: a display, an environment or a fence with a language protects up to the next blank
-line (a solution cut off in the middle of a formula keeps that formula whole, and the rest of the text stays free);
-inline mathematics and a bare fence line protect nothing. Two `$$` look alike, so an opening one whose partner would
-lie past a blank line counts as unclosed when the number of `$$` that are left is odd.
-
-Everything is one pass over the tokens of the text; the work is linear in its length.
+What is never closed: a display, an environment or a fence with a language protects up to the next blank line; inline mathematics and a bare fence
+line protect nothing. Two `$$` look alike, so an opening one whose partner would lie past a blank line counts as unclosed when the number of `$$`
+that are left is odd. Everything is one pass over the tokens of the text.
 """
 
 from __future__ import annotations
@@ -128,12 +118,12 @@ def fences_of(text: str) -> list[Fence]:
 
 
 def protected_spans(text: str, *, unclosed: bool = True, fences: bool = True) -> list[Span]:
-    """The spans that no cut may enter: sorted, apart from one another, cuts at their two ends are free.
+    """The spans that no cut may enter: sorted, apart from one another; cuts at their two ends are free.
 
     Args:
         text: any text.
         unclosed: whether a display or fence that nothing closes protects up to the next blank line.
-        fences: whether closed code fences are among the spans (the "code" way cuts inside them by its own rules).
+        fences: whether closed code fences are among the spans.
     """
     blocks = fences_of(text)
     blank = [start for start, end in lines_of(text) if not text[start:end].strip()]
@@ -382,11 +372,9 @@ class NumberedList:
 def numbered_list(text: str, spans: Sequence[Span]) -> NumberedList | None:
     """The numbered list that carries a text, or None.
 
-    An item is "Step 3:", "### Step 3", "**Step 3**", "3.", "3)" or "(3)" at the start of a line outside `spans`.
-    Items belong to one list when they look alike: the same kind of number, heading level, boldness and indentation
-    (up to two spaces count as none). A list's numbers are consecutive from its first item on, whatever that is,
-    and it has at least two; a number 1 out of turn begins it anew (two lists of the same look one after the other).
-    "Step N" goes before every other kind; then headings, bold, less indentation, more items.
+    An item is "Step 3:", "### Step 3", "**Step 3**", "3.", "3)" or "(3)" at the start of a line outside `spans`. Items of one list look alike: the same
+    kind of number, heading level, boldness and indentation (up to two spaces count as none), and count up by one from its first item; a number 1 out
+    of turn begins it anew. "Step N" goes before every other kind; then headings, bold, less indentation, more items.
     """
     groups: dict[_Style, list[tuple[int, int, str]]] = {}
     starts = [start for start, _ in lines_of(text)]
@@ -445,9 +433,8 @@ def _consecutive(candidates: list[tuple[int, int, str]]) -> list[tuple[int, int,
 def numbered_cuts(text: str, found: NumberedList, spans: Sequence[Span]) -> list[int]:
     """Cuts for a text that a numbered list carries: its items, and the paragraphs around the list.
 
-    All that stands between two items belongs to the first of them. The last item of a run has no such end, so the
-    items before it show what an item holds: if none of them holds a paragraph of prose that is not indented (or a
-    heading), the first such thing ends the list. A heading as high as the items' own always ends it.
+    What stands between two items belongs to the first. The last item of a run has no such end: if none of the items before it holds a paragraph of
+    prose that is not indented (or a heading), the first such thing ends the list. A heading as high as the items' own always ends it.
     """
     paragraphs = list(outside(paragraph_cuts(text), spans))
     items = found.items
@@ -639,17 +626,11 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 
 
 def with_displays(text: str, cuts: Sequence[int], spans: Sequence[Span]) -> list[int]:
-    """Those of the sorted cuts that do not part a displayed formula from the sentence that it belongs to.
+    """Those of the sorted cuts (outside the spans) that do not part a displayed formula from the sentence that it belongs to.
 
-    A formula belongs to the text before it unless that text ends a sentence or has no words: "Doubling both sides gives", "we have:",
-    "Multiply by 2". After a formula that does not end in a full stop, text that begins with a lower-case word or with punctuation goes on
-    with the same sentence ("where x is …"). Of two formulas in a row the second belongs to the first only where that ends in a comma, or the
-    second begins with a relation: otherwise each is a step of a derivation.
-
-    Args:
-        text: any text.
-        cuts: outside the spans.
-        spans: as `protected_spans` gives them.
+    A formula belongs to the text before it unless that text ends a sentence or has no words. After a formula that does not end in a full stop, text
+    that begins with a lower-case word or with punctuation goes on with the same sentence. Of two formulas in a row the second belongs to the first only
+    where that ends in a comma, or the second begins with a relation: otherwise each is a step of a derivation.
     """
     displays = {start: end for start, end in spans if _DISPLAY.match(text, start)}
     if not displays:

@@ -274,11 +274,7 @@ def _read_solution(
 
 
 def _check_foreign(row: dict[str, Any]) -> None:
-    """Refuse rows that mean something else by our names.
-
-    Raises:
-        InputError: it says what the row is.
-    """
+    """Refuse rows that mean something else by our names; the error says what the row is."""
     graded = [key for key in GRADED_KEYS if key in row]
     if len(graded) > 2:
         raise InputError(
@@ -303,11 +299,7 @@ def _check_foreign(row: dict[str, Any]) -> None:
 
 
 def _content(row: dict[str, Any], named: Collection[str] = ()) -> tuple[str, str]:
-    """Where a row's solution stands: the field (`completions` for TRL's steps), and its column.
-
-    Raises:
-        InputError: nowhere, or in two columns; a row that means something else.
-    """
+    """Where a row's solution stands: the field (`completions` for TRL's steps), and its column."""
     _check_foreign(row)
     found = content_of(row, named)
     if len(found) > 1:

@@ -6,25 +6,16 @@ r"""Cut one solution's text into steps, without losing a character.
     >>> [step.text for step in segmentation]
     ['2 + 3 = 5', '5 * 2 = 10']
 
-The ways to cut are those that the field's data sets use: lines (Math-Shepherd, GSM8K), blank lines (RLHFlow,
-ProcessBench), numbered steps (PRM800K-like solutions), a marker that the writer was asked for (the separator of a
-PRM), sentences, code by its syntax tree, an agent's turns (`solutions.inputs`); and the two ends of the scale, the
-whole solution and every word, to study what granularity does.
+Whatever the way: the steps rejoin to the text, `text[step.start:step.start + len(step.text)] == step.text`, no step is blank, a step's text begins
+and ends with no line break, and no cut falls inside a code fence or a formula (`solutions.borders`), with two exceptions: "code" cuts inside fences
+by its own rules, and what is known to be code has no formulas; "marker" and "token" heed only what is closed.
 
-Whatever the way: the steps rejoin to the text, `text[step.start:step.start + len(step.text)] == step.text`, no step
-is blank, a step's text begins and ends with no line break (its indentation is its own), and no cut falls inside a code fence or a formula (`solutions.borders`), with two exceptions: "code" cuts
-inside fences by its own rules, and what is known to be code (it parses as Python, or its language is given) has no
-formulas; "marker" and "token" heed only what is closed. Lines, paragraphs, numbered lists and sentences keep a displayed formula with
-the sentence that it belongs to (`borders.with_displays`).
-
-Python is parsed with `ast.parse` and never run. Its pieces are a group of imports; the head of a function or class with decorators, signature
-and docstring (a function of at most `TINY` lines, and a class of at most `LONG` lines without methods, stays whole); a loop, branch, `with` or
-`try`, of which one of more than `LONG` lines is cut into its arms, and a long arm by these rules again; a group of plain statements, up to the
-next blank line, `LONG` lines at most. Comment lines go with what they stand above. Cuts lie only at starts of lines where a statement begins.
-
-What does not parse, and what is not Python, is cut after blank lines; a piece of more than `LONG` lines also where the code comes back to its
-outer indentation, level by level. A line that closes something ("}", "end", "else" …) never begins a piece. Markdown is cut into paragraphs and
-fences; a fence of more than `LONG` lines of code is cut by the rules above.
+Python is parsed with `ast.parse` and never run. Its pieces are a group of imports; the head of a function or class with decorators, signature and
+docstring (a function of at most `TINY` lines, and a class of at most `LONG` lines without methods, stays whole); a loop, branch, `with` or `try`, of
+which one of more than `LONG` lines is cut into its arms, and a long arm by these rules again; a group of plain statements, up to the next blank line,
+`LONG` lines at most. Comment lines go with what they stand above. What does not parse, and what is not Python, is cut after blank lines; a piece of
+more than `LONG` lines also where the code comes back to its outer indentation, level by level. A line that closes something ("}", "end", "else" …)
+never begins a piece. Markdown is cut into paragraphs and fences; a fence of more than `LONG` lines by the rules above.
 """
 
 from __future__ import annotations
@@ -41,21 +32,8 @@ from typing import overload
 from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Step
-from stepmark.solutions.borders import (
-    Fence,
-    Span,
-    fences_of,
-    line_cuts,
-    lines_of,
-    numbered_cuts,
-    numbered_list,
-    outside,
-    paragraph_cuts,
-    protected_spans,
-    sentence_cuts,
-    token_cuts,
-    with_displays,
-)
+from stepmark.solutions import borders
+from stepmark.solutions.borders import Fence, Span
 from stepmark.solutions.thoughts import Reasoning, limit_cuts, sections, turn_cuts
 
 LONG = 8
@@ -294,18 +272,18 @@ def code_cuts(text: str, language: str | None = None) -> CodeCuts:
         if isinstance(parsed, ParsedPython):
             return CodeCuts(cuts=tuple(python_cuts(text, parsed)), note=None)
         note = f"it does not parse as Python ({parsed}), so blank lines and indentation decide"
-    fences = fences_of(text)
+    fences = borders.fences_of(text)
     if fences:
         return _markdown_cuts(text, fences, language)
     cuts = _block_cuts(text)
     if language is None:
         # Nobody said that it is code; where it is not, its formulas stay whole.
-        cuts = list(outside(cuts, protected_spans(text, unclosed=False)))
+        cuts = list(borders.outside(cuts, borders.protected_spans(text, unclosed=False)))
     return CodeCuts(cuts=tuple(cuts), note=note)
 
 
 def _markdown_cuts(text: str, fences: list[Fence], language: str | None) -> CodeCuts:
-    cuts = set(outside(paragraph_cuts(text), protected_spans(text, unclosed=False)))
+    cuts = set(borders.outside(borders.paragraph_cuts(text), borders.protected_spans(text, unclosed=False)))
     notes = []
     for number, fence in enumerate(fences, start=1):
         # Blank lines inside the code are for the rules of code to judge, even in a fence that nothing closes.
@@ -345,15 +323,15 @@ def _block_cuts(code: str) -> list[int]:
     """Cuts by blank lines and indentation, for any language."""
     rows = [
         (start, len(line) - len(line.lstrip()), _CLOSES.match(line.strip()) is not None)
-        for start, end in lines_of(code)
+        for start, end in borders.lines_of(code)
         if (line := code[start:end].expandtabs(4)).strip()
     ]
     starts = [start for start, _, _ in rows]
     # Blank lines first; a closing line never begins a piece.
-    heads = [bisect_left(starts, cut) for cut in paragraph_cuts(code)]
-    borders = sorted({0, len(rows), *(row for row in heads if not rows[row][2])})
-    cuts = {starts[row] for row in borders[:-1] if row}
-    ranges = [(a, b) for a, b in pairwise(borders) if b - a > LONG]
+    heads = [bisect_left(starts, cut) for cut in borders.paragraph_cuts(code)]
+    edges = sorted({0, len(rows), *(row for row in heads if not rows[row][2])})
+    cuts = {starts[row] for row in edges[:-1] if row}
+    ranges = [(a, b) for a, b in pairwise(edges) if b - a > LONG]
     # Then level by level. Each level that a row takes part in costs it at least one column of indentation, so the
     # whole is linear in the length of the code.
     while ranges:
@@ -400,7 +378,7 @@ def looks_like_code(text: str) -> str | None:
     parsed = parse_python(text)
     if isinstance(parsed, ParsedPython) and holds_program(parsed):
         return "it parses as Python"
-    fenced = sum(fence.end - fence.start for fence in fences_of(text))
+    fenced = sum(fence.end - fence.start for fence in borders.fences_of(text))
     if fenced:
         return "at least half of it is fenced code" if 2 * fenced >= len(text.strip()) else None
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -563,11 +541,7 @@ def _split(text: str, how: str, marker: str | None, language: str | None) -> Seg
 
 
 def check_way(how: str) -> None:
-    """Refuse a name that is no way to split.
-
-    Raises:
-        UnknownNameError: with the nearest names.
-    """
+    """Refuse a name that is no way to split (`UnknownNameError`)."""
     if how not in WAYS and not _LIMIT.fullmatch(how):
         raise unknown_name("way to split", how, (*WAYS, "limit:N"))
 
@@ -594,22 +568,24 @@ def _cuts(text: str, how: str) -> tuple[list[int], str | None]:
     if how == "whole":
         return [], None
     if how == "token":
-        return list(outside(token_cuts(text), protected_spans(text, unclosed=False))), None
-    spans = protected_spans(text)
+        return list(
+            borders.outside(borders.token_cuts(text), borders.protected_spans(text, unclosed=False))
+        ), None
+    spans = borders.protected_spans(text)
     if how == "numbered":
-        numbered = numbered_list(text, spans)
+        numbered = borders.numbered_list(text, spans)
         if numbered is None:
             return [], "the text has no numbered list, so it is one step"
-        return with_displays(text, numbered_cuts(text, numbered, spans), spans), None
+        return borders.with_displays(text, borders.numbered_cuts(text, numbered, spans), spans), None
     if limit := _LIMIT.fullmatch(how):
         return limit_cuts(text, int(limit[1]), _cuts(text, "sentence")[0]), None
     ways = {
-        "line": line_cuts,
-        "blank-line": paragraph_cuts,
-        "sentence": sentence_cuts,
+        "line": borders.line_cuts,
+        "blank-line": borders.paragraph_cuts,
+        "sentence": borders.sentence_cuts,
         "thought": turn_cuts,
     }
-    return with_displays(text, list(outside(ways[how](text), spans)), spans), None
+    return borders.with_displays(text, list(borders.outside(ways[how](text), spans)), spans), None
 
 
 def _choose(text: str, marker: str | None, language: str | None) -> tuple[str, str]:
@@ -621,12 +597,12 @@ def _choose(text: str, marker: str | None, language: str | None) -> tuple[str, s
     code = looks_like_code(text)
     if code is not None:
         return "code", code
-    spans = protected_spans(text)
-    numbered = numbered_list(text, spans)
+    spans = borders.protected_spans(text)
+    numbered = borders.numbered_list(text, spans)
     if numbered is not None:
         return "numbered", f'it has a numbered list, "{numbered.first}" to "{numbered.last}"'
-    paragraphs = _shares(text, list(outside(paragraph_cuts(text), spans)))
-    lines = _shares(text, list(outside(line_cuts(text), spans)))
+    paragraphs = _shares(text, list(borders.outside(borders.paragraph_cuts(text), spans)))
+    lines = _shares(text, list(borders.outside(borders.line_cuts(text), spans)))
     if len(paragraphs) > 1 and not (len(lines) > 2 and _one_paragraph_rules(paragraphs, lines, text)):
         whole = _shares(text, _cuts(text, "blank-line")[0])
         if len(whole) > 1:
@@ -643,8 +619,7 @@ def _choose(text: str, marker: str | None, language: str | None) -> tuple[str, s
 
 def _shares(text: str, cuts: Sequence[int]) -> list[Span]:
     """The pieces between cuts that are not blank."""
-    borders = [0, *(cut for cut in cuts if cut), len(text)]
-    pairs = pairwise(borders)
+    pairs = pairwise([0, *(cut for cut in cuts if cut), len(text)])
     return [(start, end) for start, end in pairs if text[start:end].strip()]
 
 
@@ -657,7 +632,7 @@ def _one_paragraph_rules(paragraphs: list[Span], lines: list[Span], text: str) -
 
 
 def _cut_at_marker(text: str, marker: str) -> tuple[tuple[Step, ...], str | None]:
-    closed = protected_spans(text, unclosed=False)
+    closed = borders.protected_spans(text, unclosed=False)
     separators: list[Span] = []
     at = text.find(marker)
     index = 0
@@ -691,9 +666,8 @@ def _assemble(text: str, separators: Sequence[Span], *, blanks: bool = True) -> 
     line belong to its text, unless another step or the separator stands on that line; without, they are layout.
     """
     shares: list[tuple[int, int, int]] = []  # start and end of the text, end of the whole share
-    borders = [*separators, (len(text), len(text))]
     at = 0
-    for start, end in borders:
+    for start, end in [*separators, (len(text), len(text))]:
         chunk = text[at:start]
         bare = chunk.strip()
         if bare:

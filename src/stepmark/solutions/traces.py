@@ -170,19 +170,14 @@ class Chat:
                 else:
                     texts.append(str(text))
             elif kind in _THOUGHTS:
-                thought = next(
-                    (part[key] for key in (kind, "text", "content") if isinstance(part.get(key), str)), ""
-                )
-                if thought:
+                if thought := next(filter(None, map(_text, map(part.get, (kind, "text", "content")))), ""):
                     self.write("assistant", thought, speaker, "reasoning_content")
             elif kind in _CALLS:
-                arguments = next((part[key] for key in ("input", "arguments", "args") if key in part), None)
+                arguments = _first(part, ("input", "arguments", "args"))
                 self.call(part.get("name", part.get("toolName")), arguments, part.get("id"), speaker)
             elif kind in _ANSWERS:
                 id_ = part.get("tool_use_id", part.get("id"))
-                self.answer(
-                    next((part[key] for key in ("content", "response", "result") if key in part), None), id_
-                )
+                self.answer(_first(part, ("content", "response", "result")), id_)
             elif kind not in _HIDDEN and role == "assistant":
                 raise self.error(
                     f"expected text, thought or tool calls, found {kind!r}", f".content[{at}].type"
@@ -211,10 +206,8 @@ class Chat:
             self.answer(item.get("output"), item.get("call_id"))
         elif kind.endswith("_call"):
             name = item["name"] if "name" in item else kind.removesuffix("_call")
-            keys = ("arguments", "input", "action", "queries", "code")
-            self.call(
-                name, next((item[key] for key in keys if key in item), None), item.get("call_id"), speaker
-            )
+            arguments = _first(item, ("arguments", "input", "action", "queries", "code"))
+            self.call(name, arguments, item.get("call_id"), speaker)
             results = next(
                 (item[key] for key in ("output", "outputs", "results", "result") if item.get(key)), None
             )
@@ -245,6 +238,20 @@ def _list(chat: Chat, value: object, inside: str) -> list[Any]:
     return value
 
 
+def _objects(chat: Chat, value: object, inside: str) -> Iterator[Object]:
+    """The objects of a list, each with its place in errors."""
+    for at, entry in enumerate(_list(chat, value, inside)):
+        chat.part = f"{inside}[{at}]"
+        if not isinstance(entry, Mapping):
+            raise chat.error(f"expected an object, found {json_type(entry)}")
+        yield entry
+
+
+def _first(data: Object, keys: Sequence[str]) -> Any:
+    """The value of the first of the keys that is there; None for none."""
+    return next((data[key] for key in keys if key in data), None)
+
+
 def _each(chat: Chat, listed: object, inside: str, add: Callable[..., None], **more: Any) -> None:
     before = chat.part
     for at, entry in enumerate(_list(chat, listed, inside)):
@@ -260,26 +267,22 @@ def _text(value: object) -> str | None:
 # --- calls of a model that repeat the conversation so far ------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelCall:
-    """One call of a model: what it was given, and what it wrote."""
-
-    prompt: Sequence[dict[str, Any]]
-    reply: Sequence[dict[str, Any]]
+_Call = tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]]
+"""One call of a model: the messages that it was given, and those that it wrote."""
 
 
-def _joined(chat: Chat, calls: Iterable[ModelCall]) -> None:
+def _joined(chat: Chat, calls: Iterable[_Call]) -> None:
     """The conversation of calls in the order of time: of each what is new in it."""
     seen: Counter[str] = Counter()
-    for call in calls:
+    for prompt, reply in calls:
         repeated: Counter[str] = Counter()
-        for message in call.prompt:
+        for message in prompt:
             key = _key(message)
             repeated[key] += 1
             if repeated[key] > seen[key]:
                 chat.messages.append(message)
         seen |= repeated
-        for message in call.reply:
+        for message in reply:
             chat.messages.append(message)
             seen[_key(message)] += 1
 
@@ -342,10 +345,7 @@ def _responses(chat: Chat, events: Sequence[Object]) -> None:
 
 def _swe_agent(chat: Chat, events: Sequence[Object]) -> None:
     (data,) = events
-    for at, message in enumerate(_list(chat, data.get("history"), "history")):
-        chat.part = f"history[{at}]"
-        if not isinstance(message, Mapping):
-            raise chat.error(f"expected a message (an object), found {json_type(message)}")
+    for message in _objects(chat, data.get("history"), "history"):
         if message.get("is_demo") or message.get("message_type") == "demonstration":
             continue
         if message.get("message_type") == "observation":
@@ -361,10 +361,7 @@ def _swe_agent(chat: Chat, events: Sequence[Object]) -> None:
 
 def _mini_swe_agent(chat: Chat, events: Sequence[Object]) -> None:
     (data,) = events
-    for at, message in enumerate(_list(chat, data["messages"], "messages")):
-        chat.part = f"messages[{at}]"
-        if not isinstance(message, Mapping):
-            raise chat.error(f"expected a message (an object), found {json_type(message)}")
+    for message in _objects(chat, data["messages"], "messages"):
         extra = message.get("extra")
         if message.get("role") == "exit":
             continue
@@ -409,7 +406,7 @@ def _codex(chat: Chat, events: Sequence[Object]) -> None:
 
 
 def _otel(chat: Chat, events: Sequence[Object]) -> None:
-    calls = []
+    calls: list[_Call] = []
     for span in sorted(events, key=lambda span: int(span.get("startTimeUnixNano") or 0)):
         chat.where = span["where"]
         attributes = _attributes(span.get("attributes"))
@@ -429,7 +426,7 @@ def _otel(chat: Chat, events: Sequence[Object]) -> None:
             *(_messages(chat, sent, "gen_ai.input.messages") if sent else ()),
         ]
         reply = _messages(chat, attributes["gen_ai.output.messages"], "gen_ai.output.messages", speaker)
-        calls.append(ModelCall(prompt=prompt, reply=reply))
+        calls.append((prompt, reply))
         chat.facts["source"] = _text(
             attributes.get("gen_ai.response.model", attributes.get("gen_ai.request.model"))
         )
@@ -464,7 +461,7 @@ def _value(value: object) -> Any:
 
 
 def _langsmith(chat: Chat, events: Sequence[Object]) -> None:
-    calls = []
+    calls: list[_Call] = []
     runs = sorted(events, key=lambda run: str(run.get("dotted_order") or run.get("start_time") or ""))
     models = [run for run in runs if run.get("run_type") == "llm"]
     whole = [run for run in runs if not run.get("parent_run_id") and run.get("run_type") != "llm"]
@@ -479,7 +476,7 @@ def _langsmith(chat: Chat, events: Sequence[Object]) -> None:
             reply = (
                 reply[len(prompt) :] if [*map(_key, reply)][: len(prompt)] == [*map(_key, prompt)] else reply
             )
-        calls.append(ModelCall(prompt=prompt, reply=reply))
+        calls.append((prompt, reply))
         chat.facts["source"] = _text(metadata.get("ls_model_name"))
     if not calls:
         raise chat.error(
@@ -489,13 +486,13 @@ def _langsmith(chat: Chat, events: Sequence[Object]) -> None:
 
 
 def _langfuse(chat: Chat, events: Sequence[Object]) -> None:
-    calls = []
+    calls: list[_Call] = []
     for observation in sorted(events, key=lambda event: str(event.get("startTime") or "")):
         chat.where = observation["where"]
         if observation.get("type") == "GENERATION":
             prompt = _messages(chat, observation.get("input"), "input")
             reply = _messages(chat, observation.get("output"), "output")
-            calls.append(ModelCall(prompt=prompt, reply=reply))
+            calls.append((prompt, reply))
             chat.facts["source"] = _text(observation.get("model"))
     if not calls:
         raise chat.error("expected an observation of the type GENERATION, found none", "observations")
@@ -505,9 +502,8 @@ def _langfuse(chat: Chat, events: Sequence[Object]) -> None:
 def _who_and_when(chat: Chat, events: Sequence[Object]) -> None:
     (data,) = events
     chat.write("user", data["question"] if isinstance(data.get("question"), str) else "")
-    for at, entry in enumerate(_list(chat, data["history"], "history")):
-        chat.part = f"history[{at}]"
-        text = entry.get("content") if isinstance(entry, Mapping) else None
+    for entry in _objects(chat, data["history"], "history"):
+        text = entry.get("content")
         if not isinstance(text, str):
             raise chat.error("expected an entry with a text under 'content'")
         # Every entry is a step, also a blank one: the labels count entries.
@@ -568,44 +564,41 @@ def _has(*keys: str) -> Callable[[Object], bool]:
     return lambda data: all(key in data for key in keys)
 
 
+def _is_response(data: Object) -> bool:
+    output = data.get("output")
+    items = isinstance(output, list) and any(isinstance(item, dict) and "type" in item for item in output)
+    return items and (data.get("object") == "response" or "input" in data)
+
+
+def _is_of_session(data: Object) -> bool:
+    return isinstance(data.get("type"), str) and not data.keys().isdisjoint(
+        ("sessionId", "leafUuid", "snapshot")
+    )
+
+
+def _is_observed(data: Object) -> bool:
+    return isinstance(data.get("observations"), list) or _has("traceId", "type", "input")(data)
+
+
 _CODEX = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 
 TRACES: Mapping[str, TraceFormat] = {
     "responses": TraceFormat(
-        about="OpenAI Responses: input and output items",
-        matches=lambda data: (
-            isinstance(data.get("output"), list)
-            and (data.get("object") == "response" or "input" in data)
-            and any(isinstance(item, dict) and "type" in item for item in data["output"])
-        ),
-        read=_responses,
+        about="OpenAI Responses: input and output items", matches=_is_response, read=_responses,
         used=("id", "object", "model", "instructions", "input", "output"),
     ),
     "swe-agent": TraceFormat(
-        about="trajectories of SWE-agent: .traj",
-        matches=_has("trajectory", "history"),
-        read=_swe_agent,
-        used=("trajectory", "history"),
+        about="trajectories of SWE-agent: .traj", matches=_has("trajectory", "history"), read=_swe_agent, used=("trajectory", "history"),
     ),
     "mini-swe-agent": TraceFormat(
-        about="trajectories of mini-swe-agent: .traj.json",
-        matches=_has("trajectory_format", "messages"),
-        read=_mini_swe_agent,
+        about="trajectories of mini-swe-agent: .traj.json", matches=_has("trajectory_format", "messages"), read=_mini_swe_agent,
         used=("trajectory_format", "messages"),
     ),
     "claude-code": TraceFormat(
-        about="sessions of Claude Code: .jsonl",
-        matches=lambda data: (
-            isinstance(data.get("type"), str)
-            and any(key in data for key in ("sessionId", "leafUuid", "snapshot"))
-        ),
-        read=_claude_code,
-        events=_of_session,
+        about="sessions of Claude Code: .jsonl", matches=_is_of_session, read=_claude_code, events=_of_session
     ),
     "codex": TraceFormat(
-        about="sessions of Codex: .jsonl",
-        matches=lambda data: data.get("type") in _CODEX and "payload" in data,
-        read=_codex,
+        about="sessions of Codex: .jsonl", matches=lambda data: data.get("type") in _CODEX and "payload" in data, read=_codex,
         events=lambda data: [("", data)],
     ),
     "otel": TraceFormat(
@@ -615,21 +608,13 @@ TRACES: Mapping[str, TraceFormat] = {
         about="runs of LangSmith", matches=_has("run_type", "inputs"), read=_langsmith, events=_runs
     ),
     "langfuse": TraceFormat(
-        about="traces of Langfuse with observations, or observations",
-        matches=lambda data: (
-            isinstance(data.get("observations"), list)
-            or ("traceId" in data and "type" in data and "input" in data)
-        ),
-        read=_langfuse,
-        events=_observations,
+        about="traces of Langfuse with observations, or observations", matches=_is_observed, read=_langfuse, events=_observations
     ),
     "who-and-when": TraceFormat(
-        about="conversations of AutoGen and CrewAI, as Who&When holds them",
-        matches=_has("question", "history"),
-        read=_who_and_when,
+        about="conversations of AutoGen and CrewAI, as Who&When holds them", matches=_has("question", "history"), read=_who_and_when,
         used=("question", "history", "question_ID", "ground_truth"),
     ),
-}
+}  # fmt: skip
 """Name: format. All are only read."""
 
 

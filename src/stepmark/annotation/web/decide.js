@@ -118,7 +118,7 @@ export class DecidePage {
         note ? make("span", { class: "noted" }, `${letter}: ${visible(note)}`) : null,
       ];
     });
-    return make("div", { class: differ ? "beside differ" : "beside" }, chips.flat());
+    return make("div", { class: differ ? "beside differ" : "beside" }, chips.map(([chip]) => chip), chips.map(([, note]) => note));
   }
 
   #differs(step) {

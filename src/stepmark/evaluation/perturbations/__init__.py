@@ -30,7 +30,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from stepmark.catalog import unknown_name
-from stepmark.errors import UsageError
 from stepmark.evaluation.perturbations.changes import NO_QUESTION as NO_QUESTION
 from stepmark.evaluation.perturbations.text import PERTURBATIONS as PERTURBATIONS
 from stepmark.evaluation.perturbations.text import Perturbation
@@ -52,54 +51,30 @@ def perturbation(name: str) -> Perturbation:
     return PERTURBATIONS[name]
 
 
-def perturbed_solutions(
-    solutions: Iterable[Solution],
+def perturbed(
+    solution: Solution,
     names: Sequence[str] = tuple(PERTURBATIONS),
     seed: int = 0,
-    *,
-    donors: Iterable[Solution] = (),
-) -> Iterator[tuple[str, str, Perturbed]]:
-    """The changed copies of a stream of solutions: (id, name of the perturbation, change), where one applies.
+    donors: Donors | None = None,
+) -> Iterator[tuple[str, Perturbed]]:
+    """The changed copies of a solution: each perturbation that applies, with the solution of the id "ID::NAME".
 
-    What is done to a solution depends on the seed, the perturbation's name and the solution's own text, and, where a
-    donor is needed, on the set of donors: not on other solutions, their order or their number. So a run that was
-    killed goes on with the same changes, and copies of one solution stand together, which is cheapest to grade.
-
-    Yields:
-        the id is "ID::NAME", with 12 digits of a hash of the text for a solution without an id; the changed
-        solution bears it too.
+    What is done depends on the seed, the perturbation's name and the solution's own text, and, where a donor is
+    needed, on the set of donors: not on other solutions, their order or their number. A perturbation that needs a
+    donor is left out where all have the solution's own problem.
 
     Raises:
-        UnknownNameError: no such perturbation; raised at the call.
-        UsageError: no donors, where a perturbation needs one, or a name given twice; raised at the call.
+        UnknownNameError: no such perturbation.
     """
-    chosen = [perturbation(name) for name in names]
-    if len(set(names)) < len(names):
-        raise UsageError(f"a perturbation is named twice among {', '.join(names)}")
-    ring = _Ring(donors) if any(entry.needs_donor for entry in chosen) else None
-    if ring is not None and not ring:
-        needing = ", ".join(entry.name for entry in chosen if entry.needs_donor)
-        raise UsageError(f"{needing}: solutions of other problems are needed as donors, and none was given")
-    return _perturbed(solutions, chosen, seed, ring)
-
-
-def _perturbed(
-    solutions: Iterable[Solution], chosen: Sequence[Perturbation], seed: int, ring: _Ring | None
-) -> Iterator[tuple[str, str, Perturbed]]:
-    for solution in solutions:
-        own = solution.id if solution.id is not None else f"{_number('', solution):064x}"[:12]
-        for entry in chosen:
-            place = _number(f"{seed}:{entry.name}", solution)
-            donor = None
-            if entry.needs_donor:
-                assert ring is not None
-                donor = ring.after(place, solution)
-                if donor is None:
-                    continue
-            made = entry.apply(solution, random.Random(place), donor=donor)
-            if made is not None:
-                id = f"{own}{SEPARATOR}{entry.name}"
-                yield id, entry.name, replace(made, solution=replace(made.solution, id=id))
+    for name in names:
+        entry = perturbation(name)
+        place = _number(f"{seed}:{name}", solution)
+        donor = donors.after(place, solution) if donors is not None and entry.needs_donor else None
+        if donor is None and entry.needs_donor:
+            continue
+        made = entry.apply(solution, random.Random(place), donor=donor)
+        if made is not None:
+            yield name, replace(made, solution=replace(made.solution, id=f"{solution.id}{SEPARATOR}{name}"))
 
 
 def _number(salt: str, solution: Solution) -> int:
@@ -108,16 +83,13 @@ def _number(salt: str, solution: Solution) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
 
 
-class _Ring:
-    """Donors on a ring: a place on it takes the next donor, so a donor more changes few choices."""
+class Donors:
+    """Solutions whose questions and steps may be put into others, on a ring: a place takes the next, so that one more changes few choices."""
 
     def __init__(self, donors: Iterable[Solution]) -> None:
         # One donor a text: the same solution twice must not weigh twice, nor their order matter.
         self._donors = sorted({_number("donor", donor): donor for donor in donors}.items())
         self._places = [place for place, _ in self._donors]
-
-    def __len__(self) -> int:
-        return len(self._donors)
 
     def after(self, place: int, solution: Solution) -> Solution | None:
         """The first donor from a place on that has another problem; None if there is none."""

@@ -247,7 +247,7 @@ def false_constants(text: str, read_before: Sequence[Formula], stated: Sequence[
         try:
             if not equation.left.difference(equation.right):
                 continue
-            x, y = equation.left.at({}), equation.right.at({})
+            x, y = equation.left.number(), equation.right.number()
         except UnreadableError:
             continue
         rational = [side.rational for side in (equation.left, equation.right)]

@@ -1,10 +1,7 @@
 r"""Calculations written in a text, each judged exactly.
 
-`calculations` finds the calculations of a text ("12 * 8 = 96", "$3 \times 4 = 12$", "<<48/2=24>>24", 20% of 50 = 10, chains a = b = c,
-`\frac{1}{2}`, money, thousands commas) and judges each: right, wrong, or unknown. Everything is computed in
-exact fractions by a parser of our own (`expressions`); no text is executed.
-
-A calculation is called **wrong** only if no reading makes it right. In all these cases it **cannot be told**:
+`calculations` finds them ("12 * 8 = 96", "$3 \times 4 = 12$", "<<48/2=24>>24", 20% of 50 = 10, chains a = b = c) and judges each: right, wrong, or
+unknown, in exact fractions. One is **wrong** only if no reading makes it right. In all these cases it **cannot be told**:
 
 - one side has a letter, a function, an unknown sign in it or at its edge, so that the expression may be part of a larger one;
 - it is written with ≈, or the text asks ("?"), denies ("not", "false") or supposes it;
@@ -14,8 +11,7 @@ A calculation is called **wrong** only if no reading makes it right. In all thes
 - a result runs on into the next calculation: 5 + 3 = 8 * 2 = 16;
 - a scale or another unit follows the result ("= 2 dozen", "= 1 hour 15 minutes"), or the text computes modulo something.
 
-**Rounding**: a result shown with d decimals is right if the exact value, rounded or cut off after d decimals, is it:
-2/3 = 0.67 and 2/3 = 0.66 are right, 2/3 = 0.65 is wrong (it differs by more than one per cent).
+A result shown with d decimals is right if the exact value, rounded or cut off after d decimals, is it: 2/3 = 0.67 and 2/3 = 0.66 are right.
 """
 
 from __future__ import annotations

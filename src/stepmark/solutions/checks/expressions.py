@@ -1,16 +1,10 @@
-r"""What an expression comes to, in exact fractions.
+r"""What an expression comes to, in exact fractions, and where expressions stand in a text.
 
-A parser by recursive descent that computes as it reads; nothing is executed. Beside the exact value it keeps bounds: between what
-the result lies if numbers with decimals have been rounded or cut off. Sizes are limited, so hostile text costs nothing.
-
-Where calculations stand in a text.
-
-`tokens` cuts a text into numbers, signs and words; `without_units` leaves out what only names things; `side_before` and `side_after` find the
-expressions around an equals sign. What is read: numbers with thousands commas and decimals, `+ - * / × · ÷ x ^ %`,
-brackets, "of" after a share, money and degree signs, and LaTeX's `\times \cdot \div \frac \sqrt \boxed`. The rest is not
-read, and what touches it is not read either: "x^2 = 4" holds no "2 = 4".
-
-The time is linear in the length of the text: every piece is looked at a fixed number of times.
+`tokens` cuts a text into numbers, signs and words; `without_units` leaves out what only names things; `side_before` and `side_after` find the expressions
+around an equals sign. `value` computes as it reads and keeps bounds: between what the result lies if numbers with decimals have been rounded or cut off.
+Read are numbers with thousands commas and decimals, `+ - * / × · ÷ x ^ %`, brackets, "of" after a share, money and degree signs, and LaTeX's
+`\times \cdot \div \frac \sqrt \boxed`. What touches anything else is not read either: "x^2 = 4" holds no "2 = 4". Sizes are limited and the time is
+linear in the length of the text.
 """
 
 from __future__ import annotations

@@ -56,15 +56,15 @@ class Quotient:
             return self.above.get((), Fraction(0)) / self.below[()]
         return None
 
-    def at(self, values: Mapping[str, float]) -> float:
-        """Its value in floating point.
+    def number(self) -> float:
+        """Its value in floating point, where no letter is in it.
 
         Raises:
-            UnreadableError: a letter has no value, or the value is too large or not defined.
+            UnreadableError: there is a letter, or the value is too large or not defined.
         """
         try:
-            return _at(self.above, values) / _at(self.below, values)
-        except (KeyError, OverflowError, ZeroDivisionError):
+            return _number(self.above) / _number(self.below)
+        except (ValueError, OverflowError, ZeroDivisionError):
             raise UnreadableError("no value") from None
 
     def difference(self, other: Quotient) -> Polynomial:
@@ -124,19 +124,13 @@ def _joined(a: Monomial, b: Monomial) -> tuple[Monomial, int]:
     return tuple(sorted((letter, power) for letter, power in powers.items() if power)), factor
 
 
-def _at(polynomial: Polynomial, values: Mapping[str, float]) -> float:
+def _number(polynomial: Polynomial) -> float:
     total = 0.0
     for monomial, x in polynomial.items():
         part = float(x)
         for letter, power in monomial:
-            base = (
-                math.pi
-                if letter == PI
-                else math.sqrt(int(letter[1:]))
-                if letter[0] == "√"
-                else values[letter]
-            )
-            part *= base**power
+            # A letter that is neither π nor a root is no number: ValueError.
+            part *= (math.pi if letter == PI else math.sqrt(int(letter[1:]))) ** power
         total += part
     return total
 
@@ -342,7 +336,7 @@ class _Reader(Parser[Quotient]):
         raise UnreadableError("no group after a command")
 
 
-def _whole(value: Quotient) -> int:
+def _small_whole(value: Quotient) -> int:
     rational = value.rational
     if rational is None or rational.denominator != 1 or not 0 <= rational <= _LARGEST_FACTORIAL:
         raise UnreadableError("a factorial of what is no small whole number")
@@ -350,11 +344,11 @@ def _whole(value: Quotient) -> int:
 
 
 def _factorial(value: Quotient) -> Quotient:
-    return number(Fraction(math.factorial(_whole(value))))
+    return number(Fraction(math.factorial(_small_whole(value))))
 
 
 def _binomial(n: Quotient, k: Quotient) -> Quotient:
-    return number(Fraction(math.comb(_whole(n), _whole(k))))
+    return number(Fraction(math.comb(_small_whole(n), _small_whole(k))))
 
 
 def coefficients(polynomial: Polynomial, letter: str) -> list[Fraction] | None:

@@ -1,12 +1,10 @@
 """ProcessBench, read and written, and PRMBench, read.
 
-ProcessBench (Zheng et al. 2024) says where the first wrong step is: the steps before it are right, and of those after it
-there is no label. Its rows have exactly `id`, `generator`, `problem`, `steps`, `final_answer_correct` and `label`, and no place
-for provenance. A row is written only where the judgements tell its first error and it is known whether the final answer
-is right; nothing is assumed.
+ProcessBench (Zheng et al. 2024) says where the first wrong step is; of the steps after it there is no label. A row is written only where the
+judgements tell its first error and it is known whether the final answer is right.
 
-PRMBench (Song et al. 2025) says of every step whether it is wrong (`error_steps`, 1-based). The numbers of its steps ("3. ")
-are layout. An error step past the last says nothing, as in the benchmark's own loader, and is counted.
+PRMBench (Song et al. 2025) says of every step whether it is wrong (`error_steps`, 1-based). The numbers of its steps ("3. ") are layout. An error
+step past the last says nothing, as in the benchmark's own loader, and is counted.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from typing import Any
 
 from stepmark.records import LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.formats import PROCESSBENCH_KEYS, read_solution, text_of, texts_of
+from stepmark.solutions.interchange import rows
 from stepmark.solutions.interchange.math_shepherd import UNKNOWN
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
@@ -25,13 +24,6 @@ from stepmark.solutions.interchange.rows import (
     Reading,
     StepLabel,
     Writing,
-    lose_fields,
-    need,
-    origin,
-    other_columns,
-    plain_texts,
-    signed,
-    two_way,
 )
 from stepmark.store import Row, json_type
 
@@ -50,17 +42,13 @@ _NUMBER_DIGITS = 5
 
 
 def read_processbench(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """One row of ProcessBench.
-
-    Raises:
-        InputError: a missing key, a label outside -1 … steps - 1, a blank step.
-    """
-    need(row, PROCESSBENCH_KEYS, "ProcessBench")
+    """One row of ProcessBench."""
+    rows.need(row, PROCESSBENCH_KEYS, "ProcessBench")
     read = read_solution(row.data, where=row.where)
     solution, first = read.solution, row.data["label"]
     steps = len(solution.steps)
     judged = steps if first == -1 else first + 1
-    judgements = signed((step != first for step in range(judged)), "human", "correctness")
+    judgements = rows.signed((step != first for step in range(judged)), "human", "correctness")
     source = None if solution.source == UNKNOWN else solution.source
     yield LabelledRow(
         labelled=LabelledSolution(
@@ -68,18 +56,13 @@ def read_processbench(row: Row, _settings: Reading, _losses: Losses) -> Iterator
         ),
         where=row.where,
         outcome=row.data["final_answer_correct"],
-        meta=origin(row, "processbench", read.columns),
+        meta=rows.origin(row, "processbench", read.columns),
     )
 
 
 def write_processbench(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
-    """One row of ProcessBench.
-
-    Raises:
-        InputError: as `rows.two_way`.
-        NotRepresentableError: a step before any error was not judged, or it is not known whether the final answer is right.
-    """
-    labels = two_way(row, settings, losses)
+    """One row of ProcessBench."""
+    labels = rows.two_way(row, settings, losses)
     first = _first_error(labels)
     if row.outcome is None:
         raise NotRepresentableError(
@@ -88,12 +71,12 @@ def write_processbench(row: LabelledRow, settings: Writing, losses: Losses) -> I
     if first != -1:
         later = sum(label is not None for label in labels[first + 1 :])
         losses.lose("judgements after the first error are left out", row.where, later)
-    lose_fields(row, losses, "ProcessBench", held=("id", "source", "outcome"))
+    rows.lose_fields(row, losses, "ProcessBench", held=("id", "source", "outcome"))
     yield {
         "id": row.solution.id or row.origin,
         "generator": row.solution.source or UNKNOWN,
         "problem": row.solution.problem.text,
-        "steps": plain_texts(row, losses),
+        "steps": rows.plain_texts(row, losses),
         "final_answer_correct": row.outcome,
         "label": first,
     }
@@ -111,27 +94,19 @@ def _first_error(labels: Sequence[StepLabel | None]) -> int:
 
 
 def read_prmbench(row: Row, _settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
-    """One row of PRMBench; the id is CLASSIFICATION_IDX.
-
-    Raises:
-        InputError: a missing key, an error step under 1, no steps, a blank step.
-    """
-    need(row, PRMBENCH_KEYS, "PRMBench")
+    """One row of PRMBench; the id is CLASSIFICATION_IDX."""
+    rows.need(row, PRMBENCH_KEYS, "PRMBench")
     steps = tuple(unnumbered(text) for text in texts_of(row.data, "modified_process", row.where))
     labelled = prmbench_labelled(row, steps)
     beyond = sum(number > len(steps) for number in row.data["error_steps"])
     losses.lose("an error step past the last step says nothing", row.where, beyond)
-    columns, known = other_columns(row, PRMBENCH_KEYS), row.data["classification"]
-    meta = origin(row, "prmbench", columns, None, classification=known)
+    columns, known = rows.other_columns(row, PRMBENCH_KEYS), row.data["classification"]
+    meta = rows.origin(row, "prmbench", columns, None, classification=known)
     yield LabelledRow(labelled=labelled, where=row.where, meta=meta)
 
 
 def prmbench_labelled(row: Row, steps: tuple[Step, ...]) -> LabelledSolution:
-    """What a row of PRMBench says of its steps, every one of which is judged; the id is CLASSIFICATION_IDX.
-
-    Args:
-        row: has the keys of PRMBench.
-        steps: of `modified_process`.
+    """What a row of PRMBench says of its steps (those of `modified_process`), every one of which is judged.
 
     Raises:
         InputError: an error step under 1, or a text that is none.
@@ -146,7 +121,7 @@ def prmbench_labelled(row: Row, steps: tuple[Step, ...]) -> LabelledSolution:
     problem = Problem(text=text_of(row.data, "modified_question", row.where), id=index, source="PRMBench")
     return LabelledSolution(
         solution=Solution(problem=problem, steps=steps, id=f"{kind}_{index}"),
-        judgements=signed((n not in wrong for n in range(1, len(steps) + 1)), "PRMBench", "correctness"),
+        judgements=rows.signed((n not in wrong for n in range(1, len(steps) + 1)), "PRMBench", "correctness"),
     )
 
 

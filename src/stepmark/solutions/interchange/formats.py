@@ -74,81 +74,27 @@ def _format(about: str, *keys: tuple[str, ...], read: Reader, write: RowWriter |
 
 
 FORMATS: Mapping[str, Format] = {
-    "stepmark-labels": _format(
-        "every judgement of every step; loses nothing", labels.KEYS, read=labels.read, write=labels.write
-    ),
-    "solutions": _format(
-        "problems and steps without labels, as grade and label read them",
-        ("problem", "steps"),
-        ("problem", "solution"),
-        read=texts.read_solutions,
-        write=texts.write_solutions,
-    ),
-    "prm800k": Format(
-        about="PRM800K's released records, with branches",
-        keys=(prm800k.KEYS,),
-        read=prm800k.read,
-        write=prm800k.write,
-    ),
-    "prm800k-flat": _format(
-        "PRM800K, one row a rated completion",
-        prm800k.FLAT_KEYS,
-        read=prm800k.read_flat,
-        write=prm800k.write_flat,
-    ),
-    "math-shepherd": _format(
-        "Math-Shepherd: input and label with ки, + and -",
-        math_shepherd.KEYS,
-        read=math_shepherd.read,
-        write=math_shepherd.write,
-    ),
-    "trl": _format(
-        "TRL: prompt, completions, labels",
-        texts.TRL_KEYS,
-        ("problem", "steps", "labels"),
-        read=texts.read_trl,
-        write=texts.write_trl,
-    ),
-    "rlhflow": _format(
-        "RLHFlow: conversations of steps and + or -",
-        math_shepherd.RLHFLOW_KEYS,
-        read=math_shepherd.read_rlhflow,
-        write=math_shepherd.write_rlhflow,
-    ),
-    "processbench": _format(
-        "ProcessBench: the first wrong step",
-        benchmarks.PROCESSBENCH_KEYS,
-        read=benchmarks.read_processbench,
-        write=benchmarks.write_processbench,
-    ),
-    "prmbench": _format(
-        "PRMBench: every wrong step", benchmarks.PRMBENCH_KEYS, read=benchmarks.read_prmbench
-    ),
+    "stepmark-labels": _format("every judgement of every step; loses nothing", labels.KEYS, read=labels.read, write=labels.write),
+    "solutions": _format("problems and steps without labels, as grade and label read them", ("problem", "steps"), ("problem", "solution"),
+        read=texts.read_solutions, write=texts.write_solutions),
+    "prm800k": Format(about="PRM800K's released records, with branches", keys=(prm800k.KEYS,), read=prm800k.read, write=prm800k.write),
+    "prm800k-flat": _format("PRM800K, one row a rated completion", prm800k.FLAT_KEYS, read=prm800k.read_flat, write=prm800k.write_flat),
+    "math-shepherd": _format("Math-Shepherd: input and label with ки, + and -", math_shepherd.KEYS,
+        read=math_shepherd.read, write=math_shepherd.write),
+    "trl": _format("TRL: prompt, completions, labels", texts.TRL_KEYS, ("problem", "steps", "labels"), read=texts.read_trl, write=texts.write_trl),
+    "rlhflow": _format("RLHFlow: conversations of steps and + or -", math_shepherd.RLHFLOW_KEYS,
+        read=math_shepherd.read_rlhflow, write=math_shepherd.write_rlhflow),
+    "processbench": _format("ProcessBench: the first wrong step", benchmarks.PROCESSBENCH_KEYS,
+        read=benchmarks.read_processbench, write=benchmarks.write_processbench),
+    "prmbench": _format("PRMBench: every wrong step", benchmarks.PRMBENCH_KEYS, read=benchmarks.read_prmbench),
     "openr": _format("OmegaPRM trees of openr, nested or flat", openr.KEYS, read=openr.read),
-    "potato": _format(
-        "Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)",
-        potato.STATE_KEYS,
-        potato.ANNOTATION_KEYS,
-        potato.EXPORT_KEYS,
-        read=potato.read,
-        write=potato.write,
-    ),
-    "chat": _format(
-        "OpenAI chat messages; an assistant's turn is a step", ("messages",), read=texts.chat_reader("chat")
-    ),
-    "inspect": _format(
-        "logs of inspect_ai: .json, or .eval",
-        inspect_logs.LOG_KEYS,
-        inspect_logs.SAMPLE_KEYS,
-        read=inspect_logs.read,
-    ),
+    "potato": _format("Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)",
+        potato.STATE_KEYS, potato.ANNOTATION_KEYS, potato.EXPORT_KEYS, read=potato.read, write=potato.write),
+    "chat": _format("OpenAI chat messages; an assistant's turn is a step", ("messages",), read=texts.chat_reader("chat")),
+    "inspect": _format("logs of inspect_ai: .json, or .eval", inspect_logs.LOG_KEYS, inspect_logs.SAMPLE_KEYS, read=inspect_logs.read),
     **{name: _format(trace.about, read=texts.chat_reader(name)) for name, trace in TRACES.items()},
-    "who-and-when": _format(
-        "Who&When: conversations of agents with the decisive mistake",
-        read=who_and_when.read,
-        write=who_and_when.write,
-    ),
-}
+    "who-and-when": _format("Who&When: conversations of agents with the decisive mistake", read=who_and_when.read, write=who_and_when.write),
+}  # fmt: skip
 """Name: format. Those without a writer are only read."""
 
 
@@ -158,7 +104,7 @@ def detect(row: Row) -> str:
     A row of none is one of solutions where its columns have their common names (`question`, `response`, ...).
 
     Raises:
-        InputError: none, or several of which no one holds the others; the message names them.
+        InputError: none, or several; the message names them.
     """
     trace = trace_format(row.data)
     if trace is not None:
@@ -376,7 +322,7 @@ def read_labelled(
         losses: counts what is left out.
 
     Raises:
-        InputError: with `FILE:LINE`: a row that is not of the format, a format that is not recognised.
+        InputError: with the place: a row that is not of the format, a format that is not recognised.
         UnknownNameError: no such format.
     """
     first, rows = first_row(file, columns)
@@ -413,7 +359,7 @@ def write_labelled(
     """Rows of a format, and an error in the place of each that is left out.
 
     Raises:
-        InputError: with `FILE:LINE`: a row that needs a setting (`Writing`) which is not given.
+        InputError: with the place: a row that needs a setting (`Writing`) which is not given.
         UsageError: the format is unknown, or only read.
     """
     write = format_named(to, to_write=True).write

@@ -1,10 +1,8 @@
 """Logs of inspect_ai as solutions: the `.json` form, and the `.eval` form, which is a zip of the same.
 
-Each sample's `messages` are read as chat (`solutions.inputs`): an assistant's turn with its tool calls is a step. `target` is
-the reference answer where it is one text. One score whose value is C or I, 1 or 0, true or false says whether the final
-answer is right; several scores, or other values, say nothing here and stay in `meta.scores`. Reasoning that the log holds as
-text is the turn's thought; reasoning that the provider kept back, and pictures, are not there to be read: a
-sample with such a part is refused.
+Each sample's `messages` are read as chat (`solutions.inputs`). `target` is the reference answer where it is one text. One score whose value is C
+or I, 1 or 0, true or false says whether the final answer is right; other scores stay in `meta.scores`. A sample with a picture, or with reasoning
+that the log does not hold as text, is refused.
 """
 
 from __future__ import annotations
@@ -27,11 +25,7 @@ _READ_OF_A_SAMPLE = (*SAMPLE_KEYS, "input", "output", "scores", "metadata")
 
 
 def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
-    """A whole log, or one sample of it. Ids are SAMPLE/EPOCH.
-
-    Raises:
-        InputError: with `FILE:LINE`: another shape, a sample without an assistant's turn, a part that is no text.
-    """
+    """A whole log, or one sample of it. Ids are SAMPLE/EPOCH."""
     listed = row.data.get("samples", [row.data])
     model = None
     task = row.data.get("eval")

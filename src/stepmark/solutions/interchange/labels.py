@@ -1,19 +1,7 @@
-"""`stepmark-labels`: one JSON line a labelled solution with all its judgements; it loses nothing.
+"""`stepmark-labels`: one JSON line a labelled solution with all its judgements; it loses nothing (docs: convert).
 
-==============  ================================================================================================
-key             what
-==============  ================================================================================================
-`solution`      a `Solution` record: `problem` {`text`, `id`, `answer`, `source`}, `steps` [{`text`, `lead`, `tail`,
-                `observation`, `start`}], `id`, `split`, `source`
-`judgements`    one list a step, possibly empty, of `Judgement` records: `kind`, `judge`, `rating`, `successes`, `trials`,
-                `share`, `confidence`, `note`
-`root`          optional: `Judgement` records of the kind `value` of the problem alone, before any step
-`outcome`       optional: whether the final answer is right: true, false or null
-`repeated`      optional: the judgements of this many first steps stand in another row too (a branch's)
-`meta`          optional: an object of the writer's own; `from` and `format` say where the row was first read. Other columns are read into it
-==============  ================================================================================================
-
-Fields that have their default are left out when written.
+`solution` is a `Solution` record and `judgements` a list of `Judgement` records for each step; `root`, `outcome`, `repeated` and `meta` are
+optional. Other columns are read into `meta`. Fields that have their default are left out when written.
 """
 
 from __future__ import annotations
@@ -22,15 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stepmark.records import Judgement, LabelledSolution, compact, read_record
-from stepmark.solutions.interchange.rows import (
-    LabelledRow,
-    Losses,
-    Reading,
-    Writing,
-    need,
-    other_columns,
-    with_columns,
-)
+from stepmark.solutions.interchange import rows
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, Writing
 from stepmark.store import Row, json_type
 
 KEYS = ("solution", "judgements")
@@ -62,10 +43,9 @@ def from_row(row: Row) -> LabelledRow:
     """A row of this format.
 
     Raises:
-        InputError: with `FILE:LINE` and the field: an unknown or missing key, a wrong type, not one list of judgements a step,
-            a blank problem or step, more successes than trials, a share or a confidence outside [0, 1].
+        InputError: with the place and the field: another shape, not one list of judgements a step, a blank text, a number out of its range.
     """
-    need(row, KEYS, "stepmark-labels")
+    rows.need(row, KEYS, "stepmark-labels")
     known = {key: row.data[key] for key in (*KEYS, "root") if key in row.data}
     labelled = read_record(LabelledSolution, known, where=row.where)
     _check(labelled, row)
@@ -83,7 +63,7 @@ def from_row(row: Row) -> LabelledRow:
         where=row.where,
         outcome=outcome,
         repeated=repeated,
-        meta=with_columns(dict(meta or {}), other_columns(row, KEYS, _MAY)),
+        meta=rows.with_columns(dict(meta or {}), rows.other_columns(row, KEYS, _MAY)),
     )
 
 

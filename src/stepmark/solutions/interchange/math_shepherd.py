@@ -1,28 +1,14 @@
 """A sign after each step: Math-Shepherd's rows and RLHFlow's conversations.
 
-Math-Shepherd's rows (Wang et al. 2024): hard labels of steps, of which the last is the outcome.
+Math-Shepherd (Wang et al. 2024): `input` holds the question, then each step as "Step 1: … ки"; `label` is the same text with "+" or "-" where the
+marker stands; `task` names the problem's source. "+" says that at least one rollout of an unknown number reached the answer. The last label says
+whether the answer is right. The number of a step and the marker are layout.
 
-============  ==============================================================================
-key           what
-============  ==============================================================================
-`input`       the question, then each step as "Step 1: … ки", a line break between steps
-`label`       the same text with "+" or "-" where the marker "ки" stands
-`task`        "GSM8K" or "MATH": the problem's source
-============  ==============================================================================
+RLHFlow: a user turn a step, answered "+" or "-". The question stands before the first step, parted from it by "Step 1:" exactly once, or else by
+exactly one blank line (as RLHFlow's script for ProcessBench has it).
 
-"+" says that at least one rollout of an unknown number reached the answer, "-" that none did. From the last step nothing
-is left to roll out: its label says whether the answer is right. The number of a step ("Step 2: ") and the marker are
-layout and stay out of its text. Nothing but "Step 1:" parts the question and the solution.
-
-Written rows have a further key `meta` (`rows.written_meta`), which this reader takes back. The format has no word for a step that was
-not judged, so a row is cut before its first; a text that holds the marker, and a question that holds "Step 1:", cannot be written.
-
-RLHFlow's conversations: a user turn a step, answered "+" or "-"; the question stands before the first step.
-
-The question and the first step are glued together with a space, so that nothing but "Step 1:" parts them; the reader
-wants it exactly once, or else exactly one blank line in the first turn (as RLHFlow's script for ProcessBench has it). The
-number of a step ("Step 2: ") is layout and stays out of its text. Written rows have `meta` as Math-Shepherd's have, are cut before the
-first step that was not judged, and cannot hold a question with "Step 1:" in it.
+Written rows have `meta` too (`rows.written_meta`), which the readers take back. Neither format has a word for a step that was not judged, so a row
+is cut before its first; a text that holds the marker, and a question that holds "Step 1:", cannot be written.
 """
 
 from __future__ import annotations
@@ -33,25 +19,8 @@ from typing import Any
 
 from stepmark.records import LabelledSolution, Problem, Solution
 from stepmark.solutions.formats import text_of
-from stepmark.solutions.interchange.rows import (
-    LabelledRow,
-    Losses,
-    NotRepresentableError,
-    Reading,
-    Writing,
-    judge_and_kind,
-    need,
-    origin,
-    other_columns,
-    outcome_of,
-    plain_texts,
-    restored,
-    signed,
-    step_of,
-    two_way,
-    until_unjudged,
-    written_meta,
-)
+from stepmark.solutions.interchange import rows
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, NotRepresentableError, Reading, Writing
 from stepmark.store import Row, json_type
 
 KEYS = ("input", "label", "task")
@@ -66,13 +35,8 @@ _ANSWER = re.compile(r"the answer is\s*:?\s*(\S.*)", re.I | re.S)
 
 
 def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """One row.
-
-    Raises:
-        InputError: no "Step 1:"; a label that is not its input with + and - for the markers; text after the last marker; a
-            blank step.
-    """
-    need(row, KEYS, "Math-Shepherd")
+    """One row of Math-Shepherd."""
+    rows.need(row, KEYS, "Math-Shepherd")
     given, label, task = (text_of(row.data, key, row.where) for key in KEYS)
     first = _FIRST_STEP.search(given)
     if first is None or not given[: first.start()].strip():
@@ -86,20 +50,20 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
         found = rest.strip()[:60]
         raise row.error(f'expected every step to end in " {MARKER}", found {found!r} after the last', "input")
     signs = _signs(row, question, pieces, label)
-    steps = tuple(step_of(piece, STEP_NUMBER, MARKER) for piece in pieces)
+    steps = tuple(rows.step_of(piece, STEP_NUMBER, MARKER) for piece in pieces)
     for number, step in enumerate(steps):
         if not step.text:
             raise row.error(f"step {number} (0-based) is blank", "input")
     answer = _ANSWER.search(steps[-1].text)
     own = {} if answer is None else {"answer": answer[1].strip()}
-    meta = origin(row, "math-shepherd", other_columns(row, KEYS), None, **own)
-    judge, kind = judge_and_kind(meta, "rollouts", "value")
+    meta = rows.origin(row, "math-shepherd", rows.other_columns(row, KEYS), None, **own)
+    judge, kind = rows.judge_and_kind(meta, "rollouts", "value")
     problem = Problem(text=question.strip(), source=None if task == UNKNOWN else task)
-    solution = restored(Solution(problem=problem, steps=steps, id=row.place), meta)
+    solution = rows.restored(Solution(problem=problem, steps=steps, id=row.place), meta)
     yield LabelledRow(
-        labelled=LabelledSolution(solution=solution, judgements=signed(signs, judge, kind)),
+        labelled=LabelledSolution(solution=solution, judgements=rows.signed(signs, judge, kind)),
         where=row.where,
-        outcome=outcome_of(meta) if "outcome" in meta else signs[-1],
+        outcome=rows.outcome_of(meta) if "outcome" in meta else signs[-1],
         meta=meta,
     )
 
@@ -123,15 +87,10 @@ def _signs(row: Row, question: str, pieces: Sequence[str], label: str) -> list[b
 
 
 def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, object]]:
-    """One row.
-
-    Raises:
-        InputError: as `rows.two_way`.
-        NotRepresentableError: the first step was not judged, or a text cannot stand in this format.
-    """
-    labels = until_unjudged(two_way(row, settings, losses), row, losses, "Math-Shepherd")
+    """One row of Math-Shepherd."""
+    labels = rows.until_unjudged(rows.two_way(row, settings, losses), row, losses, "Math-Shepherd")
     question = row.solution.problem.text
-    texts = plain_texts(row, losses, own_layout=OWN_LAYOUT)[: len(labels)]
+    texts = rows.plain_texts(row, losses, own_layout=OWN_LAYOUT)[: len(labels)]
     if any(MARKER in text for text in (question, *texts)):
         raise NotRepresentableError(
             f"the text holds the marker {MARKER!r}, which ends a step in Math-Shepherd"
@@ -153,7 +112,7 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
         "input": text([MARKER] * len(pieces)),
         "label": text(signs),
         "task": row.solution.problem.source or UNKNOWN,
-        "meta": written_meta(row, labels[0].judge, labels[0].kind, held=("problem_source",)),
+        "meta": rows.written_meta(row, labels[0].judge, labels[0].kind, held=("problem_source",)),
     }
 
 
@@ -169,12 +128,7 @@ RLHFLOW_KEYS = ("conversations",)
 
 
 def read_rlhflow(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """One conversation.
-
-    Raises:
-        InputError: other roles or another order of them, an answer that is no "+" or "-", a first turn that does not say where
-            the question ends, a blank question or step.
-    """
+    """One conversation."""
     turns = _turns(row)
     signs = [sign.strip() for sign in turns[1::2]]
     for number, sign in enumerate(signs):
@@ -182,18 +136,18 @@ def read_rlhflow(row: Row, _settings: Reading, _losses: Losses) -> Iterator[Labe
             field = f"conversations.{2 * number + 1}.content"
             raise row.error(f"expected '+' or '-', found {sign[:40]!r}", field)
     question, first = _parted(turns[0], row)
-    steps = tuple(step_of(text, STEP_NUMBER) for text in (first, *turns[2::2]))
+    steps = tuple(rows.step_of(text, STEP_NUMBER) for text in (first, *turns[2::2]))
     for number, step in enumerate(steps):
         if not step.text:
             raise row.error(f"step {number} (0-based) is blank", f"conversations.{2 * number}.content")
-    meta = origin(row, "rlhflow", other_columns(row, RLHFLOW_KEYS))
-    judge, kind = judge_and_kind(meta, "RLHFlow", "value")
-    solution = restored(Solution(problem=Problem(text=question), steps=steps, id=row.place), meta)
-    judgements = signed((sign == "+" for sign in signs), judge, kind)
+    meta = rows.origin(row, "rlhflow", rows.other_columns(row, RLHFLOW_KEYS))
+    judge, kind = rows.judge_and_kind(meta, "RLHFlow", "value")
+    solution = rows.restored(Solution(problem=Problem(text=question), steps=steps, id=row.place), meta)
+    judgements = rows.signed((sign == "+" for sign in signs), judge, kind)
     yield LabelledRow(
         labelled=LabelledSolution(solution=solution, judgements=judgements),
         where=row.where,
-        outcome=outcome_of(meta),
+        outcome=rows.outcome_of(meta),
         meta=meta,
     )
 
@@ -237,14 +191,9 @@ def _parted(turn: str, row: Row) -> tuple[str, str]:
 
 
 def write_rlhflow(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
-    """One conversation; steps are numbered where they are not.
-
-    Raises:
-        InputError: as `rows.two_way`.
-        NotRepresentableError: the first step was not judged, or the question or the first step holds another "Step 1:".
-    """
-    labels = until_unjudged(two_way(row, settings, losses), row, losses, "RLHFlow")
-    texts = plain_texts(row, losses, own_layout=OWN_LAYOUT)[: len(labels)]
+    """One conversation; steps are numbered where they are not."""
+    labels = rows.until_unjudged(rows.two_way(row, settings, losses), row, losses, "RLHFlow")
+    texts = rows.plain_texts(row, losses, own_layout=OWN_LAYOUT)[: len(labels)]
     texts = [numbered(text, number) for number, text in enumerate(texts, start=1)]
     texts[0] = f"{row.solution.problem.text} {texts[0]}"
     if len(_FIRST_STEP.findall(texts[0])) != 1:
@@ -255,4 +204,4 @@ def write_rlhflow(row: LabelledRow, settings: Writing, losses: Losses) -> Iterat
     for text, label in zip(texts, labels, strict=True):
         turns.append({"role": "user", "content": text})
         turns.append({"role": "assistant", "content": "+" if label.rating == 1 else "-"})
-    yield {"conversations": turns, "meta": written_meta(row, labels[0].judge, labels[0].kind, held=())}
+    yield {"conversations": turns, "meta": rows.written_meta(row, labels[0].judge, labels[0].kind, held=())}

@@ -1,12 +1,9 @@
-"""openr's OmegaPRM trees, nested and flat, as labelled solutions: every path from the question to a leaf.
+"""openr's OmegaPRM trees, nested and flat: every path from the question to a leaf is a labelled solution.
 
-A step is what lies between two estimates, often several sentences. Equal pieces after the same beginning are one step
-with several judgements. openr keeps only rollouts that reached the answer, as nodes of share 1 without children: those
-are finished solutions whose outcome is right, by openr's own test (the reference answer stands somewhere in the last
-sentence, which can mistake 13 for 3). Any other path ends before an answer; its outcome is not known.
-
-A share (`mc_value`) becomes successes and trials where the number of rollouts is given (`trials`), and else stays a share.
-Paths of one tree share their first steps: `repeated` says how many of them an earlier path has already.
+A step is what lies between two estimates. Equal pieces after the same beginning are one step with several judgements. openr keeps only rollouts
+that reached the answer, as nodes of share 1 without children: their outcome is right, by openr's own test (the reference answer stands somewhere
+in the last sentence, which can mistake 13 for 3). Any other path ends before an answer. A share (`mc_value`) becomes successes and trials where
+the number of rollouts is given (`trials`). `repeated` says how many first steps an earlier path has already.
 """
 
 from __future__ import annotations
@@ -17,15 +14,8 @@ from typing import Any
 
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution
 from stepmark.solutions.formats import text_of
-from stepmark.solutions.interchange.rows import (
-    LabelledRow,
-    Losses,
-    Reading,
-    need,
-    origin,
-    other_columns,
-    step_of,
-)
+from stepmark.solutions.interchange import rows
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading
 from stepmark.store import Row, json_type
 
 JUDGE = "rollouts"
@@ -51,17 +41,13 @@ class _Node:
 
 
 def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
-    """Every path of one tree. Ids are NAME:LINE/NUMBER.
-
-    Raises:
-        InputError: with `FILE:LINE`: another format, a share out of [0, 1] or no multiple of 1 / trials.
-    """
+    """Every path of one tree. Ids are NAME:LINE/NUMBER."""
     trials = settings.trials
-    need(row, KEYS, "openr")
+    rows.need(row, KEYS, "openr")
     question = text_of(row.data, "question", row.where)
     answer = row.data["final_answer"]
     known = row.data.get("question_id")
-    rest = other_columns(row, KEYS, ("question_id",))
+    rest = rows.other_columns(row, KEYS, ("question_id",))
     problem = Problem(
         text=question.strip(),
         id=None if known is None else str(known),
@@ -96,7 +82,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             labelled=LabelledSolution(
                 solution=Solution(
                     problem=problem,
-                    steps=tuple(step_of(node.text) for node in path),
+                    steps=tuple(rows.step_of(node.text) for node in path),
                     id=f"{row.place}/{number}",
                 ),
                 judgements=tuple(judgements),
@@ -104,7 +90,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             where=row.where,
             outcome=True if finished else None,
             repeated=repeated,
-            meta=origin(row, "openr", rest),
+            meta=rows.origin(row, "openr", rest),
         )
 
 

@@ -1,4 +1,4 @@
-"""Step labels made in Potato (its `process_reward` schema), read from its own files.
+"""Step labels made in Potato (its `process_reward` schema), read from its own files, and its data files.
 
 =====================  =========================================================================================
 file                   rows
@@ -8,34 +8,19 @@ annotations.jsonl      `instance_id`, `user_id`, `labels`: {SCHEMA: {NAME: JSON 
 JSON lines export      `instance_id`, `annotator`, `steps`, `mode`
 =====================  =========================================================================================
 
-The JSON text is {`steps`: [{`index`, `reward`, `source`, `verified`, `ai_reward`, `ai_reasoning`, `confidence`}], `mode`}.
-None of these files holds the problem or the steps: they are joined by id with the data file that was shown (`items`), JSON
-lines with `id`, the problem under `task_description`, `problem`, `question`, `prompt` or `text`, and the steps under `steps`,
-`structured_turns` or `cot_steps`.
+The JSON text is {`steps`: [{`index`, `reward`, `source`, `verified`, `ai_reward`, `ai_reasoning`, `confidence`}], `mode`}. The problem and the
+steps are joined by id from the data file that was shown (`items`). What a reward means:
 
-What a reward means:
+- mode `first_error`: a click on the first wrong step writes -1 on it *and on all that follow*, which were not judged: only the first -1 counts;
+- mode `per_step`: -1 and 1; null is unmarked, and 0 then is neutral. Where no reward is null, the setting `zero` says what 0 means;
+- a label whose `source` is the AI and which was not verified is the AI's (judge "ai"), never a person's.
 
-- mode `first_error`: a click on the first wrong step writes -1 on it *and on all that follow*, which were not judged. Only
-  the first -1 counts here; what follows stays unjudged. 0 is unmarked.
-- mode `per_step`: -1 and 1; null is unmarked, and 0 then is neutral. In a file where no reward is null, 0 may mean either;
-  the setting `zero` (neutral or unjudged) says which.
-- A label whose `source` is the AI and which was not verified is the AI's (judge "ai"), never a person's. Where a person
-  verified or changed one, both stand side by side.
-
-Potato's data files: a row has an id, a problem, and a list of steps. A step is a text, or an object with its text under the key that the
-configuration names (`step_text_key`, "action") or else under `content`, `reasoning`, `text` or `thought`; one without any is its JSON, as
-Potato shows it. An object may have
-
-- `role`: only the assistant's (or agent's, or model's) turns are steps. The others are what the world said after them, and a user's turns
-  before the first stand under the problem. Potato rates those turns too.
-- `tool_calls` [{`tool`, `input`, `output`}]: the calls belong to the step's text, one line `tool(input)` each; what the tools answered is
-  the step's observation, as is `observation`.
+In a data file a step is a text, or an object with its text under `step_text_key` ("action") or one of `TEXT_KEYS`, else its JSON, as Potato shows
+it. Only the turns of the assistant (agent, model) are steps: others are what the world said after them, or stand under the problem. `tool_calls`
+[{`tool`, `input`, `output`}] belong to the step's text, what the tools answered and `observation` to its observation.
 
 Written, each judge of a row but the AI has a record of its own; with `judge` or `consensus` there is one for the row. `mode` and the steps'
-indices are those of the row's `meta.potato` {`mode`, `index`, `allow_neutral`}, or of its `meta` where Potato's own files were read; without:
-`per_step`, 0 to steps - 1. Mode `first_error` has -1 on the first wrong step **and on all that follow**, as Potato writes; they were not
-judged, and are counted. In mode `per_step` unmarked is null, and with `allow_neutral` false 0. Where an AI's labels stand beside a person's,
-steps have `source`, `verified`, `ai_reward` and `confidence` too, and the record `ai_prelabeled` and `all_verified`.
+indices are those of the row's `meta.potato` or `meta`; without: `per_step`, 0 to steps - 1.
 """
 
 from __future__ import annotations
@@ -110,7 +95,7 @@ def shown(row: Row, keys: Keys) -> Shown:
     """A row of a data file.
 
     Raises:
-        InputError: with `FILE:LINE`: no id, no problem, no steps, a step without text.
+        InputError: with the place: no id, no problem, no steps, a step without text.
     """
     id_ = word(row.data.get(keys.id), row, keys.id)
     problem = _problem(row, keys)
@@ -155,11 +140,7 @@ def shown(row: Row, keys: Keys) -> Shown:
 
 
 def word(value: object, row: Row, field: str) -> str:
-    """A name, which may be a number.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """A name, which may be a number."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise row.error(f"expected a name, found {json_type(value)}", field)
     return str(value)
@@ -240,8 +221,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
     """The labels of one row, one solution for each person and item. Ids are the items' own.
 
     Raises:
-        InputError: with `FILE:LINE`: another shape, an item that the data file does not have, a reward other than -1, 0, 1
-            and null, a step number that the item does not have, a 0 that may mean two things.
+        InputError: another shape, an item or a step number that the data file does not have, a 0 that may mean two things.
         UsageError: no data file.
     """
     if settings.items is None:
@@ -427,12 +407,7 @@ def _items(file: str, _changed: int, _size: int) -> Mapping[str, Shown]:
 
 
 def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
-    """The records of one row.
-
-    Raises:
-        InputError: as `rows.three_way`.
-        NotRepresentableError: no person judged a step.
-    """
+    """The records of one row."""
     steps = row.labelled.judgements
     if settings.judge is None and settings.consensus is None:
         judges = list(dict.fromkeys(j.judge for step in steps for j in step if j.judge != AI))

@@ -1,28 +1,18 @@
 """PRM800K (Lightman et al. 2023): its released records, with branches, and the flat layout of third parties.
 
-A record is one person's walk through one problem. At each step one or more completions were rated; one was chosen, or the
-labeller wrote the next step, or the walk ended. Read, a record becomes
+A record is one person's walk through one problem. At each step completions were rated; one was chosen, or the labeller wrote the next step, or
+the walk ended. Read, a record becomes
 
-- the *main* row: the chosen completions and the steps that the labeller wrote (rated right, by a judgement whose note says
-  so), up to the error at which the walk ended: where nothing was chosen or written, the first completion;
-- a *branch* row for every other rated completion: the chosen steps before it, then it. The judgements of the steps before
-  stand in the main row too; `repeated` says how many, so that nothing is counted twice.
+- the *main* row: the chosen completions and the steps that the labeller wrote (rated right, with a note), up to the error at which the walk
+  ended: where nothing was chosen or written, the first completion;
+- a *branch* row for every other rated completion: the chosen steps before it, then it. `repeated` says how many judgements the main row has too.
 
-Completions that were flagged or not rated are no branches; chosen ones stay as unjudged steps. Screening and
-quality-control questions, which every labeller was served, and problems marked as bad are left out and counted. Neutral
-stays neutral. What was not rated after the error has no row; `meta` keeps the pre-generated steps.
+Completions that were flagged or not rated are no branches; chosen ones stay as unjudged steps. Written, the rows that came from one record, as
+long as they stand together, become that record again; any other row becomes a record of its own. Unjudged steps before the last judged one have
+the rating null; what follows stands in `question.pre_generated_steps` alone, as phase 2 has it.
 
-Written, the rows that came from one record, as long as they stand together, become that record again. Any other row becomes
-a record of its own: unjudged steps before the last have the rating null; what follows the first error unjudged is
-cut from `label` and kept in `question.pre_generated_steps`, as phase 2 has it.
-
-The flat layout has one row a rated completion: `instruction`, `responses` (the chosen steps before), `next_response`, `answer` (its own final answer, which
-the raw text holds after "# Answer"), `is_human_response`, `is_solution`, `is_preferred_response`, `rating` (-1, 0, 1; null for
-a step that the labeller wrote, and for one that was not rated).
-
-Read, a row is a solution of which only the last step is judged. Written, each judgement of a solution is a row, those that
-another row repeats left out; the layout has no place for who judged or where a row comes from, and no null rating is
-written but for steps that people wrote.
+The flat layout has one row a rated completion, a solution of which only the last step is judged. It has no place for who judged or where a row
+comes from. Its `answer` is the completion's own final answer, which the raw text holds after "# Answer".
 """
 
 from __future__ import annotations
@@ -33,8 +23,8 @@ from typing import Any, Literal
 
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Refusal, Solution, Step, read_record
+from stepmark.solutions.interchange import rows
 from stepmark.solutions.interchange.rows import (
-    WRITTEN,
     Item,
     LabelledRow,
     Labels,
@@ -43,12 +33,6 @@ from stepmark.solutions.interchange.rows import (
     Reading,
     StepLabel,
     Writing,
-    lose_fields,
-    need,
-    origin,
-    other_columns,
-    plain_texts,
-    three_way,
 )
 from stepmark.store import Row
 
@@ -120,16 +104,12 @@ IN_META = (
 
 
 def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
-    """One record: its branches in order, then its main row. Ids are NAME:LINE, and NAME:LINE/STEP.COMPLETION of a branch.
-
-    Raises:
-        InputError: another shape, a choice that was not offered, a blank problem or chosen step.
-    """
-    need(row, KEYS, "PRM800K")
+    """One record: its branches in order, then its main row. Ids are NAME:LINE, and NAME:LINE/STEP.COMPLETION of a branch."""
+    rows.need(row, KEYS, "PRM800K")
     names = [field.name for field in fields(RawRecord)]
     known = {name: row.data[name] for name in names if name in row.data}
     record = read_record(RawRecord, known, where=row.where)
-    rest = other_columns(row, names)
+    rest = rows.other_columns(row, names)
     if reason := _left_out(record, settings):
         losses.drop(reason, row.where)
         return
@@ -155,7 +135,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
             where=row.where,
             repeated=repeated,
-            meta=origin(row, "prm800k", rest, None, prm800k=facts),
+            meta=rows.origin(row, "prm800k", rest, None, prm800k=facts),
         )
 
     steps = record.label.steps
@@ -185,7 +165,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
         assert taken is not None
         judged = _judged(taken, judge)
         if main is None:
-            judged = (Judgement(kind="correctness", judge=judge, rating=1, note=WRITTEN),)
+            judged = (Judgement(kind="correctness", judge=judge, rating=1, note=rows.WRITTEN),)
         elif step.human_completion is not None:
             losses.lose("a step that the labeller wrote and did not take is left out", row.where)
         if ends and not judged:
@@ -239,10 +219,7 @@ def _facts(record: RawRecord, chosen: list[int | None]) -> dict[str, Any]:
 
 
 def write(items: Iterable[Item], settings: Writing, losses: Losses) -> Iterator[dict[str, Any] | InputError]:
-    """Records, each as soon as the next row is of another one.
-
-    A row in which no step is judged is left out.
-    """
+    """Records, each as soon as the next row is of another one; a row in which no step is judged is left out."""
     group: list[LabelledRow] = []
     for item in items:
         if isinstance(item, LabelledRow) and group and _key(item) == _key(group[0]) is not None:
@@ -304,8 +281,8 @@ def _leaves(row: LabelledRow, main: LabelledRow, step: int) -> bool:
 def _record(
     main: LabelledRow, branches: list[tuple[int, int, LabelledRow]], settings: Writing, losses: Losses
 ) -> dict[str, Any]:
-    labels = three_way(main, settings, losses)
-    texts = plain_texts(main, losses)
+    labels = rows.three_way(main, settings, losses)
+    texts = rows.plain_texts(main, losses)
     facts = _record_facts(main)
     if all(label is None for label in labels):
         raise NotRepresentableError("no step is judged, and a record of PRM800K holds ratings")
@@ -316,7 +293,7 @@ def _record(
     for step in range(last + 1):
         beside = [(at, row) for number, at, row in branches if number == step]
         others = [
-            (at, _completion(row.solution.texts[-1], three_way(row, settings, losses)[-1]))
+            (at, _completion(row.solution.texts[-1], rows.three_way(row, settings, losses)[-1]))
             for at, row in beside
         ]
         own = _completion(texts[step], labels[step], flagged=step in flagged)
@@ -329,7 +306,7 @@ def _record(
         )
         facts = {"pre_generated_steps": texts, **facts}
     for row in (main, *(row for _, _, row in branches)):
-        lose_fields(
+        rows.lose_fields(
             row,
             losses,
             "PRM800K",
@@ -377,7 +354,7 @@ def _step(
     others: list[tuple[int, dict[str, Any]]],
     choice: int | None,
 ) -> dict[str, Any]:
-    if label is not None and label.note == WRITTEN:
+    if label is not None and label.note == rows.WRITTEN:
         written = {"text": completion["text"], "rating": None, "source": "human", "flagged": False}
         completions = [completion for _, completion in others] or None
         return {"completions": completions, "human_completion": written, "chosen_completion": None}
@@ -437,12 +414,9 @@ def _labelled(rated: RatedCompletion, last: str, id_: str, judged: Judgement | N
 
 
 def rated_completion(row: Row) -> LabelledSolution:
-    """A row as a solution whose last step carries the human rating, without the completion's final answer.
+    """A row of the flat layout as a solution whose last step carries the human rating, without the completion's final answer.
 
-    The steps before were chosen, not rated, in this row. Unrated is never wrong: a row without a rating has no judgement.
-
-    Raises:
-        InputError: a row that is not of this layout.
+    A row without a rating has no judgement: unrated is never wrong.
     """
     rated, judged = _rated(row), None
     if rated.rating is not None:
@@ -451,16 +425,12 @@ def rated_completion(row: Row) -> LabelledSolution:
 
 
 def read_flat(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """One row.
-
-    Raises:
-        InputError: another layout, a blank problem or step.
-    """
-    need(row, FLAT_KEYS, "PRM800K in the flat layout")
+    """One row of the flat layout."""
+    rows.need(row, FLAT_KEYS, "PRM800K in the flat layout")
     rated, judged = _rated(row), None
     last = rated.next_response if rated.answer is None else rated.next_response + HEADING + rated.answer
     if rated.is_human_response:
-        judged = Judgement(kind="correctness", judge="human", rating=rated.rating or 1, note=WRITTEN)
+        judged = Judgement(kind="correctness", judge="human", rating=rated.rating or 1, note=rows.WRITTEN)
     elif rated.rating is not None:
         judged = Judgement(kind="correctness", judge="human", rating=rated.rating)
     flags = {"solution": rated.is_solution, "preferred": rated.is_preferred_response}
@@ -468,19 +438,14 @@ def read_flat(row: Row, _settings: Reading, _losses: Losses) -> Iterator[Labelle
     yield LabelledRow(
         labelled=_labelled(rated, last, row.place, judged),
         where=row.where,
-        meta=origin(row, "prm800k-flat", other_columns(row, _NAMES), None, prm800k=flags),
+        meta=rows.origin(row, "prm800k-flat", rows.other_columns(row, _NAMES), None, prm800k=flags),
     )
 
 
 def write_flat(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
-    """A row for each judged step.
-
-    Raises:
-        InputError: as `rows.three_way`.
-        NotRepresentableError: no step is judged in this row.
-    """
-    labels = three_way(row, settings, losses)
-    texts = plain_texts(row, losses)
+    """A row for each judged step."""
+    labels = rows.three_way(row, settings, losses)
+    texts = rows.plain_texts(row, losses)
     known = row.meta.get("prm800k")
     facts: dict[str, Any] | None = known if isinstance(known, dict) else None
     judged = [
@@ -489,7 +454,7 @@ def write_flat(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[
     if not judged:
         raise NotRepresentableError("no step is judged, and a row of PRM800K's flat layout is a judgement")
     losses.lose("the layout has no place for who judged", row.where, len(judged))
-    lose_fields(row, losses, "PRM800K's flat layout", held=(), facts=("prm800k",))
+    rows.lose_fields(row, losses, "PRM800K's flat layout", held=(), facts=("prm800k",))
     for step, label in judged:
         last = step == len(texts) - 1
         text, heading, answer = texts[step].partition(HEADING)
@@ -501,10 +466,10 @@ def write_flat(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[
             "responses": texts[:step],
             "next_response": text if parted else texts[step],
             "answer": answer if parted else None,
-            "is_human_response": label.note == WRITTEN,
+            "is_human_response": label.note == rows.WRITTEN,
             "is_solution": last and facts is not None and (bool(facts.get("solution")) or finished),
             "is_preferred_response": preferred,
-            "rating": None if label.note == WRITTEN else label.rating,
+            "rating": None if label.note == rows.WRITTEN else label.rating,
         }
 
 
@@ -512,7 +477,7 @@ def _preferred(step: int, last: bool, label: StepLabel, facts: dict[str, Any] | 
     """Whether a completion was chosen: as the source says, else as the labels do."""
     chosen = None if facts is None else facts.get("chosen")
     if isinstance(chosen, list):
-        return step < len(chosen) and (chosen[step] is not None or label.note == WRITTEN)
+        return step < len(chosen) and (chosen[step] is not None or label.note == rows.WRITTEN)
     if not last:
         return True
     return label.rating != -1 if facts is None else bool(facts.get("preferred"))

@@ -142,9 +142,9 @@ class NotRepresentableError(InputError):
 
 Item = LabelledRow | Refusal
 Reader = Callable[[Row, Reading, Losses], Iterator[LabelledRow]]
-"""Reads one row of a file; raises InputError for one that is not of its format."""
+"""Reads one row of a file; raises `InputError`, with the field, for one that is not of its format."""
 Writer = Callable[[Iterable[Item], Writing, Losses], Iterator[dict[str, Any] | InputError]]
-"""Gives the rows of a file, and an error in the place of each row that it leaves out."""
+"""Gives the rows of a file, and an error in the place of each that it leaves out; raises `InputError` where a setting of `Writing` is needed."""
 RowWriter = Callable[[LabelledRow, Writing, Losses], Iterator[dict[str, Any]]]
 
 
@@ -185,7 +185,7 @@ def origin(
         row: as it was read.
         format: of the file.
         columns: that mean nothing here; one whose name is taken is put under "column.NAME".
-        own: the source's own `meta`; None for that of the row. Its `from` stays: the first source is kept.
+        own: the source's own `meta`, whose `from` stays; None for that of the row.
         known: what the reader adds.
     """
     given = row.data.get("meta") if own is None else own
@@ -203,12 +203,7 @@ def with_columns(meta: dict[str, Any], columns: Mapping[str, Any]) -> dict[str, 
 
 
 def other_columns(row: Row, keys: Iterable[str], may: Iterable[str] = ()) -> dict[str, Any]:
-    """The columns of a row that its format does not know.
-
-    Args:
-        row: of the format.
-        keys: those that it has.
-        may: further ones that it may have, beside `meta`.
+    """The columns of a row that its format, with these keys and those that it may have, does not know.
 
     Raises:
         InputError: a column whose name is nearly that of a key that the row lacks.
@@ -231,11 +226,7 @@ def written_meta(
 ) -> dict[str, Any]:
     """The `meta` of a written row: `from`, `judge`, `kind` and `outcome` (null where it is not known), then the rest.
 
-    Args:
-        row: what is written.
-        judge: who judged.
-        kind: what was judged.
-        held: the `RECORD_FIELDS` that the format has a place for; the others stand under `record` (see `restored`).
+    The `RECORD_FIELDS` that the format does not hold stand under `record` (see `restored`).
     """
     record = {name: value for name, value in _fields(row.solution).items() if name not in held}
     return {
@@ -274,14 +265,9 @@ def restored(solution: Solution, meta: dict[str, Any]) -> Solution:
 def lose_fields(
     row: LabelledRow, losses: Losses, format: str, *, held: Collection[str], facts: Collection[str] = ()
 ) -> None:
-    """Count the fields and the `meta` of a row that a format without `meta` has no place for.
+    """Count the fields and the `meta` of a row that a format has no place for.
 
-    Args:
-        row: what is written.
-        losses: counts.
-        format: its name, for people.
-        held: the `RECORD_FIELDS` that it has a place for; "outcome" too.
-        facts: what it takes from `meta`.
+    It holds the `RECORD_FIELDS` (and "outcome") in `held`, and takes the `facts` from `meta`.
     """
     fields = _fields(row.solution)
     if fields.get("id") == row.origin:  # no name of its own
@@ -330,13 +316,7 @@ def need(row: Row, keys: Sequence[str], shape: str) -> None:
 
 
 def step_of(piece: str, number: re.Pattern[str] | None = None, end: str = "") -> Step:
-    """A piece of a text as a step: white space, its number and the marker after it are layout.
-
-    Args:
-        piece: without the marker.
-        number: matches what numbers a step, at the start of the piece.
-        end: the marker.
-    """
+    """A piece of a text as a step: white space, its number (what `number` matches) and the marker after it (`end`) are layout."""
     match = None if number is None else number.match(piece)
     start = len(piece) - len(piece.lstrip()) if match is None else match.end()
     text = piece[start:].rstrip()
@@ -344,10 +324,9 @@ def step_of(piece: str, number: re.Pattern[str] | None = None, end: str = "") ->
 
 
 def plain_texts(row: LabelledRow, losses: Losses, *, own_layout: re.Pattern[str] | None = None) -> list[str]:
-    """The texts of the steps, for a format that holds no more; observations and signs around steps are counted as lost.
+    """The texts of the steps; observations and signs around steps are counted as lost.
 
-    The headings of a conversation's rendering (`solutions.inputs`) are no loss, nor is `own_layout`, which the format
-    itself writes around steps.
+    The headings of a conversation (`solutions.inputs`) are no loss, nor is `own_layout`, which the format itself writes around steps.
     """
     around = [step.lead + step.tail for step in row.solution.steps]
     if own_layout is not None:
@@ -366,10 +345,7 @@ def plain_texts(row: LabelledRow, losses: Losses, *, own_layout: re.Pattern[str]
     return list(row.solution.texts)
 
 
-# --- one label a step: several judgements become the one that a format holds, by rules that the caller chose ----
-#
-# Nothing here guesses: a neutral rating that a two-way format cannot hold, a share where a hard label is asked and
-# judgements of several judges are errors that name the setting which decides. A step that was not judged stays without a label.
+# --- one label a step, by rules that the caller chose: what the format cannot hold is an error that names the setting which decides ---
 
 Rating = Literal[-1, 0, 1]
 WRITTEN = "written by the labeller, not rated"
@@ -394,8 +370,7 @@ Labels = Sequence[StepLabel | None]
 def one_label_each(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
     """One label a step, None where there is none.
 
-    Judgements without rating, trials and share are passed over. Of one judge, rollouts are pooled; two
-    different ratings of one step leave it unjudged, and that is counted.
+    Of one judge, rollouts are pooled; two different ratings of one step leave it unjudged, and that is counted.
 
     Raises:
         InputError: judgements of several judges, with neither `judge` nor `consensus`.

@@ -1,12 +1,7 @@
-"""Rows of plain texts: solutions without labels, chat messages, and TRL's stepwise rows.
+"""Rows of plain texts: solutions without labels, chat messages, and TRL's stepwise rows, in the shapes of `solutions.formats`.
 
-These are the shapes of `solutions.formats`. Written rows have `id`, `answer`, `source`, `problem_id`, `problem_source` and `meta`
-{`from`, `judge`, `kind`, `outcome`, ...} too; the readers take them back.
-
-TRL's labels are true or false (or 1 and 0), or floats, which are shares of rollouts. TRL's own collator makes an integer of
-each label, so 0.9 trains as 0 there: write hard labels (`hard`) for it. A row whose labels were shares has floats
-throughout, and one whose labels were ratings true and false. The format has no word for a step that was not judged, so a row is cut before
-its first.
+Written rows have `id`, `answer`, `source`, `problem_id`, `problem_source` and `meta` too; the readers take them back. TRL's labels are true or
+false, or floats, which are shares of rollouts. The format has no word for a step that was not judged, so a row is cut before its first.
 """
 
 from __future__ import annotations
@@ -17,23 +12,8 @@ from typing import Any
 
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.formats import read_solution, solutions_of, step_labels
-from stepmark.solutions.interchange.rows import (
-    RECORD_FIELDS,
-    LabelledRow,
-    Losses,
-    Reader,
-    Reading,
-    Writing,
-    judge_and_kind,
-    origin,
-    outcome_of,
-    plain_texts,
-    problem_fields,
-    restored,
-    soft,
-    until_unjudged,
-    written_meta,
-)
+from stepmark.solutions.interchange import rows
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reader, Reading, Writing
 from stepmark.store import Row
 
 TRL_KEYS = ("prompt", "completions")
@@ -41,10 +21,10 @@ TRL_KEYS = ("prompt", "completions")
 
 def _read(row: Row, settings: Reading, format: str) -> Iterator[LabelledRow]:
     for read in solutions_of(row, how=settings.how, marker=settings.marker, reasoning=settings.reasoning):
-        meta = origin(row, format, read.columns, read.own_meta)
-        solution = restored(replace(read.solution, id=read.solution.id or row.place), meta)
+        meta = rows.origin(row, format, read.columns, read.own_meta)
+        solution = rows.restored(replace(read.solution, id=read.solution.id or row.place), meta)
         labelled = LabelledSolution(solution=solution, judgements=((),) * len(solution.steps))
-        yield LabelledRow(labelled=labelled, where=read.where, outcome=outcome_of(meta), meta=meta)
+        yield LabelledRow(labelled=labelled, where=read.where, outcome=rows.outcome_of(meta), meta=meta)
 
 
 def read_solutions(row: Row, settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
@@ -62,7 +42,7 @@ def _fields(solution: Solution) -> dict[str, Any]:
         "id": solution.id,
         "answer": solution.problem.answer,
         "source": solution.source,
-        **problem_fields(solution),
+        **rows.problem_fields(solution),
     }
 
 
@@ -74,23 +54,19 @@ def write_solutions(row: LabelledRow, _settings: Writing, losses: Losses) -> Ite
     yield {
         "id": fields.pop("id") or row.origin,
         "problem": row.solution.problem.text,
-        "steps": plain_texts(row, losses),
+        "steps": rows.plain_texts(row, losses),
         **fields,
-        "meta": written_meta(row, held=RECORD_FIELDS),
+        "meta": rows.written_meta(row, held=rows.RECORD_FIELDS),
     }
 
 
 def read_trl(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """One row of TRL; without labels its steps are not judged.
-
-    Raises:
-        InputError: as `solutions.formats`; a label outside [0, 1].
-    """
+    """One row of TRL; without labels its steps are not judged."""
     read = read_solution(row.data, where=row.where)
     labels = step_labels(row.data) or []
-    meta = origin(row, "trl", read.columns)
+    meta = rows.origin(row, "trl", read.columns)
     shares = any(isinstance(label, float) for label in labels)
-    judge, kind = judge_and_kind(meta, "TRL", "value" if shares else "correctness")
+    judge, kind = rows.judge_and_kind(meta, "TRL", "value" if shares else "correctness")
     judgements: list[tuple[Judgement, ...]] = []
     for number, label in enumerate(labels):
         if not 0 <= label <= 1:
@@ -99,28 +75,23 @@ def read_trl(row: Row, _settings: Reading, _losses: Losses) -> Iterator[Labelled
             judgements.append((Judgement(kind=kind, judge=judge, share=float(label)),))
         else:
             judgements.append((Judgement(kind=kind, judge=judge, rating=1 if label else -1),))
-    solution = restored(replace(read.solution, id=read.solution.id or row.place), meta)
+    solution = rows.restored(replace(read.solution, id=read.solution.id or row.place), meta)
     labelled = LabelledSolution(
         solution=solution, judgements=tuple(judgements) or ((),) * len(solution.steps)
     )
-    yield LabelledRow(labelled=labelled, where=row.where, outcome=outcome_of(meta), meta=meta)
+    yield LabelledRow(labelled=labelled, where=row.where, outcome=rows.outcome_of(meta), meta=meta)
 
 
 def write_trl(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
-    """One row of TRL.
-
-    Raises:
-        InputError: as `rows.soft`.
-        NotRepresentableError: the first step was not judged.
-    """
-    labels = until_unjudged(soft(row, settings, losses), row, losses, "TRL")
+    """One row of TRL: floats where a label is a share, else true and false."""
+    labels = rows.until_unjudged(rows.soft(row, settings, losses), row, losses, "TRL")
     values: list[bool | float] = [label.rating == 1 for label in labels]
     if any(label.share is not None for label in labels):
         values = [float(label.rating == 1) if label.share is None else label.share for label in labels]
     yield {
         "prompt": row.solution.problem.text,
-        "completions": plain_texts(row, losses)[: len(labels)],
+        "completions": rows.plain_texts(row, losses)[: len(labels)],
         "labels": values,
         **_fields(row.solution),
-        "meta": written_meta(row, labels[0].judge, labels[0].kind, held=RECORD_FIELDS),
+        "meta": rows.written_meta(row, labels[0].judge, labels[0].kind, held=rows.RECORD_FIELDS),
     }

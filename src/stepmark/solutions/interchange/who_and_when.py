@@ -65,7 +65,7 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
         InputError: as `rows.two_way`.
         NotRepresentableError: no step is wrong, or a step before the first wrong one was not judged.
     """
-    labels = two_way(row, settings, losses)
+    labels = two_way(replace(row, labelled=_without_reasons(row.labelled)), settings, losses)
     first = next((step for step, label in enumerate(labels) if label is None or label.rating == -1), None)
     if first is None or labels[first] is None:
         found = "no step is wrong" if first is None else "a step before any error was not judged"
@@ -109,6 +109,15 @@ def _entries(observation: str) -> Iterator[dict[str, str]]:
         yield {"content": before.strip("\n"), "role": "tool", "name": "tool"}
     for heading, name, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         yield {"content": text, "role": heading.lower(), "name": name or heading.lower()}
+
+
+def _without_reasons(labelled: LabelledSolution) -> LabelledSolution:
+    """Without the notes on wrong steps, so that they are not counted as lost."""
+    judgements = tuple(
+        tuple(replace(each, note=None) if each.rating == -1 else each for each in step)
+        for step in labelled.judgements
+    )
+    return replace(labelled, judgements=judgements)
 
 
 def _reason(judgements: tuple[Judgement, ...]) -> str:
