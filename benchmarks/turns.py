@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -121,7 +122,7 @@ def watched(problem: ToolProblem, table: Table, prm: Grader | None, dice: random
 
 
 def best_of(
-    problem: ToolProblem, table: Table, noise: Noise, dice: random.Random, *, count: int
+    problem: ToolProblem, dice: random.Random, *, table: Table, noise: Noise, count: int
 ) -> tuple[bool, int]:
     """The episode of several that the PRM scores highest on average."""
     made = [problem.play(table, dice) for _ in range(count)]
@@ -136,17 +137,10 @@ def watching_table(problems: Sequence[ToolProblem], seeds: int) -> tuple[list[st
     world = ToolWorld()
     prms = {name: world.prm(problems, noise) for name, noise in (("noisy PRM", NOISY), ("exact PRM", EXACT))}
     for agent, table in (("starting", Table()), ("half trained", Table(skill=HALF))):
-        ways = {
-            "alone": lambda problem, dice, table=table: watched(problem, table, None, dice),
-            "best of 2, noisy PRM": lambda problem, dice, table=table: best_of(
-                problem, table, NOISY, dice, count=2
-            ),
-            **{
-                f"watched, {name}": lambda problem, dice, table=table, prm=prm: watched(
-                    problem, table, prm, dice
-                )
-                for name, prm in prms.items()
-            },
+        ways: dict[str, Callable[[ToolProblem, random.Random], tuple[bool, int]]] = {
+            "alone": partial(watched, table=table),
+            "best of 2, noisy PRM": partial(best_of, table=table, noise=NOISY, count=2),
+            **{f"watched, {name}": partial(watched, table=table, prm=prm) for name, prm in prms.items()},
         }
         for way, attempt in ways.items():
             rates, lengths = [], []

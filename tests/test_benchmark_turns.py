@@ -53,7 +53,7 @@ def test_a_watch_with_the_truth_saves_episodes():
     problems = ToolWorld().problems(12, seed=2)
     prm = ToolWorld().prm(problems, EXACT)
     done = {
-        way: [turns.watched(one, Table(), grader, random.Random(one.id)) for one in problems]
+        way: [turns.watched(one, random.Random(one.id), table=Table(), prm=grader) for one in problems]
         for way, grader in (("alone", None), ("watched", prm))
     }
     rates = {way: sum(right for right, _ in each) for way, each in done.items()}
