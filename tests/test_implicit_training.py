@@ -16,7 +16,6 @@ from stepmark.models.spec import LogRatioHead, TextLayout
 from stepmark.records import LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.examples import Dropped, by_problem
-from stepmark.training.measure import Graded, measure
 from stepmark.training.net import Net
 from stepmark.training.objectives.implicit import ImplicitCrossEntropy, ImplicitDPO, LogRatios
 from stepmark.training.recipe import Recipe, run_recipe
@@ -201,20 +200,6 @@ def test_what_cannot_be_fitted_is_counted_and_named(base):
         assert dropped.first == expected
         assert set(dropped.counts.values()) == {1}
         assert sum(len(item.rows) for item in found) == 4 - len(expected)
-
-
-def test_measured_at_zero_and_by_outcome():
-    """Log-ratios are on no scale of probabilities."""
-    graded = [
-        Graded(example=example("p", ["a", "b"], [1.0, 1.0], outcome=True), scores=(0.3, 0.2)),
-        Graded(example=example("p", ["a", "c"], [1.0, 0.0], outcome=False), scores=(0.3, -0.4)),
-        Graded(example=example("q", ["d"], [None], outcome=False), scores=(0.1,)),
-    ]
-    found = measure(graded, loss=1.5, labels=3.0, threshold=0.0, outcomes=True)
-    assert (found.accuracy, found.auc, found.loss) == (pytest.approx(2 / 3), 1.0, 0.5)
-    assert (found.first_error_f1, found.solutions) == (1.0, 2)
-    steps = measure(graded, loss=1.5, labels=3.0, threshold=0.0)
-    assert (steps.accuracy, steps.auc) == (1.0, 1.0)
 
 
 # A planted rule: a step with z is a mistake, and nobody says which step was one.

@@ -151,20 +151,6 @@ def test_the_checkpoint_and_nothing_else_is_there(whole, base):
     assert all(bool(t.any()) for t in tensors.values())  # every one of them has moved, or was drawn
 
 
-def test_a_user_can_grade_with_it(whole, tmp_path):
-    prm = load_prm(str(whole))
-    assert prm.score_kind == "probability"
-    assert prm.default_aggregate == "min"
-    assert prm.default_threshold == 0.5
-    steps = ["2 + 3 = 5.", "5 + 4 = 9."]
-    scores = prm.score("What is 2 + 3 + 4?", steps)
-    assert len(scores) == 2 and all(0 < s < 1 for s in scores)
-    file = file_of(tmp_path / "s.jsonl", [{"problem": "What is 2 + 3 + 4?", "steps": steps}])
-    assert main(["grade", str(file), "--prm", str(whole), "--out", str(tmp_path / "graded.jsonl")]) == 0
-    graded = json.loads((tmp_path / "graded.jsonl").read_text())
-    assert graded["scores"] == pytest.approx(scores)
-
-
 # --- grading is what was trained --------------------------------------------------------------------------------------
 
 

@@ -105,16 +105,6 @@ def test_where_all_are_right_or_all_wrong_the_prms_own_word_is_left(ok) -> None:
         assert found.gap([0.99] * 100, [False] * 100) > 5
 
 
-def test_scores_that_were_nearly_alike_make_no_certainty_of_a_small_drift() -> None:
-    # Spread 1e-6: a drift of 1e-3 would be a thousand spreads, and a promise of exactly 1.
-    scores = [0.1, 0.1 + 2e-6] * 20
-    found = Baseline.of(scores, [False, True] * 20, kind="margin")
-    assert found.spread == pytest.approx(1e-6)
-    far = 1 / (1 + math.exp(-(found.scale * 7 + found.shift)))
-    assert found.promises([0.101, 5.0]) == pytest.approx([far, far])
-    assert far < 1
-
-
 def test_what_cannot_be_fitted() -> None:
     assert Baseline.of([0.5, None], [True, False], kind="probability") is None
     assert Baseline.of([], [], kind="margin") is None

@@ -4,11 +4,8 @@ import json
 import random
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("transformers")
@@ -47,11 +44,6 @@ def test_a_token_that_ends_two_steps_makes_one_of_them() -> None:
     assert found.steps == ((0, 1), (2,))
 
 
-def test_a_character_of_several_tokens_ends_with_the_last_of_them() -> None:
-    pieces = [b"a", *(bytes([b]) for b in "é".encode()), b"b"]
-    assert token_offsets(range(4), decoder(pieces)) == [1, 1, 2, 3]
-
-
 def test_bytes_that_never_become_a_character_are_marks_in_the_text_and_in_its_last_step():
     pieces = [b"2\n", b"a", "é".encode()[:1], "é".encode()[:1]]
     text = b"".join(pieces).decode(errors="replace")
@@ -59,27 +51,6 @@ def test_bytes_that_never_become_a_character_are_marks_in_the_text_and_in_its_la
     offsets = token_offsets(range(4), decoder(pieces))
     assert offsets == [2, 3, 3, 5]
     assert step_spans(split(text, "line").steps, offsets).ends == (0, 3)
-
-
-@given(
-    lines=st.lists(st.text("abc =é", min_size=1).filter(str.strip), min_size=1, max_size=5),
-    cuts=st.lists(st.integers(0, 60)),
-)
-def test_each_steps_last_character_lies_in_its_last_token(lines: list[str], cuts: list[int]) -> None:
-    text = "\n".join(lines)
-    places = sorted({0, len(text), *(c for c in cuts if c < len(text))})
-    pieces = [text[a:b].encode() for a, b in pairwise(places)]
-    steps = split(text, "line").steps
-    offsets = token_offsets(range(len(pieces)), decoder(pieces))
-    found = step_spans(steps, offsets)
-    assert [n for group in found.steps for n in group] == list(range(len(steps)))
-    assert list(found.ends) == sorted(set(found.ends))
-    assert found.ends[-1] == len(pieces) - 1
-    for end, group in zip(found.ends[:-1], found.steps[:-1], strict=True):
-        step = steps[group[-1]]
-        assert step.start is not None
-        last = step.start + len(step.text) - 1
-        assert (offsets[end - 1] if end else 0) <= last < offsets[end]
 
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"

@@ -14,7 +14,7 @@ from transformers import Phi3Config, Phi3ForCausalLM
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.records import Problem
 from stepmark.training.examples import Dropped, by_problem
-from stepmark.training.objectives.steps import BetaBinomial, HardLabels, SoftLabels, SquaredError
+from stepmark.training.objectives.steps import HardLabels, SoftLabels
 from stepmark.training.settings import Training
 from stepmark.training.trainer import Trainer, schedule
 from tiny_base import branching, counted, example, net_for, tokenizer, write_base
@@ -380,27 +380,3 @@ def test_a_state_of_another_run_is_refused(base, tmp_path):
     (tmp_path / "run.json").unlink()
     with pytest.raises(UsageError, match=r"nothing says of which\. Delete .* to start again"):
         trained(trainer_for(base, tmp_path, **RESUMED), rows)
-
-
-# What is learnt
-
-QUICK = {"token_budget": 1000, "epochs": 120, "learning_rate": 1e-2, "save_every": 1000}
-SHARES = {"w": 0, "x": 1, "y": 3, "z": 4}
-
-
-@pytest.mark.parametrize("objective", [SoftLabels(), SquaredError(), BetaBinomial()], ids=lambda o: o.name)
-def test_soft_labels_are_learnt_as_such(base, tmp_path, objective):
-    """0, 0.25, 0.75 and 1: as shares, and not as what rounding or flooring makes of them."""
-    rows = [
-        example(f"p{i}", [f"{said} {i}"], [counted(s, 4)]) for i in range(3) for said, s in SHARES.items()
-    ]
-    trainer = trainer_for(base, tmp_path, objective=objective, **QUICK)
-    trained(trainer, rows)
-    graded, _, _ = trainer.graded(by_problem(rows))
-    assert len(graded) == 12
-    for one in graded:
-        (target,) = one.example.targets
-        assert one.scores[0] == pytest.approx(target.value, abs=0.03)
-
-
-# Settings

@@ -208,10 +208,8 @@ def test_a_threshold_is_chosen_on_held_out_solutions_when_asked(base, tmp_path):
     ("steps", "settings", "words"),
     [
         (59, Training(epochs=2, token_budget=2048), "29.5 optimizer steps an epoch are few to learn from: lower `token_budget` from 2,048 to about 2,013"),
-        (4, Training(epochs=2, token_budget=2048), "2 optimizer steps an epoch are few to learn from: lower `token_budget` from 2,048 to about 136 for 30"),
         (9, Training(epochs=3, rows_per_step=64), "lower `rows_per_step` from 64 to about 6 for 30, raise `epochs`, or label more rows"),
         (1, Training(epochs=1, rows_per_step=1), "1 optimizer steps an epoch are few to learn from: raise `epochs`, or label more rows"),
-        (8, Training(epochs=2), "4 optimizer steps an epoch are few to learn from: raise `epochs`, or label more rows"),
     ],
 )  # fmt: skip
 def test_too_few_steps_are_named_with_the_setting_to_change(steps, settings, words):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from stepmark.batching import Write
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.policies.local import Drawn, LocalPolicy, load_language_model
 
 
@@ -40,24 +40,22 @@ def padded(completions: Sequence[Drawn], device: torch.device | str) -> Padded:
     """Rows of one batch. T is at least 1, so that a batch of empty completions has a shape."""
     rows = [(*one.prompt, *one.ids) for one in completions]
     width, most = max(map(len, rows)), max(1, *(len(one.ids) for one in completions))
-    ids = torch.zeros(len(rows), width, dtype=torch.int64)
-    attention = torch.zeros(len(rows), width, dtype=torch.bool)
-    targets = torch.zeros(len(rows), most, dtype=torch.int64)
-    mask = torch.zeros(len(rows), most, dtype=torch.bool)
-    positions = torch.zeros(len(rows), most, dtype=torch.int64)
-    for row, (one, whole) in enumerate(zip(completions, rows, strict=True)):
-        ids[row, : len(whole)] = torch.tensor(whole)
-        attention[row, : len(whole)] = True
-        count = len(one.ids)
-        targets[row, :count] = torch.tensor(one.ids, dtype=torch.int64)
-        mask[row, :count] = True
-        positions[row, :count] = torch.arange(len(one.prompt) - 1, len(whole) - 1)
+
+    def filled(parts: Iterable[Sequence[int]], size: int) -> Tensor:
+        lines = [[*part, *[0] * (size - len(part))] for part in parts]
+        return torch.tensor(lines, dtype=torch.int64, device=device)
+
+    def reached(lengths: Iterable[int], size: int) -> Tensor:
+        return torch.arange(size, device=device) < torch.tensor(list(lengths), device=device)[:, None]
+
     return Padded(
-        ids=ids.to(device),
-        attention=attention.to(device),
-        positions=positions.to(device),
-        targets=targets.to(device),
-        mask=mask.to(device),
+        ids=filled(rows, width),
+        attention=reached(map(len, rows), width),
+        positions=filled(
+            (range(len(one.prompt) - 1, len(one.prompt) + len(one.ids) - 1) for one in completions), most
+        ),
+        targets=filled((one.ids for one in completions), most),
+        mask=reached((len(one.ids) for one in completions), most),
     )
 
 
@@ -150,12 +148,6 @@ class Actor:
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         return weights + (list(self.value_head.parameters()) if self.value_head is not None else [])
 
-    def load_weights(self, weights: Sequence[Tensor]) -> None:
-        """Put saved weights in the place of `trained`."""
-        with torch.no_grad():
-            for weight, saved in zip(self.trained(), weights, strict=True):
-                weight.copy_(saved)
-
     def policy(self) -> LocalPolicy:
         """The policy as it is now, to sample from. Ask anew after each update: its identity is that of the weights."""
         return LocalPolicy(self.model, self.tokenizer, name=self.name)
@@ -204,6 +196,46 @@ class Actor:
         model = copy.deepcopy(self.model).merge_and_unload() if self._lora else self.model
         model.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
+
+
+@final
+class Learner:
+    """An actor with its optimizer: AdamW without weight decay, because the divergence from the start holds the weights, where anything does.
+
+    Args:
+        clip: the largest norm of the gradient.
+    """
+
+    def __init__(self, actor: Actor, rate: float, clip: float) -> None:
+        self._actor, self._clip = actor, clip
+        self._optimizer = torch.optim.AdamW(actor.trained(), lr=rate, betas=(0.9, 0.99), weight_decay=0.0)
+
+    def step(self, rate: float, remedy: str) -> float:
+        """Take a step along the gradients that are there; their norm before clipping.
+
+        Raises:
+            CheckpointError: it is not finite.
+        """
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        norm = torch.nn.utils.clip_grad_norm_(self._actor.trained(), self._clip)
+        if not torch.isfinite(norm):
+            raise CheckpointError(f"the gradient is {norm.item()}: {remedy}")
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return norm.item()
+
+    def state(self) -> dict[str, Any]:
+        """Weights and optimizer."""
+        weights = [weight.detach() for weight in self._actor.trained()]
+        return {"weights": weights, "optimizer": self._optimizer.state_dict()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from there."""
+        with torch.no_grad():
+            for weight, saved in zip(self._actor.trained(), state["weights"], strict=True):
+                weight.copy_(saved)
+        self._optimizer.load_state_dict(state["optimizer"])
 
 
 def _with_lora(model: Any, rank: int, seed: int) -> Any:

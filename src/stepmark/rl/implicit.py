@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stepmark.errors import CheckpointError, UsageError
-from stepmark.rl.actor import Actor, Padded, passes, read_rows, rows_of
+from stepmark.errors import UsageError
+from stepmark.rl.actor import Actor, Learner, Padded, passes, read_rows, rows_of
 from stepmark.rl.settings import Implicit
 
 _SETTINGS = Implicit()
@@ -27,9 +27,8 @@ class OnlineImplicit:
         if not model.has_reference:
             raise UsageError("an implicit PRM is a ratio to a reference: make its actor with reference=True")
         self.model, self.settings, self._token_budget = model, settings, token_budget
-        self.optimizer = torch.optim.AdamW(
-            model.trained(), lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
-        )
+        self._learner = Learner(model, settings.learning_rate, settings.clip)
+        self.state, self.load_state = self._learner.state, self._learner.load_state
 
     def rewards(self, rows: Padded) -> Tensor:
         """(B, T): `beta * (log pi_phi - log pi_ref)` of each token, 0 where masked."""
@@ -42,7 +41,6 @@ class OnlineImplicit:
         """One optimizer step on the batch's cross-entropy: `implicit_loss`, and `implicit_right`, the share of completions whose summed reward has
         the sign of their outcome.
         """
-        self.optimizer.zero_grad(set_to_none=True)
         count, total, right = len(outcomes), 0.0, 0
         for part in passes(rows, torch.arange(count, device=rows.mask.device), self._token_budget):
             logits = self.settings.beta * self._ratios(rows_of(rows, part)).sum(-1)
@@ -50,20 +48,5 @@ class OnlineImplicit:
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
             right += int(((logits > 0) == (outcomes[part] > 0.5)).sum())
-        norm = torch.nn.utils.clip_grad_norm_(self.model.trained(), self.settings.clip)
-        if not torch.isfinite(norm):
-            raise CheckpointError(f"the implicit PRM's gradient is {norm.item()}: lower its learning rate")
-        self.optimizer.step()
+        self._learner.step(self.settings.learning_rate, "lower the implicit PRM's learning rate")
         return {"implicit_loss": total, "implicit_right": right / count}
-
-    def state(self) -> dict[str, Any]:
-        """Weights and optimizer."""
-        return {
-            "weights": [weight.detach() for weight in self.model.trained()],
-            "optimizer": self.optimizer.state_dict(),
-        }
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from there."""
-        self.model.load_weights(state["weights"])
-        self.optimizer.load_state_dict(state["optimizer"])

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from stepmark.batching import Write
-from stepmark.errors import CheckpointError, InputError, UsageError
+from stepmark.errors import InputError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.prm import PRM
 from stepmark.problems.answers import Verifier
 from stepmark.records import Problem
-from stepmark.rl.actor import Actor, Padded, padded, passes, read_rows, rows_of
+from stepmark.rl.actor import Actor, Learner, Padded, padded, passes, read_rows, rows_of
 from stepmark.rl.credit import Assigned, Credit
 from stepmark.rl.credit.advantages import Estimator, kl, kl_reward, prof_keep
 from stepmark.rl.implicit import OnlineImplicit
@@ -224,10 +224,7 @@ class Trainer:
         self.actor, self.verifier, self.credit, self.settings = actor, verifier, credit, settings
         self.problems, self.held_out = tuple(problems), tuple(held_out)
         self.prm, self.token_rewards, self.listeners, self.out = prm, token_rewards, tuple(listeners), out
-        # No weight decay: the divergence from the start is what holds the weights, where anything does.
-        self.optimizer = torch.optim.AdamW(
-            actor.trained(), lr=settings.peak, betas=(0.9, 0.99), weight_decay=0.0
-        )
+        self._learner = Learner(actor, settings.peak, settings.clip)
         self.done = 0
         self.rollouts = 0
 
@@ -307,10 +304,6 @@ class Trainer:
         """One optimizer step on some rows, in passes that fit into memory."""
         settings = self.settings
         share = share_of(weights, chosen, settings.average)
-        scale = settings.peak * min(1.0, (self.done + 1) / (settings.warmup + 1))
-        for group in self.optimizer.param_groups:
-            group["lr"] = scale
-        self.optimizer.zero_grad(set_to_none=True)
         seen = {"loss": 0.0, "clipped": 0.0}
         for part in passes(rows, chosen, settings.token_budget):
             now, values = self.actor.logprobs(rows_of(rows, part))
@@ -334,14 +327,9 @@ class Trainer:
             seen["clipped"] += found.clipped.item()
             if found.divergence is not None:
                 seen["kl"] = seen.get("kl", 0.0) + found.divergence.item()
-        norm = torch.nn.utils.clip_grad_norm_(self.actor.trained(), settings.clip)
-        if not torch.isfinite(norm):
-            raise CheckpointError(
-                f"update {self.done + 1}: the gradient is {norm.item()}; the state of {self.out} is from before it. "
-                "Lower `learning_rate`, or use `dtype` float32"
-            )
-        self.optimizer.step()
-        return seen | {"gradient": norm.item()}
+        rate = settings.peak * min(1.0, (self.done + 1) / (settings.warmup + 1))
+        remedy = f"lower `learning_rate`, or use `dtype` float32; the state of {self.out} is from before update {self.done + 1}"
+        return seen | {"gradient": self._learner.step(rate, remedy)}
 
     def _read(self, rows: Padded, *, old: bool) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Log-probabilities when the completions were written if `old`, the reference's, and the critic's values."""
@@ -390,8 +378,7 @@ class Trainer:
         state = {
             "done": self.done,
             "rollouts": self.rollouts,
-            "weights": [weight.detach() for weight in self.actor.trained()],
-            "optimizer": self.optimizer.state_dict(),
+            **self._learner.state(),
             "token_rewards": self.token_rewards.state() if self.token_rewards is not None else None,
         }
         write_tensors(self.out / STATE_FILE, state)
@@ -401,8 +388,7 @@ class Trainer:
         if not file.is_file():
             return
         state = torch.load(file, weights_only=True, map_location=self.actor.device)
-        self.actor.load_weights(state["weights"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self._learner.load_state(state)
         self.done, self.rollouts = state["done"], state["rollouts"]
         if self.token_rewards is not None and state["token_rewards"] is not None:
             self.token_rewards.load_state(state["token_rewards"])
