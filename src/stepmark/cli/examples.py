@@ -49,6 +49,26 @@ EXAMPLES = {
         "stepmark evaluate who-and-when --data conversations.jsonl",
         "stepmark evaluate who-and-when --data conversations.jsonl --labels judged.jsonl --out result",
     ),
+    "evaluate agentrx": (
+        "stepmark evaluate agentrx --data tau_dataset_failed.json tau_ground_truth.json",
+        "stepmark evaluate agentrx --data failed.json truth.json --rule first --threshold 0.3",
+    ),
+    "evaluate agent-processbench": (
+        "stepmark evaluate agent-processbench --data AgentProcessBench",
+        "stepmark evaluate agent-processbench --data AgentProcessBench --labels predictions.jsonl --scoring script",
+    ),
+    "evaluate tool-prmbench": (
+        "stepmark evaluate tool-prmbench --data prmbench_GTA.json",
+        "stepmark evaluate tool-prmbench --data prmbench_GTA.json --no-functions",
+    ),
+    "evaluate deltabench": (
+        "stepmark evaluate deltabench --data Deltabench_v1.jsonl",
+        "stepmark evaluate deltabench --data Deltabench_v1.jsonl --threshold tuned:math",
+    ),
+    "evaluate hard2verify": (
+        "stepmark evaluate hard2verify --data decrypted.jsonl",
+        "stepmark evaluate hard2verify --data decrypted.jsonl --labels judged.jsonl",
+    ),
     "evaluate best-of-n": (
         "stepmark evaluate best-of-n --data samples.jsonl",
         "stepmark evaluate best-of-n --data samples.jsonl --prm my-prm --sizes 1 4 16",

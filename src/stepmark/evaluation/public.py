@@ -5,6 +5,8 @@ from __future__ import annotations
 from inspect import signature
 from typing import final
 
+from stepmark.evaluation.agent_processbench import AgentProcessBench as _AgentProcessBench
+from stepmark.evaluation.agentrx import AgentRx as _AgentRx
 from stepmark.evaluation.best_of_n import BestOfN as _BestOfN
 from stepmark.evaluation.calibration import Calibration as _Calibration
 from stepmark.evaluation.cases import Case as _Case
@@ -24,6 +26,9 @@ from stepmark.evaluation.robustness import Robustness as _Robustness
 from stepmark.evaluation.run import evaluate as _evaluate
 from stepmark.evaluation.search import SearchContest as _SearchContest
 from stepmark.evaluation.search_contest import Shape as _Shape
+from stepmark.evaluation.step_labels import DeltaBench as _DeltaBench
+from stepmark.evaluation.step_labels import Hard2Verify as _Hard2Verify
+from stepmark.evaluation.tool_prmbench import ToolPRMBench as _ToolPRMBench
 from stepmark.evaluation.verifier import VerifierAccuracy as _VerifierAccuracy
 from stepmark.evaluation.who_and_when import WhoAndWhen as _WhoAndWhen
 from stepmark.metrics.intervals import shares as _shares
@@ -46,6 +51,11 @@ class EvaluateAPI:
     ProcessBench = _ProcessBench
     PRMBench = _PRMBench
     WhoAndWhen = _WhoAndWhen
+    AgentRx = _AgentRx
+    AgentProcessBench = _AgentProcessBench
+    ToolPRMBench = _ToolPRMBench
+    DeltaBench = _DeltaBench
+    Hard2Verify = _Hard2Verify
     BestOfN = _BestOfN
     SearchContest = _SearchContest
     Shape = _Shape

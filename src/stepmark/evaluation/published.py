@@ -104,6 +104,70 @@ WHO_AND_WHEN = PublishedTable(
 )
 
 
+_LEADERBOARD = "DeltaBench, README of OpenStellarTeam/DeltaBench"
+
+DELTABENCH = PublishedTable(
+    title="DeltaBench macro F1 as published (%)",
+    columns=("Math", "Code", "PCB", "General", "Overall"),
+    rows=(
+        _row("GPT-4-turbo-128k", (37.56, 43.06, 45.54, 42.17, 40.76), _CRITIC, _LEADERBOARD),
+        _row("GPT-4o-mini", (33.26, 37.95, 45.98, 46.39, 37.82), _CRITIC, _LEADERBOARD),
+        _row("GPT-4o", (28.61, 28.53, 39.25, 36.50, 30.85), _CRITIC, _LEADERBOARD),
+        _row("Qwen2.5-Math-PRM-7B", (29.64, 23.76, 31.09, 34.19, 29.22), _NOT_STATED, _LEADERBOARD),
+        _row("DeepSeek-R1", (24.17, 29.28, 34.78, 35.87, 28.43), _CRITIC, _LEADERBOARD),
+        _row("Qwen2.5-Math-PRM-72B", (24.16, 22.02, 31.14, 35.83, 26.38), _NOT_STATED, _LEADERBOARD),
+        _row("RLHFlow-PRM-Deepseek-8B", (12.28, 10.95, 16.76, 12.59, 12.02), _NOT_STATED, _LEADERBOARD),
+        _row("RLHFlow-PRM-Mistral-8B", (9.40, 10.72, 13.43, 12.40, 9.45), _NOT_STATED, _LEADERBOARD),
+        _row("Skywork-PRM-1.5B", (1.30, 6.66, 5.43, 7.87, 3.07), _NOT_STATED, _LEADERBOARD),
+        _row("Skywork-PRM-7B", (0.78, 6.28, 6.02, 3.11, 2.17), _NOT_STATED, _LEADERBOARD),
+    ),
+)
+
+HARD2VERIFY = PublishedTable(
+    title="Hard2Verify balanced F1 as published (%)",
+    columns=("First error",),
+    rows=(_row("Qwen2.5-Math-PRM-72B", (37.3,), _NOT_STATED, "arXiv 2510.13744, figure 1"),),
+)
+
+_APB = "README of RUCBM/AgentProcessBench"
+
+AGENT_PROCESSBENCH = PublishedTable(
+    title="AgentProcessBench as published (%): StepAcc and FirstErrAcc",
+    columns=(
+        "HotpotQA, step", "first", "GAIA, step", "first", "BFCL, step", "first", "tau2, step", "first", "All, step", "first",
+    ),
+    rows=(
+        _row("Gemini-3-Flash-Preview-Thinking", (75.8, 70.4, 79.7, 65.2, 81.8, 64.0, 83.4, 63.6, 81.6, 65.8), _CRITIC, _APB),
+        _row("Kimi-K2.5-Thinking", (70.6, 68.4, 66.6, 58.0, 79.8, 57.6, 78.3, 65.6, 75.9, 62.4), _CRITIC, _APB),
+        _row("GPT-5.2-Chat", (71.4, 70.0, 69.3, 58.0, 71.6, 58.0, 80.4, 58.4, 74.8, 61.1), _CRITIC, _APB),
+        _row("GPT-5.2-Thinking (medium)", (72.3, 73.2, 70.9, 58.8, 64.9, 44.4, 75.2, 53.6, 71.0, 57.5), _CRITIC, _APB),
+        _row("Gemini-3-Flash-Preview", (76.7, 70.0, 73.8, 53.2, 77.6, 40.8, 81.2, 56.0, 78.3, 55.0), _CRITIC, _APB),
+        _row("Qwen3-30B-A3B-Thinking-2507", (70.0, 64.8, 53.1, 46.4, 73.2, 35.2, 71.8, 61.6, 68.5, 52.0), _CRITIC, _APB),
+        _row("Qwen3-8B-Thinking", (59.7, 58.0, 45.9, 41.2, 70.9, 38.8, 66.4, 46.0, 63.2, 46.0), _CRITIC, _APB),
+        _row("Qwen3-8B", (60.4, 57.2, 39.9, 32.0, 64.9, 30.8, 58.5, 42.8, 57.1, 40.7), _CRITIC, _APB),
+        _row("LLaMA-3.1-8B-Instruct", (34.6, 53.6, 26.8, 31.2, 61.2, 28.8, 61.1, 47.2, 52.3, 40.2), _CRITIC, _APB),
+    ),
+    note="All: every step, and every trajectory, counts once.",
+)  # fmt: skip
+
+_TOOL = "arXiv 2601.12294, table 2"
+
+TOOL_PRMBENCH = PublishedTable(
+    title="ToolPRMBench accuracy as published (%)",
+    columns=("GTA", "ToolTalk", "BFCL", "ToolSandbox", "Average"),
+    rows=(
+        _row("ToolPRM-GRPO", (84.7, 73.3, 86.4, 70.0, 78.6), "both actions shown", _TOOL),
+        _row("Claude-4.5-haiku", (91.5, 93.0, 45.9, 70.0, 75.1), "both actions shown", _TOOL),
+        _row("GPT-5", (87.3, 82.5, 44.1, 83.7, 74.4), "both actions shown", _TOOL),
+        _row("Qwen3-8B", (66.1, 68.6, 35.2, 45.0, 53.7), "both actions shown", _TOOL),
+        _row("Llemma-7b-prm", (41.5, 64.1, 45.0, 60.8, 52.8), _NOT_STATED, _TOOL),
+        _row("Math-Shepherd", (59.3, 33.6, 53.0, 57.7, 50.9), _NOT_STATED, _TOOL),
+        _row("Qwen2.5-Math-7B", (29.7, 69.4, 36.9, 67.0, 50.8), _NOT_STATED, _TOOL),
+        _row("WebShepherd-8B", (52.0, 64.0, 37.5, 43.4, 49.2), _NOT_STATED, _TOOL),
+    ),
+)
+
+
 def published_table(table: PublishedTable, model: str = "", figures: Sequence[Figure | None] = ()) -> Table:
     """The rows as a table of strings, with that of the model under test in its place, pointed out.
 

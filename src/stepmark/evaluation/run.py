@@ -48,7 +48,7 @@ def evaluate(
     A run with `out` that is interrupted continues when the same call is made again, and grades nothing twice.
 
     Args:
-        method: processbench, prmbench, who-and-when, best-of-n, search, robustness, disagreement, verifier, calibration, drift, an evaluation with its
+        method: processbench, prmbench, who-and-when, agentrx, agent-processbench, tool-prmbench, deltabench, hard2verify, best-of-n, search, robustness, disagreement, verifier, calibration, drift, an evaluation with its
             settings (`stepmark.evaluate.ProcessBench(threshold="argmax")`), or "package.module:Class".
         prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory".
         data: files, folders of them, or "hub" to download the evaluation's own; or rows: dicts, records, a data set, a data frame.

@@ -14,7 +14,7 @@ from stepmark.errors import InputError, ScoreKindError, UsageError
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.aggregate import check_score
-from stepmark.metrics.first_error import best_threshold, found_error
+from stepmark.metrics.first_error import best_threshold, first_wrong
 from stepmark.models.lazy import Lazy
 from stepmark.records import StepScores
 
@@ -33,19 +33,20 @@ class Policy:
 
     def found(self, row: CaseScores) -> int | None:
         """The 0-based first error that the PRM names; -1 for none; None when an unread step comes before any."""
-        if row.steps is None:
-            return None
-        if self.threshold is not None:
-            return found_error(row.steps.scores, self.threshold)
+        return None if row.steps is None else first_wrong(self.ratings(row))
+
+    def ratings(self, row: CaseScores) -> tuple[int | None, ...]:
+        """-1 for an error, 0 for the neutral class, else 1, of each step; None for one without a score."""
+        if self.threshold is not None or row.steps is None:
+            at = self.threshold or 0.0
+            return tuple(None if score is None else -1 if score < at else 1 for score in row.scores)
         assert row.steps.classes is not None
         assert row.steps.class_names is not None
-        negative = row.steps.class_names.index("negative")
-        for step, shares in enumerate(row.steps.classes):
-            if shares is None:
-                return None
-            if max(range(len(shares)), key=lambda at: (shares[at], at)) == negative:
-                return step
-        return -1
+        means = [{"negative": -1, "neutral": 0}.get(name, 1) for name in row.steps.class_names]
+        return tuple(
+            None if shares is None else means[max(range(len(shares)), key=lambda at: (shares[at], at))]
+            for shares in row.steps.classes
+        )
 
 
 def check_asked(asked: str | None, groups: Collection[str]) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -27,40 +27,39 @@ import numpy as np
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, first_error, ratings_until, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
-from stepmark.evaluation.published import WHO_AND_WHEN, published_table
+from stepmark.evaluation.published import WHO_AND_WHEN, PublishedTable, published_table
 from stepmark.evaluation.result import Item, Result, shown
-from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.evaluation.scores import Sheet
+from stepmark.evaluation.step_labels import examples, joined
 from stepmark.evaluation.thresholds import policies
-from stepmark.evaluation.views import bars_of, card, cell, examples_of, problem, table_of, tile, unreadable
+from stepmark.evaluation.views import bars_of, cell, table_of, tile, unreadable
 from stepmark.metrics.intervals import Floats, Statistic, shares
-from stepmark.records import Refusal, Solution
+from stepmark.records import Refusal
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Section
-from stepmark.show.page import ProblemView
+from stepmark.show.evaluation import Section
 from stepmark.solutions.formats import solutions_of
-from stepmark.solutions.interchange import read_labelled
 from stepmark.solutions.traces import chat_rows
 from stepmark.store import Columns, Source, read_rows
 
-_NAMES = ("agent", "step", "within one", "agent, who speaks most", "step, the commonest")
-
 
 @settings
-class WhoAndWhen(Evaluation):
-    """Agent and step accuracy on Who&When, per subset and on average, with intervals.
+class Blame(Evaluation):
+    """Which agent and which step of failed conversations are to blame. Abstract: `cases` reads a file."""
 
-    The data are its files, a folder of them, or JSON lines of the same rows.
-    """
-
-    name: ClassVar[str] = "who-and-when"
+    title: ClassVar[str] = ""
+    within: ClassVar[tuple[int, ...]] = (1,)
+    """Distances up to which a named step is counted as near."""
+    published: ClassVar[PublishedTable | None] = None
     rule: Literal["weakest", "first"] = "weakest"
     """Which step a PRM names: the one with the lowest score, or the first under the threshold."""
     threshold: str | None = None
     """For `rule` first: a number, argmax, tuned:SUBSET or oracle. Default: the PRM's own."""
     labels: str | None = None
     """A file of labels (`stepmark label judge`), whose first wrong steps are measured instead of a PRM's; joined by the texts."""
-    scoring: Literal["exact", "script"] = "exact"
-    """When a prediction counts: where it is equal, or as in the authors' script, where the annotated text stands in it (1 in 12)."""
+
+    def cases(self, run: Run) -> Iterator[Case]:
+        """The conversations of the data."""
+        raise NotImplementedError
 
     def check(self, run: Run) -> None:
         """See `Evaluation.check`."""
@@ -75,26 +74,29 @@ class WhoAndWhen(Evaluation):
 
     def read(self, run: Run) -> Sequence[Case]:
         """See `Evaluation.read`."""
-        return unique(case for file in run.data for case in _cases(file, run.columns))
+        return unique(self.cases(run))
+
+    def same(self, truth: object, named: object) -> bool:
+        """Whether a prediction counts."""
+        return truth == named
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
         """See `statistic`."""
-        return statistic(items, self.scoring)
+        return statistic(items, self.same, self.within)
 
     def measure(self, run: Run) -> Result:
         """See `Evaluation.measure`."""
         cases = run.take(self.read(run))
         if self.labels is None:
             return self.of_sheet(run.grade(cases), run)
-        labelled = {_key(row.solution): row.labelled for row in read_labelled(run.add_input(self.labels))}
-        missing = [case for case in cases if _key(case.solution) not in labelled]
+        named = joined(run.add_input(self.labels), cases, first_error)
+        missing = [case for case in cases if case.id not in named]
         if missing:
             raise InputError(
                 f"expected labels of every conversation, found none of {missing[0].id!r} ({len(missing):,} of {len(cases):,} are missing)",
                 where=self.labels,
             )
-        items = [_item(case, _blamed(first_error(labelled[_key(case.solution)]))) for case in cases]
-        return self._result(items, run, "labels")
+        return self._result([_item(case, _blamed(named[case.id])) for case in cases], run, "labels")
 
     def of_sheet(self, sheet: Sheet, run: Run) -> Result:
         """The result of graded conversations."""
@@ -110,9 +112,24 @@ class WhoAndWhen(Evaluation):
         figures = run.figures(items, self.statistic(items))
         groups = list(dict.fromkeys(item["group"] for item in items))
         names = [*groups, *(["average"] if len(groups) > 1 else [])]
+        columns = _names(self.within)
         open_ = sum(item["named"] is None for item in items)
+        tables = (
+            ()
+            if self.published is None
+            else (
+                published_table(
+                    self.published, name, [figures[f"{names[-1]}/{what}"] for what in columns[:2]]
+                ),
+            )
+        )
+        cards = () if sheet is None else examples(
+            sheet,
+            [(item["step"], item["named"]) for item in items],
+            [f"truth: {item['agent']}, step {item['step'] + 1}" for item in items],
+        )  # fmt: skip
         views = Views(
-            title=f"Who&When: {name}",
+            title=f"{self.title}: {name}",
             verdict=f"Names the agent to blame in {shown(figures[f'{names[-1]}/agent'])} % and its step in "
             f"{shown(figures[f'{names[-1]}/step'])} % of the conversations{', on average over the parts' if len(groups) > 1 else ''}.",
             facts=(
@@ -122,7 +139,7 @@ class WhoAndWhen(Evaluation):
                 *(unreadable(sheet) if sheet is not None else []),
             ),
             remarks=(INTERVALS,),
-            tiles=[tile(f"{what}, {of}", figures[f"{of}/{what}"]) for of in names for what in _NAMES[:2]],
+            tiles=[tile(f"{what}, {of}", figures[f"{of}/{what}"]) for of in names for what in columns[:2]],
             sections=(
                 Section(
                     title="Figures",
@@ -131,21 +148,14 @@ class WhoAndWhen(Evaluation):
                             "Who and when (%)",
                             "Part",
                             names,
-                            {what.capitalize(): cell(figures, f"{{}}/{what}") for what in _NAMES},
+                            {what.capitalize(): cell(figures, f"{{}}/{what}") for what in columns},
                             note="Average: unweighted over the parts.",
                         ),
-                        bars_of("Named rightly", figures, names, {w: f"{{}}/{w}" for w in _NAMES[:3]}),
+                        bars_of("Named rightly", figures, names, {w: f"{{}}/{w}" for w in columns[:3]}),
                     ),
                 ),
-                Section(
-                    title="Published results",
-                    items=(
-                        published_table(
-                            WHO_AND_WHEN, name, [figures[f"{names[-1]}/{what}"] for what in _NAMES[:2]]
-                        ),
-                    ),
-                ),
-                *((Section(title="Examples", items=_examples(sheet, items)),) if sheet is not None else ()),
+                Section(title="Published results", items=tables),
+                Section(title="Examples", items=cards),
             ),
         )
         return run.result(
@@ -153,8 +163,29 @@ class WhoAndWhen(Evaluation):
         )
 
 
-def _key(solution: Solution) -> tuple[str, tuple[str, ...]]:
-    return solution.problem.text, solution.texts
+@settings
+class WhoAndWhen(Blame):
+    """Agent and step accuracy on Who&When, per subset and on average, with intervals.
+
+    The data are its files, a folder of them, or JSON lines of the same rows.
+    """
+
+    name: ClassVar[str] = "who-and-when"
+    title: ClassVar[str] = "Who&When"
+    published: ClassVar[PublishedTable | None] = WHO_AND_WHEN
+    scoring: Literal["exact", "script"] = "exact"
+    """When a prediction counts: where it is equal, or as in the authors' script, where the annotated text stands in it (1 in 12)."""
+
+    def cases(self, run: Run) -> Iterator[Case]:
+        """See `Blame.cases`."""
+        return (case for file in run.data for case in _cases(file, run.columns))
+
+    def same(self, truth: object, named: object) -> bool:
+        """See `Blame.same`."""
+        if named is None or self.scoring == "exact":
+            return truth == named
+        read = re.search(r"\w+", str(named))  # the script reads a name up to the first hyphen
+        return read is not None and str(truth) in read[0]
 
 
 def _cases(file: Source, columns: Columns | None) -> Iterator[Case]:
@@ -213,26 +244,30 @@ def _item(case: Case, named: int | None) -> Item:
     }
 
 
-def statistic(items: Sequence[Item], scoring: str = "exact") -> Statistic:
-    """Per part the figures of `_NAMES`, and their unweighted averages, as functions of the items' weights."""
+def _names(within: Sequence[int]) -> tuple[str, ...]:
+    near = (f"within {'one' if distance == 1 else distance}" for distance in within)
+    return ("agent", "step", *near, "agent, who speaks most", "step, the commonest")
+
+
+def statistic(
+    items: Sequence[Item], same: Callable[[object, object], bool], within: Sequence[int]
+) -> Statistic:
+    """Per part the figures of `_names`, and their unweighted averages, as functions of the items' weights."""
     groups = list(dict.fromkeys(item["group"] for item in items))
     commonest = {
         group: Counter(item["step"] for item in items if item["group"] == group).most_common(1)[0][0]
         for group in groups
     }
-
-    def same(truth: object, named: object) -> bool:
-        if named is None or scoring == "exact":
-            return truth == named
-        read = re.search(r"\w+", str(named))  # the script reads a name up to the first hyphen
-        return read is not None and str(truth) in read[0]
-
+    names = _names(within)
     hits = np.array(
         [
             [
                 same(item["agent"], item["named_agent"]),
                 same(item["step"], item["named"]),
-                item["named"] is not None and abs(item["step"] - item["named"]) <= 1,
+                *(
+                    item["named"] is not None and abs(item["step"] - item["named"]) <= distance
+                    for distance in within
+                ),
                 item["speaks_most"] == item["agent"],
                 commonest[item["group"]] == item["step"],
             ]
@@ -246,27 +281,11 @@ def statistic(items: Sequence[Item], scoring: str = "exact") -> Statistic:
         values: dict[str, Floats] = {
             f"{group}/{name}": shares(weights @ (of * hits[:, at]), weights @ of)
             for group, of in member.items()
-            for at, name in enumerate(_NAMES)
+            for at, name in enumerate(names)
         }
         if len(groups) > 1:
-            for name in _NAMES:
+            for name in names:
                 values[f"average/{name}"] = np.mean([values[f"{group}/{name}"] for group in groups], axis=0)
         return values
 
     return figures
-
-
-def _examples(sheet: Sheet, items: Sequence[Item]) -> tuple[Examples, ...]:
-    def show(pair: tuple[CaseScores, Item]) -> ProblemView:
-        row, item = pair
-        note = f"truth: {item['agent']}, step {item['step'] + 1}"
-        return problem(row, card(row, sheet, note, first_error=item["named"]))
-
-    pairs = list(zip(sheet.rows, items, strict=True))
-    return examples_of(
-        {
-            title: [pair for pair in pairs if (pair[1]["named"] == pair[1]["step"]) is right]
-            for title, right in (("The step is named", True), ("Another step is named", False))
-        },
-        show,
-    )

@@ -1,0 +1,138 @@
+"""AgentProcessBench: is each turn of a tool-using agent right, neutral or wrong.
+
+Source: Fan et al. 2026, "AgentProcessBench", arXiv 2603.14465, and its eval/compare.py. Rows are conversations (`messages`) with
+`step_labels`: the index of each assistant message to 1, 0 or -1. StepAcc: the share of turns that are rated as people rate them.
+FirstErrAcc: the share of conversations whose first turn of -1 is named exactly, none counting as such. "All" counts every turn, and every
+conversation, once. As a baseline the rating, and the first error, that is commonest in the part.
+
+A PRM with a threshold calls no turn neutral; one of three classes does with `threshold` argmax. `labels` takes the predictions of the
+authors' repository too.
+
+Deviation from the authors' script: it takes turns without a rating for turns that are not wrong, so that a model that failed has found every
+conversation without an error. Here such a conversation counts as missed; `scoring` "script" does as the script.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from stepmark.evaluation.cases import Case
+from stepmark.evaluation.evaluation import Run
+from stepmark.evaluation.published import AGENT_PROCESSBENCH, PublishedTable
+from stepmark.evaluation.result import Item
+from stepmark.evaluation.step_labels import Ratings, StepLabels, rated
+from stepmark.metrics.first_error import first_wrong
+from stepmark.metrics.intervals import Statistic, ratio_statistic
+from stepmark.settings import settings
+from stepmark.solutions.formats import solutions_of
+from stepmark.store import Row, Source, read_rows
+
+_PARTS = ("hotpotqa", "gaia", "bfcl", "tau2")
+
+
+@settings
+class AgentProcessBench(StepLabels):
+    """StepAcc and FirstErrAcc on AgentProcessBench, by source of the tasks and over all, with intervals.
+
+    The data are its files, a folder of them, or JSON lines of the same rows.
+    """
+
+    name: ClassVar[str] = "agent-processbench"
+    title: ClassVar[str] = "AgentProcessBench"
+    shown: ClassVar[Mapping[str, str]] = {
+        "StepAcc": "step", "FirstErrAcc": "first error", "StepAcc, the commonest": "step, the commonest",
+        "FirstErrAcc, the commonest": "first error, the commonest",
+    }  # fmt: skip
+    published: ClassVar[PublishedTable] = AGENT_PROCESSBENCH
+    beside: ClassVar[tuple[str, ...]] = tuple(
+        f"{part}/{what}" for part in (*_PARTS, "all") for what in ("step", "first error")
+    )
+    note: ClassVar[str] = "All: every turn, and every conversation, counts once."
+
+    scoring: Literal["exact", "script"] = "exact"
+    """Whether a conversation without ratings counts as missed, or as in the authors' script as one without an error."""
+
+    def cases(self, file: Source, run: Run) -> Iterator[Case]:
+        """See `StepLabels.cases`."""
+        for row in read_rows(file, columns=run.columns):
+            messages = row.data.get("messages")
+            if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+                raise row.error("expected a list of messages", "messages")
+            turns = [f"messages[{at}]" for at, one in enumerate(messages) if one.get("role") == "assistant"]
+            labels = _labels(row)
+            if set(labels) != set(turns):
+                raise row.error(f"expected a label of each of {len(turns)} assistant messages", "step_labels")
+            (read,) = solutions_of(replace(row, data={"messages": _filled(row, messages)}), how="agent")
+            solution = replace(read.solution, id=_id(row))
+            source = str(row.data.get("data_source") or "")
+            yield Case(
+                id=_id(row),
+                labelled=rated(solution, [labels[turn] for turn in turns], turns),
+                where=row.where,
+                group=next((part for part in _PARTS if part in source.lower()), source),
+            )
+
+    def predicted(self, row: Row, cases: Mapping[str, Case]) -> tuple[str, Ratings] | None:
+        """See `StepLabels.predicted`: rows with `step_labels`, as the authors' repository has them."""
+        if not isinstance(row.data.get("step_labels"), dict):
+            return None
+        case, labels = cases.get(_id(row)), _labels(row, failed=True)
+        if case is None:
+            return None
+        return case.id, tuple(labels.get(str(judgements[0].note)) for judgements in case.labelled.judgements)
+
+    def one(self, items: Sequence[Item]) -> Statistic:
+        """See `StepLabels.one`."""
+        rating = Counter(rating for item in items for rating in item["truth"]).most_common(1)[0][0]
+        first = Counter(first_wrong(item["truth"]) for item in items).most_common(1)[0][0]
+        turns = [len(item["truth"]) for item in items]
+        each = [1.0] * len(items)
+        right = [sum(map(_same, item["truth"], item["named"])) for item in items]
+        return ratio_statistic(
+            {
+                "step": (right, turns),
+                "first error": ([first_wrong(i["truth"]) == self._first(i["named"]) for i in items], each),
+                "step, the commonest": ([item["truth"].count(rating) for item in items], turns),
+                "first error, the commonest": ([first_wrong(item["truth"]) == first for item in items], each),
+            }
+        )
+
+    def _first(self, named: Sequence[int | None]) -> int | None:
+        return first_wrong(named if self.scoring == "exact" else [rating or 0 for rating in named])
+
+
+def _same(a: int, b: int | None) -> bool:
+    return a == b
+
+
+def _id(row: Row) -> str:
+    parts = [row.data.get(key) for key in ("data_source", "query_index", "sample_index")]
+    if any(part is None for part in parts):
+        raise row.error("expected data_source, query_index and sample_index", "query_index")
+    return ":".join(map(str, parts))
+
+
+def _labels(row: Row, *, failed: bool = False) -> dict[str, Any]:
+    labels, may = row.data.get("step_labels"), {-1, 0, 1, *([None] if failed else [])}
+    if not isinstance(labels, dict) or not labels or not set(labels.values()) <= may:
+        raise row.error("expected the index of each assistant message to -1, 0 or 1", "step_labels")
+    return {f"messages[{index}]": label for index, label in labels.items()}
+
+
+def _filled(row: Row, messages: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    """The messages, every assistant's one with a text or a call, and a task before the first: the labels count them all."""
+    asked = row.data.get("question") or row.data.get("task_description")
+    opens = messages[0].get("role") == "assistant" and isinstance(asked, str)
+    blank = [
+        one.get("role") == "assistant"
+        and not one.get("tool_calls")
+        and not str(one.get("content") or "").strip()
+        for one in messages
+    ]
+    filled = [
+        {**one, "content": "(nothing)"} if empty else one for one, empty in zip(messages, blank, strict=True)
+    ]
+    return [{"role": "user", "content": asked}, *filled] if opens else filled

@@ -1,0 +1,118 @@
+"""AgentRx: which step of a failed trajectory is the critical one.
+
+Source: Barke et al. 2026, arXiv 2602.02475, and data/ of microsoft/AgentRx. A trajectory is a row with `task_id` or `trajectory_id` and its
+messages (`traj`, `messages` or `events`); its truth is another row, with `trajectory_id`, `failures` (each of `failure_id`, `step_number`,
+`failed_agent`) and `root_cause`, whose `failure_id` names the critical one. Steps are messages, counted from 1; the system's messages that
+open the trajectory are the problem, and every other message is a step that can be named.
+
+Figures as of Who&When, with the shares within 1, 3 and 5 steps that the authors' script gives too. Their failure categories are for judges that write, and are
+not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from stepmark.evaluation.cases import Case, ratings_until
+from stepmark.evaluation.evaluation import Run
+from stepmark.evaluation.who_and_when import Blame
+from stepmark.records import Refusal
+from stepmark.settings import settings
+from stepmark.solutions.formats import solutions_of
+from stepmark.solutions.traces import chat_rows
+from stepmark.store import Row, read_rows
+
+_MESSAGES = ("traj", "messages", "events")
+
+
+@settings
+class AgentRx(Blame):
+    """Agent and step accuracy on AgentRx: the critical failure, exactly and within 1, 3 and 5 steps, with intervals.
+
+    The data are two files: the trajectories, and their `failures`.
+    """
+
+    name: ClassVar[str] = "agentrx"
+    title: ClassVar[str] = "AgentRx"
+    within: ClassVar[tuple[int, ...]] = (1, 3, 5)
+
+    def cases(self, run: Run) -> Iterator[Case]:
+        """See `Blame.cases`."""
+        rows = [row for file in run.data for row in read_rows(file, columns=run.columns)]
+        trajectories = {_id(row): row for row in rows if "failures" not in row.data}
+        for truth in rows:
+            if "failures" not in truth.data:
+                continue
+            id = _id(truth)
+            if id not in trajectories:
+                raise truth.error(
+                    f"expected the trajectory {id} in the data too, found none", "trajectory_id"
+                )
+            step, agent = _critical(truth)
+            yield _case(trajectories[id], id, step, agent, truth)
+
+
+def _id(row: Row) -> str:
+    id = next((row.data[key] for key in ("trajectory_id", "task_id") if row.data.get(key) is not None), None)
+    if id is None:
+        raise row.error("expected an id, found none", "trajectory_id")
+    return str(id)
+
+
+def _critical(row: Row) -> tuple[int, str]:
+    failures, cause = row.data["failures"], row.data.get("root_cause")
+    wanted = cause.get("failure_id") if isinstance(cause, Mapping) else None
+    found = [
+        one
+        for one in (failures if isinstance(failures, list) else [])
+        if isinstance(one, Mapping) and one.get("failure_id") == wanted
+    ]
+    if len(found) != 1:
+        raise row.error(
+            f"expected the failure {wanted!r} once among `failures`, found it {len(found)} times",
+            "root_cause",
+        )
+    step, agent = found[0].get("step_number"), found[0].get("failed_agent")
+    if type(step) is not int or not isinstance(agent, str):
+        raise row.error(f"expected a step's number and an agent, found {step!r} and {agent!r}", "failures")
+    return step, agent
+
+
+def _case(row: Row, id: str, step: int, agent: str, truth: Row) -> Case:
+    messages = next((row.data[key] for key in _MESSAGES if key in row.data), None)
+    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+        raise row.error("expected a list of messages", _MESSAGES[0])
+    opening = next((at for at, one in enumerate(messages) if one.get("role") != "system"), len(messages))
+    entries = [
+        {"content": _text(one), "name": str(one.get("name") or one.get("role") or one.get("source"))}
+        if one.get("role") not in ("user", "assistant", "tool")
+        else {"content": _text(one), "name": str(one["role"]).capitalize()}
+        for one in messages[opening:]
+    ]
+    if not opening < step <= len(messages):
+        raise truth.error(f"expected a step from {opening + 1} to {len(messages)}, found {step}", "failures")
+    question = "\n\n".join(_text(one) for one in messages[:opening]) or str(row.data.get("instruction") or "")
+    (chat,) = chat_rows([replace(row, data={"question": question, "history": entries, "question_ID": id})])
+    assert not isinstance(chat, Refusal)
+    (read,) = solutions_of(chat, how="agent")
+    return Case(
+        id=id,
+        labelled=ratings_until(read.solution, step - opening - 1, judge="human"),
+        where=row.where,
+        group="agentrx",
+        outcome=False,
+        policy=agent,
+    )
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content", message.get("message"))
+    calls: Sequence[Any] = message.get("tool_calls") or ()
+    lines = [
+        f"{call['function'].get('name')}({call['function'].get('arguments')})"
+        for call in calls
+        if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping)
+    ]
+    return "\n".join([*([content] if isinstance(content, str) and content else []), *lines])
