@@ -99,7 +99,9 @@ def best_rate(method: Method, setting: Setting, worlds: Worlds, seeds: Sequence[
     return max(RATES, key=height)
 
 
-def watched(problem: ToolProblem, table: Table, prm: Grader | None, dice: random.Random) -> tuple[bool, int]:
+def watched(
+    problem: ToolProblem, dice: random.Random, *, table: Table, prm: Grader | None = None
+) -> tuple[bool, int]:
     """An episode in which the agent goes back where the watch says so and gives up where it says stop: success, and the turns that were written."""
     watch = None if prm is None else prm.watch(problem.problem, retries=8)
     states, written = [problem.start], 0

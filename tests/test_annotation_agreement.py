@@ -210,22 +210,9 @@ def test_progress_of_all():
         answer("Ann", "b", seconds=40.0, at=1100.0),
         answer("Ann", "g", seconds=40.0, at=1100.0),
     ]
-    found = project_progress(items, answers, overlap=2, now=1120.0)
+    found = project_progress(items, answers, overlap=2)
     assert (found.submitted, found.of, found.seconds_each, found.work_left) == (3, 8, 25, 125)
-    # Three answers after the first, in the 120 seconds since it: 5 more take 200.
-    assert found.eta == pytest.approx(200)
-
-
-def test_no_rate_no_eta():
-    items = [four("a"), four("b"), four("c")]
-    assert project_progress(items, [], now=0.0).eta is None
-    one = [answer("Ann", "a", at=5.0)]
-    assert project_progress(items, one, now=50.0).eta is None
-    assert project_progress(items, [*one, answer("Ann", "b")], now=50.0).eta is None  # a time is missing
-    assert project_progress(items, [*one, answer("Ann", "b", at=5.0)], now=5.0).eta is None
-    done = [answer("Ann", name, at=float(n), seconds=3.0) for n, name in enumerate("abc")]
-    finished = project_progress(items, done, now=9.0)
-    assert (finished.submitted, finished.work_left, finished.eta) == (3, 0, 0)
+    assert project_progress(items, []).work_left is None
 
 
 def decision(name, error, *, at=10.0, over=("Ann", "Bob")):

@@ -256,10 +256,6 @@ def _version(given: Sequence[Answer]) -> str:
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
 
 
-DAY = 86400.0
-"""Seconds of the stretch of time whose rate gives the time left."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
     """How much of a project is done, and how much time the rest takes."""
@@ -271,8 +267,6 @@ class Progress:
     """Mean seconds with the page in view of a submitted item; None before the first."""
     work_left: float | None
     """Seconds of work left at that pace, for one person; None until there is a pace."""
-    eta: float | None
-    """Seconds by the clock until done, at the rate of the last day; None until two answers give a rate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -340,39 +334,22 @@ class AnnotatorQuality:
     """With the page in view: the median over submitted items of an item's seconds over its steps; None of nothing."""
     overridden: Share
     """Of the steps with a suggested rating that the annotator rated, those rated otherwise in the end."""
-    unsure: Interval
-    """Share of submitted items with an unsure flag; Wilson's interval."""
 
 
-def project_progress(
-    items: Sequence[Item], answers: Iterable[Answer], *, overlap: int = 1, now: float
-) -> Progress:
-    """Progress of the whole project at Unix time `now`: work items only; a further answer to an item that has `overlap` is not counted."""
+def project_progress(items: Sequence[Item], answers: Iterable[Answer], *, overlap: int = 1) -> Progress:
+    """Progress of the whole project: work items only; a further answer to an item that has `overlap` is not counted."""
     work = {item.id for item in items if item.role == "work"}
     given = [answer for answer in answers if answer.marks.submitted and answer.item in work]
     submitted = sum(min(overlap, count) for count in Counter(answer.item for answer in given).values())
     missing = len(work) * overlap - submitted
     timed = [answer.seconds for answer in given if answer.seconds > 0]
     each = mean(timed) if timed else None
-    rate = _rate([answer.at for answer in given if answer.at is not None], now)
     return Progress(
         submitted=submitted,
         of=submitted + missing,
         seconds_each=each,
         work_left=None if each is None else each * missing,
-        eta=None if rate is None else missing / rate,
     )
-
-
-def _rate(times: Sequence[float], now: float) -> float | None:
-    """Answers a second in the last day, pauses and all; None where no two answers, or no time, make a rate."""
-    since = now - DAY
-    recent = [at for at in times if since < at <= now]
-    count = len(recent)
-    if count == len(times):
-        # The whole history: it begins with the first answer, which ends no stretch of time.
-        since, count = min(recent, default=now), count - 1
-    return count / (now - since) if count > 0 and now > since else None
 
 
 def step_agreement(
@@ -479,7 +456,6 @@ def annotator_quality(
         passed=None if right is None or screening.items < to_screen else right >= pass_mark,
         seconds_a_step=median(answer.seconds / answer.marks.steps for answer in timed) if timed else None,
         overridden=_share(overridden),
-        unsure=wilson(sum(bool(answer.marks.unsure) for answer in mine), len(mine)),
     )
 
 

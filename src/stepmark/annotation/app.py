@@ -507,7 +507,7 @@ async def progress(request: Request) -> Response:
             | {"progress": own[name]}
             for name in sorted({answer.account for answer in answers})
         ]
-        whole = project_progress(items, answers, overlap=project.overlap, now=live.clock())
+        whole = project_progress(items, answers, overlap=project.overlap)
         return figures_json({"project": whole, "annotators": annotators}, inf_nan_mode="null")
 
     return Response(await live.figures("progress", read), media_type="application/json")

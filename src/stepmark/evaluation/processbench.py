@@ -139,22 +139,7 @@ class ProcessBench(Evaluation):
                 Section(
                     title="Where errors are named",
                     text="Of the wrong solutions: how far the step that is named lies from the first wrong one.",
-                    items=(
-                        distance_table(
-                            items,
-                            "group",
-                            "Distance of the named step from the first wrong one (wrong solutions, %)",
-                        ),
-                        distance_table(
-                            items, "position", "By the position of the first wrong step (wrong solutions, %)"
-                        ),
-                    ),
-                ),
-                Section(
-                    title="By who wrote the solution",
-                    items=(
-                        distance_table(items, "policy", "By who wrote the solution (wrong solutions, %)"),
-                    ),
+                    items=(distance_table(items),),
                 ),
                 Section(
                     title="Published results",
@@ -288,35 +273,24 @@ def kind_of(item: Item) -> str:
     return "found" if named == label else "early" if named < label else "late"
 
 
-_POSITIONS = ("1", "2", "3", "4", "5", "6", "7–9", "10+")
-
-
-def _position(item: Item) -> str:
-    step = item["label"]
-    return str(step + 1) if step < 6 else "7–9" if step < 9 else "10+"
-
-
-def distance_table(items: Sequence[Item], by: str, title: str) -> Table:
-    """How far the named step lies from the first wrong one, by group, policy or position of the first wrong step."""
-    wrong: dict[str, Counter[str]] = {name: Counter() for name in (_POSITIONS if by == "position" else ())}
-    right: dict[str, Counter[str]] = {}
+def distance_table(items: Sequence[Item]) -> Table:
+    """How far the named step lies from the first wrong one, by group."""
+    counts: dict[str, Counter[str]] = {item["group"]: Counter() for item in items}
     for item in items:
-        if by == "position" and item["label"] == -1:
-            continue
-        name = _position(item) if by == "position" else item[by] or "not known"
-        (right if item["label"] == -1 else wrong).setdefault(name, Counter())[kind_of(item)] += 1
-
-    def percent(of: Mapping[str, Counter[str]], kind: str) -> Cell:
-        return lambda name: f"{100 * of[name][kind] / of[name].total():.1f}" if of.get(name) else ABSENT
-
+        if item["label"] != -1:
+            counts[item["group"]][kind_of(item)] += 1
     kinds = {"found": "Exact", "early": "Early", "late": "Late", "missed": "None named", "unread": "Not read"}
-    columns: dict[str, Cell] = {"Wrong": lambda name: f"{wrong[name].total():,}" if name in wrong else "0"}
-    columns |= {label: percent(wrong, kind) for kind, label in kinds.items()}
-    if by != "position":
-        columns["Right ones left alone"] = percent(right, "clean")
-    names = [name for name in dict.fromkeys((*wrong, *right)) if wrong.get(name) or by != "position"]
-    first = {"group": "Subset", "policy": "Policy", "position": "First wrong step"}[by]
-    return table_of(title, first, names, columns)
+
+    def percent(kind: str) -> Cell:
+        def text(name: str) -> str:
+            total = counts[name].total()
+            return f"{100 * counts[name][kind] / total:.1f}" if total else ABSENT
+
+        return text
+
+    columns = {label: percent(kind) for kind, label in kinds.items()}
+    title = "Distance of the named step from the first wrong one (wrong solutions, %)"
+    return table_of(title, "Subset", list(counts), columns)
 
 
 def _examples(sheet: Sheet, chosen: Mapping[str, Policy], items: Sequence[Item]) -> tuple[Examples, ...]:

@@ -289,7 +289,7 @@ class SearchContest(Evaluation):
         first = [*(name for name in BASELINES if name in names), *names]
         views = Views(
             title=f"Search: {policy} with {prm}",
-            verdict=advice(figures),
+            verdict=_verdict(figures, names, budgets[-1], contest_),
             facts=facts,
             remarks=(INTERVALS,),
             tiles=[
@@ -313,9 +313,11 @@ class SearchContest(Evaluation):
                             "what was spent is in the next table.",
                         ),
                         spent_table(names, contested, figures, contest_),
-                        *difference_tables(names, figures, contest_),
                         plot(contested, figures, contest_),
                     ),
+                ),
+                Section(
+                    title="Against the baselines", items=tuple(difference_tables(names, figures, contest_))
                 ),
                 Section(title="How searches end", items=ends_tables(names, figures, contest_)),
                 Section(
@@ -345,6 +347,24 @@ class SearchContest(Evaluation):
             f"{name} at {budget}": fit.size for (name, budget), fit in contested.fits.items() if fit.tried
         }
         return run.result(self, views, figures, items, prm=prm, sizes=sizes, **filled)
+
+
+def _verdict(figures: Figures, names: Sequence[str], budget: str, settings: Contest) -> str:
+    """The best method with the largest budget, its lead over the majority vote, and whether a search can pay."""
+    known = {
+        name: figure
+        for name in names
+        if (figure := figures.get(f"accuracy/{name}/{budget}")) is not None and figure.value is not None
+    }
+    if not known:
+        return advice(figures)
+    best = max(known, key=lambda name: known[name].value or 0.0)
+    lead = figures.get(f"over majority/{best}/{budget}")
+    over = "" if lead is None else f", {starred(lead)} points over the majority vote"
+    return (
+        f"With {words(float(budget))} {settings.unit} a problem {best} is right most often, on {shown(known[best])} %{over}. "
+        f"{advice(figures)}"
+    )
 
 
 def _trees(trees: tuple[SearchView, ...], prm: str) -> Iterator[str]:

@@ -138,11 +138,6 @@ def table_html(table: Table, *, fold: bool = True) -> str:
     return template("macros").table_figure(table, markdown(table), fold)
 
 
-def markdown_html(table: Table) -> str:
-    """The Markdown of a table, folded, and the button that copies it."""
-    return template("macros").copying(markdown(table))
-
-
 def interval_text(
     value: float | None, low: float | None, high: float | None, scale: float = 100, digits: int = 1
 ) -> str:

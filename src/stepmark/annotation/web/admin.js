@@ -47,10 +47,9 @@ class ProgressPage {
       duration(one.seconds_a_step),
       one.gold?.items ? `${ranged(one.gold.exact, percent)} of ${one.gold.items}` : "–",
       one.passed === null || one.passed === undefined ? "–" : one.passed ? "passed" : "not passed",
-      ranged(one.unsure, percent),
       one.overridden.of ? `${percent(one.overridden.value)} of ${one.overridden.of}` : "–",
     ]);
-    const heads = ["Annotator", ["Submitted", "number"], ["Each item", "number"], ["Each step", "number"], "Right on gold items", "Screening", ["Unsure", "number"], "Suggestions overridden"];
+    const heads = ["Annotator", ["Submitted", "number"], ["Each item", "number"], ["Each step", "number"], "Right on gold items", "Screening", "Suggestions overridden"];
     this.main.replaceChildren(
       page(
         "Progress",
@@ -62,7 +61,6 @@ class ProgressPage {
           tile(project.of ? percent(project.submitted / project.of) : "–", "done"),
           tile(duration(project.seconds_each), "each item"),
           tile(duration(project.work_left), "of work left"),
-          tile(duration(project.eta), "to go at the pace of the last day"),
         ),
         make("div", { class: "meter long", aria: { hidden: "true" } }, bar),
         rows.length ? table("Annotators", heads, rows) : make("p", {}, "Nobody has begun: ", make("a", { href: "#/people" }, "invite people"), " or ", make("a", { href: "#/label" }, "label yourself"), "."),
