@@ -5,7 +5,8 @@ repeat itself. After `patience` weak turns in a row: back to the first of them, 
 one is a stop. A running aggregate under `floor` is a stop at once. This is advice: `back` is called by who takes it, and a
 caller may go on.
 
-A PRM that stepmark loaded reads each token once (`models.session.GrowingSession`). Any other PRM reads the conversation anew for each turn.
+A PRM that stepmark loaded reads each token once (`models.session.GrowingSession`), here or on a server (`models.remote.prm`). Any other PRM
+reads the conversation anew for each turn.
 """
 
 from __future__ import annotations

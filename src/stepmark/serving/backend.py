@@ -49,8 +49,8 @@ class Growth:
     """Asks for the score of one more step; answered by `Grown` or `InputError`."""
 
     problem: Problem
-    steps: tuple[str, ...] = ()
-    """Those before it."""
+    steps: tuple[Step, ...] = ()
+    """Those before it, with what came back after each."""
     text: str
     """The step."""
     place: Place | None = None
@@ -64,14 +64,18 @@ class Growth:
     @property
     def characters(self) -> int:
         """Of its texts."""
-        return len(self.problem.text) + sum(map(len, self.steps)) + len(self.text)
+        before = sum(len(step.text) + len(step.observation) for step in self.steps)
+        return len(self.problem.text) + before + len(self.text)
+
+    @property
+    def observed(self) -> bool:
+        """Whether anything came back between the steps."""
+        return any(step.observation for step in self.steps)
 
     @property
     def solution(self) -> Solution:
         """The prefix with the step."""
-        return Solution(
-            problem=self.problem, steps=tuple(Step(text=text) for text in (*self.steps, self.text))
-        )
+        return Solution(problem=self.problem, steps=(*self.steps, Step(text=self.text)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -179,13 +183,24 @@ class WholeBackend:
         if whole:
             scored = checked_scores((solution for _, solution in whole), self.prm, keep_going=True)
             results |= {i: result for (i, _), (_, result) in zip(whole, scored, strict=True)}
-        growths = [(i, ask) for i in order if isinstance(ask := works[i].ask, Growth)]
+        growing = [(i, ask) for i in order if isinstance(ask := works[i].ask, Growth)]
+        results |= {i: self._observed(ask) for i, ask in growing if ask.observed}
+        growths = [(i, ask) for i, ask in growing if not ask.observed]
         if growths:
-            requests = [Score(problem=ask.problem.text, steps=(*ask.steps, ask.text)) for _, ask in growths]
+            requests = [Score(problem=ask.problem.text, steps=ask.solution.texts) for _, ask in growths]
             replies = self._steps.score(requests, lambda index, reply: None)
             for (i, _), reply in zip(growths, replies, strict=True):
                 results[i] = reply if isinstance(reply, InputError) else Grown(graded=reply)
         return [results[i] for i in range(len(works))]
+
+    def _observed(self, ask: Growth) -> Grown | InputError:
+        growing = self.prm.grow(ask.problem)
+        try:
+            return Grown(graded=Graded(score=growing.score(ask.steps, Step(text=ask.text))))
+        except InputError as error:
+            return error
+        finally:
+            growing.back(0)
 
     def release(self, grown: Sequence[Grown]) -> None:
         """Free the state of some prefixes."""

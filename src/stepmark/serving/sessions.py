@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from stepmark.batching import Graded
 from stepmark.errors import InputError, StepmarkError
 from stepmark.models.remote.wire import SessionFullError
-from stepmark.records import Problem
+from stepmark.records import Problem, Step
 from stepmark.serving.backend import Grown, Growth
 from stepmark.serving.batcher import Batcher
 
@@ -36,10 +36,14 @@ class Node:
     """Its score, classes and tokens."""
 
 
+_Key = tuple[int | None, str, str]
+"""The node that a step continues, what came back after that, and the step."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Held:
-    steps: tuple[str, ...]
-    after: int | None
+    steps: tuple[Step, ...]
+    key: _Key
     grown: Grown
     size: int
 
@@ -55,7 +59,7 @@ class _Session:
     """Bytes that it holds."""
     made: int = 0
     nodes: dict[int, _Held] = field(default_factory=dict)
-    numbers: dict[tuple[int | None, str], int] = field(default_factory=dict)
+    numbers: dict[_Key, int] = field(default_factory=dict)
     closed: bool = False
 
 
@@ -118,13 +122,19 @@ class Sessions:
         return name
 
     async def extend(
-        self, session: str, steps: Sequence[tuple[int | None, str]], *, deadline: float | None = None
+        self,
+        session: str,
+        steps: Sequence[tuple[int | None, str]],
+        *,
+        observed: Sequence[str] | None = None,
+        deadline: float | None = None,
     ) -> list[Node | InputError]:
         """Score steps, each after a node (None: the problem); one result each, in order.
 
         Args:
             session: its name.
             steps: (after, text).
+            observed: for each, what came back after the node that it continues; None: nothing.
             deadline: see `Batcher.score`.
 
         Returns:
@@ -136,12 +146,18 @@ class Sessions:
         """
         state = self._of(session)
         results: list[Node | InputError | None] = [None] * len(steps)
-        asked: dict[tuple[int | None, str], list[int]] = {}
+        asked: dict[_Key, list[int]] = {}
         growths: list[Growth] = []
-        for i, (after, text) in enumerate(steps):
-            if (after, text) in asked:
-                asked[after, text].append(i)
-            elif (number := state.numbers.get((after, text))) is not None:
+        for i, ((after, text), back) in enumerate(zip(steps, observed or [""] * len(steps), strict=True)):
+            key = (after, back, text)
+            if key in asked:
+                asked[key].append(i)
+            elif after is None and back:
+                results[i] = InputError(
+                    "nothing comes back before the first step; write it into the problem",
+                    field=f"steps[{i}].observed",
+                )
+            elif (number := state.numbers.get(key)) is not None:
                 results[i] = Node(node=number, graded=state.nodes[number].grown.graded)
             elif after is not None and after not in state.nodes:
                 results[i] = InputError(
@@ -154,8 +170,8 @@ class Sessions:
                     field=f"steps[{i}]",
                 )
             else:
-                asked[after, text] = [i]
-                growths.append(self._growth(state, after, text))
+                asked[key] = [i]
+                growths.append(self._growth(state, key))
         state.busy += 1
         state.coming += len(growths)
         try:
@@ -167,10 +183,8 @@ class Sessions:
             self._batcher.release(grown for grown in answers if isinstance(grown, Grown))
             raise UnknownSessionError
         self._of(session)
-        for ((after, text), places), growth, grown in zip(asked.items(), growths, answers, strict=True):
-            result = (
-                grown if isinstance(grown, InputError) else self._entered(state, after, text, growth, grown)
-            )
+        for (key, places), growth, grown in zip(asked.items(), growths, answers, strict=True):
+            result = grown if isinstance(grown, InputError) else self._entered(state, key, growth, grown)
             for i in places:
                 results[i] = result
         self._evict()
@@ -185,7 +199,7 @@ class Sessions:
         state = self._of(session)
         gone = [held for node in nodes if (held := state.nodes.pop(node, None)) is not None]
         for held in gone:
-            state.numbers.pop((held.after, held.steps[-1]), None)
+            state.numbers.pop(held.key, None)
         size = sum(held.size for held in gone)
         state.size -= size
         self.size -= size
@@ -213,11 +227,13 @@ class Sessions:
         self._sessions[session] = state  # the last one is the last used
         return state
 
-    def _growth(self, state: _Session, after: int | None, text: str) -> Growth:
-        held = None if after is None else state.nodes[after]
-        if held is None:
+    def _growth(self, state: _Session, key: _Key) -> Growth:
+        after, back, text = key
+        if after is None:
             return Growth(problem=state.problem, text=text)
-        return Growth(problem=state.problem, steps=held.steps, text=text, place=held.grown.place)
+        held = state.nodes[after]
+        steps = (*held.steps[:-1], replace(held.steps[-1], observation=back))
+        return Growth(problem=state.problem, steps=steps, text=text, place=held.grown.place)
 
     def _evict(self) -> None:
         """End the longest idle sessions until the others fit; those in work and the last one used stay."""
@@ -227,17 +243,17 @@ class Sessions:
             self._end(name)
             self.evicted += 1
 
-    def _entered(self, state: _Session, after: int | None, text: str, growth: Growth, grown: Grown) -> Node:
+    def _entered(self, state: _Session, key: _Key, growth: Growth, grown: Grown) -> Node:
         # Asked twice at the same time: the first to come back has made the node.
-        if (number := state.numbers.get((after, text))) is not None:
+        if (number := state.numbers.get(key)) is not None:
             self._batcher.release([grown])
             return Node(node=number, graded=state.nodes[number].grown.graded)
         number, state.made = state.made, state.made + 1
-        held = _Held(steps=(*growth.steps, text), after=after, grown=grown, size=_size(growth, grown.size))
+        held = _Held(steps=growth.solution.steps, key=key, grown=grown, size=_size(growth, grown.size))
         state.nodes[number] = held
         state.size += held.size
         self.size += held.size
-        state.numbers[after, text] = number
+        state.numbers[key] = number
         return Node(node=number, graded=grown.graded)
 
     def _end(self, session: str) -> None:
@@ -251,4 +267,5 @@ class Sessions:
 
 def _size(growth: Growth, held_bytes: int) -> int:
     """Bytes, about, of a step."""
-    return _RECORD + sum(map(sys.getsizeof, (*growth.steps, growth.text))) + held_bytes
+    texts = [part for step in growth.solution.steps for part in (step.text, step.observation)]
+    return _RECORD + sum(map(sys.getsizeof, texts)) + held_bytes
