@@ -1,5 +1,7 @@
 """Pieces of text, rewards and a PRM for the adapters' tests; both sides of a test in another environment read it."""
 
+import random
+
 from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPRM
 
@@ -27,3 +29,55 @@ def step_score(problem: str, steps: tuple[str, ...]) -> float:
 def steps_prm() -> ScriptedPRM:
     """Scores by `step_score`."""
     return ScriptedPRM(step_score, name="sums of letters")
+
+
+def conversations(count: int, seed: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Token ids of conversations and the mask of what the policy wrote: 1 to 3 turns of at least two tokens, observations between them."""
+    dice = random.Random(seed)
+    ids, written = [], []
+    for _ in range(count):
+        own, mask = [], []
+        for turn in range(dice.randrange(1, 4)):
+            seen = [dice.randrange(10) for _ in range(dice.randrange(1, 4))] if turn else []
+            wrote = [*(dice.randrange(10) for _ in range(dice.randrange(1, 5))), PIECES.index("<eos>")]
+            own += seen + wrote
+            mask += [0] * len(seen) + [1] * len(wrote)
+        ids.append(own)
+        written.append(mask)
+    return ids, written
+
+
+def per_turn(
+    problems: list[str], ids: list[list[int]], written: list[list[int]], outcomes: list[float]
+) -> list[list[float]]:
+    """The advantage of each token by `step_score`, in plain Python: the return from its turn, less the mean of those of the problem that took it.
+
+    A conversation that `step_score` refuses is left out, and so is one that is alone.
+    """
+    returns: list[list[float] | None] = []
+    for problem, own, mask, outcome in zip(problems, ids, written, outcomes, strict=True):
+        texts, wrote = [], False
+        for token, mine in zip(own, mask, strict=True):
+            if mine and not wrote:
+                texts.append("")
+            if mine and PIECES[token] not in CONTROL:
+                texts[-1] += PIECES[token]
+            wrote = bool(mine)
+        try:
+            scores = [step_score(problem, tuple(texts[: turn + 1])) for turn in range(len(texts))]
+        except InputError:
+            returns.append(None)
+            continue
+        returns.append([sum(scores[turn:]) + outcome for turn in range(len(scores))])
+    found = []
+    for row, (own, mask) in enumerate(zip(ids, written, strict=True)):
+        peers = [r for other, r in zip(problems, returns, strict=True) if other == problems[row] and r]
+        mine, line, turn, wrote = returns[row], [], -1, False
+        for _, here in zip(own, mask, strict=True):
+            turn += bool(here and not wrote)
+            wrote = bool(here)
+            also = [r[turn] for r in peers if turn < len(r)]
+            known = mine is not None and here and len(also) > 1
+            line.append(mine[turn] - sum(also) / len(also) if known else 0.0)
+        found.append(line)
+    return found

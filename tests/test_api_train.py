@@ -25,8 +25,6 @@ from tiny_base import tokenizer, write_base
 
 torch.set_num_threads(1)
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
 TRAINING = stepmark.train.Training(
     lora_rank=2, learning_rate=5e-3, epochs=1, dtype="float32", held_out=0.3, evaluations=1, token_budget=300
 )

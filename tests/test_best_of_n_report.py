@@ -143,16 +143,8 @@ def candidates(path: Path, *rows: dict[str, object]) -> Path:
 
 
 def run_best_of_n(folder: Path, data: Path, *more: str) -> int:
-    words = [
-        "evaluate",
-        "best-of-n",
-        "--data",
-        str(data),
-        "--prm",
-        "scripted_prms:certain",
-        "--verifier",
-        "number",
-    ]
+    words = ["evaluate", "best-of-n", "--data", str(data)]
+    words += ["--prm", "scripted_prms:certain", "--verifier", "number"]
     return main([*words, "--out", str(folder / "out"), "--resamples", "100", *more])
 
 

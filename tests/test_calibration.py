@@ -548,21 +548,8 @@ def processbench(tmp_path, n=60):
 def test_the_command_on_processbench(tmp_path, capsys):
     data, file, rows, scores = processbench(tmp_path)
     for model in ("good", "flat"):
-        assert (
-            calibrate(
-                "--data",
-                data,
-                "--scores",
-                file,
-                "--model-name",
-                model,
-                "--fit",
-                "gsm8k",
-                "--out",
-                tmp_path / model,
-            )
-            == 0
-        )
+        words = ("--model-name", model, "--fit", "gsm8k", "--out", tmp_path / model)
+        assert calibrate("--data", data, "--scores", file, *words) == 0
     printed = capsys.readouterr().out
     assert "fitted here" in printed
     result = read_result(tmp_path / "good" / "result.json")

@@ -73,12 +73,6 @@ def test_a_difference_by_hand(of):
     assert 0.05 < error.p < 1.0
 
 
-def test_identical_results(of):
-    found = of(A, A)
-    for one in found.differences.values():
-        assert (one.value, one.low, one.high, one.p) == (0.0, 0.0, 0.0, 1.0)
-
-
 def test_only_common_items_are_compared(of):
     more = {f"x-{id}": named for id, named in A.items()}
     found = of(A | more, {id: B[id] for id in ("w3", "r1", "w0", "w1")} | {"y-w0": 0})

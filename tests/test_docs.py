@@ -29,7 +29,9 @@ TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 _FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.M | re.S)
 _SHOWN_PYTHON = re.compile(r"^```(?:python|\{code-block\} python)[^\n]*\n(.*?)^```$", re.M | re.S)
-_ADAPTERS = {"stepmark.integrations.inspect_ai", "stepmark.rl.adapters.trl"}
+_ADAPTERS = {f"stepmark.rl.adapters.{name}" for name in ("trl", "skyrl", "verifiers")} | {
+    "stepmark.integrations.inspect_ai"
+}
 """Public by their module's path: importing them imports another package."""
 
 

@@ -12,27 +12,13 @@ from hypothesis import strategies as st
 from stepmark.cli import main
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.compare import compare
-from stepmark.evaluation.drift import FIGURES, Drift, items_of, read_parts, signs, statistic
-from stepmark.evaluation.evaluation import Run
+from stepmark.evaluation.drift import FIGURES, items_of, read_parts, signs, statistic
 from stepmark.evaluation.result import Figure, measured, read_result
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.intervals import weighted_quantiles
 from stepmark.records import LabelledSolution, Problem, Solution, Step, StepScores
 
 # --- quantiles --------------------------------------------------------------------------------------------------------
-
-
-def evaluate(sheet, parts, *, by, resamples=1000):
-    return Drift().of_parts(sheet, Run(resamples=resamples), parts, by=by)
-
-
-def test_quantiles_worked_by_hand():
-    x = np.array([3.0, 1.0, 2.0, 4.0])
-    found = weighted_quantiles(x, np.ones((1, 4)), (0.0, 0.1, 0.25, 0.5, 0.75, 1.0))
-    # Met exactly at 1/4, 2/4 and 3/4: the mean of two neighbours there.
-    assert list(found[:, 0]) == [1.0, 1.0, 1.5, 2.5, 3.5, 4.0]
-    heavy = weighted_quantiles(x, np.array([[0.0, 3.0, 1.0, 0.0]]), (0.0, 0.5, 0.75, 0.9, 1.0))
-    assert list(heavy[:, 0]) == [1.0, 1.0, 1.5, 2.0, 2.0]  # 1 1 1 2; the values without weight are not there
 
 
 @settings(max_examples=200, deadline=None)

@@ -21,7 +21,7 @@ from stepmark.models.local import HeadPRM, ImplicitPRM
 from stepmark.models.prm import Ledger
 from stepmark.models.spec import LinearHead, LogRatioHead, Readout, ScoringSpec, TextLayout
 from stepmark.models.tree import pack
-from stepmark.records import Refusal, Solution, StepScores
+from stepmark.records import Problem, Refusal, Solution, Step, StepScores
 from tiny_language_model import tiny_tokenizer
 
 torch.set_num_threads(1)
@@ -353,10 +353,8 @@ def test_truncated_steps_have_no_score_and_the_others_their_own():
     assert grader(max_tokens=2, truncate=True).score("p", solution.texts) == [None, None, None]
 
 
-@pytest.mark.parametrize("budget", [16, 4096])
-@pytest.mark.parametrize("per_step", [False, True])
-def test_implicit_scores_over_many_chunks_and_slices(budget, per_step):
-    """More answer tokens than one slice of vocabulary logits (256), with branches, against plain sums."""
+def implicit(per_step, budget):
+    """An implicit PRM of two tiny models, and what it is made of."""
     tokenizer = tiny_tokenizer()
     models = [tiny(vocabulary=len(tokenizer), seed=s) for s in (0, 1)]
     outputs = [
@@ -377,14 +375,26 @@ def test_implicit_scores_over_many_chunks_and_slices(budget, per_step):
         (Engine(m, device="cpu", token_budget=budget, ledger=Ledger()), w)
         for m, w in zip(models, outputs, strict=True)
     )
-    prm = ImplicitPRM(
-        name="tiny",
-        spec=spec,
-        encoder=Encoder(tokenizer, layout, max_tokens=None),
-        policy=policy,
-        reference=reference,
-        identity=lambda: "tiny#2",
+    return (
+        tokenizer,
+        models,
+        outputs,
+        ImplicitPRM(
+            name="tiny",
+            spec=spec,
+            encoder=Encoder(tokenizer, layout, max_tokens=None),
+            policy=policy,
+            reference=reference,
+            identity=lambda: "tiny#2",
+        ),
     )
+
+
+@pytest.mark.parametrize("budget", [16, 4096])
+@pytest.mark.parametrize("per_step", [False, True])
+def test_implicit_scores_over_many_chunks_and_slices(budget, per_step):
+    """More answer tokens than one slice of vocabulary logits (256), with branches, against plain sums."""
+    tokenizer, models, outputs, prm = implicit(per_step, budget)
     rng = np.random.RandomState(4)
     words = ["correct", "wrong", "the", "sum", "is", "5"]
     steps = [" ".join(words[i] for i in rng.randint(0, 6, 60)) for _ in range(6)]
@@ -405,8 +415,40 @@ def test_implicit_scores_over_many_chunks_and_slices(budget, per_step):
         wanted = np.diff([0.0, *sums]).tolist() if per_step else sums
         assert result.scores == pytest.approx(wanted, abs=2e-4)
         assert max(abs(w) for w in wanted) > 1
-    assert policy[0].ledger.tokens_distinct == policy[0].ledger.tokens_computed
-    assert policy[0].ledger.tokens_computed > 256
+    assert prm.ledger.tokens_distinct == prm.ledger.tokens_computed
+    assert prm.ledger.tokens_computed > 256
+
+
+@pytest.mark.parametrize("per_step", [False, True])
+def test_an_implicit_prm_counts_an_agents_own_tokens_only(per_step):
+    """Log-ratios of what tools answer, summed by nobody: against offsets of the whole text."""
+    tokenizer, models, outputs, prm = implicit(per_step, 4096)
+    steps = (
+        Step(text="the sum is 5", observation="\n\nTool (add):\nno, the sum is wrong\n\nUser:\nyes?"),
+        Step(text="it is correct", observation="\n\nTool:\n5 5 5"),
+        Step(text="yes. the sum is 5"),
+    )
+    text, spans = "which?\n", []
+    for step, seen in zip(steps, ("", *(s.observation.strip() + "\n\n" for s in steps)), strict=False):
+        text += seen
+        spans.append((len(text), len(text) + len(step.text) + 1))  # with the line break that ends it
+        text += step.text + "\n"
+    out = tokenizer(text, return_offsets_mapping=True)
+    ids, begins = out["input_ids"], [begin for begin, _ in out["offset_mapping"]]
+    ratio = sum(
+        sign * torch.log_softmax((alone(m, ids) @ w.T).double(), -1)[torch.arange(len(ids) - 1), ids[1:]]
+        for sign, m, w in zip((0.5, -0.5), models, outputs, strict=True)
+    )
+    own = [
+        sum(float(ratio[t - 1]) for t in range(1, len(ids)) if low <= begins[t] < high) for low, high in spans
+    ]
+    wanted = own if per_step else np.cumsum(own).tolist()
+    solution = Solution(problem=Problem(text="which?"), steps=steps)
+    (result,) = prm.score_many([solution])
+    assert result.scores == pytest.approx(wanted, abs=2e-4)
+    growing = prm.grow(Problem(text="which?"))
+    scores = [growing.score(steps[:at], step) for at, step in enumerate(steps)]
+    assert scores == pytest.approx(wanted, abs=2e-4)
 
 
 def test_a_token_beyond_the_embedding_is_an_error_of_the_checkpoint() -> None:

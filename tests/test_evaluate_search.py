@@ -268,20 +268,21 @@ def test_the_command_writes_a_report_and_a_second_run_asks_nothing(tmp_path, mon
     file, out = problem_file(tmp_path), tmp_path / "out"
     asked = tmp_path / "asked"
     monkeypatch.setenv("ASKED", str(asked))
-    words = [
-        "evaluate",
-        "search",
-        "--data",
-        str(file),
-        *MODELS,
+    words = ["evaluate", "search", "--data", str(file), *MODELS]
+    words += [
         "--budgets",
         "150",
         "400",
         "--methods",
         "beam",
         "mcts",
+        "--pilot",
+        "2",
+        "--seeds",
+        "2",
+        "--resamples",
+        "100",
     ]
-    words += ["--pilot", "2", "--seeds", "2", "--resamples", "100"]
     assert main([*words, "--out", str(out)]) == 0
     result = json.loads((out / "result.json").read_text())
     names = {one["name"] for one in result["figures"]}

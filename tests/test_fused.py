@@ -173,8 +173,6 @@ def test_a_tree_is_the_sum_of_its_rows_by_transformers(config, every):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4, msg=name)
 
 
-# peft asks transformers a question that transformers means to rename.
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 @pytest.mark.parametrize("config", [LlamaConfig(), Qwen2Config()], ids=lambda c: type(c).__name__)
 def test_lora_is_pefts(config):
     model = made(config)

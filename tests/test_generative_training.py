@@ -27,9 +27,6 @@ from tiny_language_model import tiny_model, tiny_tokenizer
 
 torch.set_num_threads(1)
 
-# peft 0.21 asks transformers for a name that it is about to drop.
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
 PROBLEM, STEPS = "What is 2 * 3 + 1?", ("2 * 3 = 6", "6 + 1 = 8")
 THINK = {
     0: "\nLet's verify step by step: Step 1: it is \\boxed{correct}\nIs the solution correct?",

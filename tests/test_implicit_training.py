@@ -24,9 +24,6 @@ from tiny_base import branching, example, weights_of, write_base
 
 torch.set_num_threads(1)
 
-# peft 0.21 asks transformers for a name that it is about to drop.
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
 TEXT = TextLayout(opening="{problem}\n", mark="\n\n", special_tokens=False)
 
 

@@ -14,8 +14,6 @@ from tiny_base import example, net_for, write_base
 
 torch.set_num_threads(1)
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):

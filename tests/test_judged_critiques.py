@@ -20,8 +20,6 @@ from tiny_base import example, tokenizer, write_base
 
 torch.set_num_threads(1)
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
 PROBLEM, STEPS = "What is 2 * 3 + 1?", ("2 * 3 = 6", "6 + 1 = 8", "It is 8.")
 ONE = (
     r"<think>is it \boxed{incorrect}?</think>It is 6. \boxed{correct}",

@@ -29,9 +29,6 @@ from tiny_base import LAYOUT, branching, counted, example, net_for, rated, write
 
 torch.set_num_threads(1)
 
-# peft 0.21 asks transformers for a name that it is about to drop.
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
 
 def losses(objective, logits, targets):
     return objective.loss_of(torch.tensor(logits), targets).tolist()

@@ -45,8 +45,6 @@ from stepmark.training.checkpoint import layout_of, process_reward_head, write_a
 from stepmark.training.report import snippet
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
 MARK = "<extra_0>"
 LAYOUT = TextLayout(
     opening="<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n",

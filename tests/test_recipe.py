@@ -36,9 +36,6 @@ from tiny_base import branching, counted, net_for, rated, write_base
 
 torch.set_num_threads(1)
 
-# peft 0.21 asks transformers for a name that it is about to drop.
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
 BYTES = [
     "adapter_config.json",
     "adapter_model.safetensors",

@@ -26,7 +26,7 @@ from stepmark.rl.adapters.completions import (
     token_row,
 )
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit.methods import GRPO, MinForm, ProcessGRPO
+from stepmark.rl.credit.methods import GRPO, MinForm, PerTurn, ProcessGRPO
 
 
 def decode(ids):
@@ -102,7 +102,7 @@ def test_a_row_of_token_rewards_by_hand() -> None:
     assert token_row(0.0, (1, 2), (0.0, -0.75), tokens=3) == [0, -0.75, 0]
     assert token_row(1.0, (0,), (0.5,), tokens=1) == [1.0]
     assert token_row(1.0, (), (), tokens=2) == [0, 1.0]
-    for ends, scores, tokens in (((1,), (0.5,), 3), ((1,), (), 2), ((), (), 0)):
+    for ends, scores, tokens in (((3,), (0.5,), 3), ((1,), (), 2), ((), (), 0)):
         with pytest.raises(InputError, match="one score for each step"):
             token_row(1.0, ends, scores, tokens=tokens)
 
@@ -217,6 +217,8 @@ def trl(monkeypatch):
 
 
 TEXTS = [ids_of("1", " + ", "2", "\n", "6", END), ids_of("5", "\n", "4")]
+TALK, WROTE = ids_of("5", END, "9", "9", "6", END), [1, 1, 0, 0, 1, 1]
+"""Two turns, and what came back after the first."""
 ROWS = [{"prompt": "p", "ids": ids} for ids in TEXTS]
 
 
@@ -241,6 +243,16 @@ def test_trl_advantages_are_replaced_in_training_only(trl) -> None:
     assert trainer._metrics["train"] == {"prm/score": [0.5], "prm/steps": [2.0], "prm/refused": [0.0]}
     trainer.model.training = False
     assert trainer._generate_and_score_completions(ROWS)["advantages"].tolist() == [0.0, 0.0]
+
+
+def test_trl_gives_tool_output_no_credit(trl) -> None:
+    ids = [TALK, ids_of("4", END)]
+    masks = torch.tensor([WROTE, [1, 1, 1, 1, 1, 1]])  # TRL pads it with ones
+    trainer = trainer_of(trl, args={"tool_mask": masks}, credit=PerTurn())
+    rows = [{"prompt": "p", "ids": one} for one in ids]
+    found = trainer._generate_and_score_completions(rows)["advantages"]
+    # Scores 0.5 and 1, and 0; outcomes 1.5 and 0.5. Returns 3 and 2.5, and 0.5; only the first took a second turn.
+    torch.testing.assert_close(found, torch.tensor([[1.25, 1.25, *[0.0] * 5], [-1.25, -1.25, *[0.0] * 5]]))
 
 
 def test_trl_reward_function(trl) -> None:
@@ -276,6 +288,10 @@ def verl(monkeypatch):
         async def run(self, sampling_params, **row):
             return AgentLoopOutput(response_ids=TEXTS[0], extra_fields=row)
 
+    class ToolAgentLoop:
+        async def run(self, sampling_params, **row):
+            return AgentLoopOutput(response_ids=TALK, response_mask=WROTE, extra_fields={})
+
     class NaiveRewardManager:
         def __init__(self, config, tokenizer, compute_score, reward_router_address, reward_model_tokenizer):
             self.tokenizer, self.compute_score = tokenizer, compute_score
@@ -289,6 +305,7 @@ def verl(monkeypatch):
     loop = SimpleNamespace(AgentLoopOutput=AgentLoopOutput, register=register)
     module(monkeypatch, loops, agent_loop=loop)
     module(monkeypatch, f"{loops}.single_turn_agent_loop", SingleTurnAgentLoop=SingleTurnAgentLoop)
+    module(monkeypatch, f"{loops}.tool_agent_loop", ToolAgentLoop=ToolAgentLoop)
     naive = SimpleNamespace(NaiveRewardManager=NaiveRewardManager)
     module(monkeypatch, managers, register=register, naive=naive)
     module(monkeypatch, "verl.trainer.ppo.core_algos", register_adv_est=register)
@@ -338,6 +355,24 @@ def test_verl_rewards_go_from_the_manager_through_the_rollout_to_the_estimator(v
         [found["reward_score"], token_row(0.0, (1, 2), (0.5, 0.0), tokens=3)],
     )
     assert both.tolist() == [[0, 0, 0.5, 0, 1.0, 1.0, 0], [0, NO_ZERO, 0, 0, 0, 0, 0]]
+
+
+def test_verl_scores_turns_where_tools_are_called(verl, monkeypatch) -> None:
+    monkeypatch.setattr(verl.adapter, "_loaded", {"somewhere": PRM}.__getitem__)
+    output = asyncio.run(verl.registered["stepmark_tool_agent"]().run({}))
+    config = SimpleNamespace(reward={"reward_kwargs": {"prm": "somewhere"}})
+    words = SimpleNamespace(decode=lambda ids, skip_special_tokens: decode(ids))
+    item = SimpleNamespace(
+        batch={"responses": torch.tensor(output.response_ids), "attention_mask": torch.ones(7)},
+        non_tensor_batch={
+            "raw_prompt": [{"role": "user", "content": "p"}],
+            "tool_extra_fields": output.extra_fields,
+        },
+    )
+    found = asyncio.run(verl.registered["stepmark"](config, words, lambda: 1.0).run_single([item]))
+    # 5 scores 0.5 and 6 scores 1, whose place is before the outcome's; the tool's 99 has none.
+    assert found["reward_score"] == [0, 0.5, 0, 0, 1.0, 1.0]
+    assert found["reward_extra_info"]["steps"] == 2
 
 
 def test_verl_reward_function(verl, monkeypatch) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_adapters_world import CONTROL, PIECES, first, second, step_score
+from rl_adapters_world import CONTROL, PIECES, first, per_turn, second, step_score
 from stepmark.errors import InputError
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit.methods import CREDITS
@@ -42,6 +42,7 @@ def trained(folder, *, processes=1, **job):
         "generations": 1,
         "mask_cut": False,
         "scripted": False,
+        "turns": False,
         "plain": False,
         "evaluate": False,
         **job,
@@ -89,8 +90,8 @@ def steps_of(text, problem, ends_of_tokens):
     for match in re.finditer(r"[^\n]+", text):
         if not match.group().strip():
             continue
-        lines.append(match.group().strip())
-        end = match.start() + len(match.group().rstrip())
+        lines.append(match.group())
+        end = match.end()
         token = next(n for n, at in enumerate(ends_of_tokens) if at >= end)
         found.setdefault(token, []).append(step_score(problem, tuple(lines)))
     return {token: min(scores) for token, scores in found.items()}
@@ -107,7 +108,7 @@ def expected(rows, credit, *, plain=False):
         try:
             scores = steps_of(text, problem, list(accumulate(map(len, pieces))))
             # The mean of the plain reward is over the steps of the text, also of those that share a token.
-            lines = [line.strip() for line in text.split("\n") if line.strip()]
+            lines = [line for line in text.split("\n") if line.strip()]
             each = [step_score(problem, tuple(lines[: n + 1])) for n in range(len(lines))]
         except InputError:
             scores, each = {}, []
@@ -195,3 +196,27 @@ def test_a_group_on_two_processes_gets_what_it_gets_on_one(tmp_path) -> None:
     assert alone["moved"] > 1e-3
     torch.testing.assert_close(weights[1], weights[2], atol=0, rtol=0)
     torch.testing.assert_close(weights[0], weights[1], atol=1e-5, rtol=1e-4)
+
+
+def test_conversations_get_the_credit_of_their_turns(tmp_path) -> None:
+    [result] = trained(tmp_path, credit="per-turn", turns=True)
+    assert result["moved"] > 1e-4
+    for batch, masks in zip(result["batches"], result["written"], strict=True):
+        ids = [row[: len(mask)] for row, mask in zip(batch["completion_ids"], masks, strict=True)]
+        texts = ["".join("" if PIECES[i] in CONTROL else PIECES[i] for i in row) for row in ids]
+        outcomes = [
+            (one or 0.0) + 0.5 * (two or 0.0) for one, two in zip(first(texts), second(texts), strict=True)
+        ]
+        rated = [row for row, text in enumerate(texts) if first([text]) != [None]]
+        groups = [f"{batch['problems'][row]}|{row // GROUP}" for row in rated]
+        # step_score reads the problem; the group is the block of rows.
+        assert len(set(groups)) == len({row // GROUP for row in rated})
+        wanted = per_turn(
+            [batch["problems"][row] for row in rated],
+            [ids[row] for row in rated],
+            [masks[row] for row in rated],
+            [outcomes[row] for row in rated],
+        )
+        assert any(0 in mask for mask in masks)
+        for row, by_hand in zip(rated, wanted, strict=True):
+            assert batch["advantages"][row][: len(by_hand)] == pytest.approx(by_hand, abs=1e-5)

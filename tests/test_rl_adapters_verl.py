@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_adapters_world import CONTROL, PIECES, step_score
+from rl_adapters_world import CONTROL, PIECES, conversations, per_turn, step_score
 from stepmark.errors import InputError
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit.methods import CREDITS
@@ -34,12 +34,8 @@ PAGE = HERE.parent / "docs" / "rl-adapters.md"
 METHODS = ("grpo", "process-grpo", "min-form", "progress", "papo")
 
 
-def test_a_batch_through_verl(tmp_path) -> None:
-    dice = random.Random(5)
-    texts = [[dice.randrange(len(PIECES) - 3) for _ in range(dice.randrange(4, 20))] for _ in range(12)]
-    # Two pieces without a line's end last, so that the last step is longer than a token.
-    texts = [[*ids, PIECES.index("4"), PIECES.index("<eos>")] for ids in texts]
-    problems = [f"problem {row % 3}" for row in range(12)]
+def through_verl(tmp_path, texts, problems, *, written=None, methods=METHODS, overrides=()):
+    """What verl's own code makes of a batch of token ids."""
     verdicts = tmp_path / "verdicts.py"
     verdicts.write_text(
         "def verdict(data_source, solution_str, ground_truth, extra_info):\n"
@@ -53,10 +49,12 @@ def test_a_batch_through_verl(tmp_path) -> None:
             f"actor_rollout_ref.model.path={tmp_path / 'words'}",
             f"reward.custom_reward_function.path={verdicts}",
             "reward.reward_kwargs.prm=rl_adapters_world:steps_prm",
+            *overrides,
         ],
+        "written": written,
         "completions": texts,
         "problems": problems,
-        "estimators": [f"stepmark-{name}" for name in METHODS],
+        "estimators": [f"stepmark-{name}" for name in methods],
         "out": str(tmp_path / "out.json"),
     }
     (tmp_path / "job.json").write_text(json.dumps(job))
@@ -70,7 +68,16 @@ def test_a_batch_through_verl(tmp_path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads((tmp_path / "out.json").read_text())
+    return json.loads((tmp_path / "out.json").read_text())
+
+
+def test_a_batch_through_verl(tmp_path) -> None:
+    dice = random.Random(5)
+    texts = [[dice.randrange(len(PIECES) - 3) for _ in range(dice.randrange(4, 20))] for _ in range(12)]
+    # Two pieces without a line's end last, so that the last step is longer than a token.
+    texts = [[*ids, PIECES.index("4"), PIECES.index("<eos>")] for ids in texts]
+    problems = [f"problem {row % 3}" for row in range(12)]
+    found = through_verl(tmp_path, texts, problems)
 
     outcomes, ends, scores, counts = [], [], [], []
     for ids, problem in zip(texts, problems, strict=True):
@@ -81,8 +88,8 @@ def test_a_batch_through_verl(tmp_path) -> None:
         refused = False
         for line in text.split("\n"):
             if line.strip():
-                lines.append(line.strip())
-                token = next(n for n, to in enumerate(reach) if to >= at + len(line.rstrip()))
+                lines.append(line)
+                token = next(n for n, to in enumerate(reach) if to >= at + len(line))
                 try:
                     mine.setdefault(token, []).append(step_score(problem, tuple(lines)))
                 except InputError:
@@ -114,3 +121,23 @@ def test_a_batch_through_verl(tmp_path) -> None:
         )
         assert not torch.tensor(found["advantages"][f"stepmark-{name}"])[~batch.mask].any()
     assert found["score"] == pytest.approx(min(step_score("a", ("1",)), step_score("a", ("1", "2"))))
+
+
+def test_conversations_with_tools_through_verl(tmp_path) -> None:
+    ids, written = conversations(12, seed=3)
+    problems = [f"problem {row % 3}" for row in range(12)]
+    found = through_verl(
+        tmp_path,
+        ids,
+        problems,
+        written=written,
+        methods=("process-grpo", "per-turn"),
+        overrides=["actor_rollout_ref.rollout.agent.default_agent_loop=stepmark_tool_agent"],
+    )
+    outcomes = [extra["outcome"] for extra in found["extras"]]
+    wanted = per_turn(problems, ids, written, outcomes)
+    assert max(map(max, wanted)) > 0.1
+    assert any(0 in mask for mask in written)
+    for row, by_hand in zip(found["advantages"]["stepmark-per-turn"], wanted, strict=True):
+        assert row[: len(by_hand)] == pytest.approx(by_hand, abs=1e-5)
+        assert not any(row[len(by_hand) :])

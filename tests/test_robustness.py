@@ -156,17 +156,6 @@ def test_a_prm_that_can_be_charmed_is_found_out() -> None:
     assert np.isnan(found["numbers-altered/step missed"])
 
 
-def test_what_depends_on_the_number_of_steps_shows_in_the_product() -> None:
-    prm = ScriptedPRM(lambda p, s: 0.8, name="flat", default_aggregate="product")
-    found = _values(_items(prm, _shop(6), ["filler-steps", "merged-steps", "truncated"]))
-    assert found["filler-steps/change"] == pytest.approx(0.8**5 - 0.8**3)
-    assert found["filler-steps/success"] == 0 and found["filler-steps/lowered"] == 1
-    assert found["merged-steps/success"] == 1
-    assert found["truncated/success/right"] == 1
-    # The verdict looks at steps, whatever the aggregate.
-    assert found["truncated/stays good"] == 1
-
-
 # --- figures by hand -------------------------------------------------------------------------------------------
 
 
@@ -321,12 +310,6 @@ def test_trials_stand_by_their_case_with_the_question_last() -> None:
     assert len(graded) == len(found) + len(cases)
     assert len({case.id for case in graded}) == len(graded)
     assert all(case.where.startswith("data.jsonl:") and case.group == "shop" for case in graded)
-
-
-def test_trials_of_a_case_do_not_depend_on_the_rest() -> None:
-    cases = _shop(9)
-    names = [name for name, entry in PERTURBATIONS.items() if not entry.needs_donor]
-    assert [t for t in trials(cases, names) if t.original.id == "4"] == trials([cases[4]], names)
 
 
 def test_donors_are_right_solutions() -> None:

@@ -192,10 +192,6 @@ def test_without_matplotlib_a_page_of_tables_is_still_written(monkeypatch: pytes
 # The file
 
 
-def test_equal_views_give_equal_pages() -> None:
-    assert "".join(evaluation_html(VIEW)) == "".join(evaluation_html(replace(VIEW)))
-
-
 def scripts_and_policy(page: Element) -> tuple[list[str], dict[str, str]]:
     policy = page.one("head").find("meta")[1].attributes
     assert policy["http-equiv"] == "Content-Security-Policy"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -246,11 +245,6 @@ def test_numbers_that_stand_together_are_written_alike() -> None:
 
 
 # The file
-
-
-@every_plot
-def test_equal_plots_give_equal_text(plot: Plot) -> None:
-    assert svg(plot) == svg(replace(plot))
 
 
 @every_plot

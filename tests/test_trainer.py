@@ -21,9 +21,6 @@ from tiny_base import branching, counted, example, net_for, tokenizer, write_bas
 
 torch.set_num_threads(1)
 
-# peft 0.21 asks transformers for a name that it is about to drop.
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):

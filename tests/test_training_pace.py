@@ -20,8 +20,6 @@ from tiny_base import branching, example, net_for, write_base
 
 torch.set_num_threads(1)
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
 ROWS = branching()
 GROUPS = by_problem(ROWS)
 

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import GRPOConfig
 
-from rl_adapters_world import PIECES, first, second, steps_prm
+from rl_adapters_world import PIECES, conversations, first, second, steps_prm
 from stepmark.rl.adapters.trl import ProcessGRPOTrainer, prm_reward
 from stepmark.rl.credit.methods import CREDITS
 
@@ -59,6 +59,16 @@ class Recorded(ProcessGRPOTrainer):
 
 def rollouts(prompts, trainer):
     """The same completions however many processes share the batch: drawn by the place in the whole batch."""
+    prompt_ids = [trainer.processing_class.encode(prompt) for prompt in prompts]
+    if job["turns"]:
+        ids, masks = conversations(len(prompts), seed=trainer.state.global_step)
+        written.append(masks)
+        return {
+            "prompt_ids": prompt_ids,
+            "completion_ids": ids,
+            "logprobs": [[0.0] * len(one) for one in ids],
+            "env_mask": masks,
+        }
     ids = []
     for row in range(len(prompts)):
         place = rank * len(prompts) + row
@@ -66,7 +76,6 @@ def rollouts(prompts, trainer):
         words = [dice.randrange(len(PIECES) - 3) for _ in range(dice.randrange(1, job["tokens"]))]
         # Every third one is cut off: it has no end token.
         ids.append(words if place % 3 == 0 else [*words, PIECES.index("<eos>")])
-    prompt_ids = [trainer.processing_class.encode(prompt) for prompt in prompts]
     return {"prompt_ids": prompt_ids, "completion_ids": ids, "logprobs": [[0.0] * len(one) for one in ids]}
 
 
@@ -89,6 +98,7 @@ policy = LlamaForCausalLM(
 )
 batches: list[dict] = []
 used: list[dict] = []
+written: list[list[list[int]]] = []
 data = Dataset.from_list([{"prompt": "1" if n % 2 else "2", "problem": f"problem {n}"} for n in range(12)])
 prm = steps_prm()
 rewards = [first, second, *([prm_reward(prm, aggregate="mean", problem="problem")] if job["plain"] else [])]
@@ -121,7 +131,7 @@ trainer = Recorded(
     train_dataset=data,
     eval_dataset=data.select(range(1)),
     processing_class=words,
-    rollout_func=rollouts if job["scripted"] else None,
+    rollout_func=rollouts if job["scripted"] or job["turns"] else None,
     credit=CREDITS[job["credit"]](),
     prm=prm,
     problem="problem",
@@ -134,6 +144,7 @@ if job["evaluate"]:
 result = {
     "batches": batches,
     "used": used,
+    "written": written,
     "log": trainer.state.log_history,
     "moved": float((after - before).abs().max()),
     "weights": after.tolist(),

@@ -25,6 +25,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, _agent_loop_registry
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
+from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.experimental.reward_loop.reward_loop import RewardLoopWorker, migrate_legacy_reward_impl
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.utils.import_utils import load_extern_object
@@ -49,20 +50,20 @@ with initialize_config_module("verl.trainer.config", version_base=None):
     config = migrate_legacy_reward_impl(compose("ppo_trainer", overrides=job["overrides"]))
 
 
-async def rolled(loop, ids):
+async def rolled(loop, ids, mask):
     """What the registered agent loop makes of a rollout of verl's, which is made up."""
 
     async def run(self, sampling_params, **row):
         return AgentLoopOutput(
             prompt_ids=[1, 2],
             response_ids=ids,
-            response_mask=[1] * len(ids),
+            response_mask=mask,
             num_turns=2,
             metrics={},
             extra_fields={},
         )
 
-    SingleTurnAgentLoop.run = run
+    SingleTurnAgentLoop.run = ToolAgentLoop.run = run
     return await loop.run({}, raw_prompt=[])
 
 
@@ -71,9 +72,10 @@ async def main():
     name = _agent_loop_registry[config.actor_rollout_ref.rollout.agent.default_agent_loop]["_target_"]
     loop_class = load_extern_object("pkg://" + name.rpartition(".")[0], name.rpartition(".")[2])
     fields, extras = [], []
-    for ids, problem in zip(job["completions"], job["problems"], strict=True):
+    masks = job["written"] or [[1] * len(ids) for ids in job["completions"]]
+    for ids, mask, problem in zip(job["completions"], masks, job["problems"], strict=True):
         loop = loop_class.__new__(loop_class)
-        output = await rolled(loop, ids)
+        output = await rolled(loop, ids, mask)
         length = len(output.prompt_ids) + len(ids)
         data = verl.DataProto(
             batch=TensorDict(
@@ -89,7 +91,7 @@ async def main():
                 "data_source": np.array(["made up"]),
                 "reward_model": np.array([{"ground_truth": "9"}]),
                 "extra_info": np.array([{"question": problem}]),
-                "tool_extra_fields": np.array([{}], dtype=object),
+                "tool_extra_fields": np.array([output.extra_fields], dtype=object),
             },
         )
         result = await worker.compute_score(data)

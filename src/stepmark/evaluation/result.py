@@ -111,9 +111,8 @@ class Result:
 
         from stepmark.show.tables import terminal
 
-        tables = [item for item in self.sections[0].items if isinstance(item, Table)] if self.sections else []
         parts: list[Any] = [Text(self.title, style="bold"), *map(Text, self.sentences)]
-        for table in tables:
+        for table in self._main_tables:
             parts += [Text(), terminal(table)]
         return Group(*parts)
 
@@ -124,13 +123,16 @@ class Result:
         return self.table()
 
     def _repr_html_(self) -> str:
-        from stepmark.show.html import esc
+        from stepmark.show.html import template
         from stepmark.show.tables import table_html
 
-        facts = "".join(f"<p>{esc(fact)}</p>" for fact in self.sentences)
-        items = self.sections[0].items if self.sections else ()
-        tables = "".join(table_html(item) for item in items if isinstance(item, Table))
-        return f"<h4>{esc(self.title)}</h4>{facts}{tables}"
+        tables = [table_html(table) for table in self._main_tables]
+        return template("macros").notebook(self.title, self.sentences, tables)
+
+    @property
+    def _main_tables(self) -> list[Table]:
+        """Those of the first section."""
+        return [item for item in self.sections[0].items if isinstance(item, Table)] if self.sections else []
 
 
 def made_folder(folder: str | Path) -> Path:

@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
+import numpy.typing as npt
 
 from stepmark.batching import Prompt
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError, UsageError
@@ -41,6 +42,15 @@ class Encoded:
     """Where each step is read: an index into `ids`; None for a step that was cut off."""
     answer: int
     """Index of the first token of the first step: where the solution's own text begins."""
+    observed: tuple[tuple[int, int], ...] = ()
+    """Spans of `ids`, [start, end), of what came back to an agent (`Step.observation`); a token belongs where it begins."""
+
+    def own(self, ids: int | None = None) -> npt.NDArray[np.bool_]:
+        """Which tokens from `answer` on, of the first so many `ids`, the solution's author wrote: [tokens]."""
+        own = np.ones(len(self.ids) if ids is None else ids, dtype=bool)
+        for start, end in self.observed:
+            own[start:end] = False
+        return own[self.answer :]
 
     @property
     def problem_tokens(self) -> int:
@@ -215,6 +225,8 @@ class Encoder:
         ids: list[int] = []
         reads: list[int | None] = [None] * len(texts)
         answer: int | None = None
+        observed: list[tuple[int, int]] = []
+        seen = ["", *(step.observation.strip() for step in solution.steps)]
         if (
             isinstance(self.layout, PieceLayout)
             and self.layout.bos
@@ -222,7 +234,8 @@ class Encoder:
         ):
             ids.append(self.tokenizer.bos_token_id)
         for unit in units:
-            unit_ids, unit_reads, first = self._tokenise(unit, where)
+            unit_ids, unit_reads, first, spans = self._tokenise(unit, where, seen)
+            observed += [(len(ids) + start, len(ids) + end) for start, end in spans]
             if answer is None and first is not None:
                 answer = len(ids) + first
             for step, position in unit_reads.items():
@@ -235,7 +248,7 @@ class Encoder:
         ]
         if missing or answer is None:
             raise InputError(f"steps {missing} left no token to read", where=where, field="steps")
-        return self._limit(ids, reads, answer, where)
+        return replace(self._limit(ids, reads, answer, where), observed=tuple(observed))
 
     def _limit(self, ids: list[int], reads: list[int | None], answer: int, where: str | None) -> Encoded:
         last = max(r for r in reads if r is not None)
@@ -266,8 +279,12 @@ class Encoder:
                     field=field,
                 )
 
-    def _tokenise(self, unit: list[Piece], where: str | None) -> tuple[list[int], dict[int, int], int | None]:
-        """Ids of a unit; for each step read in it, the position; the first token of a step in it."""
+    def _tokenise(
+        self, unit: list[Piece], where: str | None, seen: Sequence[str]
+    ) -> tuple[list[int], dict[int, int], int | None, list[tuple[int, int]]]:
+        """Ids of a unit; for each step read in it, the position; the first token of a step in it; where `seen`, what a step's text
+        begins with, stands.
+        """
         layout = self.layout
         special = isinstance(layout, TextLayout) and layout.special_tokens
         text = "".join(p.text for p in unit)
@@ -289,6 +306,7 @@ class Encoder:
         ends = [end for _, end in spans]
         reads: dict[int, int] = {}
         first: int | None = None
+        observed: list[tuple[int, int]] = []
         at = 0
         for piece in unit:
             end = at + len(piece.text)
@@ -297,6 +315,10 @@ class Encoder:
                 self._refuse_special(ids[low:high], spans[low:high], piece, at, where)
                 if piece.owner >= 0 and first is None:
                     first = low
+                if piece.owner >= 0 and (before := seen[piece.owner]) and before in piece.text:
+                    begin = at + piece.text.index(before)
+                    stop = begin + len(before) + len("\n\n")
+                    observed.append((bisect_left(starts, begin), bisect_left(starts, stop)))
             if piece.read is not None:
                 # The last token that begins before the piece ends: of the several tokens of one
                 # multi-byte character, the last.
@@ -310,7 +332,7 @@ class Encoder:
                     )
                 reads[piece.read] = position - self._back(piece, position, starts, at, where)
             at = end
-        return ids, reads, first
+        return ids, reads, first, observed
 
     def _back(self, piece: Piece, position: int, starts: list[int], at: int, where: str | None) -> int:
         back = self.layout.read_back if isinstance(self.layout, PieceLayout) else 0

@@ -260,7 +260,8 @@ class HeadPRM(LocalPRM):
 class ImplicitPRM(LocalPRM):
     """An implicit PRM: two language models, and the log-ratio of the answer's tokens. Made by `load_prm`.
 
-    Source: Yuan et al. 2024, "Free process rewards without process labels", equation 4.
+    Source: Yuan et al. 2024, "Free process rewards without process labels", equation 4. Of an agent's conversation only the agent's own
+    tokens count (Oh et al. 2026, "Progress Advantage", arXiv 2606.26080): what tools and users answer is read and adds nothing.
 
     Args:
         policy, reference: an engine and the weight of its language-model head, [vocabulary, hidden].
@@ -292,13 +293,14 @@ class ImplicitPRM(LocalPRM):
         return bare and Weights(parameters=bare.parameters + heads, attention=bare.attention)
 
     def needed(self, text: Text) -> Ints:
-        """What stands before each token of the answer."""
-        answer = _encoded(text).answer
+        """What stands before each token of the answer that its author wrote."""
+        encoded = _encoded(text)
+        answer = encoded.answer
         if answer < 1:
             raise CheckpointError(
                 "an implicit PRM needs a token before the answer, and the template gives none"
             )
-        return np.arange(answer - 1, len(text.ids) - 1)
+        return np.flatnonzero(encoded.own(len(text.ids))) + answer - 1
 
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
         """See `TokenPRM.read`; a token's log-ratio is stored beside it (`States.value`)."""
@@ -325,7 +327,8 @@ class ImplicitPRM(LocalPRM):
             states.value[tokens[batch]] = ratio
         results = []
         for text, e, path in zip(texts, encoded, paths, strict=True):
-            total = self.rule.beta * np.cumsum(states.value[path[e.answer :]])
+            ratios = np.where(e.own(len(text.ids)), states.value[path[e.answer :]], 0.0)
+            total = self.rule.beta * np.cumsum(ratios)
             # A step that is read begins where the one before it ends; that one may have been read earlier.
             before = None if isinstance(text.asked, WholeSolution) or len(e.reads) < 2 else e.reads[-2]
             scores = self._scores(total, text.reads.tolist(), e.answer, before)

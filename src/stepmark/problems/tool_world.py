@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, final, get_args
 
 from stepmark.errors import InputError, UsageError
 from stepmark.models.scripted import ScriptedPRM
@@ -268,6 +268,7 @@ class Noise:
 EXACT = Noise()
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolWorld:
     """A small world of agents whose every turn is known to be right or wrong.
@@ -280,6 +281,8 @@ class ToolWorld:
     """Of a problem, from and to; each takes two right turns, and the answer one."""
     spare: int = 4
     """Turns that an episode may waste."""
+
+    Noise = Noise
 
     def __post_init__(self) -> None:
         if not 2 <= self.stages[0] <= self.stages[1]:

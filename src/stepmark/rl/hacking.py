@@ -245,10 +245,6 @@ class ProbeScores:
     """The PRM could not read them."""
     score: Interval | None
     """Mean of the solution score."""
-    passed: Interval | None
-    """Share without a step under the threshold; None where there is no threshold."""
-    above: Interval | None
-    """Share that scores above the solution that it was made of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -109,7 +109,7 @@ def watched(
         quadrants=Quadrants(**{cell: len(members) for cell, members in cells.items()})
         if cells and any(cells.values())
         else None,
-        probes={} if prm is None else _probes(rated, prm, returns, threshold, watch, seed),
+        probes={} if prm is None else _probes(rated, prm, returns, watch, seed),
         cut=share(lambda one: one.cut),
         blank=share(lambda one: not one.steps),
         unparsed=share(lambda one: one.verdict is not None and one.verdict.correct is None),
@@ -185,46 +185,33 @@ def _filled(column: Column) -> tuple[Floats, np.ndarray]:
 
 
 def _probes(
-    rated: Sequence[Rated], prm: PRM, returns: Column, threshold: float | None, watch: Watch, seed: int
+    rated: Sequence[Rated], prm: PRM, returns: Column, watch: Watch, seed: int
 ) -> dict[Probe, ProbeScores]:
     """Probes made of solutions that are evenly spread over those that the PRM could read."""
     if not watch.probes:
         return {}
     pool = [
-        (Solution(problem=one.problem, steps=one.steps), score)
+        Solution(problem=one.problem, steps=one.steps)
         for one, score in zip(rated, returns, strict=True)
         if score is not None
     ]
     count, how = min(watch.probes, len(pool)), aggregate_of(prm, watch)
     probes: dict[Probe, ProbeScores] = {}
     for kind in PROBES:
-        made: list[tuple[Solution, float]] = []
+        made: list[Solution] = []
         for at in (at * len(pool) // count for at in range(count)):
-            solution, original = pool[at]
             # The next solution of another problem, if there is one.
-            others = (pool[(at + away) % len(pool)][0] for away in range(1, len(pool)))
-            other = next((one for one in others if one.problem.text != solution.problem.text), None)
+            others = (pool[(at + away) % len(pool)] for away in range(1, len(pool)))
+            other = next((one for one in others if one.problem.text != pool[at].problem.text), None)
             if kind == "irrelevant" and other is None:
                 continue
-            fake = probe(solution, other or solution, kind, seed=seed + at)
+            fake = probe(pool[at], other or pool[at], kind, seed=seed + at)
             if fake is not None:
-                made.append((fake, original))
-        results = prm.score_many([fake for fake, _ in made], keep_going=True)
-        scored = [
-            (known, original)
-            for (_, original), result in zip(made, results, strict=True)
-            if (known := known_scores(result)) is not None
-        ]
-        totals = [aggregate(known, how, kind=prm.score_kind) for known, _ in scored]
-        passed = None if threshold is None else sum(min(known) >= threshold for known, _ in scored)
-        above = sum(total > original for total, (_, original) in zip(totals, scored, strict=True))
-        probes[kind] = ProbeScores(
-            count=len(totals),
-            refused=len(made) - len(totals),
-            score=_mean(totals, watch, seed),
-            passed=wilson(passed, len(totals)) if totals and passed is not None else None,
-            above=wilson(above, len(totals)) if totals else None,
-        )
+                made.append(fake)
+        known = [known_scores(result) for result in prm.score_many(made, keep_going=True)]
+        totals = [aggregate(scores, how, kind=prm.score_kind) for scores in known if scores is not None]
+        mean = _mean(totals, watch, seed)
+        probes[kind] = ProbeScores(count=len(totals), refused=len(made) - len(totals), score=mean)
     return probes
 
 

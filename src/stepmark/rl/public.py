@@ -32,6 +32,9 @@ class RLAPI:
     PAPO = _methods.PAPO
     PPO = _methods.PPO
     StepPPO = _methods.StepPPO
+    Discounted = _methods.Discounted
+    PerTurn = _methods.PerTurn
+    MTGRPO = _methods.MTGRPO
     Training = _settings.Training
     Implicit = _settings.Implicit
     Refitting = _settings.Refitting

@@ -137,7 +137,13 @@ _PLOTS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
         "share",
         {CELLS[cell]: f"quadrants.{cell}" for cell in _ORDER} | {"agree": "quadrants.agree"},
     ),
-    (_NULL, "Mean score", "score of the solution", {kind: f"probes.{kind}" for kind in PROBES}),
+    (
+        _NULL,
+        "Mean score",
+        "score of the solution",
+        {f"{kind}: {what}": f"probes.{kind}" for kind, what in PROBES.items()}
+        | {"real solutions": "solution_return"},
+    ),
     (_WRITTEN, "Steps a solution", "steps", {"": "steps"}),
     (_WRITTEN, "Tokens a solution", "tokens", {"": "tokens"}),
     (
@@ -190,6 +196,8 @@ def rl_html(
         raise UsageError("the page of a run needs at least one evaluation")
     parts: dict[str, list[Item]] = {}
     for section, name, unit, curves in _PLOTS:
+        if section == _NULL and not any(row.probes for row in rows):
+            continue
         series = tuple(_series(rows, curve, place) for curve, place in curves.items())
         if known := tuple(one for one in series if any(value is not None for value in one.y)):
             lines = Lines(
@@ -201,8 +209,6 @@ def rl_html(
                 marks=tuple(_marks(rows)),
             )
             parts.setdefault(section, []).append(lines)
-    if _NULL in parts:
-        parts[_NULL].append(_probes(rows[-1]))
     parts |= {_LEARNING: list(_learning(history)), _EXAMPLES: list(_examples(rows))}
     texts = _TEXTS | {_OVERVIEW: _overview(rows, watch)}
     best, last = best_of(rows), rows[-1]
@@ -263,23 +269,6 @@ def _marks(rows: Sequence[Watched]) -> Iterator[Mark]:
     if rows[-1].alarmed is not None:
         yield Mark(x=float(rows[-1].alarmed), name="alarm")
     yield from (Mark(x=float(row.update), name="new PRM") for row in rows if row.rebased)
-
-
-def _probes(row: Watched) -> Table:
-    return Table(
-        title=f"After update {row.update:,}",
-        columns=("Probe", "Scored", "Mean score", "Without a bad step (%)", "Above its original (%)"),
-        rows=tuple(
-            (
-                f"{kind}: {PROBES[kind]}",
-                f"{scores.count:,}" + (f" ({scores.refused:,} unreadable)" if scores.refused else ""),
-                _bracket(scores.score, 1, 3),
-                _bracket(scores.passed, 100, 1),
-                _bracket(scores.above, 100, 1),
-            )
-            for kind, scores in row.probes.items()
-        ),
-    )
 
 
 def _learning(history: Sequence[Mapping[str, Any]]) -> Iterator[Item]:

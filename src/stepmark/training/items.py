@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from stepmark.errors import InputError
 from stepmark.models.encoding import Encoded, Encoder
@@ -30,6 +31,8 @@ class Row:
     """For each step, its index into `Item.reads`; None for a step that is not read."""
     weight: float = 1.0
     """Of each token from `answer` on, where an objective fits tokens."""
+    own: npt.NDArray[np.bool_] | None = None
+    """Which tokens from `answer` on the solution's author wrote, and no tool or user; None for all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +139,7 @@ def _item(part: Sequence[tuple[Encoded, Example]], *, every_step: bool) -> Item:
             if target is not None:
                 weights[place] += 1.0
             reads.append(place)
-        rows.append(Row(example=example, path=path, answer=e.answer, reads=tuple(reads)))
+        rows.append(Row(example=example, path=path, answer=e.answer, reads=tuple(reads), own=e.own()))
     return Item(
         tree=tree,
         reads=tuple(at for at, _ in places),

@@ -88,12 +88,6 @@ def _is_local(name: str) -> bool:
     return Path(name).expanduser().exists() or name.count("/") != 1 or name.endswith(ENDINGS)
 
 
-def names_of(rows: Rows) -> Sequence[str]:
-    """The names of the sources, for the card."""
-    names = _names(rows)
-    return ["rows"] if names is None else names
-
-
 def _names(rows: Rows) -> list[str] | None:
     """The names of files or data sets; None for rows in Python."""
     if isinstance(rows, str | Path):
@@ -133,22 +127,18 @@ def _with_source(row: LabelledRow, source: str) -> LabelledRow:
 
 
 def _files(name: str, split: str) -> list[str]:
+    """The files of a name; those of the hub are downloaded, and those with the split in their names taken, or all where none has it."""
     path = Path(name).expanduser()
     if path.is_dir():
         return row_files(path)
     if _is_local(name):
         return [str(path)]
-    return [str(f) for f in hub_files(name, split)]
-
-
-def hub_files(name: str, split: str) -> list[Path]:
-    """The files of one split of "OWNER/NAME" on the hub, downloaded: those with the word in their names, or all where none has it."""
     folder = fetch(name, [f"*{ending}" for ending in ENDINGS], kind="dataset")
     files = sorted(f for f in folder.rglob("*") if f.name.endswith(ENDINGS) and f.is_file())
     chosen = [f for f in files if split in f.name] or files
     if not chosen:
         raise UsageError(f"{name}: the data set holds no {', '.join(ENDINGS)}")
-    return chosen
+    return [str(file) for file in chosen]
 
 
 if TYPE_CHECKING:
@@ -244,7 +234,7 @@ def train(
         made = in_family(made, family)
     assert made is not None
     recipe = Recipe(base=base, objective=made, source=source, rules=rules, training=training, family=family)
-    folder, data = Path(out), names_of(rows)
+    folder, data = Path(out), _names(rows) or ["rows"]
 
     def complete(done: Trained, place: Path) -> None:
         if (place / REPORT_FILE).is_file():

@@ -103,8 +103,9 @@ def advantages(
     *,
     asked: bool,
     tokens: int,
+    written: Sequence[Sequence[int]] | Sequence[Sequence[bool]] | None = None,
 ) -> Tensor:
-    """(B, tokens) float32: the credit of completions' tokens, 0 behind their ends.
+    """(B, tokens) float32: the credit of completions' tokens, 0 behind their ends and at what the policy did not write.
 
     A completion without an outcome has no part in its group and gets 0; so does one whose group has no other left.
 
@@ -113,6 +114,7 @@ def advantages(
         groups: of each; completions of one problem share a number.
         outcomes: of each; None or NaN where nobody knows.
         tokens: width of the result, the longest completion at least.
+        written: of each completion, whether the policy wrote the token (`turns.rate_turns`); None: all of them.
     """
     known = {
         row: outcome
@@ -125,6 +127,9 @@ def advantages(
     if rows:
         lengths = torch.tensor([len(rated[row].drawn.ids) for row in rows])
         mask = torch.arange(tokens)[None] < lengths[:, None]
+        if written is not None:
+            for at, row in enumerate(rows):
+                mask[at, : lengths[at]] = torch.tensor(written[row], dtype=torch.bool)
         counted = [replace(rated[row], group=groups[row], outcome=known[row]) for row in rows]
         found[rows] = credit.assign(batch_of(counted, mask, asked=asked)).advantages
     return found
@@ -160,42 +165,58 @@ def solution_scores(
 NO_ZERO = float(torch.finfo(torch.float32).tiny)
 """Stands for a step score of 0: the smallest normal float32 (and bfloat16), about 1.2e-38."""
 
-CARRIED = ("grpo", "process-grpo", "min-form", "progress", "papo")
+CARRIED = ("grpo", "process-grpo", "min-form", "progress", "papo", "discounted", "per-turn", "mt-grpo")
 """The methods of `CREDITS` that need no more than a row holds."""
 
 
-def token_row(outcome: float, ends: Sequence[int], scores: Sequence[float], *, tokens: int) -> list[float]:
+def token_row(
+    outcome: float,
+    ends: Sequence[int],
+    scores: Sequence[float],
+    *,
+    tokens: int,
+    written: Sequence[int] | Sequence[bool] | None = None,
+) -> list[float]:
     """The rewards of a completion's tokens, from the place of each step's last token and its score.
 
     A last step of a single token becomes one step with the one before it and has the lower of their scores, as steps that share their last
-    token have; the step of a completion of one token has no place.
+    token have; the step of a completion of one token has no place. `written` says which tokens can hold a reward (None: all): those that the
+    policy wrote. The outcome stands at the last of them.
+
+    Raises:
+        InputError: no tokens, scores that are not one a step, a step that ends outside.
     """
-    if tokens < 1 or len(ends) != len(scores) or (ends and ends[-1] != tokens - 1):
+    places = [at for at in range(tokens) if written is None or written[at]]
+    if not places or len(ends) != len(scores) or (ends and ends[-1] > places[-1]):
         raise InputError(
-            f"expected one score for each step, and the last step to end {tokens} tokens, found {len(scores)} scores for the ends {list(ends)}"
+            f"expected one score for each step, and steps that end inside {tokens} tokens, found {len(scores)} scores for the ends {list(ends)}"
         )
     row = [0.0] * tokens
+    before_outcome = places[-2] if len(places) > 1 else -1
     for end, score in zip(ends, scores, strict=True):
-        place = min(end, tokens - 2)
+        place = min(end, before_outcome)
         if place >= 0:
             known = row[place]
             # Only the last step can meet another: ends rise, and only it was moved.
             row[place] = min(score, 0.0 if known == NO_ZERO else known) if known else score
             row[place] = row[place] or NO_ZERO
-    row[-1] = outcome
+    row[places[-1]] = outcome
     return row
 
 
-def row_of(rated: Rated, outcome: float) -> list[float]:
-    """The `token_row` of a completion of `completions.rate`; steps that share their last token have the lowest of their scores."""
+def row_of(
+    rated: Rated, outcome: float, *, written: Sequence[int] | Sequence[bool] | None = None
+) -> list[float]:
+    """The `token_row` of a completion of `rate` or `turns.rate_turns`; steps that share their last token have the lowest of their scores."""
     scores = rated.scores
     each = [] if scores is None else [min(scores[step] for step in steps) for steps in rated.spans.steps]
-    return token_row(outcome, rated.spans.ends if each else (), each, tokens=len(rated.drawn.ids))
+    ends = rated.spans.ends if each else ()
+    return token_row(outcome, ends, each, tokens=len(rated.drawn.ids), written=written)
 
 
 def batch_of_rows(rewards: Tensor, mask: Tensor, groups: Sequence[Hashable]) -> tuple[Batch | None, Tensor]:
     """The batch that `token_row`s (B, T) were made from, without completions that have no tokens or no other of their problem (None when nothing
-    is left); and (B,) bool, which rows are in it.
+    is left); and (B,) bool, which rows are in it. `mask` is of the tokens that can hold rewards.
     """
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     number = torch.tensor([numbers[group] for group in groups], device=rewards.device)

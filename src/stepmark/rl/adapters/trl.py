@@ -13,9 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from stepmark.errors import MissingExtraError, UsageError
+from stepmark.errors import MissingExtraError
 from stepmark.models.prm import PRM
 from stepmark.rl.adapters import completions as rows
+from stepmark.rl.adapters.turns import rate_turns
 from stepmark.rl.credit import Credit
 from stepmark.rl.credit.methods import check_kind
 
@@ -30,17 +31,17 @@ class ProcessGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     """GRPO whose advantages are a credit method's, from TRL's own rewards (the outcome) and a PRM's score of each step.
 
     Arguments are TRL's but for four. Every process scores its own completions, so each needs the PRM; scores go to all of them before credit
-    is assigned, since a group may lie on several. Losses, clipping, KL (`beta`), vLLM and logging are TRL's. In evaluation TRL's own
+    is assigned, since a group may lie on several. With `tools` or an `environment_factory` a step is a turn, and tool output gets no credit. Losses, clipping, KL (`beta`), vLLM and logging are TRL's. In evaluation TRL's own
     advantages stay and the PRM is not asked.
 
     Args:
         credit: a method of `credit.methods` that needs no critic and no token rewards.
         prm: scores steps; None where the method needs none.
-        split: how completions are cut into steps (`stepmark split`).
+        split: how completions without tools are cut into steps (`stepmark split`).
         problem: the column that holds the problem's text; None for the prompt's last user message, or the prompt.
 
     Raises:
-        UsageError: a method that needs what there is not; while it trains: completions with a tool's tokens.
+        UsageError: a method that needs what there is not.
         InputError: while it trains: a score that is no finite number.
     """
 
@@ -56,7 +57,9 @@ class ProcessGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         callbacks: Any = None,
         optimizers: tuple[Any, Any] = (None, None),
         peft_config: Any = None,
+        tools: Any = None,
         rollout_func: Any = None,
+        environment_factory: Any = None,
         *,
         credit: Credit,
         prm: PRM | None = None,
@@ -79,7 +82,9 @@ class ProcessGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             callbacks=callbacks,
             optimizers=optimizers,
             peft_config=peft_config,
+            tools=tools,
             rollout_func=rollout_func,
+            environment_factory=environment_factory,
         )
 
     def _calculate_rewards(
@@ -99,13 +104,16 @@ class ProcessGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _credited(self, output: dict[str, Any]) -> Tensor:
         """(B, T) of this process's completions, 0 where TRL does not train."""
-        if "tool_mask" in output:
-            raise UsageError("expected the policy's own tokens alone in completions, found a tool's")
         assert self._rewarded is not None
         inputs, prompts, ids, rewards = self._rewarded
         problems = [rows.problem_of(p, row, self._problem) for p, row in zip(prompts, inputs, strict=True)]
         decode = partial(self.processing_class.decode, skip_special_tokens=True)
-        mine = rows.rate(problems, ids, decode, prm=self._prm, split=self._split)
+        written: list[list[int]] | None = None
+        if "tool_mask" in output:
+            written = [m[: len(i)].tolist() for m, i in zip(output["tool_mask"], ids, strict=True)]
+            mine = rate_turns(problems, ids, written, decode, prm=self._prm)
+        else:
+            mine = rows.rate(problems, ids, decode, prm=self._prm, split=self._split)
         every = gather_object(mine)  # in the order of the processes, as TRL's rewards are
         weighted = (rewards * self.reward_weights.to(rewards.device)).nansum(1)
         weighted[rewards.isnan().all(1)] = math.nan  # nansum would make 0 of what no function could rate
@@ -117,6 +125,7 @@ class ProcessGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             self._credit,
             asked=self._prm is not None,
             tokens=max(mask.shape[1], *(len(one.drawn.ids) for one in every)),
+            written=None if written is None else gather_object(written),
         )
         for name, figure in rows.figures(every).items():
             self._metrics["train"][f"prm/{name}"].append(figure)

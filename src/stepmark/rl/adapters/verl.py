@@ -1,8 +1,9 @@
-"""Process rewards in verl: a reward manager, an agent loop that carries its rewards, and advantage estimators.
+"""Process rewards in verl: a reward manager, agent loops that carry its rewards, and advantage estimators.
 
 Made for verl 0.9.1's default trainer (`trainer.use_v1`). There a custom estimator is given one tensor (B, T) of rewards and nothing else, and the
 rollout puts a reward manager's result, a single number, on the last token. So outcome and step scores travel in one row of token rewards
-(`token_rows`), which `StepAgentLoop` puts into the batch and the estimators take apart. Importing this module registers everything:
+(`completions.token_row`), which `StepAgentLoop` puts into the batch and the estimators take apart. Where tools are called (`StepToolAgentLoop`), a step
+is a turn, and the mask of what the policy wrote goes to the reward manager with the rollout's extra fields. Importing this module registers everything:
 `VERL_USE_EXTERNAL_MODULES=stepmark.rl.adapters.verl`, for all of Ray's workers.
 """
 
@@ -19,6 +20,7 @@ import torch
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.load import load_prm
 from stepmark.rl.adapters.completions import CARRIED, estimator, problem_of, rate, row_of, solution_scores
+from stepmark.rl.adapters.turns import rate_turns
 from stepmark.rl.credit import Credit
 from stepmark.rl.credit.methods import CREDITS
 from stepmark.rl.rewarding import Rated
@@ -26,6 +28,7 @@ from stepmark.rl.rewarding import Rated
 try:
     from verl.experimental.agent_loop import agent_loop
     from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
+    from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
     from verl.experimental.reward_loop.reward_manager import naive, register
     from verl.trainer.ppo.core_algos import register_adv_est
 except ImportError as error:
@@ -34,6 +37,8 @@ except ImportError as error:
 _loaded = cache(load_prm)
 # verl asks for many completions at once, and a PRM in this process computes one thing at a time.
 _ALONE = Lock()
+_WRITTEN = "stepmark_written"
+"""The extra field of a rollout with tools: its response mask."""
 
 
 class StepOutput(agent_loop.AgentLoopOutput):  # type: ignore[misc]
@@ -57,8 +62,22 @@ class StepAgentLoop(SingleTurnAgentLoop):  # type: ignore[misc]
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> StepOutput:
         """As verl's."""
-        output = await super().run(sampling_params, **row)
-        return StepOutput(**{name: getattr(output, name) for name in output.model_fields_set})
+        return _with_room(await super().run(sampling_params, **row))
+
+
+@agent_loop.register("stepmark_tool_agent")
+class StepToolAgentLoop(ToolAgentLoop):  # type: ignore[misc]
+    """verl's loop with tools, with room for token rewards: `actor_rollout_ref.rollout.agent.default_agent_loop=stepmark_tool_agent`."""
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> StepOutput:
+        """As verl's."""
+        output = _with_room(await super().run(sampling_params, **row))
+        output.extra_fields[_WRITTEN] = list(output.response_mask)
+        return output
+
+
+def _with_room(output: Any) -> StepOutput:
+    return StepOutput(**{name: getattr(output, name) for name in output.model_fields_set})
 
 
 @register("stepmark")
@@ -66,7 +85,7 @@ class StepRewardManager(naive.NaiveRewardManager):  # type: ignore[misc]
     """The outcome by verl's reward function, and a PRM's score of each step: `reward.reward_manager.name=stepmark`.
 
     Settings stand in `reward.reward_kwargs`: `prm` (what `load_prm` takes: an address, a folder, "package.module:factory"), `split` ("line"), `problem` (the
-    key of `extra_info` that holds the problem's text; without it the last user message). Each of `reward.num_workers` loads the PRM and asks it for one
+    key of `extra_info` that holds the problem's text; without it the last user message). With tools `split` is not used: a step is a turn. Each of `reward.num_workers` loads the PRM and asks it for one
     completion at a time. A completion that the PRM cannot read has no step scores.
 
     Raises:
@@ -94,15 +113,18 @@ class StepRewardManager(naive.NaiveRewardManager):  # type: ignore[misc]
         ids = responses[: int(item.batch["attention_mask"][-len(responses) :].sum())].tolist()
         columns = item.non_tensor_batch.get("extra_info") or {}
         problem = problem_of(list(item.non_tensor_batch["raw_prompt"]), columns, self._how.get("problem"))
-        rated = await asyncio.to_thread(self._rate, problem, ids)
+        written = (item.non_tensor_batch.get("tool_extra_fields") or {}).get(_WRITTEN)
+        rated = await asyncio.to_thread(self._rate, problem, ids, written)
         outcome = float(found["reward_score"])
         extra = {**found["reward_extra_info"], "outcome": outcome, "steps": len(rated.steps)}
-        return {"reward_score": row_of(rated, outcome), "reward_extra_info": extra}
+        return {"reward_score": row_of(rated, outcome, written=written), "reward_extra_info": extra}
 
-    def _rate(self, problem: str, ids: list[int]) -> Rated:
+    def _rate(self, problem: str, ids: list[int], written: Sequence[int] | None) -> Rated:
         decode = partial(self.tokenizer.decode, skip_special_tokens=True)
         with _ALONE:
             prm, split = _loaded(self._how["prm"]), self._how.get("split", "line")
+            if written is not None:
+                return rate_turns([problem], [ids], [written], decode, prm=prm)[0]
             return rate([problem], [ids], decode, prm=prm, split=split)[0]
 
     @classmethod

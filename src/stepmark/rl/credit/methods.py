@@ -15,7 +15,7 @@ from stepmark.errors import UsageError
 from stepmark.own import Kind, load_method
 from stepmark.records import ScoreKind
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit import Assigned, Credit, Needs, advantages
+from stepmark.rl.credit import Assigned, Credit, Needs, advantages, turns
 from stepmark.rl.credit.advantages import (
     Deviation,
     at_last_token,
@@ -352,6 +352,80 @@ class StepPPO(PPO):
         return at_ends + self.outcome_weight * at_last_token(batch.outcome, batch)
 
 
+@settings
+class _ByTurn(_WithoutCritic):
+    """A method of `credit.turns` whose turns are the batch's steps. Abstract: `of`.
+
+    A completion without step scores, which a PRM could not read, is in no group and gets 0.
+    """
+
+    needs: ClassVar[Needs] = Needs(steps=True)
+
+    @abstractmethod
+    def of(self, conversations: turns.Turns) -> Tensor:
+        """(B, K): the advantage of each turn."""
+
+    def advantages(self, batch: Batch) -> Tensor:
+        """(B, T): each turn's advantage at its own tokens, 0 where masked."""
+        rewards = advantages.rewards_of(batch)
+        read = batch.has_step[:, 0]
+        found = torch.zeros(batch.mask.shape, dtype=rewards.dtype, device=rewards.device)
+        if read.any():
+            conversations = turns.Turns(
+                rewards=rewards[read],
+                taken=batch.has_step[read],
+                outcome=batch.outcome[read],
+                groups=batch.groups[read],
+            )
+            found[read] = turns.over_tokens(self.of(conversations), batch.step_of[read])
+        return found
+
+
+@settings
+class Discounted(_ByTurn):
+    """The discounted return of each turn, among all turns of the group."""
+
+    name: ClassVar[str] = "discounted"
+    gamma: Share = 0.95
+    """Discount a turn."""
+    scale: bool = True
+    """Divide by the group's standard deviation."""
+
+    def of(self, conversations: turns.Turns) -> Tensor:
+        """See `turns.discounted`."""
+        return turns.discounted(conversations, gamma=self.gamma, scale=self.scale)
+
+
+@settings
+class PerTurn(_ByTurn):
+    """The return from each turn, less the mean of those that took this turn: unbiased where the policy decides when to stop."""
+
+    name: ClassVar[str] = "per-turn"
+    gamma: Share = 1.0
+    """Discount a turn."""
+    scale: bool = False
+    """Divide by the standard deviation at this turn."""
+
+    def of(self, conversations: turns.Turns) -> Tensor:
+        """See `turns.per_turn`."""
+        return turns.per_turn(conversations, gamma=self.gamma, scale=self.scale)
+
+
+@settings
+class MTGRPO(_ByTurn):
+    """The outcome's advantage at every turn, plus that of the turn's own reward before the last turn."""
+
+    name: ClassVar[str] = "mt-grpo"
+    coefficient: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """Weight of the turns' own rewards."""
+    scale: bool = True
+    """Divide by the group's standard deviation."""
+
+    def of(self, conversations: turns.Turns) -> Tensor:
+        """See `turns.mt_grpo`."""
+        return turns.mt_grpo(conversations, coefficient=self.coefficient, scale=self.scale)
+
+
 def shaped(batch: Batch, how: Shaping, *, clip_at: float = CLIP_AT) -> Batch:
     """The batch with its step rewards after a `Shaping`.
 
@@ -368,7 +442,20 @@ def shaped(batch: Batch, how: Shaping, *, clip_at: float = CLIP_AT) -> Batch:
 
 
 CREDITS: Mapping[str, Callable[[], Credit]] = {
-    one.name: one for one in (GRPO, ProcessGRPO, MinForm, ProgressAdvantage, PRIME, PAPO, PPO, StepPPO)
+    one.name: one
+    for one in (
+        GRPO,
+        ProcessGRPO,
+        MinForm,
+        ProgressAdvantage,
+        PRIME,
+        PAPO,
+        PPO,
+        StepPPO,
+        Discounted,
+        PerTurn,
+        MTGRPO,
+    )
 }
 """The library's credit methods by name. To add one: a class, and its name here."""
 

@@ -34,7 +34,8 @@ Tokens = Literal["arithmetic", "quantities", "all"]
 _ARITHMETIC = re.compile(r"[0-9+*/=<>×÷^%$-]")
 # Pieces of words too: what a word begins with is a token as often as the word.
 _QUANTITY = re.compile(
-    r"times|div|add|subtract|multipl|plus|minus|more|less|fewer|twice|double|triple|half|third|quarter|total|sum|left|each|every|\bper\b",
+    _ARITHMETIC.pattern
+    + r"|times|div|add|subtract|multipl|plus|minus|more|less|fewer|twice|double|triple|half|third|quarter|total|sum|left|each|every|\bper\b",
     re.IGNORECASE,
 )
 
@@ -53,12 +54,14 @@ def language_loss(net: Net, hidden: Tensor, batch: Sequence[Item], tokens: Token
 def _fitted_tokens(net: Net, batch: Sequence[Item], tokens: Tokens) -> Ints:
     """Packed indices of the tokens that are fitted, of trees laid one after the other."""
     parts: list[Ints] = []
-    start = 0
+    start, wanted = 0, _QUANTITY if tokens == "quantities" else _ARITHMETIC
     for item in batch:
         places = [right_tokens(item, row) for row in item.rows]
         fitted = np.unique(np.concatenate(places)) if places else np.empty(0, dtype=np.int64)
         if tokens != "all" and len(fitted):
-            fitted = fitted[[_is_fitted(net, int(token), tokens) for token in item.tree.ids[fitted]]]
+            distinct, back = np.unique(item.tree.ids[fitted], return_inverse=True)
+            texts = [net.tokenizer.decode([int(token)]) for token in distinct]
+            fitted = fitted[np.array([wanted.search(text) is not None for text in texts])[back]]
         parts.append(fitted + start)
         start += len(item.tree)
     return np.concatenate(parts)
@@ -74,19 +77,6 @@ def right_tokens(item: Item, row: Row) -> Ints:
             break
         end = int(item.tree.depths[item.reads[place]])
     return row.path[row.answer : end + 1] if end >= 0 else np.empty(0, dtype=np.int64)
-
-
-_KNOWN: dict[tuple[int, int, Tokens], bool] = {}
-
-
-def _is_fitted(net: Net, token: int, tokens: Tokens) -> bool:
-    key = (id(net.tokenizer), token, tokens)
-    if key not in _KNOWN:
-        text = net.tokenizer.decode([token])
-        _KNOWN[key] = _ARITHMETIC.search(text) is not None or (
-            tokens == "quantities" and _QUANTITY.search(text) is not None
-        )
-    return _KNOWN[key]
 
 
 def linear_head(net: Net, classes: int, *, bias: bool = True) -> torch.nn.Linear:

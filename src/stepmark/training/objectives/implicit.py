@@ -108,7 +108,11 @@ class _Implicit(ABC):
         begins = np.cumsum([0, *(len(answer) for answer in answers)])
         # One cumulative sum over all answers, in float64: what a row has come to is the difference of two entries.
         flat = torch.from_numpy(np.concatenate(answers)).to(ratios.device)
-        sums = F.pad(ratios[flat].double().cumsum(0), (1, 0))
+        owns = [
+            np.ones(len(row.path) - row.answer, bool) if row.own is None else row.own for _, row, _ in rows
+        ]
+        own = torch.from_numpy(np.concatenate(owns)).to(ratios.device)
+        sums = F.pad((ratios[flat].double() * own).cumsum(0), (1, 0))
         totals = (sums[begins[1:].tolist()] - sums[begins[:-1].tolist()]).float()
         loss, labels, first = ratios.sum() * 0.0, 0.0, 0
         known = sums.detach().cpu().numpy()
