@@ -11,7 +11,6 @@ import pytest
 from integration_worlds import PLAIN, RIGHT, WRONG, prm
 from stepmark.errors import BackendError, InputError, UnknownNameError, UsageError
 from stepmark.integrations.candidates import (
-    Cutting,
     Grader,
     UnreadWarning,
     explanation,
@@ -26,13 +25,15 @@ from stepmark.problems.answers import TextVerifier
 from stepmark.records import ScoredSolution, Solution
 from stepmark.search.choosing import pick
 
-LINES = Cutting(split="line")
+LINES = {"split": "line"}
 GOOD = "2 + 3 = 5\nThe answer is 5."
 BAD = "2 + 3 = 6\nThe answer is 6."
 
 
 def texts(*some, problem="2 + 3?", prm_=None, settings=None):
-    return grade_texts([(problem, text) for text in some], Grader(prm_ or prm(), settings or Grade()), LINES)
+    return grade_texts(
+        [(problem, text) for text in some], Grader(prm_ or prm(), settings or Grade()), **LINES
+    )
 
 
 # Graded texts
@@ -51,7 +52,7 @@ def test_texts_are_graded_each_in_its_place():
 
 def test_texts_that_cannot_be_cut_that_way_are_the_callers_fault():
     with pytest.raises(UnknownNameError, match="lines"):
-        grade_texts([("p", GOOD)], Grader(prm()), Cutting(split="lines"))
+        grade_texts([("p", GOOD)], Grader(prm()), split="lines")
 
 
 def test_callers_on_many_threads_are_graded_together_and_the_prm_is_never_entered_twice():

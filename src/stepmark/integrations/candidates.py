@@ -15,8 +15,8 @@ from typing import Any, final
 from stepmark.errors import InputError
 from stepmark.models.prm import PRM, Grade, grade
 from stepmark.problems.extraction import find_answer
-from stepmark.records import Problem, Refusal, ScoredSolution, Solution
-from stepmark.solutions.segmentation import split as split_text
+from stepmark.records import Refusal, ScoredSolution, Solution
+from stepmark.solutions.inputs import solution_of
 from stepmark.store import json_type
 
 
@@ -35,26 +35,6 @@ def loaded(name: str, family: str | None = None, tokenizer: str | None = None) -
     from stepmark.models.load import load_prm
 
     return load_prm(name, family=family, tokenizer=tokenizer)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cutting:
-    """How a text becomes steps; see `stepmark.split`."""
-
-    split: str = "auto"
-    """The way to cut."""
-    marker: str | None = None
-    """The separator, for the ways that read one."""
-
-    def solution(self, problem: str, text: str) -> Solution:
-        """A text as a solution of a problem.
-
-        Raises:
-            InputError: the text is blank.
-            UnknownNameError, UsageError: see `stepmark.split`.
-        """
-        cut = split_text(text, self.split, marker=self.marker)
-        return Solution(problem=Problem(text=problem), steps=cut.steps, split=cut.how)
 
 
 _OWN = Grade()
@@ -132,14 +112,15 @@ class GradedText:
 
 
 def grade_texts(
-    asked: Sequence[tuple[str, str]], grader: Grader, cutting: Cutting = Cutting()
+    asked: Sequence[tuple[str, str]], grader: Grader, *, split: str = "auto", marker: str | None = None
 ) -> list[GradedText]:
     """Grade texts, each the solution of a problem.
 
     Args:
         asked: (problem, text).
         grader: the PRM.
-        cutting: how the texts become steps.
+        split: how the texts become steps; see `stepmark.split`.
+        marker: the separator, for the ways that read one.
 
     Returns:
         One entry each, in order; of a text that is blank or that the PRM cannot read, the error.
@@ -149,7 +130,7 @@ def grade_texts(
     for problem, text in asked:
         one = GradedText(text=text, scored=None)
         try:
-            solutions.append(cutting.solution(problem, text))
+            solutions.append(solution_of(problem, text, split_by=split, marker=marker))
         except InputError as error:
             one = replace(one, error=error)
         graded.append(one)

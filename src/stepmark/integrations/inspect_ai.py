@@ -20,7 +20,6 @@ from inspect_ai.util import collect
 
 from stepmark.errors import InputError, UsageError
 from stepmark.integrations.candidates import (
-    Cutting,
     GradedText,
     Grader,
     explanation,
@@ -73,7 +72,6 @@ def prm_scorer(
         StepmarkError: the PRM cannot be loaded, or settings do not fit it; raised when the first sample is scored.
     """
     made: list[Grader] = []
-    cutting = Cutting(split=split, marker=marker)
 
     def graded(state: TaskState) -> GradedText:
         if not made:  # in the thread that grades, because loading takes long
@@ -82,7 +80,9 @@ def prm_scorer(
             )
         if split == AGENT:
             return _graded_trace(state, made[0])
-        return grade_texts([(state.input_text, state.output.completion)], made[0], cutting)[0]
+        return grade_texts(
+            [(state.input_text, state.output.completion)], made[0], split=split, marker=marker
+        )[0]
 
     async def score(state: TaskState, target: Target) -> Score:
         return _score(await anyio.to_thread.run_sync(graded, state))
@@ -130,13 +130,12 @@ def prm_best_of_n(
     if split == AGENT:
         raise UsageError("best of n chooses among completions; it cannot cut a conversation (split agent)")
     choice = check_pick(choose)
-    cutting = Cutting(split=split, marker=marker)
     made: list[Grader] = []
 
     def grade_and_pick(problem: str, texts: Sequence[str], finished: Sequence[bool]) -> dict[str, Any]:
         if not made:
             made.append(Grader(loaded(prm, family, tokenizer), Grade(aggregate=aggregate)))
-        graded = grade_texts([(problem, text) for text in texts], made[0], cutting)
+        graded = grade_texts([(problem, text) for text in texts], made[0], split=split, marker=marker)
         scores, answers = [one.score for one in graded], [one.answer for one in graded]
         if choice == "best":
             picked = pick(scores, answers, choice, finished=finished)

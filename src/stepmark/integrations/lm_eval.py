@@ -29,7 +29,7 @@ from lm_eval.api.filter import Filter
 from lm_eval.api.registry import register_filter
 
 from stepmark.errors import InputError, UsageError
-from stepmark.integrations.candidates import Cutting, Grader, grade_texts, loaded, problem_of, tell
+from stepmark.integrations.candidates import Grader, grade_texts, loaded, problem_of, tell
 from stepmark.models.prm import Grade
 from stepmark.problems.answers import load_verifier
 from stepmark.search.choosing import check_pick, pick
@@ -71,7 +71,7 @@ class StepmarkFilter(Filter):  # type: ignore[misc]
         super().__init__()
         self._choice = check_pick(choose)
         self._problem, self._verifier = problem, verifier
-        self._cutting = Cutting(split=split, marker=marker)
+        self._split, self._marker = split, marker
         self._prm = (prm, family, tokenizer)
         self._settings = Grade(aggregate=aggregate)
 
@@ -93,7 +93,7 @@ class StepmarkFilter(Filter):  # type: ignore[misc]
         problems = [problem_of(doc, self._problem, number) for number, doc in enumerate(docs)]
         grader = Grader(loaded(*self._prm), self._settings)
         asked = [(problem, text) for problem, some in zip(problems, every, strict=True) for text in some]
-        graded = grade_texts(asked, grader, self._cutting)
+        graded = grade_texts(asked, grader, split=self._split, marker=self._marker)
         kept: list[list[str]] = []
         unread: list[str] = []
         start = 0

@@ -35,7 +35,7 @@ from stepmark.models.remote.wire import PROBLEM, Answer, ModelEntry, Timeout, ex
 from stepmark.models.remote.wire import Request as WireRequest
 from stepmark.problems.answers import Verifier, load_verifier
 from stepmark.problems.extraction import find_answer
-from stepmark.records import Problem, Solution
+from stepmark.records import Solution
 from stepmark.search.base import Choice
 from stepmark.search.choosing import Picked, pick
 from stepmark.serving.batcher import LateError
@@ -51,6 +51,7 @@ from stepmark.serving.routes import (
 )
 from stepmark.serving.service import Service, served_name
 from stepmark.serving.settings import CHAT, MOST_CANDIDATES, ChatModel
+from stepmark.solutions.inputs import solution_of
 from stepmark.solutions.segmentation import split as split_text
 
 
@@ -438,8 +439,8 @@ class Completions:
         solutions: list[Read] = []
         for item in texts:
             try:
-                cut = split_text(item.text, self.settings.split, marker=self.settings.marker)
-                solutions.append(Solution(problem=Problem(text=problem), steps=cut.steps, split=cut.how))
+                split, marker = self.settings.split, self.settings.marker
+                solutions.append(solution_of(problem, item.text, split_by=split, marker=marker))
             except InputError as error:
                 solutions.append(error)
         return solutions
