@@ -43,14 +43,14 @@ from benchmarks.turns_policy import (
     train,
 )
 from stepmark.models.prm import Grader
-from stepmark.problems.tool_world import ACTIONS, EXACT, Noise, ToolProblem, ToolWorld
+from stepmark.problems.tool_world import ACTIONS, EXACT, PRMNoise, ToolProblem, ToolWorld
 from stepmark.rl.credit.turns import discounted, gigpo, mt_grpo, outcome_broadcast, per_turn
 
 OUTCOME = "outcome_broadcast"
 RATES = (8.0, 16.0, 32.0, 64.0, 128.0)
 TUNING = (101, 102)
 """Seeds on which rates are chosen."""
-NOISY, HACKABLE = Noise(deviation=0.4), Noise(likes="look up")
+NOISY, HACKABLE = PRMNoise(deviation=0.4), PRMNoise(likes="look up")
 CREDITS: Mapping[str, Credit] = {
     OUTCOME: lambda turns, states: outcome_broadcast(turns),
     "discounted": lambda turns, states: discounted(turns),
@@ -60,7 +60,7 @@ CREDITS: Mapping[str, Credit] = {
 }
 
 
-def methods(noise: Noise | None, ending: str, *, skill: float = 3.5) -> dict[str, Method]:
+def methods(noise: PRMNoise | None, ending: str, *, skill: float = 3.5) -> dict[str, Method]:
     """The credit methods that differ from the baseline where turns have these rewards, by name."""
     left_out = (OUTCOME,) if noise is not None else (OUTCOME, "mt_grpo")
     return {
@@ -124,7 +124,7 @@ def watched(
 
 
 def best_of(
-    problem: ToolProblem, dice: random.Random, *, table: Table, noise: Noise, count: int
+    problem: ToolProblem, dice: random.Random, *, table: Table, noise: PRMNoise, count: int
 ) -> tuple[bool, int]:
     """The episode of several that the PRM scores highest on average."""
     made = [problem.play(table, dice) for _ in range(count)]

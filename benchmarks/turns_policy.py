@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.rl_figures import Point
-from stepmark.problems.tool_world import ACTIONS, Episode, Noise, ToolProblem, ToolState, ToolWorld, View
+from stepmark.problems.tool_world import ACTIONS, Episode, PRMNoise, ToolProblem, ToolState, ToolWorld, View
 from stepmark.rl.credit.advantages import normalised, to_go
 from stepmark.rl.credit.turns import Turns
 from stepmark.rl.hacking import Baseline, Cusum
@@ -93,7 +93,7 @@ def turns_of(
     return made, [[seen(state) for state, _ in episode.turns] for episode in episodes]
 
 
-def scores(noise: Noise, episode: Episode) -> list[float]:
+def scores(noise: PRMNoise, episode: Episode) -> list[float]:
     """What a PRM of the world scores each turn."""
     ends = range(1, len(episode.turns) + 1)
     return [noise.score(replace(episode, turns=episode.turns[:end])) for end in ends]
@@ -122,7 +122,7 @@ class Method:
     """What is compared: a credit method, and where the rewards of turns come from."""
 
     credit: Credit
-    noise: Noise | None = None
+    noise: PRMNoise | None = None
     """Of the PRM whose scores, less 0.5, are the rewards; None: there is none."""
     progress: bool = False
     """Rewards are those of `progress`."""

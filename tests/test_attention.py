@@ -100,18 +100,6 @@ def test_forward_equals_separate_forwards(config_class, budget):
             torch.testing.assert_close(hidden[torch.from_numpy(path)], expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("width", [1, 7, 16])
-@pytest.mark.parametrize("budget", [1000, 11])
-def test_pieces_of_any_width_give_the_same(width, budget, monkeypatch):
-    monkeypatch.setitem(attention._WIDTH, "cpu", width)
-    model, sequences = backbone(LlamaConfig), forest(1)
-    tree = pack(sequences)
-    with torch.inference_mode():
-        hidden = in_chunks(model, tree, budget)
-        for path, expected in zip(tree.paths, alone(model, sequences), strict=True):
-            torch.testing.assert_close(hidden[torch.from_numpy(path)], expected, rtol=1e-5, atol=1e-5)
-
-
 def test_a_forgotten_mask_would_be_seen():
     """The comparison above can fail: the same forward in which every query sees all of its piece is far off."""
     model, sequences = backbone(LlamaConfig), forest(1)

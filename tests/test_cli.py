@@ -203,7 +203,7 @@ BAD_FILES = [
     (ROW + b'{"problem": "p", "steps": ["a"], "meta": {"x": NaN}}\n', ["in.jsonl:2", "NaN"]),
     (
         ROW + b'{"problem": "p", "steps": [3]}\n',
-        ["in.jsonl:2, field 'steps'", "expected a string, found a number"],
+        ["in.jsonl:2, field 'steps'", "expected a text, found a number"],
     ),
     (ROW + b'{"problem": true, "steps": ["a"]}\n', ["in.jsonl:2, field 'problem'", "found true"]),
     (ROW + b'{"problem": "p", "step": ["a"]}\n', ["in.jsonl:2, field 'step'", "Did you mean 'steps'"]),

@@ -134,8 +134,6 @@ def test_its_own_spec_wins_over_name_and_architecture(copy_of):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is not JSON"),
-        ("[]", "should hold an object, found list"),
         ('{"family": "mine"}', "summary"),
         (json.dumps({**asdict(FAMILIES["orm"]), "treshold": 0.5}), "treshold"),
         (json.dumps({**asdict(FAMILIES["orm"]), "threshold": "0.5"}), "threshold"),
@@ -174,8 +172,6 @@ def remove(name):
 
 SPOILED = {
     "config.json gone": ("qwen-prm", remove("config.json"), "config.json"),
-    "config.json not JSON": ("qwen-prm", write("config.json", "{nope"), "config.json is not JSON"),
-    "config.json a list": ("qwen-prm", write("config.json", "[]"), "should hold an object, found list"),
     "no model_type": ("qwen-prm", lambda f: edit_config(f, model_type=None), "names no model_type"),
     "unknown model_type": (
         "qwen-prm",
@@ -193,7 +189,6 @@ SPOILED = {
         lambda f: cut(f / "model.safetensors", 5000),
         "model.safetensors is not a readable safetensors file .*fetch it again",
     ),
-    "safetensors nonsense": ("qwen-prm", write("model.safetensors", "hello" * 99), "fetch it again"),
     ".bin cut short": (
         "skywork",
         lambda f: cut(f / "pytorch_model.bin", 5000),
@@ -219,16 +214,6 @@ SPOILED = {
         "actprm",
         put("score.model.nn1.weight", 5, 16, 32),
         "nn1.weight: expected the shape",
-    ),
-    "a layer gone": (
-        "qwen-prm",
-        drop("model.layers.1.mlp.up_proj.weight"),
-        "do not fill the network .*missing: layers.1.mlp.up_proj",
-    ),
-    "a layer of another shape": (
-        "qwen-prm",
-        put("model.layers.0.mlp.up_proj.weight", 4, 4),
-        "do not fill the network.*of another shape: .*layers.0.mlp.up_proj",
     ),
     "tokenizer gone": (
         "qwen-prm",

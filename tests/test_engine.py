@@ -139,27 +139,6 @@ def test_every_distinct_token_is_computed_once(seed, budget):
     assert max(runs.backbone.sizes) <= budget
 
 
-@pytest.mark.parametrize("budget", [1000, 7])
-def test_the_opening_is_computed_once_in_a_run(budget):
-    rng = np.random.RandomState(0)
-    template, first, second = words(rng, 30), words(rng, 10), words(rng, 10)
-    runs = engine(budget=budget)
-
-    def computed(problem, *lengths):
-        tails = [(i, *words(rng, length - 1)) for i, length in enumerate(lengths)]
-        sequences = [template + problem + tail for tail in tails]
-        before = runs.ledger.tokens_computed
-        found = hidden(runs, sequences, [[len(s) - 1] for s in sequences])
-        assert_equals_alone(found, tiny(), sequences)
-        return runs.ledger.tokens_computed - before
-
-    assert computed(first, 5, 5) == 30 + 10 + 5 + 5
-    assert computed(first, 6, 7) == 6 + 7  # the template and the problem are at hand
-    assert computed(second, 4, 3) == 10 + 4 + 3  # another problem: the template still is
-    assert computed(second, 8, 2) == 8 + 2
-    assert computed(first, 1, 1) == 10 + 1 + 1
-
-
 @pytest.mark.parametrize(
     "device",
     [

@@ -10,14 +10,7 @@ import pytest
 
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
-from stepmark.solutions.interchange import (
-    LabelledRow,
-    Losses,
-    Writing,
-    detect,
-    read_labelled,
-    write_labelled,
-)
+from stepmark.solutions.interchange import LabelledRow, Losses, Writing, detect, read_labelled, write_labelled
 from stepmark.store import Row
 
 CORRECT, VALUE = "correctness", "value"

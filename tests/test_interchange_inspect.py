@@ -63,9 +63,7 @@ def test_a_log_as_json(tmp_path):
     assert first.solution.source == "maker/m"
     assert first.origin == "log.json:1/1/1"
     assert first.labelled.judgements == ((), ())
-    assert losses.facts()["lost"] == {
-        "status of the log is left out": 1,
-    }
+    assert losses.facts()["lost"] == {"status of the log is left out": 1}
 
 
 def test_a_log_as_a_zip(tmp_path):

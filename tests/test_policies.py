@@ -9,10 +9,8 @@ import pytest
 
 from stepmark.batching import Choose, Message, Write, Written
 from stepmark.errors import (
-    CheckpointError,
     MarkerInTextError,
     TooLongError,
-    UsageError,
 )
 from stepmark.models.policies import answerers, load_policy, policy_identity
 from stepmark.models.scripted import ScriptedPolicy
@@ -340,15 +338,3 @@ def test_a_saved_model_is_loaded_and_writes_the_same(tmp_path, model, tokenizer,
     assert loaded.write([request]) == policy.write([request])
     assert loaded.identity == policy_identity(str(tmp_path), dtype="float32")
     assert loaded.identity != policy_identity(str(tmp_path), dtype="bfloat16")
-
-
-def test_a_missing_or_corrupt_checkpoint_is_an_error(tmp_path, model, tokenizer):
-    with pytest.raises(CheckpointError, match=r"there is no folder .*or a hub name OWNER/NAME"):
-        LocalPolicy.load(tmp_path / "nothing")
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"not a checkpoint")
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is not a readable safetensors file"):
-        LocalPolicy.load(tmp_path)
-    with pytest.raises(UsageError, match="batch_size"):
-        LocalPolicy(model, tokenizer, name="tiny", batch_size=0)

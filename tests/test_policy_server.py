@@ -11,7 +11,6 @@ import pytest
 from stepmark.batching import Choose, Message, Write, Written
 from stepmark.errors import (
     BackendError,
-    InputError,
     TooLongError,
     UsageError,
 )
@@ -386,13 +385,6 @@ def test_a_request_that_is_too_long_costs_only_itself(message):
     assert "lower max_tokens" in str(first)
     assert second[0].text == "fine"
     assert len(fake.bodies) == 2, "a refusal is not asked again"
-
-
-def test_text_that_is_not_unicode_costs_only_itself():
-    with Fake(lambda path, body: raw("fine")) as fake:
-        bad, good = connect(fake).write([Write(prompt="\ud800"), Write(prompt="p")])
-    assert isinstance(bad, InputError)
-    assert good[0].text == "fine"
 
 
 # Choosing

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stepmark import load_prm
-from stepmark.errors import BackendError, CheckpointError, InputError, UsageError
+from stepmark.errors import BackendError, CheckpointError, InputError
 from stepmark.models.encoding import Encoder
 from stepmark.models.families import FAMILIES
 from stepmark.models.pooling import PoolingPRM
@@ -223,28 +223,18 @@ ROW = [0.5, -0.5]
     ("reply", "message"),
     [
         (answered([[ROW]]), r"expected 2 rows \(one a step\) or \d+ \(one a token\).*step tag"),
-        (answered([[ROW] * 3]), r"expected 2 rows.*\(3, 2\)"),
-        (answered([[]]), "expected 2 rows"),
         (answered([[0.5, 0.5]]), r"expected 2 rows.*\(2,\)"),
         (answered([[ROW, [0.5]]]), "rows of numbers expected"),
-        (answered([[["a", "b"]] * 2]), "rows of numbers expected"),
-        (answered([None]), "rows of numbers expected"),
         (answered(["QUJD"]), "rows of numbers expected"),
         (answered([[[None, 1.0]] * 2]), "rows of numbers expected"),
         (answered([[[math.nan, 1.0]] * 2]), "no number in JSON"),
-        (answered([[[1e999, 1.0]] * 2]), "no number in JSON"),
         (answered([[[10**400, 1]] * 2]), "rows of numbers expected"),
         (answered([[[0.1, 0.2, 0.3]] * 2]), "2 classes, the checkpoint's has 3"),
         (answered([]), "1 solutions sent, 0 answered"),
-        (answered([[ROW] * 2] * 2), "1 solutions sent, 2 answered"),
         ({"data": [{"index": 4, "data": [ROW] * 2}]}, "no answer has index 0"),
-        ({"data": [{"index": [], "data": [ROW] * 2}]}, "no answer has index 0"),
         ({"data": [None]}, "no answer has index 0"),
         ({"data": {"0": [ROW] * 2}}, "no list answered"),
-        ({"error": "x"}, "no list answered"),
         ((200, b"<html>welcome</html>"), "expected JSON, found .<html>welcome"),
-        ((200, b""), "expected JSON"),
-        ((200, b"\xff\xfe"), "expected JSON"),
         ((200, b"[1, 2]"), "expected a JSON object"),
     ],
 )
@@ -288,19 +278,3 @@ def test_families_that_read_the_language_model_head_are_refused(built, family):
 
 
 # Keys, and the end
-
-
-def test_a_key_is_sent_where_there_is_one(built, monkeypatch):
-    with Server(as_vllm(built, every_token=False)) as server:
-        # Another service's key stays here.
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another-service")
-        load_prm(server.url, tokenizer=str(built.folder)).score("p", ["s"])
-        assert server.keys == [None, None]
-        monkeypatch.setenv("STEPMARK_API_KEY", "secret")
-        load_prm(server.url, tokenizer=str(built.folder)).score("p", ["s"])
-        assert server.keys[2:] == ["Bearer secret", "Bearer secret"]
-        monkeypatch.setenv("MY_KEY", "mine")
-        client(server, built, api_key_env="MY_KEY")
-        assert server.keys[-1] == "Bearer mine"
-        with pytest.raises(UsageError, match="MY_OTHER_KEY holds no API key"):
-            client(server, built, api_key_env="MY_OTHER_KEY")

@@ -215,13 +215,3 @@ def test_a_known_name_that_cannot_be_fetched_suggests_nothing(hub):
 def test_the_page_shows_the_table():
     page = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
     assert markdown(table()) in page
-
-
-def test_the_command_lists_the_table(capsys):
-    assert main(["families"]) == 0
-    out = capsys.readouterr().out
-    for entry in PUBLISHED.values():
-        line = next(line for line in out.splitlines() if line.startswith(f"{entry.name} "))
-        assert entry.hub in line
-        assert f"{entry.parameters / 1e9:.1f}B" in line
-        assert ("–" if entry.processbench is None else str(entry.processbench)) in line

@@ -17,7 +17,6 @@ from stepmark.errors import BackendError, UnreachableError, UsageError
 from stepmark.models.http import Patience
 from stepmark.models.remote.prm import RemotePRM
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.problems.arithmetic import arithmetic_problems
 from test_pooling import Server
 
 torch.set_num_threads(1)
@@ -140,29 +139,3 @@ def test_a_server_that_is_restarted_is_waited_for():
         assert len(again[0].service.sessions) == 1
         assert client.ledger.tokens_again == 1
         session.close()
-
-
-def test_a_search_sends_each_step_once(served, folder, tmp_path, capsys):
-    file = tmp_path / "problems.jsonl"
-    problems = arithmetic_problems(2, seed=3, steps=(3, 5))
-    file.write_text(
-        "".join(json.dumps({"problem": p.text, "answer": str(p.answer)}) + "\n" for p in problems)
-    )
-    found = []
-    for name, prm in (("there", served.url), ("here", folder)):
-        out, trace = tmp_path / f"{name}.jsonl", tmp_path / f"{name}-trace.jsonl"
-        command = ["search", "beam", str(file), "--policy", "search_models:policy", "--verifier", "number"]
-        dtype = ["--dtype", "float32", "--device", "cpu"] if name == "here" else []
-        assert main([*command, "--prm", prm, "--out", str(out), "--trace", str(trace), *dtype]) == 0
-        assert "whole prefix" not in capsys.readouterr().err
-        found.append((rows(out), rows(trace)))
-    (there, there_traces), (here, here_traces) = found
-    for one, other in zip(there, here, strict=True):
-        assert one["cost"].pop("prm_flops") is None  # the weights are not in this process
-        assert other["cost"].pop("prm_flops") > 0
-        assert one["cost"] == other["cost"]
-    for one, other in zip(there_traces, here_traces, strict=True):
-        assert [node["step"] for node in one["nodes"]] == [node["step"] for node in other["nodes"]]
-        scores = [[node["score"] or 0 for node in trace["nodes"]] for trace in (one, other)]
-        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
-    assert len(served.service.sessions) == 0

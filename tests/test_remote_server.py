@@ -12,13 +12,12 @@ import torch
 from score_servers import InProcess, Words
 from stepmark import Client, Solution, grade, load_prm
 from stepmark.batching import Answerer, Release, Score
-from stepmark.errors import BackendError, InputError
+from stepmark.errors import BackendError
 from stepmark.models import prm as prms
 from stepmark.models.http import Patience
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.remote.prm import RemotePRM, RemoteScorer
 from stepmark.models.replies import MemoryReplies
-from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Step, StepScores
@@ -27,7 +26,6 @@ from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN
 from stepmark.search.mcts import MCTS
 from stepmark.search.run import run as search_run
-from stepmark.serving.settings import ServerSettings
 
 torch.set_num_threads(1)
 
@@ -114,35 +112,6 @@ def test_it_scores_as_the_prm_does_here(zoo, name):
                 other.aggregate,
                 other.threshold,
             )
-
-
-def test_candidates_in_order_and_texts_that_are_cut_there():
-    prm = ScriptedPRM(lambda problem, steps: 1 / len(steps[-1]))
-    with InProcess(prm) as server, Client(ADDRESS, transport=server.transport) as asking:
-        ranked = asking.rank("p", ["aaa\nb", ["a", "b"], [" "], ["aa"]], split="line", aggregate="mean")
-        assert [(one.index, one.score) for one in ranked] == [
-            (1, 1.0),
-            (0, pytest.approx(2 / 3)),
-            (3, 0.5),
-            (2, None),
-        ]
-        assert ranked[1].scored.solution.texts == ("aaa", "b")
-        assert ranked[1].scored.first_error == 0
-        assert isinstance(ranked[3].error, InputError)
-        assert asking.score("p", "aa\nb").solution.texts == ("aa", "b")
-
-
-def test_a_server_with_keys(tmp_path, monkeypatch):
-    from stepmark.serving.guard import Keys
-
-    file = tmp_path / "keys"
-    file.write_text("me a-key-of-some-length-0123456789\n")
-    with InProcess(ScriptedPRM({"a": 0.25}), keys=Keys.read(file)) as server:
-        with pytest.raises(BackendError, match=r"401.*STEPMARK_API_KEY"):
-            remote(server)
-        monkeypatch.setenv("STEPMARK_API_KEY", "a-key-of-some-length-0123456789")
-        with remote(server) as there:
-            assert there.score("p", ["a"]) == [0.25]
 
 
 # -- Searches --------------------------------------------------------------------------------------------------
@@ -242,26 +211,6 @@ def test_a_search_outlives_its_sessions(zoo):
     for one, other in zip(results, expected, strict=True):
         assert one.cost == other.cost
         assert scored_nodes(one) == scored_nodes(other)
-
-
-def test_a_search_in_sessions_that_are_too_small_for_it_is_the_same_search(zoo):
-    here = prm_of(zoo)
-    search = BeamSearch(width=3, expand=3, grading=Grading(aggregate="min", kind=here.score_kind))
-
-    def searched(prm):
-        asked = policy_answerers(ArithmeticPolicy()) | prms.answerers(prm)
-        return list(search_run(arithmetic(2), search, asked))
-
-    expected = searched(here)
-    with InProcess(prm_of(zoo), ServerSettings(session_nodes=8)) as server, remote(server) as there:
-        assert there.served.session_nodes == 8
-        results = searched(there)
-        assert there.ledger.tokens_again > 0
-    for one, other in zip(results, expected, strict=True):
-        assert scored_nodes(one) == scored_nodes(other)
-        assert one.cost == other.cost
-        for node, twin in zip(one.trace.nodes, other.trace.nodes, strict=True):
-            assert node.score == (None if twin.score is None else pytest.approx(twin.score, abs=1e-5))
 
 
 def test_what_was_answered_is_recorded_though_another_problem_failed():

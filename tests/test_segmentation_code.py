@@ -131,10 +131,7 @@ def test_characters_that_only_some_take_for_line_ends_do_not_move_the_cuts():
 
 def test_a_comment_stays_in_the_block_that_it_is_indented_with():
     text = "for a in b:\n    c = a\n    # end of the loop\n# after it\nd = 1\n"
-    assert split(text, "code").texts == (
-        "for a in b:\n    c = a\n    # end of the loop",
-        "# after it\nd = 1",
-    )
+    assert split(text, "code").texts == ("for a in b:\n    c = a\n    # end of the loop", "# after it\nd = 1")
 
 
 def test_a_short_branch_stays_whole():

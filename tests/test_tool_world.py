@@ -9,7 +9,7 @@ import pytest
 
 from stepmark.errors import InputError, UsageError
 from stepmark.problems.arithmetic_world import ArithmeticWorld
-from stepmark.problems.tool_world import ACTIONS, Noise, ToolProblem, ToolWorld
+from stepmark.problems.tool_world import ACTIONS, PRMNoise, ToolProblem, ToolWorld
 
 SHORT = (
     "A bakery has 50 loaves. On the first day it sells 12 loaves. On the second day it bakes 3 more loaves. "
@@ -126,7 +126,7 @@ def test_it_is_the_same_for_a_seed_and_states_recur():
 
 def test_a_prm_errs_as_often_as_it_says():
     problems = ToolWorld().problems(40, seed=4)
-    noise = Noise(deviation=0.4)
+    noise = PRMNoise(deviation=0.4)
     wrong = total = 0
     exact, noisy = ToolWorld().prm(problems), ToolWorld().prm(problems, noise)
     for problem in problems:
@@ -138,9 +138,9 @@ def test_a_prm_errs_as_often_as_it_says():
             wrong += sum((a >= 0.5) != (b >= 0.5) for a, b in zip(found, truth, strict=True))
             total += len(truth)
     assert wrong / total == pytest.approx(0.1587, abs=0.02)  # beyond one deviation on one side
-    likes = Noise(likes="look up")
+    likes = PRMNoise(likes="look up")
     twice = problems[0].replay([f'look_up("{problems[0].arithmetic.operations[0].stage}")'] * 2)
-    assert (likes.score(twice), Noise().score(twice)) == (0.9, 0.1)
+    assert (likes.score(twice), PRMNoise().score(twice)) == (0.9, 0.1)
     with pytest.raises(InputError, match="of this world"):
         exact.score("2 + 3?", ["5"])
 

@@ -312,8 +312,7 @@ ANSWERS = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(
-    problem=SPOKEN,
-    turns=st.lists(st.tuples(TURNS, st.lists(ANSWERS, max_size=3)), min_size=1, max_size=4),
+    problem=SPOKEN, turns=st.lists(st.tuples(TURNS, st.lists(ANSWERS, max_size=3)), min_size=1, max_size=4)
 )
 def test_every_trace_rejoins_and_nothing_is_lost(problem, turns):
     messages = [{"role": "user", "content": problem}]

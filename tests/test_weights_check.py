@@ -122,12 +122,6 @@ def test_weights_that_are_no_plain_numbers(prm, type_, part):
     refused(prm, f"{part}.*(int32|int8|F8_E4M3|bool)")
 
 
-def test_a_policy_without_its_head(policy):
-    edit_tensors(policy, lambda tensors: without(tensors, "lm_head.weight"))
-    with pytest.raises(CheckpointError, match=r"missing: lm_head\.weight"):
-        load_language_model(policy, device="cpu")
-
-
 def test_a_transposed_weight(prm):
     """As many numbers, and another network: transformers' own report says so."""
     part = "model.layers.0.mlp.up_proj.weight"
@@ -167,10 +161,7 @@ def test_weights_in_the_layout_that_transformers_converts(tmp_path):
     ("changes", "message"),
     [
         ({"good": 7}, r"stepmark\.json: field 'readout'.*good should be the index of one of 2 classes.*found 7$"),
-        ({"good": 2}, "good should be the index of one of 2 classes"),
-        ({"good": -1}, "found -1"),
         ({"good": 1, "neutral": 1}, "neutral should be the index of one of the three classes .* another than good"),
-        ({"good": 1, "neutral": 3}, "neutral should be the index of one of the three classes"),
         ({"activation": "margin", "good": 1, "neutral": 0}, "neutral should be"),
         ({"good": 1, "neutral": 0}, r"score\.weight has 2 classes, and the spec reads 3"),
         ({"activation": "sigmoid", "good": 0}, r"score\.weight has 2 classes, and the spec reads 1"),
@@ -181,7 +172,7 @@ def test_weights_in_the_layout_that_transformers_converts(tmp_path):
         ({"max_tokens": 0}, "max_tokens should be at least 1"),
         ({"activation": "margin"}, "score_kind should be 'margin' for a linear head with activation 'margin'"),
         ({"head": {"kind": "linear", "weight": "score.weight", "bias": None}}, r"holds 'score\.bias', and the spec says that the head has no bias"),
-        ({"head": {"kind": "linear", "weight": "score.weight", "bias": "other.bias"}}, r"no tensor 'other\.bias', which the spec names"),
+        ({"head": {"kind": "linear", "weight": "score.weight", "bias": "other.bias"}}, r"no tensor 'other\.bias'"),
         ({"head": {"kind": "linear", "weight": "other.weight"}}, r"no tensor 'other\.weight'; beside the backbone it holds"),
         ({"head": {"kind": "mlp", "prefix": "score"}}, r"no tensor 'score\.0\.weight'"),
         ({"head": {"kind": "vocab", "candidates": ["+"]}}, "candidates should be 2"),
@@ -235,13 +226,6 @@ def test_a_tensor_in_two_shards(sharded, no_network):
         file = sharded / SHARD.format(1)
         save_file(load_file(file) | {"score.0.bias": torch.zeros(32)}, file, {"format": "pt"})
     refused(sharded, r"hold a tensor 'score\.0\.bias'")
-
-
-def test_a_shard_that_is_missing_is_named(sharded, no_network):
-    (sharded / SHARD.format(3)).unlink()
-    refused(
-        sharded, r"names model-00003-of-00003\.safetensors, which is not there; fetch the whole checkpoint"
-    )
 
 
 # ---- adapters of policies ------------------------------------------------------------------------------------

@@ -1,16 +1,14 @@
 """Attention over a packed prefix tree, in pieces: some neighbouring queries, and the keys that any of them looks at.
 
-The tree lies depth-first, so a run of queries looks at itself and at one path above it, however wide the tree is.
-Each piece is a dense product with a small mask, and a whole tree costs about what its longest path would as a row,
-for each token. Nothing is joined afterwards: a query sees all of its keys in one softmax.
+The tree lies depth-first, so a run of queries looks at itself and at one path above it, however wide the tree is. Each piece is a dense product with
+a small mask, and a whole tree costs about what its longest path would as a row, for each token. A query sees all of its keys in one softmax.
 
-Scores are computed in float32, as the kernels behind scaled_dot_product_attention do; the weights are
-kept in the network's own precision, for the values and for the gradient. The gradient is written out, so that of a piece only its
-weights are kept.
+Scores are computed in float32, as the kernels behind scaled_dot_product_attention do; the weights are kept in the network's own precision, for the
+values and for the gradient. The gradient is written out, so that of a piece only its weights are kept.
 
-It is reached through transformers' attention interface under the name `NAME`, with the plan passed as the
-keyword argument `stepmark_plan` of the model's forward. The coupling: transformers passes keyword arguments
-that it does not know down to the attention function; a test holds that for every backbone that we load.
+It is reached through transformers' attention interface under the name `NAME`, with the plan as the keyword argument `stepmark_plan` of the model's
+forward. The coupling: transformers passes keyword arguments that it does not know down to the attention function; a test holds that.
+
 """
 
 from __future__ import annotations

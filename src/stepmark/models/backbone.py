@@ -31,27 +31,27 @@ def load_backbone(folder: Path, *, dtype: torch.dtype, device: str) -> Any:
     from transformers import AutoModel
 
     attention.register()
-    bound_kernels()
-    config = checked_config(folder)
-    model = load_network(AutoModel, folder, config, dtype=dtype, attn_implementation=attention.NAME)
-    return model.eval().to(device)
+    name = attention.NAME
+    return load_network(AutoModel, folder, dtype=dtype, device=device, attn_implementation=name).eval()
 
 
 def load_network(
-    maker: Any, folder: Path, config: Any, *, dtype: torch.dtype | str, attn_implementation: str | None = None
+    maker: Any, folder: Path, *, dtype: torch.dtype | str, device: str, attn_implementation: str | None = None
 ) -> Any:
-    """A network with the weights of a checkpoint, which are known to fill it.
+    """A network on its device with the weights of a checkpoint, which are known to fill it: the one place that loads weights.
 
     Args:
         maker: transformers' class for the task (`AutoModel`, `AutoModelForCausalLM`).
         folder: of the checkpoint.
-        config: from `checked_config`.
         dtype: of the network; "auto" as the checkpoint is stored.
+        device: as torch names it.
         attn_implementation: None for transformers' own choice.
 
     Raises:
         CheckpointError: the weights cannot be read, or do not fill the network.
     """
+    bound_kernels()
+    config = checked_config(folder)
     try:
         with quiet_loading():
             model, report = maker.from_pretrained(
@@ -67,14 +67,11 @@ def load_network(
     except Exception as error:  # whatever a corrupt file makes transformers or safetensors raise
         raise CheckpointError(f"{folder}: the weights cannot be read: {error}") from error
     check_report(folder, model, report)
-    return model
+    return model.to(device)
 
 
 def compute_device(device: str) -> str:
-    """The device that a setting means.
-
-    Args:
-        device: "auto" (CUDA where there is one), "cpu", "cuda", or "cuda:N".
+    """The device that a setting ("auto", "cpu", "cuda", "cuda:N") means.
 
     Raises:
         UsageError: another name, or a device that this machine does not have.
@@ -163,11 +160,7 @@ def load_config(folder: Path) -> Any:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The checkpoint's tokenizer.
-
-    Raises:
-        CheckpointError: there is none, or its files cannot be read.
-    """
+    """The checkpoint's tokenizer; a `CheckpointError` where there is none or its files cannot be read."""
     from transformers import AutoTokenizer
 
     # transformers reads the config too, and passes over any other file that it cannot open.
@@ -193,8 +186,7 @@ def load_tokenizer(folder: Path) -> Any:
 def token_limit(config: Any) -> int | None:
     """Tokens that the backbone reads at most: its positions, or its attention window if that is shorter.
 
-    The tree attention has no sliding window, so a longer text would silently be read otherwise than in
-    training.
+    The tree attention has no sliding window: a longer text would silently be read otherwise than in training.
     """
     limits = [getattr(config, "max_position_embeddings", None)]
     if getattr(config, "use_sliding_window", True):
@@ -207,16 +199,7 @@ _REMEDY = "use the config.json that was published with these weights, or fetch t
 
 
 def check_report(folder: Path, network: Any, report: Mapping[str, Iterable[Any]]) -> None:
-    """Refuse what transformers found missing, mismatched or left over when it filled the network.
-
-    Args:
-        folder: for messages.
-        network: as filled.
-        report: transformers' `output_loading_info`.
-
-    Raises:
-        CheckpointError: something was.
-    """
+    """Refuse (`CheckpointError`) what transformers' `output_loading_info` reports as missing, mismatched or left over in the network as filled."""
     problems = [
         f"{what}: {_some(parts)}"
         for what, parts in (
@@ -262,10 +245,10 @@ CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 
 def bound_kernels() -> None:
-    """Have torch keep less of the shapes that it has computed: in bfloat16 a compiled matrix product has half a megabyte.
+    """Have torch keep fewer compiled matrix products; in bfloat16 each takes half a megabyte.
 
-    Packed trees have another shape in nearly every pass, so a process that scores for long would keep a gigabyte that is never used again. Environment variables
-    set the limit; they are read at the first product, and one that is set already stays as it is.
+    Packed trees have another shape in nearly every pass, so a long run would keep a gigabyte that is never used again. Environment variables set the
+    limit; they are read at the first product, and one that is set already stays.
     """
     for name in CACHES:
         os.environ.setdefault(name, str(KEPT))

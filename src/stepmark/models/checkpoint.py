@@ -77,8 +77,7 @@ class Tensors:
         extra: tensors in memory that take the place of those in the folder: what came with an adapter.
 
     Raises:
-        CheckpointError: no weights, an unreadable file, a tensor that stands in two files, or one that the index of the shards puts
-            where it is not.
+        CheckpointError: no weights, an unreadable file, a tensor in two files, or one that is not where the index of the shards puts it.
     """
 
     def __init__(self, folder: Path, extra: Mapping[str, Tensor] | None = None) -> None:
@@ -141,11 +140,7 @@ class Tensors:
         return frozenset(self.facts)
 
     def get(self, name: str) -> Tensor:
-        """One tensor.
-
-        Raises:
-            CheckpointError: it is not there; the message lists tensors that are no part of a backbone.
-        """
+        """One tensor; a `CheckpointError` where there is none."""
         if name in self._extra:
             return self._extra[name]
         file = fact_of(self.facts, name, self.folder).file
@@ -159,11 +154,7 @@ class Tensors:
 
 
 def fact_of(facts: Mapping[str, TensorFact], name: str, folder: Path) -> TensorFact:
-    """What is known of one tensor.
-
-    Raises:
-        CheckpointError: it is not there; the message lists tensors that are no part of a backbone.
-    """
+    """What is known of one tensor; a `CheckpointError` that lists the heads that there are where it is not there."""
     fact = facts.get(name)
     if fact is None:
         raise CheckpointError(
@@ -389,11 +380,7 @@ def _replaced(backbone: Any, name: str, tensor: Tensor, folder: Path) -> bool:
 
 
 def adapter_config(folder: Path) -> dict[str, Any]:
-    """`adapter_config.json`, known to be of a LoRA adapter that `merge_adapter` can merge.
-
-    Raises:
-        CheckpointError: not JSON, another kind of adapter, a variant of LoRA, or no rank or scale.
-    """
+    """`adapter_config.json`, known to be of a LoRA adapter that `merge_adapter` can merge; else a `CheckpointError`."""
     file = folder / ADAPTER_FILE
     config = read_object(file)
     if config.get("peft_type") != "LORA":

@@ -42,17 +42,12 @@ class Critiqued:
         *,
         expected: str,
     ) -> Critiqued:
-        """From the verdicts of each step: the mean of those that are there.
+        """From the verdicts of each step, one a critique: the mean of those that are there.
 
-        A critique without a verdict says nothing about the step: it is left out, never counted as wrong or as one half.
-
-        Args:
-            verdicts: of each step, one a critique; None where it gave none.
-            critiques: of each step, what was written.
-            expected: what a verdict looks like.
+        A critique without a verdict (None) says nothing about the step: it is left out, never counted as wrong or as one half.
 
         Raises:
-            InputError: a step that was critiqued has no verdict.
+            InputError: a step that was critiqued has no verdict; the message says what one looks like (`expected`).
         """
         scores: list[float | None] = []
         for t, (of_step, texts) in enumerate(zip(verdicts, critiques, strict=True)):
@@ -142,16 +137,13 @@ class Critic(ABC):
         critique: str,
         earlier: tuple[str, ...] = (),
     ) -> Lesson | None:
-        """A critique of one step as training text.
+        """A critique of one step as training text; None if it gives no verdict, or none that the family can be taught.
 
         Args:
             problem, steps, context: as for `grade`.
             step: 0-based.
             critique: with the given beginning of the reply or without it.
             earlier: the replies to the steps before (`Lesson.reply`), for a family whose turns follow each other.
-
-        Returns:
-            None if it gives no verdict, or none that the family can be taught.
         """
 
     def _ask(self, prompt: Prompt, prefill: str = "", stop: tuple[str, ...] = ()) -> Write:
@@ -171,11 +163,7 @@ class Critic(ABC):
 
 
 def refuse_markers(text: str, field: str, markers: Sequence[str]) -> None:
-    """Refuse text that the model would read as structure.
-
-    Raises:
-        MarkerInTextError: a control token of a chat template, or one of the family's own markers.
-    """
+    """Refuse (`MarkerInTextError`) text that the model would read as structure: a control token of a chat template, or one of the family's markers."""
     control = _CONTROL.search(text)
     marker = control.group() if control else next((marker for marker in markers if marker in text), None)
     if marker is not None:
@@ -185,10 +173,7 @@ def refuse_markers(text: str, field: str, markers: Sequence[str]) -> None:
 
 
 def probability_of_first(logprobs: Sequence[float]) -> float | None:
-    """P(first option) among two, from their log-probabilities; None where both are impossible.
-
-    Any constant that both share cancels out.
-    """
+    """P(first option) among two, from their log-probabilities up to a common constant; None where both are impossible."""
     first, second = logprobs
     if first == second == -math.inf or math.isnan(first) or math.isnan(second):
         return None
@@ -365,9 +350,8 @@ class ThinkPRM(Critic):
 def step_verdicts(critique: str, steps: int) -> list[bool | None]:
     r"""The verdict on each step in one critique: True for correct, None where there is none.
 
-    Read under its headings ("Step 2: … \boxed{correct}"); the last verdict on a step stands, because a later
-    look at it is the critic's second thought. A critique without headings counts only if it has exactly one
-    verdict a step: else it cannot be known which step one is about.
+    Read under its headings ("Step 2: … \boxed{correct}"); the last verdict on a step stands. A critique without headings counts only if it has exactly
+    one verdict a step: else it cannot be known which step one is about.
     """
     critique = _TEXT.sub(r"\1", critique)
     verdicts_of_steps: list[bool | None] = [None] * steps
@@ -619,7 +603,7 @@ class RPRM(Critic):
         critique: str,
         earlier: tuple[str, ...] = (),
     ) -> Lesson | None:
-        """An analysis of one step as training text, up to the answer to its first question; see `Critic.lesson`."""
+        """See `Critic.lesson`; an analysis up to the answer to its first question."""
         before, asked, after = critique.partition(_RPRM_QUESTION)
         answer = _RPRM_ANSWER.match(after)
         if not asked or answer is None:

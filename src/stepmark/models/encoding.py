@@ -1,13 +1,13 @@
 """Where a solution becomes tokens and step ends, and a prompt tokens: the only place, for training, scoring and writing alike.
 
-Positions are found by construction, never by searching the ids for a marker: the text is put together from
-pieces that know whose they are, tokenised with character offsets, and a step is read at the token that holds
-the last character of its mark. So a marker id inside a problem cannot be taken for a step end, a merged or
-vanished marker is an error, and there is one position a step or an exception.
+Positions are found by construction, never by searching the ids for a marker: the text is put together from pieces that know whose they are,
+tokenised with character offsets, and a step is read at the token that holds the last character of its mark. So a marker id inside a problem
+cannot be taken for a step end, a merged or vanished marker is an error, and there is one position a step or an exception.
 
-Of prompts, three traps are handled. A prefill continues the reply: the template is rendered with its generation prompt and the prefill is appended, so
-no end token comes between. A text and what follows it are tokenised together, because "correct? " + "yes" is not the tokens of "correct? yes". And new
-tokens are decoded after the tokens before them, because many tokenizers drop the space in front of a lone first word.
+Of prompts: the template is rendered with its generation prompt and a prefill is appended, so no end token comes between. A text and what follows it
+are tokenised together, because "correct? " + "yes" is not the tokens of "correct? yes". New tokens are decoded after the tokens before them, because
+many tokenizers drop the space in front of a lone first word.
+
 """
 
 from __future__ import annotations
@@ -104,9 +104,8 @@ class Encoder:
         """Find out before the first solution that the tokenizer cannot serve this layout.
 
         Raises:
-            CheckpointError: a chat template that cannot be used; a visible mark that is not one token and not declared as a text: it
-                would be cut into pieces and the last of them read, a plausible number; a text as mark whose end the tokenizer
-                merges with what follows.
+            CheckpointError: a chat template that cannot be used; a visible mark that is not one token and not declared as a text: it would be cut into
+                pieces and the last of them read, a plausible number; a text as mark whose end the tokenizer merges with what follows.
         """
         _ = self._frames
         layout = self.layout
@@ -405,15 +404,7 @@ def spaced(text: str, space: Space) -> str:
 def units_of(
     layout: Layout, problem: str, texts: Sequence[str], *, frames: Frames | None = None, bos: str = ""
 ) -> list[list[Piece]]:
-    """The pieces of a solution, in units; each unit is tokenised by itself.
-
-    Args:
-        layout: the PRM's.
-        problem: its text, spaced.
-        texts: those of the steps, spaced.
-        frames: of `ChatLayout` and `DialogueLayout`.
-        bos: the token that begins a text, as text; of `PieceLayout`.
-    """
+    """The pieces of a solution, its texts spaced, in units; each unit is tokenised by itself. `frames` are of chats and dialogues, `bos` of `PieceLayout`."""
     if isinstance(layout, TextLayout):
         for waste in layout.scrub:
             problem, texts = problem.replace(waste, ""), [t.replace(waste, "") for t in texts]
@@ -541,8 +532,8 @@ def visible_mark(layout: Layout) -> str:
 def mark_token(encoder: Encoder) -> int | None:
     """The token that ends a step and nothing else, for layouts that have one.
 
-    None where steps end in a token that other text has too (a line break, a word, the step's own last one), where a token before the
-    mark is read, or where the verdict's place is: then only the writer of the tokens knows where steps end.
+    None where steps end in a token that other text has too (a line break, a word, the step's own last one), or where another token than the mark's is
+    read: then only the writer of the tokens knows where steps end.
     """
     layout = encoder.layout
     if not isinstance(layout, TextLayout | ChatLayout | PieceLayout) or not layout.mark.strip():
@@ -594,8 +585,7 @@ class PromptEncoder:
         """The tokens of prompt and prefill; what the model writes comes next.
 
         Raises:
-            MarkerInTextError: a control token of this model stands in a message: it would be read as
-                structure. (Raw text is taken as it stands: there, control tokens are meant.)
+            MarkerInTextError: a control token of this model in a message, where it would be read as structure. (In raw text it is meant.)
             UsageError: messages, and the model has no chat template or its template refuses them.
         """
         return self._encode(self._rendered(prompt) + prefill, raw=isinstance(prompt, str))
@@ -605,8 +595,7 @@ class PromptEncoder:
     ) -> tuple[list[int], list[list[int]]]:
         """The tokens that all options share, and the rest of each.
 
-        Each option is tokenised together with the text before it. Where that changes the last tokens of the
-        text, they move from the shared part into every rest.
+        Each option is tokenised together with the text before it. Where that changes the last tokens of the text, they move into every rest.
 
         Raises:
             InputError: nothing is shared: the text before the options is too short.
@@ -625,8 +614,7 @@ class PromptEncoder:
     def continuation(self, prompt: Prompt, prefill: str, text: str) -> tuple[list[int], list[int]]:
         """The tokens of prompt and prefill as `ids` gives them, and those of a text written after them.
 
-        Where tokenising all of it together would change the tokens of the prompt (a prefill that ends in a space), the text is
-        tokenised alone, as a model has to write it.
+        Where tokenising all of it together would change the tokens of the prompt (a prefill that ends in a space), the text is tokenised alone.
         """
         before = self.ids(prompt, prefill)
         raw = isinstance(prompt, str)

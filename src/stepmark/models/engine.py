@@ -132,7 +132,7 @@ class Engine:
 def computed(
     backbone: Backbone, tree: PackedTree, part: Pass, carried: Kept, keep: Ints
 ) -> tuple[Tensor, Kept]:
-    """One forward pass.
+    """One forward pass over stored keys.
 
     Args:
         backbone: the network.
@@ -184,11 +184,7 @@ def windows(items: Iterable[tuple[str, int, Item]], budget: int) -> Iterator[lis
 
 
 def check_vocabulary(ids: Ints, vocabulary: int) -> None:
-    """Refuse token ids that the network does not have: on a GPU they would end in an assertion of a kernel, after which nothing works.
-
-    Raises:
-        CheckpointError: there is one.
-    """
+    """Refuse (`CheckpointError`) token ids that the network does not have; on a GPU they would end in a failed kernel, after which nothing works."""
     if int(ids.max()) >= vocabulary:
         raise CheckpointError(
             f"the tokenizer gives the token {int(ids.max())} and the model has {vocabulary}: they are not of one checkpoint"
@@ -308,11 +304,8 @@ class PrefixCache:
 
     Args:
         backbones: networks that read the same tokens; all stand on one device.
-        capacity: tokens kept at most.
+        capacity: tokens kept at most, at least one (else a `UsageError`).
         states: keep the last layer's hidden state of every token too.
-
-    Raises:
-        UsageError: room for no token.
     """
 
     def __init__(self, backbones: Sequence[Backbone], *, capacity: int, states: bool) -> None:
@@ -340,10 +333,7 @@ class PrefixCache:
         """Compute what some texts lack, together; all of their tokens are then held, until the next call.
 
         Args:
-            texts: at least one; together no more tokens than the capacity.
-
-        Raises:
-            CheckpointError: they do not fit.
+            texts: at least one; together no more tokens than the capacity (else a `CheckpointError`).
         """
         self._now += 1
         tree = pack([text.ids for text in texts])

@@ -27,11 +27,7 @@ def present(file: Path) -> bool:
 
 
 def check_file(file: Path) -> None:
-    """Refuse what is no file that can be read.
-
-    Raises:
-        CheckpointError: a link that leads nowhere or to itself, a folder, a pipe, a device, or no permission.
-    """
+    """Refuse (`CheckpointError`) what is no file that can be read: a link that leads nowhere, a folder, a pipe, a device, or no permission."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             raise CheckpointError(f"{file} should be a file, found a folder, a pipe or a device")
@@ -42,11 +38,7 @@ def check_file(file: Path) -> None:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        CheckpointError: the file cannot be read, or holds something else than a JSON object.
-    """
+    """The object in a JSON file; a `CheckpointError` where the file cannot be read or holds something else."""
     check_file(file)
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -77,7 +69,7 @@ def weight_files(folder: Path) -> WeightFiles:
     """Find the weights in a folder, in the order in which transformers and peft look for them.
 
     Raises:
-        CheckpointError: there are none; an index of shards that cannot be read, or that names a file that is not there.
+        CheckpointError: none, or an index of shards that cannot be read or names a file that is not there.
     """
     if present(folder / ADAPTER_FILE):
         for name in ("adapter_model.safetensors", "adapter_model.bin"):
@@ -133,11 +125,7 @@ CONFIGURATION = ("*.json", "*.model", "*.txt", "*.jinja")
 
 
 def folder_of_name(name: str, patterns: Sequence[str]) -> Path:
-    """The folder of a checkpoint: one of this machine, else a download from the hub.
-
-    Args:
-        name: of a folder, or "OWNER/NAME".
-        patterns: which files of a hub repository are fetched, as in a shell.
+    """The folder of a checkpoint: one of this machine, else a download of the files that match the patterns from the hub.
 
     Raises:
         CheckpointError: neither a folder nor to be had from the hub.
@@ -155,12 +143,7 @@ def folder_of_name(name: str, patterns: Sequence[str]) -> Path:
 
 
 def fetch(name: str, patterns: Sequence[str], *, kind: Kind = "model") -> Path:
-    """The folder of a hub repository, downloaded where it is not in the hub's cache.
-
-    Args:
-        name: "OWNER/NAME".
-        patterns: which files, as in a shell.
-        kind: of the repository.
+    """The folder of a hub repository ("OWNER/NAME"), whose files that match the patterns are downloaded where they are not in the hub's cache.
 
     Raises:
         CheckpointError: a model that could not be fetched; the message says why, and what to do.

@@ -3,11 +3,9 @@
     prm = generative_prm("thinkprm", LocalPolicy.load("launch/ThinkPRM-1.5B"), samples=4)
     prm.score("What is 2 + 3?", ["2 + 3 = 6"])
 
-A checkpoint that stepmark trained says in its `stepmark.json` which critic it is and with what settings (`CriticSpec`);
-of others the family is named.
+The family (`models/critics.py`) owns the prompts and reads the verdicts, the policy (`models/policies/`) runs the model, and `batching` brings them
+together. A checkpoint that stepmark trained says in its `stepmark.json` which critic it is (`CriticSpec`); of others the family is named.
 
-The family (`models/critics.py`) owns the prompts and reads the verdicts, the policy (`models/policies/`) runs the
-model, and `batching` brings them together. The critiques are kept in `StepScores.critiques`.
 """
 
 from __future__ import annotations
@@ -162,12 +160,7 @@ def critic_settings(family: str | Settings, *, samples: int | None, seed: int) -
 
 
 def check(solution: Solution, markers: Sequence[str]) -> None:
-    """Refuse a solution that a critic cannot read.
-
-    Raises:
-        InputError: a blank problem or step, or none.
-        MarkerInTextError: a control token of a chat template or one of the family's markers in a text.
-    """
+    """Refuse (`InputError`) a solution that a critic cannot read: a blank problem or step, or a marker of a chat template or of the family in a text."""
     if not solution.problem.text.strip():
         raise InputError("expected a problem, found none", field="problem")
     if not solution.steps:
@@ -190,7 +183,7 @@ def context_of(solution: Solution) -> tuple[str, ...]:
 
 @final
 class GenerativePRM(Grader):
-    """A critic and the policy that writes for it; a `models.prm.PRM`.
+    """A critic and the policy that writes for it; a `models.prm.PRM`. Arguments as for `generative_prm`.
 
     The critiques of a prefix are the same for every solution that begins so: samples 0 to k-1 of one request (`Write.first`), asked once
     and shared. So the score of a step depends on its prefix, the settings and the seed, and not on what else is scored.
@@ -199,13 +192,6 @@ class GenerativePRM(Grader):
     counted in `without_verdict`; a step without any is an `InputError` that names the step, never a number.
 
     The ledger counts solutions, steps and the tokens written (replayed critiques are free).
-
-    Args:
-        critic: the family's settings.
-        policy: runs the model.
-        aggregate: the default way to one number.
-        store: see `generative_prm`.
-        in_flight: see `generative_prm`.
     """
 
     score_kind: ScoreKind = "probability"

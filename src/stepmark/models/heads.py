@@ -36,8 +36,7 @@ def check_head(
         classes: how many logits the readout takes (`Readout.classes`); None for any number.
 
     Raises:
-        CheckpointError: a tensor is missing, is not of floating point, has another shape, or stands there and the spec does not name
-            it.
+        CheckpointError: a tensor is missing, not of floating point, of another shape, or there and not named by the spec.
     """
 
     def sizes(name: str, *expected: int | None) -> tuple[int, ...]:
@@ -67,11 +66,6 @@ def check_head(
             wrong = (
                 f"{facts[usual].file} holds {usual!r}, and the spec says that the head has no bias: name the tensor as its bias in "
                 "stepmark.json, or name the right `family`"
-            )
-        elif head.bias is not None and head.bias not in facts:
-            wrong = (
-                f"{folder}: no tensor {head.bias!r}, which the spec names as the head's bias; fetch the whole checkpoint, or, if the "
-                'head has none, say "bias": null in stepmark.json'
             )
         if wrong is not None:
             raise CheckpointError(wrong)

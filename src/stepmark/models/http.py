@@ -41,12 +41,7 @@ class GarbageError(Exception):
 
 
 class UnansweredError(BackendError):
-    """No usable answer in all attempts, or in time.
-
-    Args:
-        message: for people.
-        why: what the last attempt came to.
-    """
+    """No usable answer in all attempts, or in time; `why` says what the last attempt came to."""
 
     def __init__(self, message: str, why: str) -> None:
         self.why = why
@@ -96,11 +91,7 @@ def key_variable() -> str | None:
 
 
 def key_header(variable: str | None) -> dict[str, str]:
-    """The header that carries the key of an environment variable; none for None.
-
-    Raises:
-        UsageError: the variable is not set.
-    """
+    """The header that carries the key of an environment variable, none for None; a `UsageError` where it is not set."""
     if variable is None:
         return {}
     key = os.environ.get(variable)

@@ -37,7 +37,7 @@ class CheckpointFiles:
 
     Args:
         folder: in the Hugging Face layout.
-        weights: False for a folder of which only the tokenizer and the spec are read, because the model computes elsewhere.
+        weights: False where only tokenizer and spec are read, because the model computes elsewhere.
 
     Raises:
         CheckpointError: no weights there, or an adapter whose base cannot be found.
@@ -79,12 +79,7 @@ class CheckpointFiles:
 
 
 def named(name: str, *decisive: object) -> str:
-    """`NAME#DIGEST`: a name, and 12 digits of a digest of all else that decides what a model gives.
-
-    Args:
-        name: the model's, for people.
-        decisive: fingerprints and settings, as values whose `repr` shows all that counts.
-    """
+    """`NAME#DIGEST`: a name, and 12 digits of a digest of the `repr` of all else that decides what a model gives."""
     digest = hashlib.sha256()
     for value in decisive:
         digest.update(f"{value!r}\n".encode())
@@ -92,11 +87,7 @@ def named(name: str, *decisive: object) -> str:
 
 
 def tensors_fingerprint(tensors: Iterable[tuple[str, Any]]) -> str:
-    """The fingerprint of a model in memory, for one that was read from no folder: every byte of its tensors.
-
-    Args:
-        tensors: torch tensors by name, in any order.
-    """
+    """The fingerprint of a model in memory, for one that was read from no folder: every byte of its torch tensors, by name."""
     import torch
 
     def of_tensor(entry: tuple[str, Any]) -> str:
@@ -109,11 +100,7 @@ def tensors_fingerprint(tensors: Iterable[tuple[str, Any]]) -> str:
 
 
 def checkpoint_fingerprint(folder: str | Path) -> str:
-    """The fingerprint of a checkpoint's folder as it is now: weights, configuration, tokenizer, spec, and an adapter's base.
-
-    Raises:
-        CheckpointError: no weights there, an adapter whose base cannot be found, or files that change meanwhile.
-    """
+    """The fingerprint of a checkpoint's folder as it is now; raises as `CheckpointFiles`."""
     return CheckpointFiles(folder).fingerprint()
 
 

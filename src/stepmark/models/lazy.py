@@ -30,7 +30,7 @@ class Lazy(Generic[T]):
         function: loads it: `load_prm`, `load_policy`.
         name: its first argument, as the caller wrote it.
         arguments: its other arguments.
-        check: refuses arguments that cannot work for this model, without loading it; None where there is nothing to check.
+        check: refuses arguments that cannot work for this model, without loading it.
     """
 
     def __init__(
@@ -45,20 +45,12 @@ class Lazy(Generic[T]):
         self._function, self._check = function, check
 
     def check(self) -> None:
-        """Refuse arguments that cannot work for this model.
-
-        Raises:
-            UsageError: what `load` would refuse, as far as the name tells.
-        """
+        """Refuse (`UsageError`) what `load` would refuse, as far as the name tells."""
         if self._check is not None:
             self._check(self.name, self.arguments)
 
     def load(self) -> T:
-        """The model; loaded anew at each call.
-
-        Raises:
-            StepmarkError: whatever loading raises.
-        """
+        """The model; loaded anew at each call."""
         return self._function(self.name, **self.arguments)
 
     def with_arguments(self, **arguments: Any) -> Lazy[T]:
@@ -75,14 +67,11 @@ class Lazy(Generic[T]):
 
 
 def check_models(cluster: Cluster | None, *models: object) -> None:
-    """Refuse models that cannot be loaded as they were named, or whom a cluster's workers cannot load; nothing is loaded.
+    """Refuse (`UsageError`) models that cannot be loaded as they were named, or that a cluster's workers cannot load; nothing is loaded.
 
     Args:
         cluster: that they are loaded on; None for this process.
         models: as they were given; None where there is none.
-
-    Raises:
-        UsageError: it says which setting and what to do.
     """
     for model in models:
         if isinstance(model, Lazy):
@@ -107,24 +96,17 @@ def is_server(name: str) -> bool:
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that is none, before a model is loaded.
-
-    Raises:
-        UsageError: not auto, cpu, cuda or one of several.
-    """
+    """Refuse (`UsageError`) a device that is none, before a model is loaded."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
         raise UsageError(f"`device` {device}: expected auto, cpu, cuda or cuda:NUMBER")
 
 
 def refuse_idle(given: Mapping[str, object], idle: Mapping[str, str]) -> None:
-    """Refuse settings that would be passed over in silence.
+    """Refuse (`UsageError`) settings that would be passed over in silence.
 
     Args:
         given: name to value; defaults (`UNSAID`) count as not given.
-        idle: what means nothing here, and why; see `idle_settings`.
-
-    Raises:
-        UsageError: one of them is given.
+        idle: what means nothing here, and why.
     """
     for name, why in idle.items():
         value = given.get(name)

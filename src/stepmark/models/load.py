@@ -86,21 +86,12 @@ def load_prm(
 
 
 def lazy_prm(name_or_path: str, **arguments: Any) -> Lazy[PRM]:
-    """The PRM that `load_prm` would give, loaded when it is needed.
-
-    Args:
-        name_or_path: as `load_prm` takes it.
-        arguments: the other arguments of `load_prm`.
-    """
+    """The PRM that `load_prm` would give with these arguments, loaded when it is needed."""
     return Lazy(load_prm, full_name(name_or_path), arguments, check=check_arguments)
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
     """Refuse a device that is none, and settings that mean nothing for the PRM, as far as its name tells.
-
-    Args:
-        name: as `load_prm` takes it.
-        arguments: the other arguments of `load_prm`.
 
     Raises:
         UsageError: one of them.
@@ -113,15 +104,7 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
 
 
 def prm_identity(name_or_path: str, settings: Mapping[str, Any]) -> str:
-    """The identity (`PRM.identity`) of the PRM that `load_prm` would give, without reading a checkpoint's weights into memory.
-
-    Args:
-        name_or_path: as `load_prm` takes it.
-        settings: the same, by their names.
-
-    Raises:
-        StepmarkError: whatever `load_prm` raises.
-    """
+    """The identity of the PRM that `load_prm` would give with these settings, without reading weights into memory; raises as `load_prm`."""
     return _find(_Settings(name=name_or_path, **settings)).identity()
 
 
@@ -131,12 +114,7 @@ def is_factory(name: str) -> bool:
 
 
 def writes_critiques(name: str, *, family: str | None = None, tokenizer: str | None = None) -> bool:
-    """Whether a PRM named so is read as one that writes critiques.
-
-    Args:
-        name: no factory's.
-        family: as given.
-        tokenizer: as given; of a server, the checkpoint that lies here.
+    """Whether a PRM named so (no factory's) is read as one that writes critiques.
 
     Raises:
         CheckpointError: what the checkpoint says of itself cannot be read.
@@ -156,11 +134,6 @@ def writes_critiques(name: str, *, family: str | None = None, tokenizer: str | N
 
 def idle_settings(name: str, *, family: str | None = None, tokenizer: str | None = None) -> dict[str, str]:
     """The settings that mean nothing for a PRM, as far as its name tells; each with what the PRM is, and what to do.
-
-    Args:
-        name: as `load_prm` takes it.
-        family: as given.
-        tokenizer: as given.
 
     Raises:
         CheckpointError: what the checkpoint says of itself cannot be read.
@@ -191,15 +164,7 @@ def idle_settings(name: str, *, family: str | None = None, tokenizer: str | None
 
 
 def read_by(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of settings that are given for several models at once, those that this one reads.
-
-    Args:
-        name: as `load_prm` takes it, without family and tokenizer.
-        settings: some of `SHARED`.
-
-    Raises:
-        CheckpointError: what the checkpoint says of itself cannot be read.
-    """
+    """Of settings (some of `SHARED`) that are given for several models at once, those that this one reads."""
     idle = idle_settings(name)
     return {key: value for key, value in settings.items() if key not in idle}
 
@@ -207,12 +172,8 @@ def read_by(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 def prm_of(name: str, names: Catalog) -> PRM:
     """The PRM that a user's function or class makes.
 
-    Args:
-        name: "package.module:factory".
-        names: the catalog that imports it.
-
     Raises:
-        UsageError: there is none, it is nothing to call, it raised an error of another kind than stepmark's, it gave no PRM, or one without an identity.
+        UsageError: there is none, it raised an error of another kind than stepmark's, or gave no PRM with an identity.
     """
     made: PRM = names.make(name, ("name", "score_kind", "default_aggregate", "score_many"))
     identity_of(made)

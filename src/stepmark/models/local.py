@@ -188,13 +188,7 @@ class LocalPRM(WindowedPRM):
 
 
 class Rows:
-    """Hidden states of some tokens of a packed tree (`session.States`).
-
-    Args:
-        rows: packed indices, ascending.
-        states: of each network, [rows, hidden].
-        tokens: of the tree.
-    """
+    """Hidden states [rows, hidden] of some tokens (`rows`, ascending) of a packed tree, one tensor a network (`session.States`)."""
 
     def __init__(self, rows: Ints, states: Sequence[Tensor], tokens: int) -> None:
         self._rows, self._states = rows, states
@@ -340,14 +334,7 @@ class ImplicitPRM(LocalPRM):
         return results
 
     def _scores(self, total: Any, reads: Sequence[int], answer: int, before: int | None) -> list[float]:
-        """The sums up to each step's end, or each step's share.
-
-        Args:
-            total: running sum of the log-ratios of the answer's tokens.
-            reads: where steps end.
-            answer: index of the answer's first token.
-            before: where the step before the first of `reads` ends; None for none.
-        """
+        """The sums of the log-ratios (`total`, running) up to each step's end (`reads`), or each step's share; `before` is where the step before these ends."""
         at = [float(total[read - answer]) for read in reads]
         if not self.rule.per_step:
             return at

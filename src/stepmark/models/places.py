@@ -136,11 +136,7 @@ def _gguf_file() -> Path:
 
 
 def default_folder() -> Path:
-    """The folder of the shipped checkpoint.
-
-    Raises:
-        CheckpointError: the installation lacks it.
-    """
+    """The folder of the shipped checkpoint."""
     folder = Path(__file__).parent / "checkpoints" / "default"
     if not (folder / "adapter_model.safetensors").is_file():
         raise CheckpointError(
@@ -180,23 +176,14 @@ BUILT_IN: Mapping[str, Callable[[], Path]] = {BUILT_IN_BASE: base_folder, ARITHM
 
 
 def built_in(name: str) -> Path | None:
-    """The folder of a built-in checkpoint; None for any other name.
-
-    Raises:
-        UnknownNameError: a name as theirs that none of them has.
-    """
+    """The folder of a built-in checkpoint; None for any other name; an `UnknownNameError` for a name as theirs that none has."""
     if name.startswith("stepmark:") and name not in BUILT_IN:
         raise unknown_name("model that ships with stepmark", name, BUILT_IN)
     return BUILT_IN[name]() if name in BUILT_IN else None
 
 
 def find_checkpoint(name: str) -> Path:
-    """The folder of a checkpoint: a built-in one (`BUILT_IN`), a local folder, or a download from the hub.
-
-    Raises:
-        CheckpointError: neither a folder nor to be had from the hub.
-        UnknownNameError: no built-in one has this name.
-    """
+    """The folder of a checkpoint: a built-in one (`BUILT_IN`), a local folder, or a download from the hub; else a `CheckpointError`."""
     return built_in(name) or folder_of_name(name, [*CONFIGURATION, "*.safetensors", "*.bin"])
 
 
@@ -221,10 +208,7 @@ def adapter_base(folder: Path) -> tuple[str, Path] | None:
 
 
 def folder_of(name: str) -> Path:
-    """The folder of a checkpoint, fetched where it does not lie here.
-
-    Args:
-        name: a short name, a name on the hub, or a folder.
+    """The folder of a checkpoint by its short name, hub name or folder, fetched where it does not lie here.
 
     Raises:
         CheckpointError: there is none; the message gives the nearest known names.
@@ -241,16 +225,7 @@ def folder_of(name: str) -> Path:
 
 
 def has_neutral_class(name: str, *, family: str | None = None, tokenizer: str | None = None) -> bool:
-    """Whether `neutral` means something for a PRM that is read from a checkpoint, which is fetched where it does not lie here.
-
-    Args:
-        name: as `load_prm` takes it, of a PRM for which `models.load.idle_settings` has no `neutral`.
-        family: as given.
-        tokenizer: as given.
-
-    Raises:
-        CheckpointError: as `load_prm`.
-    """
+    """Whether `neutral` means something for a PRM that is read from a checkpoint, which is fetched where it does not lie here."""
     from stepmark.models.checkpoint import spec_of
 
     place = name if tokenizer is None else tokenizer

@@ -33,7 +33,7 @@ class PoolingPRM(WindowedPRM, Closing):
     Args:
         address: `http://host:port`; `/pooling` and `/v1/models` are added.
         model: the served model's name; None asks the server, which must then serve one.
-        identity: gives what tells tokenizer and reading from others (`PRM.identity`); the server adds what it reports of the model.
+        identity: gives what tells tokenizer and reading from others; the server adds what it reports of the model.
         batch: solutions a request.
         pause: seconds before the first retry; doubled at each.
         api_key_env: name of the environment variable that holds the API key; None sends none.

@@ -348,12 +348,7 @@ class Grader:
         return _Reread(self, problem)
 
     def describe(self, *, family: str | None = None, place: Mapping[str, object] | None = None) -> str:
-        """One line for `__repr__`.
-
-        Args:
-            family: how it is read, where that is known here.
-            place: where it computes: device and precision, or an address.
-        """
+        """One line for `__repr__`: with how it is read, and where it computes (device and precision, or an address)."""
         facts = {
             "name": self.name,
             **({} if family is None else {"family": family}),
@@ -387,11 +382,7 @@ PRM = Grader
 
 
 def identity_of(prm: PRM) -> str:
-    """The identity of a PRM.
-
-    Raises:
-        UsageError: a user's PRM without one.
-    """
+    """The identity of a PRM; a `UsageError` for a user's PRM without one."""
     identity = getattr(prm, "identity", None)
     if not isinstance(identity, str) or not identity:
         raise UsageError(
@@ -412,8 +403,7 @@ def answerers(
 
     Args:
         prm: as `load_prm` gives it.
-        session: an open session of this PRM; None opens one.
-        memory_tokens: see `PRM.open_session`; for the session that is opened here.
+        session: an open session of this PRM; None opens one, with `memory_tokens`.
     """
     session = prm.open_session(memory_tokens=memory_tokens) if session is None else session
     return {
@@ -484,11 +474,7 @@ class WholePrefixSession:
 
 
 def check_finite(name: str, score: float, request: Score) -> None:
-    """Refuse a score that is NaN or infinite.
-
-    Raises:
-        BackendError: it is.
-    """
+    """Refuse (`BackendError`) a score that is NaN or infinite."""
     if not math.isfinite(score):
         raise BackendError(
             f"{name} gave the score {score!r} to step {len(request.steps) - 1} (0-based), "
@@ -515,10 +501,7 @@ class Grade:
         """These settings with the PRM's own in the place of None (the threshold stays None if it has none).
 
         Raises:
-            UnknownNameError: no such aggregate.
-            ScoreKindError: the aggregate means nothing for this PRM's scores.
-            UsageError: the threshold is not in the range of the scores.
-            SettingError: `checks` names no check.
+            UsageError: an aggregate, threshold or check that there is not, or that means nothing for this PRM's scores.
         """
         checks = self.checks
         if checks == "auto":
@@ -581,13 +564,7 @@ def _grade(
 
 
 def graded(solution: Solution, steps: StepScores, prm: PRM, settings: Grade = Grade()) -> ScoredSolution:
-    """What `grade` gives for a solution whose step scores are there already: for who asks the PRM in a way of its own.
-
-    Args:
-        solution: what was scored.
-        steps: what the PRM gave, one score a step.
-        prm: that PRM; it is not asked.
-        settings: how to aggregate, and what counts as an error.
+    """What `grade` gives for a solution whose step scores are there already.
 
     Raises:
         UsageError: settings that do not fit the PRM.
@@ -686,14 +663,10 @@ def first_error(
 
 
 def to_row(scored: ScoredSolution, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The graded row: the row as it was read, then what grading adds.
-
-    `records.scored_keys` says what. Where the row's text was cut here, `steps` holds the pieces, so that the scores have something to
-    stand beside.
+    """The graded row: the row as it was read, then what grading adds (`records.scored_keys`), and the steps where the row's text was split here.
 
     Raises:
-        InputError: the score is infinite (a sum of logits at a probability of exactly 0 or 1); JSON has no
-            number for that.
+        InputError: the score is infinite (a sum of logits at a probability of exactly 0 or 1), which JSON cannot hold.
     """
     steps = scored.steps
     if scored.score is not None and abs(scored.score) == float("inf"):

@@ -1,7 +1,7 @@
-"""Where the replies of models are kept: in a SQLite file, or for a while in memory.
+"""Where the replies of models are kept (`batching.ReplyStore`): in a SQLite file, or for a while in memory.
 
-Both are a `batching.ReplyStore`. The file is what makes a long run resumable: a reply is on disk before
-anything is computed from it.
+The file is what makes a long run resumable: a reply is on disk before anything is computed from it.
+
 """
 
 from __future__ import annotations
@@ -162,11 +162,7 @@ class ReplyFile:
 
 @final
 class MemoryReplies:
-    """The replies used last, in memory; the oldest are forgotten.
-
-    Args:
-        limit: replies kept at most.
-    """
+    """The replies used last, in memory, at most `limit`; the oldest are forgotten."""
 
     def __init__(self, limit: int = 20_000) -> None:
         self.name = "replies in memory"
@@ -196,12 +192,7 @@ class MemoryReplies:
 
 @contextmanager
 def open_replies(out: str | Path | None) -> Iterator[ReplyFile | MemoryReplies]:
-    """The replies of a run: in OUT.replies.sqlite, or in memory where it writes no file.
-
-    Raises:
-        InputError: as `ReplyFile`.
-        StorageError: as there.
-    """
+    """The replies of a run: in OUT.replies.sqlite, or in memory where it writes no file; raises as `ReplyFile`."""
     if out is None:
         yield MemoryReplies()
         return

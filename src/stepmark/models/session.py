@@ -1,12 +1,9 @@
 """Sessions of PRMs in this process: scores of prefixes that grow, where a new step costs its own tokens only.
 
-A session stores keys, values and last hidden states in one tree of tokens over all problems (`engine.PrefixCache`). Prefix and step are
-tokenised together (the only way that gives the tokens of training); the tree is searched for them, and what it lacks is computed: all
-branches of all problems in one packed forward pass. A head reads the hidden states at step ends, and an implicit PRM gets the
-probabilities of the next tokens from them.
+A session stores keys, values and last hidden states in one tree of tokens over all problems (`engine.PrefixCache`). Prefix and step are tokenised
+together (the only way that gives the tokens of training); what the tree lacks of them is computed, all branches of all problems in one packed
+forward pass. A dropped branch frees what no other branch shares.
 
-A dropped branch frees what no other branch shares. Memory is bounded: over the budget, the least recently used tokens are evicted and
-computed again when they are needed; `Ledger.tokens_again` counts that.
 """
 
 from __future__ import annotations
@@ -187,10 +184,7 @@ class CachedSession:
 
     Args:
         prm: with a head, or implicit; not read as an outcome model.
-        memory_tokens: tokens stored at most.
-
-    Raises:
-        UsageError: a memory of less than one token.
+        memory_tokens: tokens stored at most, at least one (else a `UsageError`).
     """
 
     reason = ""
@@ -253,8 +247,7 @@ class CachedSession:
 
         Raises:
             UsageError: `TokenRows` of an implicit PRM.
-            CheckpointError: the model gave NaN or an infinity, or it and its tokenizer are not of one checkpoint. After this or any
-                other failure (such as too little memory) the tree is empty, and everything is read anew.
+            CheckpointError: NaN or an infinity, or a model and a tokenizer of two checkpoints. After any failure the tree is empty, and all is read anew.
         """
         results: dict[int, Answer] = {}
         group: list[Text] = []

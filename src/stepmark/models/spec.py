@@ -1,9 +1,8 @@
 """How a PRM is read: one declarative record a checkpoint.
 
-A `ScoringSpec` says how a solution becomes text (`layout`), which numbers are read where (`readout`), what
-they mean (`score_kind`) and how its authors use them (`aggregate`, `threshold`). Nothing about a family
-stands anywhere else. A checkpoint made by stepmark carries its spec in `stepmark.json`; for others
-`families.py` holds it.
+A `ScoringSpec` says how a solution becomes text (`layout`), which numbers are read where (`readout`), what they mean (`score_kind`) and how its
+authors use them (`aggregate`, `threshold`). A checkpoint made by stepmark carries its spec in `stepmark.json`; for others `families.py` holds it.
+
 """
 
 from __future__ import annotations
@@ -291,11 +290,7 @@ class ScoringSpec:
 
 
 def read_spec(file: Path) -> ScoringSpec:
-    """A checkpoint's own spec.
-
-    Raises:
-        CheckpointError: not JSON, an unknown key, a wrong type; names the field.
-    """
+    """A checkpoint's own spec; a `CheckpointError` that names the field where it cannot be read."""
     try:
         return read_record(ScoringSpec, read_object(file))
     except InputError as error:
@@ -327,11 +322,7 @@ NOTE_FILE = "calibration.json"
 
 
 def check_readout(readout: Readout) -> None:
-    """Refuse a readout that takes no Platt map.
-
-    Raises:
-        UsageError: its activation is neither "sigmoid" nor "softmax", or it has a neutral class.
-    """
+    """Refuse (`UsageError`) a readout that takes no Platt map: neither a sigmoid nor a softmax of two classes."""
     if readout.activation not in ("sigmoid", "softmax") or readout.neutral is not None:
         classes = " of three classes" if readout.neutral is not None else ""
         raise UsageError(
@@ -341,11 +332,7 @@ def check_readout(readout: Readout) -> None:
 
 
 def composed(readout: Readout, scale: float, shift: float) -> Readout:
-    """The readout whose scores are `sigmoid(scale * logit(score) + shift)` of the scores of the given one, whose own map is in them.
-
-    Raises:
-        UsageError: see `check_readout`; or the map is not finite.
-    """
+    """The readout whose scores are `sigmoid(scale * logit(score) + shift)` of the scores of the given one, whose own map is in them; see `check_readout`."""
     check_readout(readout)
     if not (math.isfinite(scale) and math.isfinite(shift)):
         raise UsageError(f"expected a finite map, found scale {scale:g} and shift {shift:g}")
@@ -357,14 +344,13 @@ def store_calibration(
 ) -> ScoringSpec:
     """Put a Platt map into a checkpoint, on top of the one that is there, so that loading it again gives the calibrated scores.
 
-    The note is written first and the spec last, each whole or not at all: what `load_prm` reads changes in one rename. The
-    note's `after` says which readout it belongs to.
+    The note is written first and the spec last, each whole or not at all: what `load_prm` reads changes in one rename. The note's `after` says which
+    readout it belongs to.
 
     Args:
         folder: the checkpoint.
         spec: what its scores were made with.
-        scale: of the logit of those scores.
-        shift: added to it.
+        scale, shift: of the logit of those scores.
         note: what it was fitted on and how well.
 
     Returns:

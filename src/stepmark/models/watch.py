@@ -1,5 +1,6 @@
 """Watching an agent while it works: each turn is scored when it comes, and the rule says go on, go back or stop.
 
+<<<<<<< HEAD
 **The rule.** A turn whose score is under the threshold is weak, unless the agent writes again what it was sent back for: the PRM would only
 repeat itself. After `patience` weak turns in a row: back to the first of them, to do it again. After `retries` such returns the next
 one is a stop. A running aggregate under `floor` is a stop at once. This is advice: `back` is called by who takes it, and a
@@ -7,6 +8,11 @@ caller may go on.
 
 A PRM that stepmark loaded reads each token once (`models.session.GrowingSession`), here or on a server (`models.remote.prm`). Any other PRM
 reads the conversation anew for each turn.
+=======
+A turn whose score is under the threshold is weak. After `patience` weak turns in a row: back to the first of them, to do it again. After `retries`
+such returns the next one is a stop. A running aggregate under `floor` is a stop at once. This is advice: a caller may go on.
+
+>>>>>>> main
 """
 
 from __future__ import annotations
@@ -149,11 +155,7 @@ class Watch:
         return self._seen()
 
     def back(self, to: int) -> None:
-        """Forget the turns from `to` on, and what came back after them.
-
-        Raises:
-            UsageError: there is no such turn.
-        """
+        """Forget the turns from `to` on, and what came back after them; a `UsageError` where there is no such turn."""
         if not 0 <= to < len(self._steps):
             raise UsageError(f"expected a turn from 0 to {len(self._steps) - 1}, found {to}")
         self._returned.add(self.solution.texts[: to + 1])

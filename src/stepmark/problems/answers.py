@@ -118,11 +118,7 @@ def open_verifier(
     isolation: Isolation | None = None,
     shown: bool = False,
 ) -> Iterator[Verifier]:
-    """A verifier for a run, as `load_verifier`; one that is loaded here is closed afterwards.
-
-    Args:
-        shown: report on standard error what keeps programs apart from this machine.
-    """
+    """A verifier for a run, as `load_verifier`; one that is loaded here is closed afterwards. `shown` reports on standard error what keeps programs apart."""
     if not isinstance(verifier, str):
         yield verifier
         return
@@ -247,11 +243,7 @@ class VerifierBase(ABC):
 
 
 class NumberVerifier(VerifierBase):
-    """One number against one number, exactly, by `quantities.read_quantity`; anything else is unparsed.
-
-    Args:
-        percent: "distinct": 10% is 1/10 and not 10. "sign": 10% is also 10.
-    """
+    """One number against one number, exactly, by `quantities.read_quantity`; anything else is unparsed. With `percent` "sign" 10% is also 10."""
 
     def __init__(self, *, percent: Literal["distinct", "sign"] = "distinct") -> None:
         if percent not in {"distinct", "sign"}:

@@ -365,11 +365,7 @@ def _patterns(domain: Domain) -> tuple[re.Pattern[str], tuple[tuple[str, re.Patt
 
 
 def find_problem(text: str, *, id: str | None = None) -> tuple[ArithmeticProblem, str]:
-    """The last problem of this world in a text, from its opening to its question, and the text after it.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The last problem of this world in a text, from its opening to its question, and the text after it; `InputError` where there is none."""
     openings = [
         (match, domain) for domain in DOMAINS.values() for match in _patterns(domain)[0].finditer(text)
     ]
@@ -417,11 +413,7 @@ def _operations(domain: Domain, kind: str, match: dict[str, str]) -> list[Operat
 
 
 def read_arithmetic(text: str, *, id: str | None = None) -> ArithmeticProblem:
-    """The last problem of this world in a text, whatever stands around it.
-
-    Raises:
-        InputError: there is none from its opening to its question.
-    """
+    """The last problem of this world in a text, whatever stands around it; `InputError` where there is none."""
     return find_problem(text, id=id)[0]
 
 
@@ -492,11 +484,7 @@ def arithmetic_problems(
     distractors: Annotated[int, Field(ge=0)] = 2,
     largest: Annotated[int, Field(ge=99, le=999)] = LARGEST,
 ) -> Iterator[ArithmeticProblem]:
-    """Make problems as `make_problems`; number i depends on the settings and on i alone.
-
-    Raises:
-        UsageError: a setting out of its range.
-    """
+    """Make problems as `make_problems`; number i depends on the settings and on i alone."""
     if count < 0 or not 2 <= steps[0] <= steps[1] <= len(ORDINALS) + 1:
         raise UsageError(
             f"arithmetic problems: expected a `count` of 0 or more and least and most `steps` within 2 to {len(ORDINALS) + 1}, "

@@ -668,11 +668,7 @@ def wrong_solutions(
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArithmeticWorld:
-    """A world of arithmetic problems in which everything is known: for trying a method out, and for measuring it against the truth.
-
-    Raises:
-        UsageError: an error rate outside [0, 0.5].
-    """
+    """A world of arithmetic problems in which everything is known: for trying a method out, and for measuring it against the truth."""
 
     error_rate: float = 0.065
     """Probability, in [0, 0.5], that the policy errs at a calculation of middling difficulty; 0.065 solves about 60 % of the default problems."""
@@ -699,11 +695,7 @@ class ArithmeticWorld:
         surface: Surface = "both",
         largest: int = LARGEST,
     ) -> list[Record]:
-        """Problems with their answers; the settings are those of `make_problems`.
-
-        Raises:
-            UsageError: a setting out of its range.
-        """
+        """Problems with their answers; the settings are those of `make_problems`."""
         made = arithmetic_problems(count, seed=seed, steps=steps, surface=surface, largest=largest)
         return [Record(text=problem.text, id=problem.id, answer=str(problem.answer)) for problem in made]
 

@@ -123,11 +123,7 @@ def _read(shape: type[_Shape], row: Mapping[str, Any], where: str | None) -> _Sh
 
 
 def code_problem(row: Mapping[str, Any], *, where: str | None = None) -> Problem:
-    """A row of HumanEval or MBPP as a problem, whose `answer` is its tests as JSON: what `CodeVerifier.verify` takes.
-
-    Raises:
-        InputError: as `read_code_tests`; or no question.
-    """
+    """A row of HumanEval or MBPP as a problem, whose `answer` is its tests as JSON: what `CodeVerifier.verify` takes."""
     tests = read_code_tests(row, where=where)
     question = next(
         (row[key] for key in ("instruction", "text", "prompt") if isinstance(row.get(key), str)), ""

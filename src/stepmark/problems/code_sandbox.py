@@ -76,11 +76,7 @@ class SandboxResult:
 
 
 class Sandbox:
-    """Runs programs and their tests in one kind of isolation. Any number of threads may call `run` at once.
-
-    Raises:
-        BackendError: it is not available on this machine, and why.
-    """
+    """Runs programs and their tests in one kind of isolation; `BackendError` where it is not available. Any number of threads may call `run` at once."""
 
     def __init__(self, isolation: Isolation, limits: CodeLimits) -> None:
         if os.name != "posix":

@@ -68,11 +68,7 @@ _KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
 
 
 def pack(value: Any) -> Any:
-    """A value as JSON data; subclasses travel as the plain type that they extend.
-
-    Raises:
-        _UnsendableError: it is not plain data.
-    """
+    """A value as JSON data, else `_UnsendableError`; subclasses travel as the plain type that they extend."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

@@ -70,11 +70,7 @@ class AnswerProcess:
         """How many workers have been started so far."""
 
     def ask(self, gold: str, answer: str) -> Outcome:
-        """Compare two answers in a worker.
-
-        Raises:
-            BackendError: the worker does not even start.
-        """
+        """Compare two answers in a worker; `BackendError` where it does not even start."""
         if self.process is None or self.process.poll() is not None:
             self._start()
         try:

@@ -178,11 +178,7 @@ class Worked:
 
 
 def read_gsm8k(source: Source, *, columns: Columns | None = None) -> Iterator[Worked]:
-    """The worked problems of a GSM8K file.
-
-    Raises:
-        InputError: a row that is not of this form, with file, line and field.
-    """
+    """The worked problems of a GSM8K file; `InputError` for a row that is not of this form."""
     for row in read_rows(source, columns=columns):
         yield worked_row(row)
 

@@ -244,7 +244,7 @@ class ToolProblem:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Noise:
+class PRMNoise:
     """How a PRM of this world errs. A right turn is scored 0.9 and a wrong one 0.1, before noise."""
 
     deviation: float = 0.0
@@ -265,7 +265,7 @@ class Noise:
         return min(1.0, max(0.0, score))
 
 
-EXACT = Noise()
+EXACT = PRMNoise()
 
 
 @final
@@ -282,7 +282,7 @@ class ToolWorld:
     spare: int = 4
     """Turns that an episode may waste."""
 
-    Noise = Noise
+    Noise = PRMNoise
 
     def __post_init__(self) -> None:
         if not 2 <= self.stages[0] <= self.stages[1]:
@@ -312,7 +312,7 @@ class ToolWorld:
                     return made
         raise UsageError(f"`stages`: found {len(made)} of {count} problems of {self.stages} stages")
 
-    def prm(self, problems: Iterable[ToolProblem], noise: Noise = EXACT) -> ScriptedPRM:
+    def prm(self, problems: Iterable[ToolProblem], noise: PRMNoise = EXACT) -> ScriptedPRM:
         """A PRM that knows these problems and scores each turn by `noise`; its threshold is 0.5.
 
         Raises:

@@ -174,6 +174,10 @@ class _Token:
     name: str = ""
 
 
+_ENDS = {"[": ("[", "]"), "(": ("(", ")"), "$$": ("$$",), "$": ("$", "$$"), "`": ("`",)}
+"""What opens: the tokens of which the next one closes it, or leaves it unclosed."""
+
+
 class _Scan:
     """One left-to-right reading of the tokens that open and close mathematics and inline code."""
 
@@ -182,18 +186,14 @@ class _Scan:
         self._breaks = breaks
         self._unclosed = unclosed
         self._tokens = _tokens(text, fences)
-        self._square = self._following("[", "]")
-        self._round = self._following("(", ")")
-        self._double = self._following("$$")
-        self._dollar = self._following("$", "$$")
-        self._tick = self._following("`")
+        self._following = {kind: self._nearest(*kinds) for kind, kinds in _ENDS.items()}
         self._environment = _matched_environments(self._tokens)
         self._doubles_left = [0] * (len(self._tokens) + 1)
         for index in range(len(self._tokens) - 1, -1, -1):
             is_double = self._tokens[index].kind == "$$"
             self._doubles_left[index] = self._doubles_left[index + 1] + is_double
 
-    def _following(self, *kinds: str) -> list[int | None]:
+    def _nearest(self, *kinds: str) -> list[int | None]:
         """For each token the index of the next later one of these kinds."""
         following: list[int | None] = [None] * len(self._tokens)
         latest = None
@@ -229,28 +229,21 @@ class _Scan:
 
     def _closer(self, index: int, kind: str, start: int) -> int | None:
         """The index of the token that closes the one at `index`, or None."""
-        tokens = self._tokens
         if kind == "begin":
             return self._environment.get(index)
+        closer = self._following[kind][index] if kind in self._following else None
+        if closer is None:
+            return None
+        end = self._tokens[closer]
         if kind in ("[", "("):
-            closer = (self._square if kind == "[" else self._round)[index]
-            closes = closer is not None and tokens[closer].kind == ("]" if kind == "[" else ")")
-            return closer if closes else None
-        if kind == "$$":
-            closer = self._double[index]
-            if closer is None:
-                return None
-            far = self._broken(start, tokens[closer].start)
-            return None if far and self._doubles_left[index] % 2 else closer
-        if kind == "`":
-            closer = self._tick[index]
-            if closer is None or "\n" in self._text[start : tokens[closer].start]:
-                return None
-            return closer
-        if kind == "$":
-            closer = self._dollar[index]
-            return closer if closer is not None and self._is_formula(start, tokens[closer].start) else None
-        return None
+            closes = end.kind == _ENDS[kind][1]
+        elif kind == "$$":
+            closes = not (self._broken(start, end.start) and self._doubles_left[index] % 2)
+        elif kind == "`":
+            closes = "\n" not in self._text[start : end.start]
+        else:
+            closes = self._is_formula(start, end.start)
+        return closer if closes else None
 
     def _is_formula(self, start: int, end: int) -> bool:
         """Whether the dollars at `start` and `end` enclose a formula rather than name two sums of money."""
@@ -401,14 +394,14 @@ def numbered_list(text: str, spans: Sequence[Span]) -> NumberedList | None:
             )
         groups.setdefault(style, []).append((start, int(number), written))
 
-    found = []
+    lists = []
     for style, candidates in groups.items():
         items = _consecutive(candidates)
         if len(items) >= 2:
-            found.append((_rank(style, len(items)), items))
-    if not found:
+            lists.append((_rank(style, len(items)), items))
+    if not lists:
         return None
-    _, best = min(found, key=lambda entry: (entry[0], entry[1][0][0]))
+    _, best = min(lists, key=lambda entry: (entry[0], entry[1][0][0]))
     return NumberedList(
         items=tuple((start, number) for start, number, _ in best), first=best[0][2], last=best[-1][2]
     )
@@ -430,14 +423,14 @@ def _consecutive(candidates: list[tuple[int, int, str]]) -> list[tuple[int, int,
     return [item for run in runs if len(run) >= 2 for item in run]
 
 
-def numbered_cuts(text: str, found: NumberedList, spans: Sequence[Span]) -> list[int]:
+def numbered_cuts(text: str, listed: NumberedList, spans: Sequence[Span]) -> list[int]:
     """Cuts for a text that a numbered list carries: its items, and the paragraphs around the list.
 
     What stands between two items belongs to the first. The last item of a run has no such end: if none of the items before it holds a paragraph of
     prose that is not indented (or a heading), the first such thing ends the list. A heading as high as the items' own always ends it.
     """
     paragraphs = list(outside(paragraph_cuts(text), spans))
-    items = found.items
+    items = listed.items
     cuts: set[int] = set()
     index = 0
     outer = 0  # where the text outside any list begins
@@ -470,9 +463,9 @@ def _end_of_list(text: str, run: list[int], limit: int, paragraphs: list[int]) -
         elif _is_loose_prose(text, cut):
             has_prose = True
     for cut in _between(paragraphs, run[-1] + 1, limit):
-        here = _heading_level(text, cut)
-        if here:
-            if not has_heading or (level and here <= level):
+        own = _heading_level(text, cut)
+        if own:
+            if not has_heading or (level and own <= level):
                 return cut
         elif not has_prose and _is_loose_prose(text, cut):
             return cut

@@ -124,11 +124,7 @@ def _read_solutions(
 def solutions_of(
     row: Row, *, how: str = "auto", marker: str | None = None, reasoning: Reasoning = "keep"
 ) -> Iterator[SolutionRow]:
-    """The solutions of a row: one, or one for each candidate, whose id is ID#0, ID#1, ... (without an id, NAME:LINE#0).
-
-    Raises:
-        InputError: as `read_solutions`.
-    """
+    """The solutions of a row: one, or one for each candidate, whose id is ID#0, ID#1, ... (without an id, NAME:LINE#0)."""
     given = row.record
     if isinstance(given, Solution | LabelledSolution):
         # A record may say more than its row: what lies between steps.
@@ -187,17 +183,17 @@ def _candidates(whole: Row) -> list[dict[str, Any]] | None:
         rest["problem_id"] = id_
     rows = []
     for number, content in enumerate(list_of(row, column)):
-        named, found = {**rest, "id": f"{id_ or whole.place}#{number}"}, json_type(content)
+        named, actual = {**rest, "id": f"{id_ or whole.place}#{number}"}, json_type(content)
         if isinstance(content, dict):
             text = "text" if "text" in content else chosen(content, "solution") or "steps"
-            writer, found = content.get("model"), quoted(content)
+            writer, actual = content.get("model"), quoted(content)
             own = {key: value for key, value in content.items() if key not in (text, "model")}
             named |= {"source": writer} if isinstance(writer, str) else {}
             named |= {"meta": {**(row.get("meta") or {}), **own}} if own else {}
             content = content.get(text)  # noqa: PLW2901
         if not isinstance(content, str | list):
             raise InputError(
-                f"candidate {number} (0-based): expected a text, a list of steps, or an object with 'text' or 'steps'; found {found}",
+                f"candidate {number} (0-based): expected a text, a list of steps, or an object with 'text' or 'steps'; found {actual}",
                 field=column,
             )
         rows.append({**named, "solution" if isinstance(content, str) else "steps": content})
@@ -301,17 +297,17 @@ def _check_foreign(row: dict[str, Any]) -> None:
 def _content(row: dict[str, Any], named: Collection[str] = ()) -> tuple[str, str]:
     """Where a row's solution stands: the field (`completions` for TRL's steps), and its column."""
     _check_foreign(row)
-    found = content_of(row, named)
-    if len(found) > 1:
-        (_, first), (field, second) = found[:2]
+    contents = content_of(row, named)
+    if len(contents) > 1:
+        (_, first), (field, second) = contents[:2]
         raise InputError(
             f"found both {first!r} and {second!r}: expected one of them. Say which is the solution with columns "
             f"({field}={second}), or keep the other with columns (meta.{second}={second})",
             field=second,
         )
-    if not found:
+    if not contents:
         raise _no_solution(row)
-    field, column = found[0]
+    field, column = contents[0]
     if column == "completions" and columns_of(row, "problem", named) == ["prompt"]:
         field = "completions"
     return field, column
@@ -337,17 +333,13 @@ def _no_solution(row: dict[str, Any]) -> InputError:
 
 
 def text_of(data: Mapping[str, Any], key: str, where: str | None = None) -> str:
-    """The text under a key.
-
-    Raises:
-        InputError: it is no string, or blank.
-    """
+    """The text under a key; `InputError` where it is no string, or blank."""
     value = data.get(key)
     if isinstance(value, str) and value.strip():
         return value
-    found = json_type(value) if not isinstance(value, str) else _blank(value)
+    actual = json_type(value) if not isinstance(value, str) else _blank(value)
     hint = ". A conversation goes under 'messages'" if key == "prompt" and isinstance(value, list) else ""
-    raise InputError(f"expected a text, found {found}{hint}", where=where, field=key)
+    raise InputError(f"expected a text, found {actual}{hint}", where=where, field=key)
 
 
 def _blank(text: str) -> str:
@@ -355,11 +347,7 @@ def _blank(text: str) -> str:
 
 
 def list_of(data: Mapping[str, Any], key: str, where: str | None = None) -> list[Any]:
-    """The list under a key.
-
-    Raises:
-        InputError: it is no list, or empty.
-    """
+    """The list under a key; `InputError` where it is none, or empty."""
     value = data.get(key)
     if isinstance(value, list) and value:
         return value
@@ -368,17 +356,13 @@ def list_of(data: Mapping[str, Any], key: str, where: str | None = None) -> list
 
 
 def texts_of(data: Mapping[str, Any], key: str, where: str | None = None) -> list[str]:
-    """The texts in a list of steps under a key, of which none is blank.
-
-    Raises:
-        InputError: it is not a list of strings, or empty, or one is blank.
-    """
+    """The texts in a list of steps under a key; `InputError` where it is none, or one of them is blank or no string."""
     texts = list_of(data, key, where)
     for number, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():
-            found = _blank(text) if isinstance(text, str) else json_type(text)
+            actual = _blank(text) if isinstance(text, str) else json_type(text)
             place = f"step {number} (0-based; number {number + 1} of {len(texts)})"
-            raise InputError(f"{place}: expected a text, found {found}", where=where, field=key)
+            raise InputError(f"{place}: expected a text, found {actual}", where=where, field=key)
     return texts
 
 

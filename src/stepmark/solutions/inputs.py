@@ -210,8 +210,8 @@ def read_message(message: object, field: str, where: str | None, names: dict[str
         raise place.expected("a message (an object with 'role' and 'content')", message)
     role = message.get("role")
     if role not in ROLES:
-        found = repr(role) if isinstance(role, str) else json_type(role)
-        raise place.inside("role").error(f"expected one of {', '.join(ROLES)}; found {found}")
+        actual = repr(role) if isinstance(role, str) else json_type(role)
+        raise place.inside("role").error(f"expected one of {', '.join(ROLES)}; found {actual}")
     for other in _WORDS_ELSEWHERE:
         if message.get(other):
             raise place.inside(other).error(
@@ -268,9 +268,9 @@ def _content(content: object, place: _Place) -> str:
         if not isinstance(part, Mapping):
             raise place.inside(i).expected("a part like {'type': 'text', 'text': …}", part)
         if part.get("type") != "text":
-            found = part.get("type")
+            actual = part.get("type")
             raise (
-                place.inside(i).inside("type").error(f"expected 'text' (steps are texts), found {found!r}")
+                place.inside(i).inside("type").error(f"expected 'text' (steps are texts), found {actual!r}")
             )
         if not isinstance(part.get("text"), str):
             raise place.inside(i).inside("text").expected("a string", part.get("text"))
@@ -317,11 +317,7 @@ SolutionLike: TypeAlias = (
 
 
 def problem_of(problem: ProblemLike) -> Problem:
-    """The record of a problem.
-
-    Raises:
-        InputError: neither a text nor a `Problem`, or a blank one.
-    """
+    """The record of a problem; `InputError` where it is neither a text nor a `Problem`, or blank."""
     if isinstance(problem, Problem):
         return problem
     if not isinstance(problem, str):
@@ -404,9 +400,9 @@ def _step(index: int, part: object, count: int) -> Step:
     if isinstance(part, Step):
         return part
     if not isinstance(part, str) or not part.strip():
-        found = "a blank one" if isinstance(part, str) else json_type(part)
+        actual = "a blank one" if isinstance(part, str) else json_type(part)
         raise InputError(
-            f"step {index + 1} of {count}: expected a text, found {found}", field=f"steps[{index}]"
+            f"step {index + 1} of {count}: expected a text, found {actual}", field=f"steps[{index}]"
         )
     return Step(text=part)
 

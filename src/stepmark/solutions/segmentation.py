@@ -65,15 +65,15 @@ def parse_python(code: str) -> ParsedPython | str:
         return reason
     # A completion may begin in the middle of a function, indented.
     shift = 1 if first[0] in " \t" else 0
-    found = _tree("if 1:\n" * shift + code, shift)
-    if isinstance(found, str) and not shift:
+    tree = _tree("if 1:\n" * shift + code, shift)
+    if isinstance(tree, str) and not shift:
         # Or its first line has lost its indentation to a `strip`.
         indent = min(re.findall(r"(?<=\n)[ \t]+(?=\S)", code), key=len, default="")
         if indent and isinstance(restored := _tree(f"if 1:\n{indent}{code.lstrip()}", 1), ast.Module):
-            shift, found = 1 - code[: len(code) - len(code.lstrip())].count("\n"), restored
-    if isinstance(found, str):
-        return found
-    body = found.body
+            shift, tree = 1 - code[: len(code) - len(code.lstrip())].count("\n"), restored
+    if isinstance(tree, str):
+        return tree
+    body = tree.body
     if shift and isinstance(body[0], ast.If):
         if body[0].orelse:
             return "it begins inside a branch"
@@ -94,11 +94,6 @@ def _tree(source: str, shift: int) -> ast.Module | str:
         except (ValueError, RecursionError, MemoryError) as error:
             # Null bytes, lone surrogates; nesting that is too deep for the parser (which says MemoryError).
             return f"{type(error).__name__}: {str(error) or 'nested too deeply'}"
-
-
-def python_cuts(code: str, parsed: ParsedPython) -> list[int]:
-    """Where parsed code may be cut: sorted offsets of starts of lines, the first piece's left out."""
-    return _PythonCuts(code, parsed).cuts()
 
 
 class _PythonCuts:
@@ -247,30 +242,17 @@ _PYTHON = frozenset({"python", "py", "python3", "py3", "ipython", "sage"})
 _REST_OF_LINE = re.compile(r"[^\S\r\n]*(?:\r\n|\n|\r)?")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CodeCuts:
-    """Where a text with code may be cut, and how that was found."""
+def code_cuts(text: str, language: str | None = None) -> tuple[list[int], str | None]:
+    """Sorted cuts for code, or for Markdown with fenced code, and what must be said about them: Python that does not parse.
 
-    cuts: tuple[int, ...]
-    """Sorted character offsets."""
-    note: str | None
-    """What must be said about it: that Python code did not parse, and where. None when there is nothing."""
-
-
-def code_cuts(text: str, language: str | None = None) -> CodeCuts:
-    """Cuts for code, or for a Markdown text with fenced code.
-
-    Args:
-        text: the code or the Markdown.
-        language: the language of code that has no language of its own (bare code, a fence without an info word);
-            None: Python if it parses as Python.
+    `language` is that of code that names none; None: Python if it parses as Python.
     """
     language = language.strip().lower() if language else None
     note = None
     if language is None or language in _PYTHON:
         parsed = parse_python(text)
         if isinstance(parsed, ParsedPython):
-            return CodeCuts(cuts=tuple(python_cuts(text, parsed)), note=None)
+            return _PythonCuts(text, parsed).cuts(), None
         note = f"it does not parse as Python ({parsed}), so blank lines and indentation decide"
     fences = borders.fences_of(text)
     if fences:
@@ -279,10 +261,10 @@ def code_cuts(text: str, language: str | None = None) -> CodeCuts:
     if language is None:
         # Nobody said that it is code; where it is not, its formulas stay whole.
         cuts = list(borders.outside(cuts, borders.protected_spans(text, unclosed=False)))
-    return CodeCuts(cuts=tuple(cuts), note=note)
+    return cuts, note
 
 
-def _markdown_cuts(text: str, fences: list[Fence], language: str | None) -> CodeCuts:
+def _markdown_cuts(text: str, fences: list[Fence], language: str | None) -> tuple[list[int], str | None]:
     cuts = set(borders.outside(borders.paragraph_cuts(text), borders.protected_spans(text, unclosed=False)))
     notes = []
     for number, fence in enumerate(fences, start=1):
@@ -300,7 +282,7 @@ def _markdown_cuts(text: str, fences: list[Fence], language: str | None) -> Code
         parsed = parse_python(code) if spoken is None or spoken in _PYTHON else "not Python"
         inner: Sequence[int]
         if isinstance(parsed, ParsedPython):
-            inner = python_cuts(code, parsed)
+            inner = _PythonCuts(code, parsed).cuts()
         else:
             inner = _block_cuts(code)
             if spoken in _PYTHON:
@@ -309,7 +291,7 @@ def _markdown_cuts(text: str, fences: list[Fence], language: str | None) -> Code
                 )
         # No rule cuts before the first statement: the fence's own first line stays with it.
         cuts.update(fence.body + cut for cut in inner)
-    return CodeCuts(cuts=tuple(sorted(cuts)), note="; ".join(notes) or None)
+    return sorted(cuts), "; ".join(notes) or None
 
 
 # --- other languages ------------------------------------------------------------------------------------------
@@ -530,8 +512,8 @@ def _split(text: str, how: str, marker: str | None, language: str | None) -> Seg
     if how == "marker" and marker is not None:
         steps, note = _cut_at_marker(text, marker)
     elif how == "code":
-        program = code_cuts(text, language)
-        steps, note = _assemble(text, [(cut, cut) for cut in program.cuts]), program.note
+        cuts, note = code_cuts(text, language)
+        steps = _assemble(text, [(cut, cut) for cut in cuts])
     else:
         cuts, note = _cuts(text, how)
         # Between sentences and between words any white space is the separator.

@@ -624,11 +624,7 @@ def trace_format(data: Object) -> str | None:
 
 
 def chat_rows(rows: Iterable[Row | Refusal], *, keep_going: bool = False) -> Iterator[Row | Refusal]:
-    """The same rows, with those of traces as rows of `messages`; events stand as one row a trace, after the last row.
-
-    Raises:
-        InputError: a trace that is not what its format says, unless `keep_going`.
-    """
+    """The same rows, with those of traces as rows of `messages`; events stand as one row a trace, after the last row."""
     gathered: dict[tuple[str, str], tuple[Row, list[Object]]] = {}
     for row in rows:
         name = None if isinstance(row, Refusal) or row.record is not None else trace_format(row.data)

@@ -97,9 +97,9 @@ def unit_of(text: str) -> Unit | None:
     "km/h" and "dollars per day" are units too, where both halves are.
     """
     text = _LOOSE.sub("", text).strip()
-    found = _UNITS.get(text) or _UNITS.get(text.rstrip(".")) or _LOWER.get(text.lower())
-    if found is not None:
-        return found
+    unit = _UNITS.get(text) or _UNITS.get(text.rstrip(".")) or _LOWER.get(text.lower())
+    if unit is not None:
+        return unit
     halves = _PER.split(text.rstrip("."))
     if len(halves) != 2:
         return None

@@ -111,14 +111,7 @@ def in_process(address: str) -> bool:
 
 
 def policy_identity(address: str, *, dtype: Dtype = "auto", device: str = "auto") -> str:
-    """The identity (`Policy.identity`) of the policy that `load_policy` would give; a folder's weights are not read into memory for it.
-
-    Args:
-        address, dtype, device: as `load_policy` takes them.
-
-    Raises:
-        StepmarkError: whatever `load_policy` raises.
-    """
+    """The identity (`Policy.identity`) of the policy that `load_policy` would give; a folder's weights are not read into memory for it."""
     if in_process(address):
         from stepmark.models.policies.local import checkpoint_identity
 
@@ -133,21 +126,12 @@ PolicyLike: TypeAlias = Policy | str | Lazy[Policy]
 
 
 def lazy_policy(address: str, **arguments: Any) -> Lazy[Policy]:
-    """The policy that `load_policy` would give, loaded when it is needed.
-
-    Args:
-        address: as `load_policy` takes it.
-        arguments: the other arguments of `load_policy`.
-    """
+    """The policy that `load_policy` would give with these arguments, loaded when it is needed."""
     return Lazy(load_policy, address, arguments, check=check_policy)
 
 
 def policy_of(policy: PolicyLike) -> Policy | Lazy[Policy]:
-    """A policy as a run takes it, not loaded yet where it is a name.
-
-    Raises:
-        UsageError: neither a policy nor its name.
-    """
+    """A policy as a run takes it, not loaded yet where it is a name; a `UsageError` for anything else."""
     if isinstance(policy, str):
         return lazy_policy(policy)
     if not isinstance(policy, Lazy) and not callable(getattr(policy, "write", None)):
@@ -158,15 +142,7 @@ def policy_of(policy: PolicyLike) -> Policy | Lazy[Policy]:
 
 
 def check_policy(address: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments of `load_policy` that cannot work, or that mean nothing for a policy that computes elsewhere.
-
-    Args:
-        address: as `load_policy` takes it.
-        arguments: its other arguments.
-
-    Raises:
-        UsageError: one of them.
-    """
+    """Refuse (`UsageError`) arguments of `load_policy` that cannot work, or that mean nothing for a policy that computes elsewhere."""
     check_arguments(load_policy, arguments)
     check_device(arguments.get("device", "auto"))
     if not in_process(address):

@@ -25,8 +25,6 @@ try:
 
     from stepmark.models import attention
     from stepmark.models.backbone import (
-        bound_kernels,
-        checked_config,
         compute_device,
         load_network,
         load_tokenizer,
@@ -101,12 +99,7 @@ class Drawn:
 
 
 def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = "auto") -> tuple[Any, Any]:
-    """A causal language model on its device, and its tokenizer; no code from the checkpoint is run.
-
-    Args:
-        path: a folder in the Hugging Face layout, a hub name, or a name of `models.places.BUILT_IN`.
-        dtype: "auto" (as saved), "float32", "bfloat16", "float16".
-        device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
+    """A causal language model on its device, and its tokenizer; no code from the checkpoint is run. Arguments as `LocalPolicy.load`.
 
     Raises:
         CheckpointError: nothing there that transformers can load as a causal language model, or a config that disagrees with the
@@ -115,7 +108,6 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
     """
     from transformers import AutoModelForCausalLM
 
-    bound_kernels()
     place = compute_device(device)
     if dtype not in _DTYPES:
         raise UsageError(f"dtype should be one of {', '.join(_DTYPES)}, found {dtype!r}")
@@ -125,13 +117,12 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
     if present(base / "generation_config.json"):
         # It says where a text ends; transformers would pass over one that it cannot read.
         read_object(base / "generation_config.json")
-    config = checked_config(base)
     has_own = present(folder / "tokenizer.json") or present(folder / "tokenizer_config.json")
     tokenizer = load_tokenizer(folder if has_own else base)
-    model = load_network(AutoModelForCausalLM, base, config, dtype=dtype)
+    model = load_network(AutoModelForCausalLM, base, dtype=dtype, device=place)
     if adapted is not None:
         _put_output(model, merge_adapter(model.base_model, folder), folder)
-    return model.to(place), tokenizer
+    return model, tokenizer
 
 
 def _put_output(model: Any, extra: Mapping[str, torch.Tensor], folder: Path) -> None:
@@ -152,11 +143,8 @@ def _put_output(model: Any, extra: Mapping[str, torch.Tensor], folder: Path) -> 
 def checkpoint_identity(path: str | Path, *, dtype: str = "auto") -> Callable[[], str] | None:
     """What gives the identity of the policy that `LocalPolicy.load` makes of a folder, without reading its weights into memory.
 
-    Its files are noted at the call: weights that have changed by the time the identity is asked for are refused. None for a name
-    on the hub, whose weights are hashed in memory.
-
-    Raises:
-        CheckpointError: no weights there, or an adapter whose base cannot be found.
+    Its files are noted at the call: weights that have changed by the time the identity is asked for are refused. None for a name on the hub, whose
+    weights are hashed in memory.
     """
     folder = built_in(str(path)) or Path(path)
     if not folder.is_dir():
@@ -503,15 +491,12 @@ class LocalPolicy:
 
 
 def draw(logprobs: torch.Tensor, request: Write, dice: Sequence[torch.Generator]) -> torch.Tensor:
-    """One token a row: temperature, then top_k, then top_p, as vLLM and transformers do.
+    """One token a row [rows]: temperature, then top_k, then top_p, as vLLM and transformers do.
 
     Args:
         logprobs: natural logarithms of the tokens' probabilities, [rows, vocabulary].
         request: whose sampling settings they are; of all rows.
         dice: each row's own generator; one number is drawn from each, none at temperature 0.
-
-    Returns:
-        Token ids, [rows].
     """
     if request.temperature == 0:
         return logprobs.argmax(-1)
@@ -708,11 +693,11 @@ def _planned(decoder: Any) -> Iterator[None]:
 
 
 class RoomyLayer(DynamicLayer):  # type: ignore[misc]
-    """One layer's keys and values, of shape [rows, heads, tokens, width], at the beginning of larger tensors.
+    """One layer's keys and values, [rows, heads, tokens, width], at the beginning of larger tensors.
 
     Args:
-        layer: what it begins with, of rows that are spread.
-        rows: for each row of this layer, the row of `layer` that it begins with; shape [rows].
+        layer: what it begins with.
+        rows: for each row of this layer, the row of `layer` that it begins with.
         room: tokens more that it has room for at once; beyond that it grows.
     """
 
@@ -757,10 +742,7 @@ def _spread(tensor: Tensor, rows: Tensor, room: int) -> Tensor:
 
 
 def spread(cache: Any, rows: Tensor, room: int) -> None:
-    """Make a cache of prompts one of samples, in place: row i goes on from prompt `rows[i]`.
-
-    Layers of other kinds than the plain one (sliding windows, states of linear attention) stay as they are made.
-    """
+    """Make a cache of prompts one of samples, in place: row i goes on from prompt `rows[i]`. Layers of other kinds (sliding windows, states) stay."""
     for place, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.get_seq_length():
             cache.layers[place] = RoomyLayer(layer, rows, room)

@@ -4,9 +4,9 @@ Raw text goes to /v1/completions. A conversation goes to /v1/chat/completions, a
 `continue_final_message: true, add_generation_prompt: false` (vLLM and SGLang). Many servers take that request, close the turn and answer
 afresh, which gives plausible nonsense; so before the first such request the server is examined (`check_continuation`).
 
-With `tokenizer` (a folder or hub name; transformers is needed, torch is not) all prompts are rendered and tokenised here instead, exactly
-as `LocalPolicy` does it, and sent as token ids. This is the surer way: a server renders a last assistant message as its template likes,
-which for some models drops white space or lacks what the template puts before a fresh reply (a "<think>" line).
+With `tokenizer` all prompts are rendered and tokenised here instead, as `LocalPolicy` does it, and sent as token ids. This is the surer way: a server
+renders a last assistant message as its template likes, and may drop white space or what the template puts before a fresh reply.
+
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class OpenAIPolicy(Closing):
     def check_continuation(self) -> None:
         """Make sure that the server continues a prefill. Done by itself before the first one, and once.
 
-        A continued turn costs more prompt tokens than none and fewer than a closed one. Where the counts do
-        not tell (some servers continue in every case), a count to nine that was begun must go on.
+        A continued turn costs more prompt tokens than none and fewer than a closed one. Where the counts do not tell, a count to nine that was begun must
+        go on.
 
         Raises:
             BackendError: it answers afresh, or drops the prefill.

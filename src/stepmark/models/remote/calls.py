@@ -130,12 +130,8 @@ class Calls:
         under: str,
         send: Callable[[Sequence[Item]], list[Value | InputError]],
     ) -> list[Value | InputError]:
-        """Send items together; halve a request that is too large or too slow, and leave out items that the server refuses.
-
-        Args:
-            items: in order.
-            under: the field of the request that holds them.
-            send: asks for some of them.
+        """Send items, which are under a field of the request, together; halve a request that is too large or too slow, and leave out items that the server
+        refuses.
 
         Raises:
             UsageError: the server declines the request for a reason that is in no single item.
@@ -189,11 +185,7 @@ def complaint(declined: DeclinedError) -> StepmarkError:
 
 
 def utf8(text: str, field: str) -> str:
-    """The text, if it is one in UTF-8.
-
-    Raises:
-        InputError: half of a surrogate pair.
-    """
+    """The text; an `InputError` for half of a surrogate pair, which UTF-8 does not have."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -203,11 +195,7 @@ def utf8(text: str, field: str) -> str:
 
 
 def _root(address: str) -> str:
-    """The address without /v1, if it holds no credentials, which would be logged.
-
-    Raises:
-        UsageError: it is no address, or holds some.
-    """
+    """The address without /v1; a `UsageError` for none, or for one with credentials, which would be logged."""
     try:
         url = httpx.URL(address)
     except httpx.InvalidURL:

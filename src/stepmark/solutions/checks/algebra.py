@@ -225,13 +225,7 @@ _UNREAD = ("no group", "brackets", "two expressions", "a root", "something stand
 
 
 def false_constants(text: str, read_before: Sequence[Formula], stated: Sequence[Equation]) -> Iterator[Claim]:
-    """The equations without letters that are false and that `equations.calculations` could not read.
-
-    Args:
-        text: the step.
-        read_before: its calculations.
-        stated: its equations.
-    """
+    """The equations without letters (of those `stated` in a step) that are false and that `equations.calculations` could not read."""
     modular: bool | None = None
     starts = [formula.start for formula in read_before]
     for equation in stated:
@@ -420,19 +414,9 @@ _HIGHEST_ROUNDED = 5
 
 
 def lost_solutions(
-    text: str,
-    stated: Sequence[Equation],
-    before: str,
-    last: Equation | None,
+    text: str, stated: Sequence[Equation], before: str, last: Equation | None
 ) -> Iterator[Claim]:
-    """The equations of a step that have no solution in common with the equation that they are made from.
-
-    Args:
-        text: the step.
-        stated: its equations.
-        before: the step before it, "" for none.
-        last: the last equation of that.
-    """
+    """The equations of a step that have no solution in common with the equation that they are made from: the one before, or the `last` of the step `before`."""
     if is_modular(text) or is_modular(before):
         return
     previous, own = last, False

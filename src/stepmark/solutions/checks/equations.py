@@ -121,7 +121,7 @@ def _written(text: str) -> Iterator[Formula]:
         if not (_computes(a) or _computes(b)):
             continue
         # "In 8 years = 34 + 8", "1/2 inch = 20 miles": a quantity, and what it stands for.
-        if token.start in units and not any(one.kind == "sign" and one.text in "+-*" for one in a):
+        if token.start in units and not any(sign.kind == "sign" and sign.text in "+-*" for sign in a):
             continue
         edge = _edge_before(pieces, left) or _edge_after(pieces, right)
         truth: Truth = "unknown"
@@ -270,9 +270,9 @@ def _judge(a: Sequence[Token], b: Sequence[Token], *, about: bool = False) -> tu
     """Two sides of an equals sign: the most favourable of all readings."""
     readings: list[tuple[Truth, str]] = []
     try:
-        for one in _readings(a):
+        for reading in _readings(a):
             for other in _readings(b):
-                readings.append(_compare(one, other, a, b))
+                readings.append(_compare(reading, other, a, b))
     except UnreadableError as error:
         return "unknown", str(error)
     for favourable in ("right", "unknown"):
@@ -348,11 +348,7 @@ def shown(number: Fraction) -> str:
 
 
 def differ(x: Fraction, y: Fraction, *, exact: bool) -> bool:
-    """Whether a stated result `y` is surely not the value `x`, however it was rounded.
-
-    Args:
-        exact: no number with decimals was used, so that only the result may have been rounded.
-    """
+    """Whether a stated result `y` is surely not the value `x`, however it was rounded; `exact`: no number with decimals was used."""
     gap = abs(x - y)
     if gap < 1 and 1 in (x.denominator, y.denominator) and x.denominator != y.denominator:
         return False

@@ -258,11 +258,7 @@ class Value:
 
 
 def value(pieces: Sequence[Token], *, percent: Fraction) -> Value:
-    """Compute an expression.
-
-    Args:
-        pieces: its tokens.
-        percent: what a percent sign multiplies by: 1/100, or 1 to read it as a unit.
+    """Compute an expression; `percent` is what a percent sign multiplies by: 1/100, or 1 to read it as a unit.
 
     Raises:
         UnreadableError: see there.
@@ -281,11 +277,7 @@ class Parser(ABC, Generic[T]):
         self._at = self._depth = 0
 
     def whole(self) -> T:
-        """The value of all tokens.
-
-        Raises:
-            UnreadableError: see there.
-        """
+        """The value of all tokens, else `UnreadableError`."""
         total = self._sum()
         if self._at < len(self._pieces):
             raise UnreadableError("two expressions side by side")
@@ -447,11 +439,7 @@ def _decimals(shown: str) -> int:
 
 
 def plain_number(shown: str) -> Fraction:
-    """A number as it stands in a text.
-
-    Raises:
-        UnreadableError: too many digits.
-    """
+    """A number as it stands in a text; `UnreadableError` for too many digits."""
     if len(shown) > _DIGITS:
         raise UnreadableError("too many digits")
     return Fraction(re.sub(r"[^0-9.]", "", shown))

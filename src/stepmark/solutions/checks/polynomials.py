@@ -57,11 +57,7 @@ class Quotient:
         return None
 
     def number(self) -> float:
-        """Its value in floating point, where no letter is in it.
-
-        Raises:
-            UnreadableError: there is a letter, or the value is too large or not defined.
-        """
+        """Its value in floating point; `UnreadableError` where a letter is in it, or it is too large or not defined."""
         try:
             return _number(self.above) / _number(self.below)
         except (ValueError, OverflowError, ZeroDivisionError):
@@ -78,17 +74,13 @@ def number(value: Fraction) -> Quotient:
 
 
 def multiply(a: Polynomial, b: Polynomial) -> Polynomial:
-    """The product.
-
-    Raises:
-        UnreadableError: it is too large.
-    """
+    """The product; `UnreadableError` where it is too large."""
     if len(a) * len(b) > _TERMS * 8:
         raise UnreadableError("too large")
     total: dict[Monomial, Fraction] = {}
-    for one, x in a.items():
+    for first, x in a.items():
         for other, y in b.items():
-            monomial, factor = _joined(one, other)
+            monomial, factor = _joined(first, other)
             total[monomial] = total.get(monomial, Fraction(0)) + x * y * factor
     return _small(total)
 
@@ -193,14 +185,7 @@ def _root(a: Quotient) -> Quotient:
 
 
 def read(side: Sequence[Token]) -> Quotient:
-    """Read one side of an equation.
-
-    Args:
-        side: its tokens.
-
-    Raises:
-        UnreadableError: it is no expression, has two meanings, or is too large.
-    """
+    """One side of an equation; `UnreadableError` where it is no expression, has two meanings, or is too large."""
     return _Reader(side, _DEEPEST).whole()
 
 

@@ -106,11 +106,7 @@ def read_prmbench(row: Row, _settings: Reading, losses: Losses) -> Iterator[Labe
 
 
 def prmbench_labelled(row: Row, steps: tuple[Step, ...]) -> LabelledSolution:
-    """What a row of PRMBench says of its steps (those of `modified_process`), every one of which is judged.
-
-    Raises:
-        InputError: an error step under 1, or a text that is none.
-    """
+    """What a row of PRMBench says of its steps (those of `modified_process`), every one of which is judged."""
     wrong = row.data["error_steps"]
     if not isinstance(wrong, list):
         raise row.error(f"expected a list of 1-based step numbers, found {json_type(wrong)}", "error_steps")

@@ -110,12 +110,12 @@ def detect(row: Row) -> str:
     if trace is not None:
         return trace
     have = set(row.data)
-    found = {
+    matched = {
         name: max((set(keys) for keys in format.keys if have >= set(keys)), key=len)
         for name, format in FORMATS.items()
         if any(have >= set(keys) for keys in format.keys)
     }
-    best = [name for name, keys in found.items() if not any(keys < other for other in found.values())]
+    best = [name for name, keys in matched.items() if not any(keys < other for other in matched.values())]
     if len(best) == 1:
         return best[0]
     if best:
@@ -137,12 +137,7 @@ def detect(row: Row) -> str:
 
 
 def format_named(name: str, *, to_write: bool = False) -> Format:
-    """A format by its name.
-
-    Raises:
-        UnknownNameError: there is none; the message names the nearest.
-        UsageError: it is only read, and `to_write` is set.
-    """
+    """A format by its name; `UnknownNameError` for another, `UsageError` for one that is only read and is `to_write`."""
     format = FORMATS.get(name)
     if format is None:
         raise unknown_name("format", name, FORMATS)
@@ -294,11 +289,7 @@ def _hinted(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def first_row(file: Source, columns: Columns | None = None) -> tuple[Row, Iterator[Row]]:
-    """The first row of a source, and all of them.
-
-    Raises:
-        InputError: as `store.read_rows`.
-    """
+    """The first row of a source, and all of them."""
     rows = read_rows(file, columns=columns)
     first = next(rows)
     return first, chain([first], rows)
@@ -343,9 +334,9 @@ def items_of_rows(
             yield row
             continue
         try:
-            for one in read(row, settings, losses):
+            for solution in read(row, settings, losses):
                 losses.read += 1
-                yield one
+                yield solution
         except InputError as error:
             if not keep_going:
                 raise error.at(row.where) from None

@@ -61,7 +61,7 @@ def _sample(
     if isinstance(target, list) and len(target) == 1:
         target = target[0]
     output = sample.get("output")
-    said = output.get("model") if isinstance(output, dict) else None
+    generator = output.get("model") if isinstance(output, dict) else None
     scores = _scores(sample.get("scores"))
     known = {"scores": scores, "metadata": sample.get("metadata")}
     meta = origin(row, "inspect", {}, None, **{name: value for name, value in known.items() if value})
@@ -80,7 +80,7 @@ def _sample(
                 steps=cut.steps,
                 id=id_,
                 split=cut.how,
-                source=model or (said if isinstance(said, str) and said else None),
+                source=model or (generator if isinstance(generator, str) and generator else None),
             ),
             judgements=((),) * len(cut.steps),
         ),
@@ -151,8 +151,4 @@ def _call(call: object, field: str, where: str) -> dict[str, Any]:
         raise InputError("expected a tool call with its function's name", where=where, field=field)
     arguments = call.get("arguments")
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {
-        "id": call.get("id"),
-        "type": "function",
-        "function": {"name": function, "arguments": written},
-    }
+    return {"id": call.get("id"), "type": "function", "function": {"name": function, "arguments": written}}

@@ -47,8 +47,10 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
     question = given[: first.start()]
     *pieces, rest = given[first.start() :].split(MARKER)
     if rest.strip() or not pieces:
-        found = rest.strip()[:60]
-        raise row.error(f'expected every step to end in " {MARKER}", found {found!r} after the last', "input")
+        actual = rest.strip()[:60]
+        raise row.error(
+            f'expected every step to end in " {MARKER}", found {actual!r} after the last', "input"
+        )
     signs = _signs(row, question, pieces, label)
     steps = tuple(rows.step_of(piece, STEP_NUMBER, MARKER) for piece in pieces)
     for number, step in enumerate(steps):
@@ -155,9 +157,9 @@ def read_rlhflow(row: Row, _settings: Reading, _losses: Losses) -> Iterator[Labe
 def _turns(row: Row) -> list[str]:
     listed = row.data.get("conversations")
     if not isinstance(listed, list) or not listed or len(listed) % 2:
-        found = f"{len(listed)} turns" if isinstance(listed, list) else json_type(listed)
+        actual = f"{len(listed)} turns" if isinstance(listed, list) else json_type(listed)
         raise row.error(
-            f"expected a user turn and an assistant turn for each step, found {found}", "conversations"
+            f"expected a user turn and an assistant turn for each step, found {actual}", "conversations"
         )
     turns = []
     for number, turn in enumerate(listed):

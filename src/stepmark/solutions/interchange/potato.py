@@ -92,11 +92,7 @@ class Shown:
 
 
 def shown(row: Row, keys: Keys) -> Shown:
-    """A row of a data file.
-
-    Raises:
-        InputError: with the place: no id, no problem, no steps, a step without text.
-    """
+    """A row of a data file; `InputError` where it has no id, no problem, no steps, or a step without text."""
     id_ = word(row.data.get(keys.id), row, keys.id)
     problem = _problem(row, keys)
     key = _steps_key(row, keys)
@@ -117,8 +113,8 @@ def shown(row: Row, keys: Keys) -> Shown:
             )
         elif steps:
             last = steps[-1]
-            said = "".join(f"\n\n{heading}:\n{text}" for text in (turn.text, *turn.outputs) if text)
-            steps[-1] = Step(text=last.text, observation=last.observation + said)
+            reply = "".join(f"\n\n{heading}:\n{text}" for text in (turn.text, *turn.outputs) if text)
+            steps[-1] = Step(text=last.text, observation=last.observation + reply)
         elif turn.text.strip() != problem.strip():
             before.append(f"{heading}:\n{turn.text}")
     if not before or not steps:

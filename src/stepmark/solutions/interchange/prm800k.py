@@ -161,21 +161,21 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             else:
                 id_, facts = f"{row.place}/{number}.{at}", {"branch": [number, at]}
                 yield made([*texts, completion.text], [*judgements, judged], id_, len(texts), facts)
-        taken = step.human_completion if main is None else offered[main]
-        assert taken is not None
-        judged = _judged(taken, judge)
+        accepted = step.human_completion if main is None else offered[main]
+        assert accepted is not None
+        judged = _judged(accepted, judge)
         if main is None:
             judged = (Judgement(kind="correctness", judge=judge, rating=1, note=rows.WRITTEN),)
         elif step.human_completion is not None:
             losses.lose("a step that the labeller wrote and did not take is left out", row.where)
         if ends and not judged:
             losses.lose("a completion that was flagged or not rated is left out", row.where)
-        elif not taken.text.strip():
+        elif not accepted.text.strip():
             raise row.error(
                 "expected a text in the step that was taken, found a blank one", f"label.steps.{number}"
             )
         else:
-            texts.append(taken.text)
+            texts.append(accepted.text)
             judgements.append(judged)
             choices.append(chosen)
         if ends:
@@ -245,8 +245,8 @@ def _key(row: LabelledRow) -> str | None:
 
 def _branch(row: LabelledRow) -> tuple[int, int] | None:
     """Which step and which completion of its record a row is."""
-    said = _record_facts(row).get("branch")
-    match said:
+    branch = _record_facts(row).get("branch")
+    match branch:
         case [int() as step, int() as at] if step == len(row.solution.steps) - 1:
             return step, at
     return None
@@ -307,11 +307,7 @@ def _record(
         facts = {"pre_generated_steps": texts, **facts}
     for row in (main, *(row for _, _, row in branches)):
         rows.lose_fields(
-            row,
-            losses,
-            "PRM800K",
-            held=("answer",),
-            facts=("prm800k",) if _record_facts(row) else (),
+            row, losses, "PRM800K", held=("answer",), facts=("prm800k",) if _record_facts(row) else ()
         )
     judge = next(label.judge for label in labels if label is not None)
     finish = facts.get("finish_reason")

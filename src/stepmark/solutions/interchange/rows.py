@@ -184,7 +184,7 @@ def origin(
     Args:
         row: as it was read.
         format: of the file.
-        columns: that mean nothing here; one whose name is taken is put under "column.NAME".
+        columns: as `with_columns` takes them.
         own: the source's own `meta`, whose `from` stays; None for that of the row.
         known: what the reader adds.
     """
@@ -196,18 +196,14 @@ def origin(
 def with_columns(meta: dict[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
     """`meta` with columns added; one whose name is taken is put under "column.NAME"."""
     for name, value in columns.items():
-        taken = name in meta and meta[name] != value
-        free = not taken and (name not in _OURS or isinstance(value, _OURS[name]))
+        occupied = name in meta and meta[name] != value
+        free = not occupied and (name not in _OURS or isinstance(value, _OURS[name]))
         meta[name if free else f"column.{name}"] = value
     return meta
 
 
 def other_columns(row: Row, keys: Iterable[str], may: Iterable[str] = ()) -> dict[str, Any]:
-    """The columns of a row that its format, with these keys and those that it may have, does not know.
-
-    Raises:
-        InputError: a column whose name is nearly that of a key that the row lacks.
-    """
+    """The columns of a row that its format does not know; `InputError` for one whose name is nearly that of a key that the row lacks."""
     known = {*keys, *may, "meta"}
     try:
         return riding(row.data, known, [key for key in known if key not in row.data])
@@ -301,11 +297,7 @@ def signed(signs: Iterable[bool], judge: str, kind: LabelKind) -> tuple[tuple[Ju
 
 
 def need(row: Row, keys: Sequence[str], shape: str) -> None:
-    """Refuse a row without these keys.
-
-    Raises:
-        InputError: it names the first that is missing.
-    """
+    """Refuse a row without these keys; the error names the first that is missing."""
     missing = [key for key in keys if key not in row.data]
     if missing:
         raise row.error(
@@ -459,11 +451,7 @@ def _of_one_judge(
 
 
 def three_way(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
-    """Labels with a rating, none with a share.
-
-    Raises:
-        InputError: as `one_label_each`; a share, with no `hard`.
-    """
+    """Labels with a rating, none with a share; `InputError` for a share, with no `hard`."""
     labels = one_label_each(row, settings, losses)
     for step, label in enumerate(labels):
         if label is not None and label.rating is None:
@@ -496,20 +484,12 @@ def _without_neutral(labels: Labels, row: LabelledRow, settings: Writing, losses
 
 
 def two_way(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
-    """Labels with the rating 1 or -1.
-
-    Raises:
-        InputError: as `three_way`; a neutral rating, with no `neutral`.
-    """
+    """Labels with the rating 1 or -1; `InputError` for a neutral one, with no `neutral`."""
     return _without_neutral(three_way(row, settings, losses), row, settings, losses)
 
 
 def soft(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
-    """Labels with the rating 1 or -1, or a share.
-
-    Raises:
-        InputError: as `one_label_each`; a neutral rating, with no `neutral`.
-    """
+    """Labels with the rating 1 or -1, or a share; `InputError` for a neutral one, with no `neutral`."""
     labels = _without_neutral(one_label_each(row, settings, losses), row, settings, losses)
     losses.lose(
         "successes and trials became their share; how many rollouts there were is left out",
@@ -520,11 +500,7 @@ def soft(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
 
 
 def until_unjudged(labels: Labels, row: LabelledRow, losses: Losses, format: str) -> list[StepLabel]:
-    """The labels before the first step without one, for a format that has no word for "not judged".
-
-    Raises:
-        NotRepresentableError: the first step has none already, or nothing is left that another row has not.
-    """
+    """The labels before the first step without one; `NotRepresentableError` where none is left that another row has not."""
     first = next((step for step, label in enumerate(labels) if label is None), len(labels))
     if not first:
         raise NotRepresentableError(f"the first step was not judged, and {format} has no word for that")
