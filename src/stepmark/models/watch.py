@@ -1,18 +1,8 @@
 """Watching an agent while it works: each turn is scored when it comes, and the rule says go on, go back or stop.
 
-<<<<<<< HEAD
-**The rule.** A turn whose score is under the threshold is weak, unless the agent writes again what it was sent back for: the PRM would only
-repeat itself. After `patience` weak turns in a row: back to the first of them, to do it again. After `retries` such returns the next
-one is a stop. A running aggregate under `floor` is a stop at once. This is advice: `back` is called by who takes it, and a
-caller may go on.
-
-A PRM that stepmark loaded reads each token once (`models.session.GrowingSession`), here or on a server (`models.remote.prm`). Any other PRM
-reads the conversation anew for each turn.
-=======
-A turn whose score is under the threshold is weak. After `patience` weak turns in a row: back to the first of them, to do it again. After `retries`
-such returns the next one is a stop. A running aggregate under `floor` is a stop at once. This is advice: a caller may go on.
-
->>>>>>> main
+A turn whose score is under the threshold is weak, unless the agent writes again what it was sent back for: the PRM would only repeat itself. After
+`patience` weak turns in a row: back to the first of them, to do it again. After `retries` such returns the next one is a stop. A running aggregate
+under `floor` is a stop at once. This is advice: a caller may go on.
 """
 
 from __future__ import annotations
