@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 
+from stepmark import ScriptedPRM
 from stepmark.errors import InputError
 from stepmark.scoring.run import grade
 from stepmark.solutions.formats import read_solutions
@@ -319,3 +321,36 @@ def test_odd_traces_are_read():
     assert len(read.solution.steps[0].observation) > 2_000_000
     (empty,) = read_solutions([claude("user", ASK), claude("assistant", []), claude("assistant", DONE)])
     assert empty.solution.texts == (DONE,)
+
+
+def turns(count: int, seen: str) -> list[dict[str, Any]]:
+    made = [CHAT[1]]
+    for at in range(count):
+        made += [{"role": "assistant", "content": f"Turn {at}."}, {"role": "tool", "content": seen}]
+    return made
+
+
+def test_odd_conversations_are_graded_to_the_report(tmp_path):
+    """A tool that answers no call, two speakers at once, thousands of turns, a page of 2 MB: read, in bounded memory."""
+    two = [CHAT[1], *({"role": "assistant", "name": name, "content": f"I am {name}."} for name in "ab")]
+    rows = [
+        {"id": "orphan", "messages": [CHAT[1], {"role": "tool", "content": "x"}, CHAT[4], {"role": "tool", "content": "y"}]},
+        {"id": "two", "messages": two},
+        {"id": "many", "messages": turns(5_000, "ok")},
+        {"id": "long", "messages": turns(3, "y" * 2_000_000)},
+    ]  # fmt: skip
+    prm = ScriptedPRM(lambda problem, steps: 0.1 if len(steps) == 2 else 0.9, name="toy")
+    tracemalloc.start()
+    graded = list(grade(rows, prm, report=tmp_path / "report.html", progress=False))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [one.first_error for one in graded] == [-1, 1, 1, 1]
+    assert [len(one.solution.steps) for one in graded] == [1, 2, 5_000, 3]
+    assert [step.speaker for step in graded[1].solution.steps] == ["a", "b"]
+    assert graded[0].solution.steps[0].observation == "\n\nTool:\ny"
+    assert peak < 300e6
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("First error: step 2") == 3
+    with pytest.raises(InputError, match="content or tool calls") as caught:
+        list(grade([{"messages": [CHAT[1], {"role": "assistant", "content": " "}]}], prm, progress=False))
+    assert caught.value.field == "messages[1]"
