@@ -230,7 +230,9 @@ async def add_steps(request: Request, id: str, body: StepsRequest) -> Response:
     service = service_of(request)
     _check_count(service, "steps", body.steps)
     steps = [(item.after, item.text) for item in body.steps]
-    nodes = await service.sessions.extend(id, steps, deadline=_deadline(request, body.timeout))
+    observed = [item.observed for item in body.steps]
+    deadline = _deadline(request, body.timeout)
+    nodes = await service.sessions.extend(id, steps, observed=observed, deadline=deadline)
     results = [_step_result(index, node) for index, node in enumerate(nodes)]
     return answer({"object": "steps", "model": service.name, "results": results})
 

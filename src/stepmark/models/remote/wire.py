@@ -210,6 +210,8 @@ class StepToScore(Request):
     """The node that it continues; null (default): the problem itself."""
     text: str
     """The step; not blank."""
+    observed: str = ""
+    """What came back after the node that it continues: tool output, the user's words. It is read before the step and never rated."""
 
 
 class StepsRequest(Request):
