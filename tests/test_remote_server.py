@@ -280,3 +280,12 @@ def test_a_watch_of_a_prm_that_keeps_no_state_over_the_network():
         assert watch.add("look").score == 0.0
         watch.add({"role": "tool", "content": "36 pens"})
         assert watch.add("36 pens or 6").score == 0.75
+
+
+@pytest.mark.parametrize("fields", [{"steps": ["a", "b"]}, {"solution": "a\nb"}])
+def test_observations_belong_to_steps(fields):
+    with InProcess(ScriptedPRM(lambda problem, steps: 0.5)) as server:
+        body = {"solutions": [{"problem": "p", **fields, "observations": ["41"]}]}
+        with httpx.Client(base_url=ADDRESS, transport=server.transport) as client:
+            [result] = client.post("/v1/score", json=body).json()["results"]
+    assert result["error"]["field"] == "solutions.0.observations"
