@@ -509,8 +509,10 @@ class Tree:
         if not node.parent.alive:
             node.prune("a step before it was given up")
             return
+        # `answer` compares the last step with the ones before it, which says nothing of a step that another follows.
+        names = self._checks if node.ended else tuple(name for name in self._checks if name != "answer")
         place = len(node.steps) - 1
-        for finding in check(self.problem.text, node.steps, names=self._checks):
+        for finding in check(self.problem.text, node.steps, names=names):
             if finding.step == place:
                 node.refuted = True
                 node.prune(f"refuted by the check {finding.check}: {finding}")
