@@ -296,7 +296,7 @@ _CONFIDENCE = tuple(
         family=family,
         summary=f"Training-free, of the policy itself: {words}, of all tokens up to a step's end",
         source=source,
-        layout=ChatLayout(mark="\n\n", ending="turn", step_space="keep", problem_space="keep"),
+        layout=ChatLayout(mark="\n\n", ending="turn"),
         readout=Readout(head=head, activation="identity"),
         score_kind="unbounded",
         aggregate="last",
