@@ -116,14 +116,6 @@ def test_a_tuple_of_requests_gets_a_tuple_of_replies():
     assert results([asks(())], machine) == [[()]]
 
 
-def test_a_method_that_asks_nothing_gives_its_result():
-    def nothing():
-        return 7
-        yield
-
-    assert list(run([nothing(), nothing()], {})) == [(0, 7), (1, 7)]
-
-
 def test_fresh_samples_are_never_handed_out_twice():
     machine = Machine()
     got = results([asks(write("p", 2), write("p")), asks(write("p", 3))], machine)
@@ -147,54 +139,6 @@ def test_shared_samples_are_asked_once_and_only_what_is_missing():
         ["p:0", "p:1", "p:2", "p:3"],
         ["p:3", "p:4"],
     ]
-
-
-def test_a_later_run_over_the_same_store_asks_for_nothing_and_gives_the_same():
-    store, first = MemoryReplies(), Machine()
-    choice = Choose(prompt="c", options=("a", "b"))
-
-    def methods():
-        return [asks(write("p", 2), (choice, write("q"))), asks(write("p", 3, first=0))]
-
-    expected = results(methods(), first, store=store)
-    second = Machine()
-    assert results(methods(), second, store=store) == expected
-    assert second.calls == []
-    third = Machine()
-    results([asks(write("p", 5, first=0))], third, store=store)
-    assert third.samples == [("p", 3), ("p", 4)]
-
-
-def test_another_identity_does_not_see_the_replies():
-    store = MemoryReplies()
-    results([asks(write("p"))], Machine("one"), store=store)
-    other = Machine("other")
-    results([asks(write("p"))], other, store=store)
-    assert other.samples == [("p", 0)]
-
-
-def test_a_run_that_was_stopped_asks_only_for_what_is_missing(tmp_path):
-    """Stopped in the middle of a call, by the machine's own failure, after three replies of the second round."""
-
-    def methods():
-        return [asks(write(f"m{i} first", 2), write(f"m{i} second")) for i in range(5)]
-
-    class Dying(Machine):
-        def write(self, requests, ready):
-            if len(self.calls) == 1:
-                super().write(requests[:3], ready)
-                raise KeyboardInterrupt
-            return super().write(requests, ready)
-
-    expected = results(methods(), Machine())
-    dying = Dying()
-    with ReplyFile(tmp_path / "replies.sqlite") as store:
-        with pytest.raises(KeyboardInterrupt):
-            results(methods(), dying, store=store)
-        assert len(dying.samples) == 5 * 2 + 3
-        second = Machine()
-        assert results(methods(), second, store=store) == expected
-        assert sorted(second.samples) == [("m3 second", 0), ("m4 second", 0)]
 
 
 _KILLED = """
@@ -613,13 +557,6 @@ def test_memory_forgets_the_oldest():
     store.get(["a"])
     store.put({"c": "3"})
     assert store.get(["a", "b", "c"]) == {"a": "1", "c": "3"}
-
-
-def test_a_broken_record_is_an_error():
-    store = MemoryReplies()
-    store.put({f"{content_key(write('p'), 'machine')}/0": '{"text": "x"}'})
-    with pytest.raises(InputError, match=r"^replies in memory: the recorded reply .* is damaged"):
-        results([asks(write("p"))], Machine(), store=store)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from stepmark.labels.bayes import (
     rate_nodes,
 )
 from stepmark.labels.rollout import OWN_ANSWER
-from stepmark.models.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Problem, Solution, Step, Verdict
 
@@ -389,51 +388,6 @@ def test_rollouts_of_the_bare_problem_are_shared_by_its_solutions():
 def test_more_rollouts_of_the_problem_than_of_all():
     with pytest.raises(UsageError, match="`root` 65"):
         BayesianSearch(root=65)
-
-
-class Snapped(Exception):
-    pass
-
-
-class Snapping(MemoryReplies):
-    """A store that fails after some replies, as a killed process would."""
-
-    def __init__(self, room):
-        super().__init__()
-        self.room = room
-
-    def put(self, replies):
-        self.room -= len(replies)
-        if self.room < 0:
-            raise Snapped
-        return super().put(replies)
-
-
-def test_a_run_that_was_cut_off_goes_on_and_repeats_nothing():
-    solutions = [_solution(10, name=f"s{number}") for number in range(5)]
-
-    def world():
-        return World(lambda steps: 0.6 if steps <= 4 else 0.05, seed=3)
-
-    labeller = BayesianSearch()
-    whole = world()
-    wanted = whole.label(labeller, *solutions)
-    store, written = Snapping(0), []
-    for _ in range(1000):
-        attempt = world()
-        store.room = 13
-        try:
-            found = attempt.label(labeller, *solutions, store=store)
-        except Snapped:
-            written.append(len(attempt.written))
-        else:
-            break
-    assert found == wanted
-    assert len(written) > 3
-    # After the last cut nothing that was recorded was written again.
-    last = world()
-    assert last.label(labeller, *solutions, store=store) == wanted
-    assert last.written == []
 
 
 # Is nine in ten nine in ten

@@ -248,11 +248,7 @@ def test_sizes() -> None:
     long = problem(*[candidate(True)] * 5, id="long")
     assert common_sizes(
         [long, problem(*[candidate(True)] * 3, id="a"), problem(*[candidate(True)] * 3, id="b")]
-    ) == (
-        1,
-        2,
-        3,
-    )
+    ) == (1, 2, 3)
 
 
 # --- Votes by random subsets. -----------------------------------------------------------------------------------

@@ -253,14 +253,6 @@ def test_flags_that_cannot_work_are_refused(tmp_path, monkeypatch, capsys, flags
     assert not list(tmp_path.glob("out.jsonl*"))
 
 
-def test_a_run_may_be_continued_with_and_without_a_cluster(tmp_path):
-    file, _ = single.world(tmp_path, count=1)
-    assert main(words(file, tmp_path / "out.jsonl", single.ARITHMETIC)) == 0
-    assert (
-        "ray" not in (tmp_path / "out.jsonl.manifest.json").read_text()
-    )  # no setting of a cluster decides a label
-
-
 # What a worker builds in the tests below; called by name, as on a cluster.
 
 

@@ -135,13 +135,6 @@ def test_a_prm_that_fails_ends_the_run_and_what_was_done_is_kept(tmp_path, clust
     assert 0 < kept <= 200
 
 
-def test_a_prm_that_cannot_be_loaded_is_the_users_error(tmp_path, cluster, capsys):
-    file = file_of(tmp_path, rows(1, 1))
-    cluster()
-    assert run(file, tmp_path / "out", "--ray", "local", prm="scripted_prms:missing") == 2
-    assert "missing" in capsys.readouterr().err
-
-
 def test_flags_without_a_cluster_are_refused(tmp_path, capsys):
     file = file_of(tmp_path, rows(1, 1))
     assert run(file, tmp_path / "out", "--ray-gpus", "1") == 2

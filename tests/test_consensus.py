@@ -343,14 +343,6 @@ def test_files_are_joined_by_solution_and_every_drop_has_a_reason(tmp_path, caps
     assert not any(Consensus().view(row.labelled).kept for row in dropped.values())
 
 
-def test_one_name_in_two_files_is_one_source(tmp_path):
-    files = [write(tmp_path, "bayes", {"a": 1, "b": at}, f"part-{at}") for at in (1, 2)]
-    out = tmp_path / "o.jsonl"
-    assert run(*files, "--least", "1", "--out", out) == 0
-    # Two different ratings of one step by one source cancel out: of b nothing is known from there on.
-    assert [row.solution.id for row in read_labelled(out)] == ["a"]
-
-
 def test_a_source_of_unknown_kind_is_trusted_least(tmp_path):
     files = [write(tmp_path, "mine", {"a": 1}), write(tmp_path, "judge:m", {"a": 0})]
     out = tmp_path / "o.jsonl"

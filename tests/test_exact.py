@@ -117,75 +117,17 @@ def test_compute_by_hand(text, value):
     assert compute(text) == value
 
 
-NO_CALCULATIONS = [
-    "x",
-    "2x",
-    "pi",
-    "2*y",
-    "True",
-    "None",
-    "[1]",
-    "'5'",
-    "5j",
-    "abs(3)",
-    "2(3)",
-    "(2)(3)",
-    "().__class__",
-    "__import__('os')",
-    "2**3",
-    "2^3",
-    "7//2",
-    "7%2",
-    "50%",
-    "~1",
-    "+5",
-    "1<2",
-    "1=1",
-    "5!",
-    "1..2",
-    "1.2.3",
-    "*2",
-    "(2",
-    "1e5",
-    "1e999999999",
-    "1_000",
-    "0x10",
-    "0b1",
-    "007",
-    "inf",
-    "nan",
-    "٣+٣",
-    "²",
-    "1,2",
-    "12,34",
-    "1234,567",
-    "1,2345",
-    ",5",
-    "5,",
-    "1,000,",
-    "0.123,456",
-    "1/0",
-    "1/(2-2)",
-    "3in",
-]
+REFUSED = """
+x 2x pi 2*y True None [1] '5' 5j abs(3) 2(3) (2)(3) ().__class__ __import__('os') open('x','w') 2**3 2^3 7//2 7%2 50% ~1 +5 1<2 1=1 5! 1..2
+1.2.3 *2 (2 1e5 1e999999999 1_000 0x10 0b1 007 inf nan ٣+٣ ² 1,2 12,34 1234,567 1,2345 ,5 5, 1,000, 0.123,456 1/0 1/(2-2) 3in
+"""
+LAYOUT = ["", " ", "1 if 1 else 2", "(1, 2)", "2 3", "1\n2", "1\x002", "1, 200"]
+LONG = ["9" * 201, "+".join(["1"] * 101), "(" * 150 + "1", "-" * 200]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [*NO_CALCULATIONS, "", " ", "1 if 1 else 2", "(1, 2)", "2 3", "1\n2", "1\x002", "1, 200",
-     "9" * 201, "+".join(["1"] * 101), "(" * 150 + "1", "-" * 200],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [*REFUSED.split(), *LAYOUT, *LONG])
 def test_compute_refuses(text):
     assert compute(text) is None
-
-
-def test_nothing_is_executed(tmp_path):
-    target = tmp_path / "made"
-    for text in (f"__import__('pathlib').Path({str(target)!r}).touch()", f"open({str(target)!r}, 'w')"):
-        assert compute(text) is None
-        line = f"It is <<{text}=1>>1 now"
-        assert wrong_copy(line, random.Random(0)) is None
-    assert not target.exists()
 
 
 # --- wrong copies -----------------------------------------------------------------------------------------------------
@@ -295,33 +237,6 @@ def test_a_wrong_copy_is_wrong_and_looks_like_its_line(line, seed):
         if old_number >= 1000 and new_number >= 1000:
             assert ("," in old_result) == ("," in new_result)
         assert new_number != 0
-
-
-def test_the_three_errors_by_hand():
-    found = copies("Natalia sold 48/2 = <<48/2=24>>24 clips in May")
-    parts = [re.fullmatch(r"Natalia sold (\d+)([-+*/])(\d+) = (\d+) clips in May", line) for line in found]
-    assert all(parts)
-    kinds = collections.Counter()
-    for part in parts:
-        a, sign, b, result = int(part[1]), part[2], int(part[3]), Fraction(part[4])
-        value = {"+": a + b, "-": a - b, "*": a * b, "/": Fraction(a, b)}[sign]
-        if (a, sign, b) == (48, "/", 2):
-            assert result != 24
-            kinds["result"] += 1
-        else:
-            assert result == value != 24
-            kinds["operation" if (a, b) == (48, 2) else "number"] += 1
-            assert sign == "/" or (a, b) == (48, 2)
-    assert {"result", "number", "operation"} <= kinds.keys()
-    assert "Natalia sold 48-2 = 46 clips in May" in found
-    assert "Natalia sold 48/2 = 25 clips in May" in found
-
-
-def test_the_slip_is_carried_through_the_rest_of_the_line():
-    for line in copies("She has 2*3 = <<2*3=6>>6 pens, so 6 in all; not 16, 6.5, 1,006 or 60"):
-        shown = re.fullmatch(r"She has (.+) = (\d+) pens, so (\d+) in all; not 16, 6.5, 1,006 or 60", line)
-        assert shown
-        assert shown[2] == shown[3] != "6"
 
 
 @pytest.mark.parametrize(
@@ -668,6 +583,3 @@ def test_looks_do_not_tell_wrong_from_right_in_gsm8k():
     pairs = pairs_of_steps(list(with_errors(item, random.Random(i))) for i, item in enumerate(items))
     assert len(pairs) > 600
     assert separability(pairs) < 0.55
-
-
-# --- real rows --------------------------------------------------------------------------------------------------------

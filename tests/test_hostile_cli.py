@@ -71,10 +71,7 @@ def inside(folder):
             "--out ./good.jsonl is the input",
         ),
         (["problems", "read", "good.jsonl", "--out", "./good.jsonl"], "--out ./good.jsonl is the input"),
-        (
-            ["problems", "arithmetic", "--out", "p.jsonl", "--solutions", "p.jsonl"],
-            "--solutions p.jsonl",
-        ),
+        (["problems", "arithmetic", "--out", "p.jsonl", "--solutions", "p.jsonl"], "--solutions p.jsonl"),
         (["problems", "arithmetic", "--out", "no/p.jsonl"], "cannot write no/p.jsonl: there is no folder no"),
         # Links that lead nowhere.
         (
@@ -91,20 +88,11 @@ def inside(folder):
         ),
         # Numbers out of range.
         (["problems", "arithmetic", "--count", "0", "--out", "p.jsonl"], "--count 0: expected 1 or more"),
-        ([*SAMPLE, "--n", "0"], "--n 0: expected 1 or more"),
-        ([*SAMPLE, "--temperature", "-1"], "--temperature -1.0: expected 0 or more"),
         ([*SAMPLE, "--temperature", "inf"], "--temperature inf: expected a number, 0 or more"),
         ([*SAMPLE, "--top-p", "2"], "--top-p 2.0: expected a number in (0, 1]"),
-        ([*SAMPLE, "--max-tokens", "0"], "--max-tokens 0: expected 1 or more"),
         ([*SEARCH, "--policy-memory-tokens", "-1"], "--policy-memory-tokens -1: expected 0 or more"),
         ([*ROLLOUT, "--k", "0"], "--k 0: expected 1 or more"),
-        ([*ROLLOUT, "--temperature", "-1"], "--temperature -1.0: expected 0 or more"),
-        ([*ROLLOUT, "--top-p", "0"], "--top-p 0.0: expected a number in (0, 1]"),
-        ([*ROLLOUT, "--max-tokens", "0"], "--max-tokens 0: expected 1 or more"),
-        (
-            ["label", "exact", "good.jsonl", "--wrong", "0", "--out", "o"],
-            "--wrong 0: expected 1 or more",
-        ),
+        (["label", "exact", "good.jsonl", "--wrong", "0", "--out", "o"], "--wrong 0: expected 1 or more"),
         ([*GRADE, "--marker", "x"], "--marker x: this is for --split marker, and --split is auto"),
         # Names that are none.
         (
@@ -268,18 +256,4 @@ def test_a_fraction_is_no_whole_number(words, capsys):
 
 
 def test_a_whole_number_may_have_a_point_and_a_fraction_be_one(capsys):
-    assert (
-        main(
-            [
-                "grade",
-                "good.jsonl",
-                "--prm",
-                "scripted_prms:arithmetic",
-                "--show",
-                "1.0",
-                "--threshold",
-                "0.5",
-            ]
-        )
-        == 0
-    )
+    assert main([*GRADE, "--show", "1.0", "--threshold", "0.5"]) == 0

@@ -187,18 +187,7 @@ def test_candidates_of_a_policy_that_was_trained_further_are_not_used(tmp_path, 
 
     weights = Weights(tmp_path / "w", find_checkpoint("stepmark:arithmetic"))
     problems(tmp_path / "p.jsonl", 2)
-    words = [
-        "evaluate",
-        "best-of-n",
-        "--policy",
-        "w",
-        "--data",
-        "p.jsonl",
-        "--n",
-        "1",
-        "--max-tokens",
-        "4",
-    ]
+    words = ["evaluate", "best-of-n", "--policy", "w", "--data", "p.jsonl", "--n", "1", "--max-tokens", "4"]
     words += ["--prompt", "text", "--prm", "scripted_prms:arithmetic", "--device", "cpu", "--out", "ev"]
     main(words)
     candidates = Path("ev/candidates.jsonl").read_bytes()
@@ -356,18 +345,19 @@ def test_a_second_run_is_refused_before_a_model_is_loaded(tmp_path, monkeypatch,
 # --- what is left behind
 
 
-def test_kills_leave_a_part_and_replies_and_no_draft(tmp_path):
-    leave_nothing(tmp_path, kills=3)
+@pytest.mark.parametrize("command", list(LONG))
+def test_kills_leave_a_part_and_replies_and_no_draft(tmp_path, command):
+    leave_nothing(tmp_path, command, kills=3)
 
 
 @pytest.mark.slow
 def test_many_kills_leave_a_part_and_replies_and_no_draft(tmp_path):
-    leave_nothing(tmp_path, kills=30)
+    leave_nothing(tmp_path, "sample", kills=30)
 
 
-def leave_nothing(folder: Path, *, kills: int) -> None:
-    """Kill `sample` at random moments, its last ones among them; then let it end, and compare with an undisturbed run."""
-    words = LONG["sample"](folder)
+def leave_nothing(folder: Path, command: str, *, kills: int) -> None:
+    """Kill a command at random moments, its last ones among them; then let it end, and compare with an undisturbed run."""
+    words = LONG[command](folder)
     log, out = folder / "asked", folder / "out"
     with started(*words, "--out", folder / "whole", ASKED=str(folder / "whole.log"), PAUSE="0") as process:
         process.communicate()

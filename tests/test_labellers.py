@@ -245,11 +245,14 @@ LABELLERS = [
     EveryStep(k=3, stop_at_success=True, stop_at_error=True, check_start=True),
     BinarySearch(k=3),
     BinarySearch(k=3, stop_at_success=True, check_start=True),
+    BayesianSearch(batch=1, max_rollouts=3),
 ]
 SAMPLE = {0: "nyn", 1: "nny", 2: "uuu" + "nny", 3: "yyn", 4: "nnn", 5: "nun"}
 
 
-@pytest.mark.parametrize("labeller", LABELLERS, ids=("every", "every-saving", "binary", "binary-saving"))
+@pytest.mark.parametrize(
+    "labeller", LABELLERS, ids=("every", "every-saving", "binary", "binary-saving", "bayes")
+)
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_run_that_was_stopped_anywhere_goes_on(labeller, recorded):
     solutions = [solution(5), solution(6), solution(3, ending=NONE.split("\n")[0])]

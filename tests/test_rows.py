@@ -122,10 +122,7 @@ def test_standard_input(monkeypatch):
 
 def test_dicts():
     rows = list(read_rows(dict(row) for row in ROWS))
-    assert rows == [
-        Row(data=ROWS[0], line=1, by_line=False),
-        Row(data=ROWS[1], line=2, by_line=False),
-    ]
+    assert rows == [Row(data=ROWS[0], line=1, by_line=False), Row(data=ROWS[1], line=2, by_line=False)]
     assert [row.where for row in rows] == ["row 1", "row 2"]
     kept = {"problem": "p", "solution": None, "when": date(2026, 1, 2), "pair": (1, "x")}
     assert data(read_rows([kept])) == [

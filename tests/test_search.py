@@ -627,38 +627,6 @@ def test_what_a_server_says_of_its_cache_is_in_the_ledger():
     assert world.find(BeamSearch(width=1, expand=2)).cost.told_cached == 16
 
 
-def test_the_arithmetic_policy_tells_its_prompts_and_takes_a_budget_of_operations():
-    from stepmark.problems.arithmetic import arithmetic_problems
-    from stepmark.problems.arithmetic_world import ArithmeticPolicy, count_tokens
-
-    [one] = arithmetic_problems(1, seed=3, steps=(3, 3))
-    problem = Problem(text=one.text, answer=str(one.answer))
-    world = World({}, lambda steps: 0.9)
-    world.policy = ArithmeticPolicy()
-    size = ModelSize(parameters=1000)
-    sizes = Sizes(policy=size, prm=size)
-    found = world.find(with_budget(BestOfN(n=4), Budget(flops=1e9), sizes), problem=problem)
-    [turn] = Steps().prompt_of(problem)
-    assert found.cost.prompt == found.cost.new == count_tokens(turn.content)
-    assert found.cost.policy_flops == 2000 * (found.cost.new + found.cost.decoded)
-    small = world.find(with_budget(BestOfN(n=4), Budget(flops=found.cost.flops / 2), sizes), problem=problem)
-    assert small.stopped == "budget"
-    assert small.cost.flops < found.cost.flops
-
-
-def test_prompts_are_counted_a_request_each_and_the_problem_once():
-    tree, _ = full_tree(3, 2)
-    world = World(tree, random_scores(3))
-    found = world.find(BeamSearch(width=2, expand=2))
-    told = {}
-    for request, _ in world.requests:
-        told[request] = len(str(request.prompt).split()) + len(request.prefill.split())
-    assert found.cost.writes == len(told)
-    assert found.cost.prompt == sum(told.values())
-    assert found.cost.new == min(told.values())
-    assert found.cost.flops is None  # no sizes were given
-
-
 @given(flops=st.integers(10_000, 3_000_000))
 @settings(max_examples=8, deadline=None)
 def test_a_budget_of_operations_is_kept(flops):

@@ -73,14 +73,7 @@ def test_the_trap_by_name_and_by_beam(tmp_path, capsys):
 
 
 def test_a_search_that_says_so_is_run_without_a_prm(tmp_path, capsys):
-    words = [
-        "--problem",
-        "What?",
-        "--policy",
-        "own_searches:trap_policy",
-        "--prm",
-        "own_searches:never",
-    ]
+    words = ["--problem", "What?", "--policy", "own_searches:trap_policy", "--prm", "own_searches:never"]
     assert search(*words, "--method", "own_searches:First", "--verifier", "number") == 0
     said = capsys.readouterr()
     assert "not scored" in said.out

@@ -405,14 +405,6 @@ def test_a_part_that_was_changed_is_refused_with_its_first_wrong_line(tmp_path, 
     run.close()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{"])
-def test_a_part_whose_manifest_cannot_be_read_is_refused(tmp_path, content):
-    part_of(tmp_path, [{"a": 1}])
-    (tmp_path / "out.part.manifest.json").write_text(content)
-    with pytest.raises(UsageError, match="is damaged"):
-        ResumableRows(tmp_path / "out", {})
-
-
 def test_rows_of_another_model_do_not_go_into_a_part(tmp_path):
     for identity in ("m#1", "m#0"):  # where no row is there yet, any model may begin
         first = ResumableRows(tmp_path / "out", {"settings": {"prm": "m"}})

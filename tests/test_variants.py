@@ -117,16 +117,6 @@ def test_variants_differ_and_their_labels_are_true(seed, wrong):
     assert made == ExactErrors(wrong=wrong, kinds=kinds, seed=seed).make(problem.worked)
 
 
-def test_a_jump_has_a_right_twin():
-    found = ExactErrors(kinds=("jump",), wrong=1).make(worked_of(pens()))
-    assert found.kinds == ("jump",)
-    (twin,) = found.twins
-    assert all(j.rating == 1 for step in twin.judgements for j in step)
-    differing = [i for i, (a, b) in enumerate(zip(twin.solution.texts, LINES, strict=False)) if a != b]
-    assert len(differing) == 1
-    assert "=" not in twin.solution.texts[differing[0]]
-
-
 # ---------------------------------------------------------------- the command
 
 
@@ -203,16 +193,7 @@ def test_a_broken_row_stops_the_run_unless_it_goes_on(tmp_path, capsys):
     assert "left out 3 solutions" in capsys.readouterr().err
 
 
-ROW = {
-    "id": "pens",
-    "problem": "She packs 6 pens a day and sells 9 after a week. Each weighs 4 grams. What do the rest weigh?",
-    "steps": [
-        "She packs 6 * 7 = 42 pens in the week.",
-        "So 42 - 9 = 33 pens are left.",
-        "These weigh 33 * 4 = 132 grams.",
-    ],
-    "answer": "132",
-}
+ROW = {"id": "pens", "problem": PENS, "steps": [line.replace("×", "*") for line in LINES], "answer": "132"}
 WRONG = {**ROW, "id": "wrong", "steps": [*ROW["steps"], "The answer is 131."]}
 
 
@@ -239,20 +220,6 @@ def test_exact_writes_what_the_command_writes(tmp_path, capsys):
     assert refused[0] == refused[1]
     assert results.summary.splitlines()[0] == capsys.readouterr().err.splitlines()[0]
     assert results.refused == ("in.jsonl:2: it is no right solution: its answer is 131, the reference 132",)
-
-
-@pytest.mark.parametrize("make", [list, iter])
-def test_exact_takes_rows_and_gives_labels_that_hold(make):
-    results = exact(make([ROW]), wrong=2, kinds=("value", "operation"))
-    right, *wrong = results
-    assert [row.meta["first_error"] for row in results].count(-1) == 1
-    assert (right.outcome, len(right.labelled.judgements)) == (True, 4)
-    assert len(wrong) == len(results) - 1 == 2
-    for row in wrong:
-        place = row.meta["first_error"]
-        assert [j.rating for step in row.labelled.judgements[: place + 1] for j in step] == [1] * place + [-1]
-        assert row.solution.texts[:place] == right.solution.texts[:place]
-        assert row.solution.texts[place] != right.solution.texts[place]
 
 
 @pytest.mark.parametrize(

@@ -125,17 +125,6 @@ class MissingExtraError(StepmarkError, ImportError):
     exit_code = 2
 
 
-def said(field: str, flag: str | None = None) -> str:
-    """The name of a setting in messages that both callers and the command line read: its flag, and its field where that is another word.
-
-    Args:
-        field: of the dataclass.
-        flag: of the command, without its dashes; None where it is the field's name.
-    """
-    flag = (field if flag is None else flag).replace("_", "-")
-    return f"--{flag}" if flag == field else f"--{flag} ({field})"
-
-
 def told(error: BaseException) -> str:
     """An error of code that is not stepmark's, in one line: its type, its message, and the file and line that raised it.
 

@@ -227,7 +227,7 @@ class StepScores:
     """Tokens that it read of the steps."""
 
 
-CheckName = Literal["equation", "words", "remainder", "unit", "algebra"]
+CheckName = Literal["equation", "words", "remainder", "unit", "algebra", "answer"]
 """An exact check of a solution (`stepmark.check`)."""
 
 

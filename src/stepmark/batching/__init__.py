@@ -37,49 +37,29 @@ Rounds keep replay exact and the calls large; their price is that a round lasts 
 request. More methods `in_flight` hide that.
 """
 
-from stepmark.batching.driver import Answerer, Method, Ready, Reply, ReplyStore, Result, run, together
-from stepmark.batching.requests import (
-    Choose,
-    Finish,
-    Graded,
-    Message,
-    Prompt,
-    Release,
-    Request,
-    Role,
-    Score,
-    ScoreSolution,
-    Verify,
-    Write,
-    Written,
-    content_key,
-    cut_at_stop,
-    sample_seed,
-)
-
-__all__ = [
-    "Answerer",
-    "Choose",
-    "Finish",
-    "Graded",
-    "Message",
-    "Method",
-    "Prompt",
-    "Ready",
-    "Release",
-    "Reply",
-    "ReplyStore",
-    "Request",
-    "Result",
-    "Role",
-    "Score",
-    "ScoreSolution",
-    "Verify",
-    "Write",
-    "Written",
-    "content_key",
-    "cut_at_stop",
-    "run",
-    "sample_seed",
-    "together",
-]
+from stepmark.batching.driver import Answerer as Answerer
+from stepmark.batching.driver import Method as Method
+from stepmark.batching.driver import Ready as Ready
+from stepmark.batching.driver import Reply as Reply
+from stepmark.batching.driver import ReplyStore as ReplyStore
+from stepmark.batching.driver import Result as Result
+from stepmark.batching.driver import run as run
+from stepmark.batching.driver import together as together
+from stepmark.batching.requests import INSTRUCTION as INSTRUCTION
+from stepmark.batching.requests import Choose as Choose
+from stepmark.batching.requests import Finish as Finish
+from stepmark.batching.requests import Graded as Graded
+from stepmark.batching.requests import Message as Message
+from stepmark.batching.requests import Prompt as Prompt
+from stepmark.batching.requests import Release as Release
+from stepmark.batching.requests import Request as Request
+from stepmark.batching.requests import Role as Role
+from stepmark.batching.requests import Score as Score
+from stepmark.batching.requests import ScoreSolution as ScoreSolution
+from stepmark.batching.requests import Verify as Verify
+from stepmark.batching.requests import Write as Write
+from stepmark.batching.requests import Written as Written
+from stepmark.batching.requests import content_key as content_key
+from stepmark.batching.requests import cut_at_stop as cut_at_stop
+from stepmark.batching.requests import problem_prompt as problem_prompt
+from stepmark.batching.requests import sample_seed as sample_seed

@@ -80,13 +80,10 @@ class Cluster:
     """GPUs that each worker is given; 0.5 puts two on one."""
 
     def check(self, device: str = "auto") -> None:
-        """Refuse settings that do not go together.
-
-        Args:
-            device: where the workers' models run.
+        """Refuse settings of workers without a cluster, or a `device` that is a GPU where no worker is given one.
 
         Raises:
-            UsageError: settings of workers without a cluster, or a GPU that no worker is given.
+            UsageError: it says what to set.
         """
         if self.ray is None:
             if self != Cluster():
@@ -419,9 +416,8 @@ class RayWorkers:
     ) -> Iterator[tuple[int, Reply]]:
         """Replies as they come, with their places; each idle worker is given the next chunk.
 
-        Args:
-            source: chunks for any worker, read as needed; None from it where nothing may be read for now.
-            homed: chunks by the number of the worker that should have them.
+        `source` has chunks for any worker, read as needed, and None where nothing may be read for now; `homed` those of each worker, by its
+        number.
         """
         chunks, more = iter(source), True
         again: deque[Chunk] = deque()

@@ -10,16 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-from stepmark.batching.requests import (
-    Graded,
-    Release,
-    Request,
-    Score,
-    Verify,
-    Write,
-    Written,
-    content_key,
-)
+from stepmark.batching.requests import Graded, Release, Request, Score, Verify, Write, Written, content_key
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.records import StepScores, Verdict
 
@@ -364,24 +355,17 @@ def _unpack(text: str) -> Written | Verdict | Graded | tuple[float, ...]:
 
 
 def together(methods: Iterable[Method[Result]]) -> Method[tuple[Result, ...]]:
-    """Run methods in step: in each round, what those that still run ask is asked as one tuple, in their order.
+    """Run methods, not yet started, in step: in each round, what those that still run ask is asked as one tuple, in their order.
 
     A method that calls this waits for a round as long as for one request, however many it stands for::
 
         first, second = yield from together([opinion(of, "this"), opinion(of, "that")])
 
-    It takes as many rounds as the longest of them. Fresh samples of one request that several of them ask for are numbered in
-    the order of the methods.
-
-    Args:
-        methods: not yet started; each may yield single requests or tuples of them. None at all is no round.
-
-    Returns:
-        Their results, in order.
+    It takes as many rounds as the longest of them, none for none, and gives their results, in order.
 
     Raises:
-        InputError: a request of one of them cannot be answered. It ends them all, none catches it: the round was one
-            question, and it is not told which part of it failed.
+        InputError: a request of one of them cannot be answered. It ends them all, none catches it: which part of the round failed is
+            not known.
         Exception: whatever one of them raises ends the others too.
     """
     running = list(methods)

@@ -29,6 +29,15 @@ class Message:
 Prompt = str | tuple[Message, ...]
 """Raw text, read as it stands, or a conversation, rendered by the model's own chat template."""
 
+INSTRUCTION = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
+"""What a policy is asked after the problem, by default."""
+
+
+def problem_prompt(problem: str, instruction: str, form: Literal["chat", "text"]) -> Prompt:
+    """A problem and an instruction below it, as the user's turn of a chat or as plain text, for base models."""
+    text = f"{problem}\n\n{instruction}" if instruction else problem
+    return (Message(role="user", content=text),) if form == "chat" else f"{text}\n\n"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Write:

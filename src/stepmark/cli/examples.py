@@ -28,10 +28,7 @@ EXAMPLES = {
         "stepmark grade solutions.jsonl",
         "stepmark grade solutions.jsonl --prm qwen-7b --out graded.jsonl --report report.html",
     ),
-    "split": (
-        "stepmark split solution.txt",
-        "stepmark split solution.txt --split sentence --json",
-    ),
+    "split": ("stepmark split solution.txt", "stepmark split solution.txt --split sentence --json"),
     "families": ("stepmark families", "stepmark families | grep qwen"),
     "evaluate": (
         "stepmark evaluate processbench --data hub --prm qwen-7b",
@@ -157,10 +154,7 @@ EXAMPLES = {
         "stepmark train labels.jsonl --out my-prm",
         "stepmark train labels.jsonl --base Qwen/Qwen2.5-Math-7B --lora-rank 16 --out my-prm",
     ),
-    "publish": (
-        "stepmark publish my-prm me/my-prm --dry-run",
-        "stepmark publish my-prm me/my-prm --private",
-    ),
+    "publish": ("stepmark publish my-prm me/my-prm --dry-run", "stepmark publish my-prm me/my-prm --private"),
     "rl": (
         "stepmark rl problems.jsonl --policy my-model --prm my-prm --out trained",
         "stepmark rl problems.jsonl --policy stepmark:arithmetic --updates 20 --out trained",

@@ -76,12 +76,7 @@ def _run(call: Call) -> int:
 
 
 def _print_found(found: Found, threshold: float | None) -> None:
-    """Print the chosen solution, its steps coloured by their scores, and what it cost.
-
-    Args:
-        found: the result.
-        threshold: the score under which a step is an error; None for no such point.
-    """
+    """Print the chosen solution, its steps coloured by their scores, and what it cost."""
     from rich.console import Console
 
     from stepmark.models.prm import first_error

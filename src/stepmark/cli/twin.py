@@ -58,10 +58,7 @@ _PANELS: Mapping[str, Group] = {
     ),
     **dict.fromkeys(("truncate", "orm"), MODEL),
     **dict.fromkeys(("out", "report", "show", "trace", "log"), OUTPUT),
-    **dict.fromkeys(
-        ("cluster", "in_flight", "dtype", "device", "token_budget"),
-        MACHINE,
-    ),
+    **dict.fromkeys(("cluster", "in_flight", "dtype", "device", "token_budget"), MACHINE),
 }
 """Which panel of the help a setting stands in; a method's settings by default."""
 
@@ -168,13 +165,7 @@ def command(
             if is_dataclass(hints[field.name]):
                 add_fields(hints[field.name], panel, prefix)
             else:
-                add(
-                    prefix + field.name,
-                    hints[field.name],
-                    _default(field),
-                    texts.get(field.name, ""),
-                    panel,
-                )
+                add(prefix + field.name, hints[field.name], _default(field), texts.get(field.name, ""), panel)
 
     for source in (function, *([] if also is None else [also])):
         hints, texts = get_type_hints(source, include_extras=True), _argument_texts(source)

@@ -83,12 +83,9 @@ class RateGrid:
 
 
 def rate_nodes(nodes: int) -> tuple[Floats, Floats]:
-    """Grid points in (0, 1) and the edges of their cells, equally far apart in arcsin(sqrt(p)).
+    """(nodes,) grid points in (0, 1) and the (nodes + 1,) edges of their cells, equally far apart in arcsin(sqrt(p)).
 
     In that scale a rollout tells equally much everywhere (Jeffreys), so rates near 0, where recovery lives, are fine enough.
-
-    Returns:
-        (nodes,) points and (nodes + 1,) edges.
     """
     angle = np.linspace(0.0, np.pi / 2, nodes + 1)
     return np.sin((angle[1:] + angle[:-1]) / 2) ** 2, np.sin(angle) ** 2
@@ -152,13 +149,7 @@ class Posterior:
         self._broken = np.zeros((steps + 1, self._grid.broken.shape[1]))
 
     def update(self, prefix: int, successes: int, failures: int) -> None:
-        """Take in rollouts from one prefix; the order of updates does not matter.
-
-        Args:
-            prefix: its length in steps, 0..M.
-            successes: rollouts that reached the right answer.
-            failures: rollouts that reached a wrong one.
-        """
+        """Enter rollouts from the prefix of so many steps, 0..M; the order of updates does not matter."""
         # Sound if the place is no earlier than the prefix is long; else broken for the longer, the earlier the place.
         sound, broken = self._grid.sound[prefix], self._grid.broken[:prefix][::-1]
         self._sound[prefix:] += self._urn_log(sound, prefix, successes, failures)
@@ -311,13 +302,8 @@ class BayesianSearch:
         probes: dict[int, Probe] = {}
         cost = Cost()
 
-        def conclude(
-            places: Floats | None, *, abstained: bool = False, sure: float | None = None
-        ) -> Labelling:
-            return self._conclude(solution, verdict, probes, cost, places, abstained, sure)
-
         if verdict.correct:
-            return conclude(None)
+            return self._conclude(solution, verdict, probes, cost, None)
         places = self._places(steps, readable=verdict.correct is not None)
         posterior = Posterior(steps, self.prior, places)
         costs = expected_costs(solution)
@@ -330,7 +316,8 @@ class BayesianSearch:
             if budget <= 0 or not (plan or self._promising(posterior, costs)):
                 if self.at_budget == "guess":
                     break
-                return conclude(None, abstained=True, sure=float(posterior.places.max()))
+                evidence = self._conclude(solution, verdict, probes, cost, None)
+                return replace(evidence, abstained=True, confidence=float(posterior.places.max()))
             if not plan:
                 plan = choose_batch(posterior.places, posterior.chances, costs, min(self.batch, budget))
             counts = {prefix: plan.count(prefix) for prefix in sorted(set(plan))}
@@ -348,7 +335,7 @@ class BayesianSearch:
                 )
                 cost += probed.cost
             plan = []
-        return conclude(posterior.places)
+        return self._conclude(solution, verdict, probes, cost, posterior.places)
 
     def _places(self, steps: int, *, readable: bool) -> Floats:
         none = self.sound if self.sound is not None else 0.0 if readable else 1 / (steps + 1)
@@ -366,8 +353,6 @@ class BayesianSearch:
         probes: dict[int, Probe],
         cost: Cost,
         places: Floats | None,
-        abstained: bool,
-        sure: float | None,
     ) -> Labelling:
         """The labelling by the posterior over the places; without one, the evidence alone."""
         steps = len(solution.steps)
@@ -376,6 +361,7 @@ class BayesianSearch:
             values[steps] = own
         evidence = labelled(solution, values, self.name, None)
         first_error: int | None = None
+        sure: float | None = None
         if places is not None:
             place = int(np.argmax(places))
             first_error, sure = (-1 if place == steps else place), float(places[place])
@@ -392,18 +378,14 @@ class BayesianSearch:
             method=self.name,
             first_error=first_error,
             confidence=sure,
-            abstained=abstained,
             cost=cost,
         )
 
 
 def expected_costs(solution: Solution) -> Floats:
-    """How long a continuation from each prefix will be: what is left of this solution, and a step.
+    """How long a continuation from each prefix will be: (M + 1,) characters, as shares of the solution's; each above 0.
 
-    The step stands for what every continuation costs, however late.
-
-    Returns:
-        (M + 1,): characters, as shares of the solution's; each above 0.
+    What is left of this solution, and a step, which stands for what every continuation costs, however late.
     """
     lengths = np.array([max(len(step.text), 1) for step in solution.steps], dtype=np.float64)
     remaining = np.append(np.cumsum(lengths[::-1])[::-1], 0.0)

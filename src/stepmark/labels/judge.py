@@ -181,7 +181,8 @@ class Judge:
             [_place_prompt(solution, self.answer)], lambda text: place_named(text, steps=steps)
         )
         place, why = self._winner(votes)
-        note = _place_note(votes, why if place is None else None)
+        names = {at: "no error" if at == -1 else f"step {at + 1}" for at in sorted(votes.counts)}
+        note = _note(names, votes, why if place is None else None)
         judgements: list[tuple[Judgement, ...]] = []
         for step in range(steps):
             if place is None:
@@ -219,7 +220,7 @@ class Judge:
         confidence = 1.0
         for step, poll in enumerate(polls):
             rating, why = self._winner(poll)
-            note = _verdict_note(poll, why if rating is None else None)
+            note = _note({1: "right", -1: "wrong"}, poll, why if rating is None else None)
             share = None if rating is None else poll.counts[rating] / poll.cast
             if poll.cast:
                 judgements[step] = (self._judgement(rating, share, note),)
@@ -355,15 +356,6 @@ def _boxed(reply: str) -> str:
     if answer is None or answer.way != "boxed":
         return ""
     return _WRAPPED.sub(r"\1", answer.text).replace("\\_", "_").strip(" $.<>")
-
-
-def _place_note(votes: Votes, open_because: str | None) -> str:
-    names = {place: "no error" if place == -1 else f"step {place + 1}" for place in sorted(votes.counts)}
-    return _note(names, votes, open_because)
-
-
-def _verdict_note(votes: Votes, open_because: str | None) -> str:
-    return _note({1: "right", -1: "wrong"}, votes, open_because)
 
 
 def _note(names: Mapping[int, str], found: Votes, open_because: str | None) -> str:

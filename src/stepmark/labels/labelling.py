@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
-from stepmark.batching import Message, Method, Verify, Write, Written
+from stepmark.batching import INSTRUCTION, Method, Prompt, Verify, Write, Written, problem_prompt
 from stepmark.errors import InputError
 from stepmark.problems.extraction import find_answer
 from stepmark.records import Judgement, LabelledSolution, Solution, Verdict, step_number
@@ -112,7 +112,7 @@ class Rollouts:
     """Of the rollouts: another seed gives others."""
     prompt: Literal["chat", "text"] = "chat"
     """Ask as the user's turn of a chat, or as plain text, for base models."""
-    instruction: str = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
+    instruction: str = INSTRUCTION
     """Written after the problem; "" for nothing."""
 
 
@@ -177,11 +177,9 @@ def prefix_text(solution: Solution, steps: int) -> str:
     return "".join(step.raw + "\n" for step in prefix)
 
 
-def prompt_of(solution: Solution, how: Rollouts) -> str | tuple[Message, ...]:
+def prompt_of(solution: Solution, how: Rollouts) -> Prompt:
     """What the policy is shown before the prefix."""
-    problem = solution.problem.text
-    text = f"{problem}\n\n{how.instruction}" if how.instruction else problem
-    return (Message(role="user", content=text),) if how.prompt == "chat" else f"{text}\n\n"
+    return problem_prompt(solution.problem.text, how.instruction, how.prompt)
 
 
 def gold_of(solution: Solution) -> str:

@@ -80,14 +80,7 @@ def label(
     store: ReplyStore | None = None,
     in_flight: int = 64,
 ) -> Iterator[Result]:
-    """Label a stream of solutions: one result each, in their order.
-
-    Args:
-        solutions: read as needed; those of one problem share the rollouts of every common prefix.
-        labeller: the method.
-        answerers: what answers its requests: `models.policies.answerers(policy) | problems.answers.answerers(verifier)`.
-        store: keeps every reply before it is used; the same run over the same store repeats nothing.
-        in_flight: solutions that are worked on at once.
+    """Label a stream of solutions, `in_flight` at once: one result each, in their order.
 
     Raises:
         BackendError: the policy or the verifier failed; all replies so far are in the store.

@@ -6,17 +6,7 @@ import inspect
 from typing import final
 
 from stepmark import batching, errors
-from stepmark.labels import (
-    bayes,
-    consensus,
-    formulas,
-    judge,
-    labelling,
-    rollout,
-    solutions,
-    tree,
-    variants,
-)
+from stepmark.labels import bayes, consensus, formulas, judge, labelling, rollout, solutions, tree, variants
 
 __all__ = ["label"]
 

@@ -8,9 +8,6 @@ to correct the error: more rollouts make that worse.
 `BinarySearch` is the search of Luo et al. 2024, "Improve Mathematical Reasoning in Language Models by Automated Process Supervision",
 section 3.2: a prefix is good until the first error and bad from there on, so k log2 M rollouts do instead of k M. A wrong turn is never noticed.
 
-    >>> probes_needed(8), probes_needed(9)
-    ((3, 3), (3, 4))
-
 Deviations from the papers:
 
 * Where the whole solution names an answer, the verdict on that is its value, 1 of 1 or 0 of 1. Where it was cut off, its end is rolled out.
@@ -295,8 +292,3 @@ def first_bad_prefix(
         else:
             high = middle
     return high
-
-
-def probes_needed(steps: int) -> tuple[int, int]:
-    """The fewest and the most probes that a search among so many steps takes, both ends known."""
-    return steps.bit_length() - 1, (steps - 1).bit_length()

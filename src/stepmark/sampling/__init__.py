@@ -8,14 +8,21 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from stepmark.batching import Message, Method, ReplyStore, Verify, Write, Written, run
+from stepmark.batching import (
+    INSTRUCTION,
+    Method,
+    Prompt,
+    ReplyStore,
+    Verify,
+    Write,
+    Written,
+    problem_prompt,
+    run,
+)
 from stepmark.errors import InputError
 from stepmark.models.policies import Policy, answerers
 from stepmark.records import Problem, Verdict
 from stepmark.settings import settings
-
-INSTRUCTION = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
-"""What a policy is asked after the problem."""
 
 
 @settings
@@ -77,7 +84,17 @@ def sample(
 
 def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Method[Sampled]:
     """Sample solutions of one problem and, if `judged`, have each final answer compared with the reference."""
-    asked = [_samples(problem, settings)]
+    asked = [
+        Write(
+            prompt=prompt_of(problem, settings),
+            n=settings.n,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            max_tokens=settings.max_tokens,
+            seed=settings.seed,
+            first=0,
+        )
+    ]
     if settings.greedy:
         asked.append(Write(prompt=asked[0].prompt, max_tokens=settings.max_tokens, first=0))
     try:
@@ -95,19 +112,6 @@ def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Meth
     return Sampled(problem=problem, samples=samples, verdicts=tuple(verdicts), greedy=greedy)
 
 
-def _samples(problem: Problem, settings: Sampling) -> Write:
-    return Write(
-        prompt=prompt_of(problem, settings),
-        n=settings.n,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        max_tokens=settings.max_tokens,
-        seed=settings.seed,
-        first=0,
-    )
-
-
-def prompt_of(problem: Problem, settings: Sampling) -> str | tuple[Message, ...]:
+def prompt_of(problem: Problem, settings: Sampling) -> Prompt:
     """What the policy is shown."""
-    text = f"{problem.text}\n\n{settings.instruction}" if settings.instruction else problem.text
-    return (Message(role="user", content=text),) if settings.prompt == "chat" else f"{text}\n\n"
+    return problem_prompt(problem.text, settings.instruction, settings.prompt)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, final
 
 from pydantic import Field
 
-from stepmark.batching import Answerer, Write
+from stepmark.batching import INSTRUCTION, Answerer, Write
 from stepmark.batching import run as run_methods
 from stepmark.batching.cluster import Cluster
 from stepmark.errors import InputError
@@ -23,7 +23,7 @@ from stepmark.problems.answers import VerifierLike, load_verifier, open_verifier
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import ProblemRow, problem_rows
 from stepmark.records import SAMPLE_FACTS, Problem, SampledSolution, record_row
-from stepmark.sampling import INSTRUCTION, Sampled, Sampling, sample_and_judge
+from stepmark.sampling import Sampled, Sampling, sample_and_judge
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.store import Results, Source, evenly, read_rows, run_input
@@ -58,12 +58,7 @@ def build(
 class Answering:
     """The policy and the verifier of a run; checked when this is made, loaded by `open` and `load`.
 
-    Args:
-        policy: it, or its name; None for none.
-        verifier: it, or its name; None for none.
-        percent: see `problems.answers.load_verifier`.
-        isolation: see `problems.answers.load_verifier`.
-        cluster: whose workers answer; None for this process.
+    Either may be None; `cluster` is whose workers answer, None for this process.
 
     Raises:
         UsageError: one that cannot be loaded as it is named, or settings that do not go together.
@@ -95,12 +90,8 @@ class Answering:
         """Tokens that the policy has written so far."""
 
     def open(self, stack: ExitStack, *, shown: bool) -> None:
-        """Load the verifier, so that one that does not work here is refused before the run begins.
-
-        Args:
-            stack: closes it.
-            shown: report what keeps its programs apart from this machine.
-        """
+        """Load the verifier, so that one that does not work here is refused before the run begins; with `shown`, report what isolates its
+        programs."""
         if self._verifier is None:
             return
         if self._cluster is None:
@@ -112,11 +103,7 @@ class Answering:
             report_isolation(self._verifier, self._isolation)
 
     def load(self, stack: ExitStack, *, most: int) -> dict[str, str]:
-        """Load the policy, or both on the workers of the cluster.
-
-        Args:
-            stack: ends the workers.
-            most: how many workers there are at most, where no setting says how many.
+        """Load the policy, or both on the workers of the cluster, at most so many where no setting says how many.
 
         Returns:
             The policy's identity, as manifests name it.

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
-from stepmark.batching import Message, Method, Prompt
+from stepmark.batching import INSTRUCTION, Method, Prompt, problem_prompt
 from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.records import Problem, ScoreKind
@@ -53,13 +53,12 @@ class Steps:
     """Another seed gives other samples."""
     prompt: Literal["chat", "text"] = "chat"
     """Ask as the user's turn of a chat, or as plain text, for base models."""
-    instruction: str = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
+    instruction: str = INSTRUCTION
     """Said after the problem; "" for nothing."""
 
     def prompt_of(self, problem: Problem) -> Prompt:
         """What the policy is shown before the solution."""
-        text = f"{problem.text}\n\n{self.instruction}" if self.instruction else problem.text
-        return (Message(role="user", content=text),) if self.prompt == "chat" else f"{text}\n\n"
+        return problem_prompt(problem.text, self.instruction, self.prompt)
 
 
 @settings
@@ -67,9 +66,7 @@ class Grading:
     """How step scores make one number, with which prefixes and whole solutions are compared.
 
     Raises:
-        UnknownNameError: no such aggregate.
-        ScoreKindError: it means nothing for scores of this kind.
-        SettingError: `checks` names no check.
+        UsageError: no such aggregate, one that means nothing for scores of this kind, or `checks` names no check.
     """
 
     aggregate: str = "min"
@@ -120,12 +117,7 @@ class ModelSize:
     """Layers times the width of their attention (heads times their size); 0 leaves the second term out."""
 
     def flops(self, tokens: int, before: int) -> float:
-        """Operations for some tokens in a row.
-
-        Args:
-            tokens: how many.
-            before: tokens before the first of them.
-        """
+        """Operations for some tokens in a row, with so many tokens before the first of them."""
         contexts = tokens * before + tokens * (tokens + 1) / 2
         return 2.0 * self.parameters * tokens + 4.0 * self.attention * contexts
 
@@ -257,6 +249,14 @@ class Search(Protocol):
     @property
     def name(self) -> str:
         """Its name in files."""
+
+    @property
+    def how(self) -> Steps:
+        """How the policy writes."""
+
+    @property
+    def asks_prm(self) -> bool:
+        """Whether it asks a PRM, which else is not loaded."""
 
     def search(self, problem: Problem) -> Method[Found]:
         """Search one problem.

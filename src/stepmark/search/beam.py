@@ -104,13 +104,7 @@ class BeamSearch(Expanding):
 
 
 def best_of_round(tree: Tree, nodes: Sequence[Node], width: int) -> list[Node]:
-    """The best of some nodes, best first; the others are given up, and what the PRM keeps of them goes.
-
-    Args:
-        tree: whose nodes they are.
-        nodes: alive or the root.
-        width: how many are kept.
-    """
+    """The best `width` of some nodes, best first; the others are given up, and what the PRM keeps of them goes."""
     order = ranked(node for node in nodes if node.alive and node.parent is not None)
     for place, node in enumerate(order[width:], start=width + 1):
         node.prune(f"not among the {width} best of the round: {place} of {len(order)}")
@@ -213,16 +207,10 @@ class EarlyRejection(Expanding):
 
 
 def look_ahead(tree: Tree, nodes: Sequence[Node], steps: int, round_: int) -> Generator[Any, Any, None]:
-    """Go on greedily from each node and set its `rank` to the aggregate of where that leads.
+    """Go on greedily from nodes that are alive and scored, and set the `rank` of each to the aggregate of where that leads.
 
     What is written is scored; it stands in the trace as given up, and its tokens are counted. A way that comes to an end, or to a step
     that is of no use, is judged by as far as it came.
-
-    Args:
-        tree: whose nodes they are.
-        nodes: alive and scored; those at their end keep their rank.
-        steps: how far, at most.
-        round_: for the trace.
     """
     ends = {node: node for node in nodes}
     going = [node for node in nodes if node.running]

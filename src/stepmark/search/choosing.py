@@ -49,14 +49,9 @@ class Picked:
 
 
 def choose(tree: Tree, ends: Sequence[Node], choice: Choice) -> Generator[Any, Any, Found]:
-    """The result of a search: one of its finished solutions, or, where there is none, its best unfinished one.
+    """The result of a search whose finished solutions end at `ends`: one of them, or, where there is none, its best unfinished one.
 
     Where checks refuted every finished solution, these are the candidates all the same, and the search ended as a dead end.
-
-    Args:
-        tree: of the search.
-        ends: the last nodes of the finished solutions.
-        choice: how.
     """
     if not ends and (refuted := tree.refuted):
         why = next(step.why for step in refuted[0].path if step.refuted)
@@ -83,12 +78,9 @@ def choose(tree: Tree, ends: Sequence[Node], choice: Choice) -> Generator[Any, A
 
 
 def answer_groups(answers: Sequence[str | None]) -> Generator[Any, Any, list[int | None]]:
-    """Sort answers into groups of equal ones by asking a verifier; `problems.answers.answer_groups` as a method.
+    """Sort answers into groups of equal ones by asking a verifier: for each the number of its group, from 0 by first appearance; None for None.
 
-    An answer joins the first group whose first member it matches.
-
-    Returns:
-        For each answer the number of its group, from 0 by first appearance; None for None.
+    An answer joins the first group whose first member it matches. `problems.answers.answer_groups`, as a method.
     """
     groups: list[int | None] = []
     known: dict[str, int] = {}

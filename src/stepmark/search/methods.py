@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from stepmark.errors import StepmarkError, UsageError, told
 from stepmark.own import Kind, Own, load_method, own
-from stepmark.search.base import Search, Searching, Steps
+from stepmark.search.base import Search, Searching
 from stepmark.search.beam import BeamSearch, DiverseTrees, EarlyRejection
 from stepmark.search.best_of_n import Adaptive, BestOfN, Greedy, Majority, WeightedVote
 from stepmark.search.mcts import MCTS
@@ -17,19 +17,7 @@ from stepmark.search.rebase import Rebase
 S = TypeVar("S")
 
 
-class SearchMethod(Search, Protocol):
-    """A search whose settings a run fills in."""
-
-    @property
-    def how(self) -> Steps:
-        """How the policy writes."""
-
-    @property
-    def asks_prm(self) -> bool:
-        """Whether it asks a PRM, which else is not loaded."""
-
-
-METHODS: Mapping[str, Callable[[], SearchMethod]] = {
+METHODS: Mapping[str, Callable[[], Search]] = {
     "greedy": Greedy,
     "best-of-n": BestOfN,
     "majority": Majority,
@@ -71,21 +59,17 @@ def own_search(name: str, settings: Sequence[str] = (), *, setting: str = "metho
 
 
 def load_search(
-    method: str | SearchMethod, settings: Sequence[str] = ()
-) -> tuple[SearchMethod, Mapping[str, Any] | None]:
+    method: str | Search, settings: Sequence[str] = ()
+) -> tuple[Search, Mapping[str, Any] | None]:
     """A search, and where it is from if it is a caller's own; see `own.load_method`."""
     return load_method(method, settings, _OWN, METHODS)
 
 
 def remade(search: S, **changes: Any) -> S:
-    """A search with some fields changed. Its class may be anybody's, and refuse them.
-
-    Args:
-        search: a dataclass.
-        changes: field to value.
+    """A search, a dataclass, with some fields changed.
 
     Raises:
-        UsageError: its class refuses them, with an error of whatever type; the message names its file and line.
+        UsageError: its class refuses them; the message names its file and line.
     """
     try:
         return replace(search, **changes)  # type: ignore[type-var]

@@ -101,13 +101,7 @@ _STOPPED = {
 
 
 def view_of(found: Found, *, threshold: float | None = None, judge: Judge | None = None) -> SearchView:
-    """What a search is shown from.
-
-    Args:
-        found: the result of a search.
-        threshold: where "log-ratio" and "unbounded" scores turn from bad to good, for the colours.
-        judge: says which candidates are right, where the problem has a reference answer.
-    """
+    """What a search is shown from; see `row_view`."""
     return row_view(found_row(found), trace_row(found), threshold=threshold, judge=judge)
 
 
@@ -118,7 +112,10 @@ def row_view(
     threshold: float | None = None,
     judge: Judge | None = None,
 ) -> SearchView:
-    """The same from the rows of one problem in the output and in the file of traces (`found_row`, `trace_row`)."""
+    """What one problem is shown from: its rows in the output and in the file of traces (`found_row`, `trace_row`).
+
+    `threshold` is where "log-ratio" and "unbounded" scores turn from bad to good, for the colours; `judge` says which candidates are right.
+    """
     gold = found["problem"].get("answer")
 
     def right(text: str) -> bool | None:
@@ -191,13 +188,8 @@ def write_page(
 ) -> None:
     """Draw the trees of a run on one HTML page.
 
-    Args:
-        path: of the page.
-        rows: `found` and `trace` of each problem, both None for one that was left out.
-        name: what was searched.
-        prm: whose scores they are; None where none was asked.
-        threshold: the score under which a step is an error; None for no such point.
-        verifier: says which solutions are right, of problems with a reference answer.
+    `rows` have `found` and `trace` of each problem, both None for one that was left out; `prm` is None where none was asked; `threshold` is the
+    score under which a step is an error, None for no such point.
     """
     views = tuple(
         row_view(

@@ -32,7 +32,7 @@ from stepmark.problems.sources import problems_or_errors
 from stepmark.records import Problem, Refusal, ScoreKind, Solution
 from stepmark.search import base, beam, best_of_n, choosing, mcts, rebase, tree
 from stepmark.search.base import Budget, Found, Grading, ModelSize, Search, Sizes
-from stepmark.search.methods import OF_THE_RUN, SearchMethod, load_search, remade
+from stepmark.search.methods import OF_THE_RUN, load_search, remade
 from stepmark.search.rows import found_row, read_found, trace_row, write_page
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
@@ -50,7 +50,7 @@ def search(
     policy: PolicyLike,
     prm: PRMLike = "default",
     *,
-    method: str | SearchMethod = "beam",
+    method: str | Search = "beam",
     settings: Sequence[str] = (),
     out: str | Path | None = None,
     trace: str | Path | None = None,
@@ -230,8 +230,8 @@ class _Tally:
         self.finished += chosen is not None and chosen["finished"]
         self.unfinished += chosen is not None and not chosen["finished"]
         self.stopped[found["stopped"]] = self.stopped.get(found["stopped"], 0) + 1
-        self.decoded = _sum(self.decoded, found["cost"]["decoded"])
-        self.read = _sum(self.read, found["cost"]["prm"])
+        self.decoded = tree.added(self.decoded, found["cost"]["decoded"])
+        self.read = tree.added(self.read, found["cost"]["prm"])
 
 
 class _Models:
@@ -239,7 +239,7 @@ class _Models:
 
     def __init__(
         self,
-        searcher: SearchMethod,
+        searcher: Search,
         policy: PolicyLike,
         prm: PRMLike,
         memory_tokens: int | None,
@@ -352,19 +352,19 @@ def _no_prm(name: str) -> Answerer:
     return Answerer(identity="no PRM", answer=answer)
 
 
-def _method_facts(searcher: SearchMethod) -> dict[str, Any]:
+def _method_facts(searcher: Search) -> dict[str, Any]:
     fields_ = asdict(searcher)  # type: ignore[call-overload]
     return {"name": searcher.name, **{key: value for key, value in fields_.items() if key not in OF_THE_RUN}}
 
 
 def _fitted(
-    searcher: SearchMethod,
+    searcher: Search,
     models: Built,
     aggregate: str | None,
     checks: str,
     budget: Budget,
     sizes: Mapping[str, float | None],
-) -> SearchMethod:
+) -> Search:
     """The search with the aggregate, the kind of scores, the budget and the sizes of this run."""
     if checks == "auto":
         checks = str(models.facts.get("prm.checks", "none"))
@@ -420,10 +420,6 @@ def count_of(tokens: int | None) -> str:
     return "an unknown number of" if tokens is None else f"{tokens:,}"
 
 
-def _sum(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else a + b
-
-
 def run(
     problems: Iterable[Problem],
     search: Search,
@@ -435,14 +431,9 @@ def run(
     """Search a stream of problems: one result each, in their order.
 
     Every other search begins one round later. A search writes and scores in turn, so in each round half of those in flight ask the
-    policy and half the PRM, and `batching.run` has both at work at once.
-
-    Args:
-        problems: read as needed.
-        search: the method.
-        answerers: what answers its requests: `built(policy, prm).answerers | problems.answers.answerers(verifier)`, as far as the method asks them.
-        store: keeps every reply before it is used; the same run over the same store repeats nothing.
-        in_flight: problems that are searched at once.
+    policy and half the PRM, and `batching.run` has both at work at once. The answerers are `built(policy, prm).answerers` and those of a
+    verifier, as
+    far as the method asks them.
 
     Raises:
         BackendError: the policy, the PRM or the verifier failed; all replies so far are in the store.
@@ -485,19 +476,7 @@ def build(
     memory_tokens: int | None = None,
     policy_memory_tokens: int = 0,
 ) -> Built:
-    """A policy and a PRM by their names, on a worker; see `built`.
-
-    Args:
-        policy: as `models.policies.load_policy` takes it.
-        policy_arguments: its other arguments, as JSON.
-        prm: as `models.load.load_prm` takes it; None where the search asks none.
-        prm_arguments: its other arguments, as JSON.
-        memory_tokens: tokens whose keys and values the PRM keeps at most.
-        policy_memory_tokens: the same of the policy.
-
-    Raises:
-        StepmarkError: whatever those two raise.
-    """
+    """A policy and a PRM by their names, on a worker; their other arguments are JSON. See `built`, `load_policy` and `load_prm`."""
     from stepmark.models.load import load_prm
     from stepmark.models.policies import load_policy
 
@@ -509,17 +488,10 @@ def build(
 
 
 def built(policy: Policy, prm: PRM | None, *, memory_tokens: int | None = None) -> Built:
-    """What answers the requests of a search.
+    """What answers the requests of a search; `prm` is None where it asks none.
 
-    Args:
-        policy: writes.
-        prm: scores; None where the search asks none.
-        memory_tokens: tokens whose keys and values the PRM keeps at most.
-
-    Returns:
-        Facts: of the PRM `name`, `score_kind`, `aggregate`, `threshold` and `whole_prefixes` (why it must read them; "" where it need
-        not), of both `parameters` and `attention` (see `models.prm.Weights`) where they are known. Counters: `policy.written`,
-        `prm.read`, and of a policy that keeps what it reads `policy.given`, `policy.computed`, `policy.again`.
+    The facts are those of the PRM, and the sizes of both (see `models.prm.Weights`) where they are known; `prm.whole_prefixes` is why the
+    PRM must read whole prefixes, "" where it need not.
     """
     from stepmark.models import policies
     from stepmark.models import prm as prms

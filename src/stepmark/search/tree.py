@@ -14,17 +14,7 @@ from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.problems.extraction import find_answer
 from stepmark.records import Problem
-from stepmark.search.base import (
-    Budget,
-    Candidate,
-    Cost,
-    Found,
-    Searching,
-    Sizes,
-    Steps,
-    Stopped,
-    Trace,
-)
+from stepmark.search.base import Budget, Candidate, Cost, Found, Searching, Sizes, Steps, Stopped, Trace
 from stepmark.search.meaning import meaning
 from stepmark.show.search import NodeState, TraceNode
 from stepmark.solutions.checks import check, check_names
@@ -123,11 +113,7 @@ class Node:
 
 @final
 class Nodes:
-    """All steps of one tree, in the order in which they were written.
-
-    Args:
-        how: where steps end and how long they may be.
-    """
+    """All steps of one tree, in the order in which they were written; `how` says where steps end and how long they may be."""
 
     def __init__(self, how: Steps) -> None:
         self._how = how
@@ -139,13 +125,9 @@ class Nodes:
     ) -> Node:
         """A step that was written after a node.
 
-        Args:
-            parent: the node.
-            written: the text.
-            round_: for the trace.
-            cut: `max_tokens` was lowered to what the budget has left.
-            partial: a text that reaches `max_tokens` is a step's beginning.
-            dedupe: give it up if it says what an earlier child says.
+        `cut`: the budget lowered `max_tokens`. `partial`: a text that reaches `max_tokens` is a step's beginning. `dedupe`: give it up if
+        it says what
+        an earlier child says.
         """
         node = self._new(parent, own_text(written.text), written.text, round_)
         node.policy_tokens = written.tokens
@@ -252,12 +234,7 @@ def added(a: int | None, b: int | None) -> int | None:
 
 @final
 class Spending:
-    """The account of one search.
-
-    Args:
-        budget: what may be spent.
-        sizes: of the models, for operations.
-        scored: whether a PRM reads what is written.
+    """The account of one search; `scored` says whether a PRM reads what is written.
 
     Raises:
         UsageError: a budget of operations without the sizes that they are counted by.
@@ -265,31 +242,18 @@ class Spending:
 
     def __init__(self, budget: Budget, sizes: Sizes, *, scored: bool) -> None:
         self._budget, self._sizes, self._scored = budget, sizes, scored
-        self._prompt: int | None = 0
-        self._new: int | None = None
-        self._decoded: int | None = 0
-        self._told: int | None = 0
-        self._prm_prompt: int | None = 0
-        self._prm: int | None = 0
-        self._flops: dict[str, float | None] = {"policy": 0.0, "prm": 0.0}
-        self._writes = self._samples = self._scores = 0
+        self.cost = Cost()
+        """The cost so far."""
         self._context = 0
         if budget.flops is not None and (sizes.policy is None or (scored and sizes.prm is None)):
             raise UsageError("a budget of operations needs the sizes of the models that it is counted by")
 
     def allow(self, samples: int, limit: int, longest: int) -> tuple[int, int]:
-        """How many of some samples may be asked for now, and how many tokens each.
+        """How many of some samples may be asked for now (0 where nothing more may be written), and `max_tokens` of each.
 
-        Where the rest of the budget would not do for all of them at their longest, so many are asked for as it does at the length
-        seen so far (one, where none was seen), and the others afterwards: what is cut off is of no use.
-
-        Args:
-            samples: how many are wanted.
-            limit: the longest that is wanted.
-            longest: the longest one so far; 0 for none.
-
-        Returns:
-            Samples, 0 where nothing more may be written; and `max_tokens` of each.
+        Where the rest of the budget would not do for all of them at their longest (`limit`), so many are asked for as it does at the
+        longest seen so far
+        (one, where none was seen: `longest` 0), and the others afterwards: what is cut off is of no use.
         """
         left = self._left(limit)
         if left is None or left >= samples * limit:
@@ -299,96 +263,80 @@ class Spending:
         count = min(samples, max(1, left // longest)) if longest else 1
         return count, min(limit, left // count)
 
-    def wrote(self, write: Write, reply: Sequence[Written]) -> None:
-        """Enter what was written."""
-        self._writes += 1
-        self._samples += len(reply)
-        told = [one.prompt_tokens for one in reply]
-        prompt = told[0] if told else None
+    def wrote(self, reply: Sequence[Written]) -> None:
+        """Enter the texts of one request."""
+        cost = self.cost
+        prompt = reply[0].prompt_tokens if reply else None
         if prompt is None and self._budget.flops is not None:
             raise UsageError(
                 "a budget of operations needs a policy that says how many tokens its prompts have; give a budget of tokens"
             )
-        if self._writes == 1:
-            self._new = prompt
-            self._operations("policy", prompt, 0)
-        self._prompt = added(self._prompt, prompt)
-        self._told = added(self._told, reply[0].cached_tokens if reply else None)
-        for one in reply:
-            if one.tokens is None and (self._budget.tokens is not None or self._budget.flops is not None):
+        new, decoded, flops = cost.new, cost.decoded, cost.policy_flops
+        if not cost.writes:
+            new, flops = prompt, self._operations("policy", flops, prompt, 0)
+        for text in reply:
+            if text.tokens is None and self._limited:
                 raise UsageError("this policy does not say how many tokens it writes; leave the budget out")
-            self._decoded = added(self._decoded, one.tokens)
-            self._operations("policy", one.tokens, prompt)
-            self._context = max(self._context, (prompt or 0) + (one.tokens or 0))
+            decoded = added(decoded, text.tokens)
+            flops = self._operations("policy", flops, text.tokens, prompt)
+            self._context = max(self._context, (prompt or 0) + (text.tokens or 0))
+        self.cost = replace(
+            cost,
+            prompt=added(cost.prompt, prompt),
+            new=new,
+            told_cached=added(cost.told_cached, reply[0].cached_tokens if reply else None),
+            decoded=decoded,
+            policy_flops=flops,
+            writes=cost.writes + 1,
+            samples=cost.samples + len(reply),
+        )
 
     def read(self, tokens: int | None, before: int) -> None:
-        """Enter what the PRM read.
-
-        Args:
-            tokens: how many.
-            before: tokens before them.
-        """
-        self._scores += 1
-        if tokens is None and (self._budget.tokens is not None or self._budget.flops is not None):
+        """Enter tokens that the PRM read, `before` tokens before them."""
+        if tokens is None and self._limited:
             raise UsageError("this PRM does not say how many tokens it reads; leave the budget out")
-        self._prm = added(self._prm, tokens)
-        self._prm_prompt = added(self._prm_prompt, None if tokens is None else before + tokens)
-        self._operations("prm", tokens, before)
-
-    def cost(self) -> Cost:
-        """The cost so far."""
-        return Cost(
-            prompt=self._prompt,
-            new=self._new if self._writes else 0,
-            told_cached=self._told,
-            decoded=self._decoded,
-            prm_prompt=self._prm_prompt,
-            prm=self._prm,
-            policy_flops=self._flops["policy"],
-            prm_flops=self._flops["prm"],
-            writes=self._writes,
-            samples=self._samples,
-            scores=self._scores,
+        cost = self.cost
+        self.cost = replace(
+            cost,
+            prm=added(cost.prm, tokens),
+            prm_prompt=added(cost.prm_prompt, added(tokens, before)),
+            prm_flops=self._operations("prm", cost.prm_flops, tokens, before),
+            scores=cost.scores + 1,
         )
+
+    @property
+    def _limited(self) -> bool:
+        return self._budget.tokens is not None or self._budget.flops is not None
 
     def _left(self, limit: int) -> int | None:
         """Tokens that may still be written, a PRM's reading of them kept back; None for any number."""
         lefts = []
         if self._budget.tokens is not None:
-            assert self._decoded is not None
-            assert self._prm is not None
-            left = self._budget.tokens - self._decoded - self._prm
+            assert self.cost.tokens is not None
+            left = self._budget.tokens - self.cost.tokens
             lefts.append(left // 2 if self._scored else left)
         if self._budget.flops is not None:
-            spent = [flops for flops in self._flops.values() if flops is not None]
-            assert len(spent) == 2  # what they are made of was refused where it was not told
+            assert self.cost.flops is not None  # what it is made of was refused where it was not reported
             assert self._sizes.policy is not None
             at = self._context + limit  # the dearest token of the request
             each = self._sizes.policy.flops(1, at)
             if self._scored and self._sizes.prm is not None:
                 each += self._sizes.prm.flops(1, at)
-            lefts.append(int((self._budget.flops - sum(spent)) // each))
+            lefts.append(int((self._budget.flops - self.cost.flops) // each))
         return min(lefts) if lefts else None
 
-    def _operations(self, model: str, tokens: int | None, before: int | None) -> None:
+    def _operations(
+        self, model: str, known: float | None, tokens: int | None, before: int | None
+    ) -> float | None:
         size = self._sizes.policy if model == "policy" else self._sizes.prm
-        known = self._flops[model]
         if known is None or size is None or tokens is None or before is None:
-            self._flops[model] = None
-        else:
-            self._flops[model] = known + size.flops(tokens, before)
+            return None
+        return known + size.flops(tokens, before)
 
 
 @final
 class Tree:
-    """One problem's tree.
-
-    Args:
-        problem: which.
-        settings: of the search.
-        method: its name.
-        scored: whether a PRM is asked at all.
-    """
+    """One problem's tree, grown by a search with these settings; `scored` says whether a PRM is asked at all."""
 
     def __init__(self, problem: Problem, settings: Searching, method: str, *, scored: bool = True) -> None:
         self.problem = problem
@@ -420,19 +368,18 @@ class Tree:
     ) -> Generator[Any, Any, list[list[Node]]]:
         """Write steps after some nodes and score them.
 
+        Where the budget does not do for all of them and no solution is finished, what is left takes the best of the nodes to its end,
+        greedily: half a round would be of no use. Where the budget does not allow them all, `stopped` is set.
+
         Args:
             asks: nodes, best first (where the budget ends, the last ones go without), and how many steps after each.
             round_: for the trace.
             dedupe: give up a step that says what an earlier one after the same node says.
-            ahead: look ahead: greedily, and without a word on what is a duplicate.
+            ahead: look ahead: greedily, and whatever is a duplicate.
             partial: write only so many tokens; a step that is longer is then `partial` and not given up.
 
-        Where the budget does not do for all of them and no solution is finished, what is left takes the best of the nodes to its
-        end, greedily: half a round would be of no use.
-
         Returns:
-            For each ask, the nodes that are alive, in the order in which they were written. Where the budget does not allow
-            them all, `stopped` is set.
+            For each ask, the nodes that are alive, in the order in which they were written.
         """
         heat = 0.0 if ahead else self.how.temperature
         limit = self.how.max_tokens if partial is None else min(partial, self.how.max_tokens)
@@ -484,12 +431,8 @@ class Tree:
     ) -> Generator[Any, Any, list[Node]]:
         """Write solutions to their end in one go, from a node, and score their steps.
 
-        Args:
-            node: after which.
-            count: how many.
-            round_: for the trace.
-            temperature: None for that of the settings.
-            last: also where the search has stopped: with what is left of the budget.
+        `temperature` None is that of the settings; with `last` they are written where the search has stopped too, with what is left of the
+        budget.
 
         Returns:
             The last node of each that the policy ended, in order. The others are cut off and given up.
@@ -566,8 +509,10 @@ class Tree:
         if not node.parent.alive:
             node.prune("a step before it was given up")
             return
+        # `answer` compares the last step with the ones before it, which says nothing of a step that another follows.
+        names = self._checks if node.ended else tuple(name for name in self._checks if name != "answer")
         place = len(node.steps) - 1
-        for finding in check(self.problem.text, node.steps, names=self._checks):
+        for finding in check(self.problem.text, node.steps, names=names):
             if finding.step == place:
                 node.refuted = True
                 node.prune(f"refuted by the check {finding.check}: {finding}")
@@ -620,12 +565,7 @@ class Tree:
         )
 
     def found(self, candidates: Sequence[Candidate], chosen: int | None) -> Generator[Any, Any, Found]:
-        """Let go of everything, and the result.
-
-        Args:
-            candidates: what there was to choose from.
-            chosen: index of the chosen one.
-        """
+        """The result, with everything let go of; `chosen` is an index into the candidates."""
         if chosen is None or not candidates[chosen].finished:
             whys = [node.why for node in self.nodes.all if node.why and not node.why.startswith(_FOLLOWS)]
             self.stop("dead end", f"of the last step that was given up: {whys[-1]}" if whys else "")
@@ -637,7 +577,7 @@ class Tree:
         self.release_but([])
         if self._release:
             yield Release(problem=self.problem.text, prefixes=tuple(self._release))
-        cost = self.spending.cost()
+        cost = self.spending.cost
         nodes = tuple(node.record() for node in self.nodes.all)
         assert cost.decoded is None or cost.decoded == sum(node.policy_tokens or 0 for node in nodes)
         assert cost.prm is None or cost.prm == sum(node.prm_tokens or 0 for node in nodes)
@@ -690,7 +630,7 @@ class Tree:
                 texts.append([replace(one, tokens=0) for one in reply])
                 continue
             self._greedy.add(write)
-            self.spending.wrote(write, reply)
+            self.spending.wrote(reply)
             texts.append(reply)
         return texts
 

@@ -7,63 +7,36 @@ line. `OUT` and then `OUT.manifest.json` appear when all is done, the manifest l
 whose output is a folder holds it with `held`.
 """
 
-from stepmark.store.columns import Columns, parse_columns
-from stepmark.store.disk import naming, storage_error
-from stepmark.store.inputs import RunInput, evenly, run_input
-from stepmark.store.json_rows import json_type, parse_row
-from stepmark.store.reading import ENDINGS, STDIO, Row, Source, check_readable, read_rows, row_files
-from stepmark.store.results import Results
-from stepmark.store.writing import (
-    LOCK_FILE,
-    Fingerprint,
-    ResumableRows,
-    RowWriter,
-    StreamedRows,
-    atomic_rows,
-    atomic_write,
-    check_outputs,
-    check_writable,
-    differences,
-    encode_row,
-    fingerprint,
-    held,
-    is_stream,
-    open_rows,
-    write_beside,
-)
-
-__all__ = [
-    "ENDINGS",
-    "LOCK_FILE",
-    "STDIO",
-    "Columns",
-    "Fingerprint",
-    "Results",
-    "ResumableRows",
-    "Row",
-    "RowWriter",
-    "RunInput",
-    "Source",
-    "StreamedRows",
-    "atomic_rows",
-    "atomic_write",
-    "check_outputs",
-    "check_readable",
-    "check_writable",
-    "differences",
-    "encode_row",
-    "evenly",
-    "fingerprint",
-    "held",
-    "is_stream",
-    "json_type",
-    "naming",
-    "open_rows",
-    "parse_columns",
-    "parse_row",
-    "read_rows",
-    "row_files",
-    "run_input",
-    "storage_error",
-    "write_beside",
-]
+from stepmark.store.columns import Columns as Columns
+from stepmark.store.columns import parse_columns as parse_columns
+from stepmark.store.disk import naming as naming
+from stepmark.store.disk import storage_error as storage_error
+from stepmark.store.inputs import RunInput as RunInput
+from stepmark.store.inputs import evenly as evenly
+from stepmark.store.inputs import run_input as run_input
+from stepmark.store.json_rows import json_type as json_type
+from stepmark.store.json_rows import parse_row as parse_row
+from stepmark.store.reading import ENDINGS as ENDINGS
+from stepmark.store.reading import STDIO as STDIO
+from stepmark.store.reading import Row as Row
+from stepmark.store.reading import Source as Source
+from stepmark.store.reading import check_readable as check_readable
+from stepmark.store.reading import read_rows as read_rows
+from stepmark.store.reading import row_files as row_files
+from stepmark.store.results import Results as Results
+from stepmark.store.writing import LOCK_FILE as LOCK_FILE
+from stepmark.store.writing import Fingerprint as Fingerprint
+from stepmark.store.writing import ResumableRows as ResumableRows
+from stepmark.store.writing import RowWriter as RowWriter
+from stepmark.store.writing import StreamedRows as StreamedRows
+from stepmark.store.writing import atomic_rows as atomic_rows
+from stepmark.store.writing import atomic_write as atomic_write
+from stepmark.store.writing import check_outputs as check_outputs
+from stepmark.store.writing import check_writable as check_writable
+from stepmark.store.writing import differences as differences
+from stepmark.store.writing import encode_row as encode_row
+from stepmark.store.writing import fingerprint as fingerprint
+from stepmark.store.writing import held as held
+from stepmark.store.writing import is_stream as is_stream
+from stepmark.store.writing import open_rows as open_rows
+from stepmark.store.writing import write_beside as write_beside

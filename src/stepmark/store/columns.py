@@ -60,11 +60,7 @@ def parse_columns(
 
 
 def check_columns(columns: Columns, found: Iterable[str]) -> None:
-    """Refuse a name for a column that is not there.
-
-    Args:
-        columns: as the caller gave them.
-        found: the columns of the source.
+    """Refuse a name for a column that is not among those found.
 
     Raises:
         InputError: it lists the columns that are there.
@@ -109,12 +105,9 @@ def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
 
 
 def columns_of(row: Mapping[str, Any], field: str, named: Collection[str] = ()) -> list[str]:
-    """The columns of a row that may hold a field, those that hold nothing (null) left out; its own name is the first.
+    """The columns of a row (under our names) that may hold a field, those that hold nothing (null) left out; its own name is the first.
 
-    Args:
-        row: under our names.
-        field: one of ours.
-        named: the fields for which the caller named a column, which alone is it then.
+    `named` are the fields for which the caller named a column, which alone is it then.
     """
     return [column for column in _columns(tuple(row), field, frozenset(named)) if row[column] is not None]
 
@@ -134,12 +127,7 @@ def _columns(columns: tuple[str, ...], field: str, named: frozenset[str]) -> tup
 
 
 def content_of(row: Mapping[str, Any], named: Collection[str] = ()) -> list[tuple[str, str]]:
-    """The fields and columns of a row that may hold a solution, of which it has one.
-
-    Args:
-        row: under our names.
-        named: as `columns_of`.
-    """
+    """The fields and columns of a row (under our names) that may hold a solution, of which it has one; `named` as `columns_of`."""
     own = {name: field for field in CONTENT for name in (field, *COMMON.get(field, ()))}
     explicit = [
         (own[column], column)
@@ -169,15 +157,10 @@ def chosen(row: Mapping[str, Any], field: str, named: Collection[str] = ()) -> s
 
 
 def riding(row: Mapping[str, Any], used: Collection[str], lacking: Iterable[str]) -> dict[str, Any]:
-    """The columns that mean nothing here and ride along.
-
-    Args:
-        row: under our names.
-        used: the columns that were read.
-        lacking: fields that the row may have and has not.
+    """The columns of a row that mean nothing here and ride along: those that were not `used`.
 
     Raises:
-        InputError: a column whose name is nearly that of a field that the row lacks.
+        InputError: a column whose name is nearly that of a field that the row may have and lacks.
     """
     rest = {column: value for column, value in row.items() if column not in used}
     for column, field in _misspelt(rest, list(lacking)):

@@ -43,10 +43,7 @@ _FULL_UNDER = 1 << 16
 
 @contextmanager
 def naming(file: str | Path) -> Iterator[None]:
-    """Give errors of the disk the name of the file that is being written or read.
-
-    Args:
-        file: the one that is meant where the system's error names none.
+    """Give errors of the disk the name of the file that is being written or read, where the system's error names none.
 
     Raises:
         StorageError: the disk is full, broken, or may not be written.
@@ -60,12 +57,7 @@ def naming(file: str | Path) -> Iterator[None]:
 
 
 def storage_error(error: BaseException, file: str | Path | None = None) -> StorageError | None:
-    """What the system refused, with the file's name and what to do; None for an error that is not of a disk.
-
-    Args:
-        error: as Python, SQLite or safetensors raised it.
-        file: what was being written or read; None where only the error may know.
-    """
+    """What the system refused (as Python, SQLite or safetensors raised it), with the file's name and what to do; None for other errors."""
     number, name = _read(error)
     if number is None:
         return None

@@ -30,12 +30,9 @@ class RunInput:
 
 
 def run_input(source: Source, *, again: bool = False, hashed: bool = True) -> RunInput:
-    """The input of a run.
+    """The input of a run; an iterator is read into a list.
 
-    Args:
-        source: a file's name or rows in Python; an iterator is read into a list where it is hashed.
-        again: whether it is read more than once, which a pipe is not.
-        hashed: whether the run can be resumed, so that its manifest names the rows by their hash.
+    `again`: it is read more than once, which a pipe is not. `hashed`: the run can be resumed, so that its manifest names the rows by their hash.
 
     Raises:
         InputError: there is no such file, or no rows.

@@ -31,17 +31,7 @@ from stepmark.store.tables import (
 STDIO = "-"
 """The name of standard input and of standard output."""
 
-ENDINGS = (
-    ".jsonl",
-    ".jsonl.gz",
-    ".json",
-    ".json.gz",
-    ".csv",
-    ".csv.gz",
-    ".tsv",
-    ".tsv.gz",
-    ".parquet",
-)
+ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 """The ends of the names of files that hold rows, where a folder is read."""
 
 Source = str | Path | Iterable[Any]

@@ -17,15 +17,8 @@ _SHOWN = 5
 class Results(Sequence[R_co], Generic[R_co]):
     """The records of a run, in the order of its input: a sequence.
 
-    Records that were written to a file are read from it when they are asked for, so that a large run needs no memory.
-
-    Args:
-        read: gives the records anew at each call.
-        count: how many there are.
-        out: the file that they were written to; None where they are only here.
-        refused: why rows were left out, one message each.
-        manifest: what the run was made with: input, models, settings; what stands beside `out`.
-        summary: a few lines for people.
+    Records that were written to a file are read from it when they are asked for (by `read`, anew at each call), so that a large run needs
+    no memory.
     """
 
     def __init__(

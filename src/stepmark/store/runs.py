@@ -34,7 +34,7 @@ class ResumableRun(Generic[Record]):
     Args:
         command: that makes the same file.
         given: the input.
-        facts: what else decides the results: the method, its settings. A value that JSON does not have is written as text.
+        facts: what else decides the results. A value that JSON does not have is written as text.
         out: the file that is made in the end; None: the records are kept in memory.
 
     Raises:
@@ -88,12 +88,8 @@ class ResumableRun(Generic[Record]):
             yield from (line for line in self._rows.results() if not isinstance(line, InputError))
 
     def add(self, line: Mapping[str, Any], records: Iterable[Record]) -> None:
-        """Add the result of the next piece of work; it is in the part when this returns.
-
-        Args:
-            line: for the file.
-            records: for a run without a file.
-        """
+        """Add the result of the next piece of work: a line, which is in the part when this returns, or, for a run without a file, its
+        records."""
         if self._rows is None:
             self.records += records
         else:
@@ -120,12 +116,7 @@ class ResumableRun(Generic[Record]):
         facts: Mapping[str, Any],
         outputs: Mapping[str | Path, Callable[[dict[str, Any]], Sequence[Mapping[str, Any]]]],
     ) -> None:
-        """Make the files, then drop the part.
-
-        Args:
-            facts: are added to the manifest.
-            outputs: the rows of each file, given a line.
-        """
+        """Make the files, of the rows that each has of a line, then drop the part; `facts` are added to the manifest."""
         if self._rows is not None:
             self._rows.finish(facts, {str(path): rows for path, rows in outputs.items()})
 
@@ -138,15 +129,7 @@ class ResumableRun(Generic[Record]):
         summary: str,
         facts: Mapping[str, Any] | None = None,
     ) -> Results[Record]:
-        """What the run gives.
-
-        Args:
-            read: reads the records of the file.
-            count: how many they are.
-            refused: why rows were left out.
-            summary: for people.
-            facts: are added to the manifest.
-        """
+        """What the run gives; `read` reads the `count` records of its file."""
         records, out = self.records, self._out
         return Results(
             (lambda: iter(records)) if out is None else lambda: read(out),
@@ -159,11 +142,7 @@ class ResumableRun(Generic[Record]):
 
 
 def check_files(outputs: Mapping[str, str | Path | None], source: Source) -> None:
-    """Refuse outputs of a run that cannot be written: they are files, and replace neither the input nor one another.
-
-    Args:
-        outputs: name of the setting: path; None where it is left out.
-        source: the input.
+    """Refuse outputs of a run, by setting, that cannot be written: they are files, and replace neither the input nor one another.
 
     Raises:
         UsageError: it says which setting and what to do.
@@ -204,10 +183,7 @@ def in_order(
 ) -> Iterator[tuple[Item, Answer | None]]:
     """Items with their answers, in order; None for those that are not asked about.
 
-    Args:
-        items: read as needed.
-        asked: whether an item is asked about.
-        answers: gives one answer for each such item, in order; may read ahead.
+    `answers` gives one answer for each item that is asked about, in order; it may read ahead.
     """
     waiting: deque[Item] = deque()
 

@@ -47,12 +47,9 @@ _LONGEST_CELL = 1 << 30
 
 
 def delimited_rows(lines: Iterable[bytes], *, tab: bool, columns: Columns) -> Entries:
-    """The rows of a CSV or TSV file; the number of each is the line on which it begins.
+    """The rows of a CSV or TSV file (`tab`); the number of each is the line on which it begins.
 
-    Args:
-        lines: of the file, with their ends.
-        tab: cells are parted by tabs, else by commas (see above).
-        columns: what the caller calls them, which decides how cells are read.
+    `columns` are the caller's names, which decide how cells are read.
 
     Raises:
         InputError: the header is missing, blank, has a name twice, or lacks one of `columns`; `where` is ":LINE".
@@ -346,11 +343,7 @@ def _class_of(source: object) -> tuple[str, str] | None:
 
 
 def plain_row(row: Mapping[Any, Any], *, absent: bool) -> dict[str, Any]:
-    """A row as plain data, as JSON has it.
-
-    Args:
-        row: whose values may be of numpy, pandas or pyarrow.
-        absent: leave out what is None or NaN.
+    """A row of Python, numpy, pandas or pyarrow as plain data, as JSON has it; with `absent`, without what is None or NaN.
 
     Raises:
         InputError: a value that JSON does not have; the field names it.

@@ -196,9 +196,8 @@ def check_writable(path: str | Path) -> None:
 def check_outputs(outputs: Mapping[str, str | Path | None], *inputs: object) -> None:
     """Refuse, before any work is done, outputs that cannot be written, that are an input, or that are one file.
 
-    Args:
-        outputs: name of the setting: path; None where it is left out. A pipe or a device may be written to; so may "-" for `out`.
-        inputs: what is read; only names of files count.
+    `outputs` are paths by setting, None where it is left out; a pipe or a device may be one, and "-" for `out`. Of inputs only names of
+    files count.
 
     Raises:
         UsageError: it says which setting and what to do.
@@ -542,12 +541,7 @@ def try_lock(handle: IO[Any] | int) -> bool:
 
 
 def differences(old: object, new: object, at: str = "") -> list[str]:
-    """What differs between two manifests, a phrase for each entry: "settings.seed was 1 and is now 2".
-
-    Args:
-        old, new: plain data.
-        at: the name of the entry that they are.
-    """
+    """What differs between two manifests (plain data), a phrase for each entry: "settings.seed was 1 and is now 2"."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [*old, *(key for key in new if key not in old)]
         found = []

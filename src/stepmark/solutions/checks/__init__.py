@@ -10,6 +10,7 @@ executed, nothing is asked of a model, equal texts give equal findings, and the 
 | `remainder` | a false quotient with a remainder, a false congruence of numbers: "17 ≡ 2 (mod 7)" |
 | `unit` | a false conversion of a unit: "3 hours = 200 minutes" |
 | `algebra` | two forms of an expression that are not equal; an equation with no solution in common with the one that it is made from |
+| `answer` | a final answer that is not the last result: "the total is 42. The answer is 24." |
 
 Precision and recall of each check are measured by `benchmarks/checks.py`.
 """
@@ -28,6 +29,7 @@ from stepmark.solutions.checks.algebra import (
     false_identities,
     lost_solutions,
 )
+from stepmark.solutions.checks.answer import final_answer
 from stepmark.solutions.checks.equations import calculations
 from stepmark.solutions.checks.words import Claim, remainder_claims, unit_claims, word_claims
 
@@ -86,6 +88,8 @@ def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = 
         if "algebra" in names:
             claims += [("algebra", claim) for claim in false_identities(text, problem, stated)]
             claims += [("algebra", claim) for claim in lost_solutions(text, stated, before, last)]
+        if "answer" in names and i == len(steps) - 1:
+            claims += [("answer", claim) for claim in final_answer(texts, problem)]
         findings += _findings(i, text, claims)
         before, last = text, stated[-1] if stated else None
     return findings
