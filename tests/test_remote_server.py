@@ -18,6 +18,7 @@ from stepmark.models.http import Patience
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.remote.prm import RemotePRM, RemoteScorer
 from stepmark.models.replies import MemoryReplies
+from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Step, StepScores
@@ -280,3 +281,13 @@ def test_a_watch_of_a_prm_that_keeps_no_state_over_the_network():
         assert watch.add("look").score == 0.0
         watch.add({"role": "tool", "content": "36 pens"})
         assert watch.add("36 pens or 6").score == 0.75
+
+
+@pytest.mark.parametrize("fields", [{"steps": ["a", "b"]}, {"solution": "a\nb"}])
+def test_observations_belong_to_steps(fields):
+    with InProcess(ScriptedPRM(lambda problem, steps: 0.5)) as server:
+        body = {"solutions": [{"problem": "p", **fields, "observations": ["41"]}]}
+        with httpx.Client(base_url=ADDRESS, transport=server.transport) as client:
+            answer = client.post("/v1/score", json=body).json()
+        [result] = answer["results"]
+    assert result["error"]["field"] == "solutions.0.observations"

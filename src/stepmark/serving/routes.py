@@ -319,7 +319,13 @@ def solution_of(
     if item.id is not None:
         row["id"] = item.id
     try:
-        return read_solution(row, where=item.id or "", how=how or "auto", marker=marker).solution
+        solution = read_solution(row, where=item.id or "", how=how or "auto", marker=marker).solution
+        if item.observations is None:
+            return solution
+        if item.steps is None or len(item.observations) != len(item.steps):
+            raise InputError("expected one observation a step, beside `steps`", field="observations")
+        pairs = zip(solution.steps, item.observations, strict=True)
+        return replace(solution, steps=tuple(replace(step, observation=back) for step, back in pairs))
     except InputError as error:
         return error
 
