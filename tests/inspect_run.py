@@ -21,9 +21,10 @@ from inspect_ai.model import (
     get_model,
 )
 from inspect_ai.scorer import match
-from inspect_ai.solver import solver
+from inspect_ai.solver import solver, use_tools
+from inspect_ai.tool import tool
 
-from stepmark.integrations.inspect_ai import prm_best_of_n, prm_scorer
+from stepmark.integrations.inspect_ai import prm_best_of_n, prm_scorer, prm_watched
 
 PRM = "integration_worlds:prm"
 folder = sys.argv[1]
@@ -150,4 +151,48 @@ results["agent"] = told(
         mock([]),
     )
 )
+
+
+@tool
+def add():
+    async def execute(a: int, b: int):
+        """Add two numbers.
+
+        Args:
+            a: one
+            b: the other
+        """
+        return str(a + b)
+
+    return execute
+
+
+def calling(text, a, b):
+    output = ModelOutput.for_tool_call("mockllm", "add", {"a": a, "b": b}, content=text)
+    output.usage = ModelUsage()
+    return output
+
+
+def ending(text):
+    output = ModelOutput.from_content(model="mockllm", content=text)
+    output.usage = ModelUsage()
+    return output
+
+
+turns = {
+    "watched": [calling("2 + 3 = 6", 2, 3), calling("2 + 3 = 5", 5, 1), ending("So 5 + 1 = 6")],
+    "stopped": [calling("2 + 3 = 5", 5, 1), ending("5 + 1 = 7"), ending("5 + 1 = 8")],
+}
+for name, outputs in turns.items():
+    model = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
+    watching = prm_watched(prm=PRM, threshold=0.5, retries=1)
+    task = Task(
+        dataset=data[:1], solver=[use_tools(add()), watching], scorer=match(location="end"), name=name
+    )
+    log = ran(task, model)
+    results[name] = {
+        **told(log)["samples"][0]["metadata"]["stepmark"],
+        "roles": [message.role for message in log.samples[0].messages],
+        "texts": [message.text for message in log.samples[0].messages],
+    }
 print(json.dumps(results))

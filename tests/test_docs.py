@@ -108,7 +108,9 @@ def test_pages_use_public_names_alone(page: Path) -> None:
             if any(name.split(".")[0] == "stepmark" for name in modules):
                 imports[ast.unparse(node)] = modules
     assert set().union(*imports.values()) <= {"stepmark", *_ADAPTERS}
-    assert len(imports) <= 3, f"merge these imports: {'; '.join(imports)}"
+    # An adapter is imported where its own package is.
+    own = [line for line, modules in imports.items() if not modules <= _ADAPTERS]
+    assert len(own) <= 3, f"merge these imports: {'; '.join(own)}"
 
 
 def test_every_command_is_documented() -> None:

@@ -112,3 +112,23 @@ def test_a_conversation_is_graded_turn_by_turn(results):
     assert scored["metadata"]["steps"][0].startswith("2 + 3 = 5\nadd(")
     assert scored["metadata"]["scores"] == [RIGHT, WRONG]
     assert (scored["value"], scored["metadata"]["first_error"]) == (WRONG, 1)
+
+
+def test_an_agent_writes_again_from_the_turn_that_the_watch_names(results):
+    watched = results["watched"]
+    assert [(one["score"], one["advice"]) for one in watched["turns"]] == [
+        (WRONG, "go back"),
+        (RIGHT, "go on"),
+        (RIGHT, "go on"),
+    ]
+    assert watched["why"] == "the model called no tool"
+    # The wrong turn is forgotten, and its tool did not run.
+    assert watched["roles"] == ["user", "assistant", "tool", "assistant"]
+    assert watched["texts"] == ["2 + 3?", "2 + 3 = 5", "6", "So 5 + 1 = 6"]
+
+
+def test_an_agent_stops_where_no_return_is_left(results):
+    stopped = results["stopped"]
+    assert [one["advice"] for one in stopped["turns"]] == ["go on", "go back", "stop"]
+    assert "no return is left" in stopped["why"]
+    assert stopped["texts"][-1] == "5 + 1 = 8"

@@ -29,6 +29,7 @@ PUBLIC = [
     "Solution",
     "Step",
     "StepScores",
+    "ToolWorld",
     "Verdict",
     "aggregate",
     "check",

@@ -429,7 +429,7 @@ def test_a_remote_prm_is_what_its_server_says():
         assert prm.identity == f"words@{ADDRESS}"
 
 
-def test_what_the_world_answered_goes_with_the_next_step():
+def test_what_the_world_answered_goes_beside_the_steps():
     steps = (
         Step(text="look", observation="\n it is 7 "),
         Step(text=" so 7 "),
@@ -440,10 +440,8 @@ def test_what_the_world_answered_goes_with_the_next_step():
     with client(server) as asking:
         [result] = asking.score_many([solution])
         assert result.solution == solution
-    assert server.asked("/v1/score")[0]["solutions"][0]["steps"] == ["look", "it is 7\n\nso 7 ", "end"]
-    with client(Words(sessions=False)) as asking, pytest.raises(InputError, match="observation") as told:
-        list(asking.score_many([solution]))
-    assert (told.value.where, told.value.field) == ("solution 'o'", "steps[1]")
+    [sent] = server.asked("/v1/score")[0]["solutions"]
+    assert (sent["steps"], sent["observations"]) == (["look", " so 7 ", "end"], ["\n it is 7 ", "", "x"])
 
 
 # -- Sessions --------------------------------------------------------------------------------------------------

@@ -18,9 +18,10 @@ from stepmark.models.http import Patience
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.remote.prm import RemotePRM, RemoteScorer
 from stepmark.models.replies import MemoryReplies
+from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
-from stepmark.records import Problem, Refusal, Step
+from stepmark.records import Problem, Refusal, Step, StepScores
 from stepmark.search.base import Grading
 from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN
@@ -229,3 +230,64 @@ def test_what_was_answered_is_recorded_though_another_problem_failed():
         with pytest.raises(BackendError, match="gone"):
             RemoteScorer(there).score(asked, heard.__setitem__)
     assert {number: reply.score for number, reply in heard.items()} == {0: 1.0, 2: 0.5, 3: 0.5}
+
+
+def test_a_watch_over_the_network_is_the_watch_here(zoo):
+    """Turns, tool output and a return: equal scores, and each token computed once by the server's session."""
+
+    def watched(prm):
+        watch = prm.watch(PENS, threshold=0.5, retries=9)
+        for turn in ("12 * 3 = 36 pens", "so x = 6", "36 - 6 = 30"):
+            watch.add(turn)
+            watch.add({"role": "tool", "name": "sum", "content": f"{len(turn)}"})
+        watch.back(2)
+        watch.add("36 - 5 = 31")
+        scores = watch.scores
+        watch.close()
+        return scores
+
+    served = prm_of(zoo)
+    here = prm_of(zoo)
+    with InProcess(served) as server, remote(server) as there:
+        assert watched(there) == pytest.approx(watched(here), abs=1e-5)
+        assert served.ledger.tokens_again == 0
+        assert served.ledger.tokens_computed == served.ledger.tokens_distinct
+        assert served.ledger.tokens_computed == here.ledger.tokens_computed
+        assert there.ledger.tokens_computed == served.ledger.tokens_computed
+        assert len(server.app.service.sessions) == 0
+
+
+def test_a_watch_of_a_prm_that_keeps_no_state_over_the_network():
+    class Seeing(prms.Grader):
+        """The share of words in a step that stood in what came back before."""
+
+        name = identity = "seeing"
+        score_kind, default_aggregate, default_threshold = "probability", "min", 0.5
+
+        def __init__(self):
+            self.ledger = prms.Ledger()
+
+        def score_many(self, solutions, *, keep_going=False):
+            for solution in solutions:
+                before, scores = "", []
+                for step in solution.steps:
+                    words = step.text.split()
+                    scores.append(sum(word in before for word in words) / len(words))
+                    before = step.observation
+                yield StepScores(scores=tuple(scores), kind="probability")
+
+    with InProcess(Seeing()) as server, remote(server) as there:
+        watch = there.watch(PENS, retries=9)
+        assert watch.add("look").score == 0.0
+        watch.add({"role": "tool", "content": "36 pens"})
+        assert watch.add("36 pens or 6").score == 0.75
+
+
+@pytest.mark.parametrize("fields", [{"steps": ["a", "b"]}, {"solution": "a\nb"}])
+def test_observations_belong_to_steps(fields):
+    with InProcess(ScriptedPRM(lambda problem, steps: 0.5)) as server:
+        body = {"solutions": [{"problem": "p", **fields, "observations": ["41"]}]}
+        with httpx.Client(base_url=ADDRESS, transport=server.transport) as client:
+            answer = client.post("/v1/score", json=body).json()
+        [result] = answer["results"]
+    assert result["error"]["field"] == "solutions.0.observations"

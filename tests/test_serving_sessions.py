@@ -49,7 +49,7 @@ def test_steps_go_on_from_nodes():
         asked = []
         backend._result = lambda ask, result=backend._result: asked.append(ask) or result(ask)
         await sessions.extend(opened, [(longer.node, "j")])
-        assert (asked[0].problem, asked[0].steps, asked[0].text) == (PROBLEM, ("de", "fghi"), "j")
+        assert (asked[0].problem, asked[0].solution.texts) == (PROBLEM, ("de", "fghi", "j"))
         assert asked[0].place.text == "fghi"  # what was kept of the node is what it goes on from
         assert sessions.nodes == 4
 
@@ -170,3 +170,21 @@ def test_whatever_happens_all_is_given_back_once(seed):
         assert not any(isinstance(c.exception(), Exception) for c in clients[1:])
 
     served(scene, memory=random.Random(seed).choice([1 << 30, 50_000, 25_000]))
+
+
+def test_what_came_back_belongs_to_the_step_that_follows():
+    async def scene(backend, sessions):
+        opened = sessions.open(PROBLEM)
+        (first,) = await sessions.extend(opened, [(None, "ab")])
+        asked = []
+        backend._result = lambda ask, result=backend._result: asked.append(ask) or result(ask)
+        steps = [(first.node, "cd"), (first.node, "cd"), (first.node, "cd"), (None, "x")]
+        plain, seen, again, bad = await sessions.extend(opened, steps, observed=["", "41", "41", "42"])
+        assert (seen.node, again.node) == (seen.node, seen.node) != (plain.node, plain.node)
+        assert [[step.observation for step in ask.steps] for ask in asked] == [[""], ["41"]]
+        assert isinstance(bad, InputError) and bad.field == "steps[3].observed"
+        (longer,) = await sessions.extend(opened, [(seen.node, "e")], observed=["43"])
+        assert [step.observation for step in asked[-1].steps] == ["41", "43"]
+        assert await sessions.release(opened, [longer.node, seen.node]) == 2
+
+    served(scene)

@@ -38,7 +38,9 @@ GO = ("go on", None)
     ("scores", "settings", "expected"),
     [
         ([0.9, 0.2, 0.8], {}, [GO, ("go back", 1), GO]),
-        ([0.9, 0.2, 0.2, 0.2], {"retries": 2}, [GO, ("go back", 1), ("go back", 1), ("stop", None)]),
+        ([0.9, 0.2, 0.21, 0.22], {"retries": 2}, [GO, ("go back", 1), ("go back", 1), ("stop", None)]),
+        # The agent insists: the same turn again is taken.
+        ([0.9, 0.2, 0.2, 0.2], {}, [GO, ("go back", 1), GO, ("go back", 2)]),
         ([0.2], {"retries": 0}, [("stop", None)]),
         ([0.9, 0.2, 0.6, 0.2, 0.1], {"patience": 2}, [GO, GO, GO, GO, ("go back", 3)]),
         ([0.9, 0.7], {"threshold": 0.8}, [GO, ("go back", 1)]),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from stepmark.problems.answers import load_verifier as load_verifier
     from stepmark.problems.arithmetic_world import ArithmeticWorld as ArithmeticWorld
     from stepmark.problems.sources import load_problems as load_problems
+    from stepmark.problems.tool_world import ToolWorld as ToolWorld
     from stepmark.records import Judgement as Judgement
     from stepmark.records import LabelledSolution as LabelledSolution
     from stepmark.records import Problem as Problem
@@ -94,6 +95,7 @@ _HOME = {
     "Solution": "stepmark.records",
     "Step": "stepmark.records",
     "StepScores": "stepmark.records",
+    "ToolWorld": "stepmark.problems.tool_world",
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
     "check": "stepmark.solutions.checks",

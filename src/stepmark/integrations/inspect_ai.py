@@ -1,6 +1,6 @@
-"""inspect_ai: a scorer that grades each sample's completion step by step, and a solver that writes several and keeps the best.
+"""inspect_ai: a scorer that grades each sample's completion step by step, a solver that writes several and keeps the best, and an agent that is watched.
 
-Both are in inspect's registry by an entry point, so its command line knows them: `inspect eval task.py --solver stepmark/prm_best_of_n`,
+They are in inspect's registry by an entry point, so its command line knows them: `inspect eval task.py --solver stepmark/prm_best_of_n`,
 `inspect score LOG --scorer stepmark/prm_scorer`.
 
 This module imports inspect_ai; nothing else of stepmark does.
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio.to_thread
-from inspect_ai.model import GenerateConfig, ModelOutput, get_model
+from inspect_ai.model import ChatMessage, GenerateConfig, ModelOutput, execute_tools, get_model
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import collect
@@ -28,6 +28,7 @@ from stepmark.integrations.candidates import (
     loaded,
 )
 from stepmark.models.prm import Grade
+from stepmark.models.watch import Seen, Watch
 from stepmark.problems.answers import load_verifier
 from stepmark.records import Refusal, Solution
 from stepmark.search.choosing import check_pick, pick
@@ -167,6 +168,85 @@ def prm_best_of_n(
         state.output = outputs[found["chosen"]]
         state.messages.append(state.output.message)
         state.metadata["stepmark"] = found
+        return state
+
+    return solve
+
+
+@solver  # type: ignore[untyped-decorator]
+def prm_watched(
+    prm: str = "default",
+    threshold: float | None = None,
+    aggregate: str | None = None,
+    patience: int = 1,
+    retries: int = 3,
+    floor: float | None = None,
+    turns: int = 30,
+    family: str | None = None,
+    tokenizer: str | None = None,
+) -> Solver:
+    """Let the task's model work with its tools while a PRM watches (`prm.watch`): an agent in place of `generate()`.
+
+    Each turn is scored before its tools run. Where the watch says so, the messages from the turn that it names on are forgotten and the model
+    writes again; at a stop the sample ends. What tools have changed in the world is not undone. The sample's metadata under `stepmark` has
+    `turns` (each turn with its score and the advice) and `why` (why it ended).
+
+    Args:
+        prm: as in `prm_scorer`.
+        threshold: a turn under it is weak; None for the PRM's own.
+        aggregate: as in `prm_scorer`.
+        patience: weak turns in a row after which to go back.
+        retries: how often to go back.
+        floor: a running aggregate under it is a stop; None for none.
+        turns: written at most, those that are forgotten too.
+        family: as in `prm_scorer`.
+        tokenizer: as in `prm_scorer`.
+    """
+
+    def opened(problem: str) -> Watch:
+        return loaded(prm, family, tokenizer).watch(
+            problem,
+            threshold=threshold,
+            aggregate=aggregate,
+            patience=patience,
+            retries=retries,
+            floor=floor,
+        )
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        model, watch = get_model(), await anyio.to_thread.run_sync(opened, state.input_text)
+        starts: list[int] = []  # the messages before each turn
+        written: list[dict[str, Any]] = []
+        why = f"{turns} turns were written"
+
+        async def add(message: ChatMessage) -> Seen | None:
+            chat = inspect_logs.chat_message(message.model_dump(), "message", "the sample")
+            return await anyio.to_thread.run_sync(watch.add, chat)
+
+        while len(written) < turns:
+            # Cached, a turn that is written again would be the same.
+            state.output = await model.generate(state.messages, tools=state.tools, cache=False)
+            seen = await add(state.output.message)
+            assert seen is not None
+            written.append({"text": state.output.completion, "score": seen.score, "advice": seen.advice})
+            starts.append(len(state.messages))
+            state.messages.append(state.output.message)
+            if seen.to is not None:
+                watch.back(seen.to)
+                del state.messages[starts[seen.to] :], starts[seen.to :]
+                continue
+            if seen.advice == "stop":
+                why = seen.why
+                break
+            if not state.output.message.tool_calls:
+                why = "the model called no tool"
+                break
+            results = await execute_tools(state.messages, state.tools)
+            for message in results.messages:
+                await add(message)
+            state.messages.extend(results.messages)
+        await anyio.to_thread.run_sync(watch.close)
+        state.metadata["stepmark"] = {"turns": written, "why": why}
         return state
 
     return solve

@@ -23,7 +23,7 @@ from stepmark.models.http import AGAIN, Closing, DeclinedError, Patience, Server
 from stepmark.models.identity import named
 from stepmark.models.local import WindowedPRM
 from stepmark.models.prm import Ledger, Session, WholePrefixSession
-from stepmark.models.spec import LogRatioHead, ScoringSpec, VocabHead
+from stepmark.models.spec import ConfidenceHead, LogRatioHead, ScoringSpec, VocabHead
 from stepmark.records import StepScores
 
 
@@ -58,7 +58,7 @@ class PoolingPRM(WindowedPRM, Closing):
         pause: float = 0.5,
         api_key_env: str | None = None,
     ) -> None:
-        if isinstance(spec.readout.head, LogRatioHead | VocabHead):
+        if isinstance(spec.readout.head, ConfidenceHead | LogRatioHead | VocabHead):
             raise CheckpointError(
                 f"{spec.family} reads the language-model head, which /pooling does not serve; load it in this process"
             )

@@ -1,8 +1,8 @@
 """Watching an agent while it works: each turn is scored when it comes, and the rule says go on, go back or stop.
 
-A turn whose score is under the threshold is weak. After `patience` weak turns in a row: back to the first of them, to do it again. After `retries`
-such returns the next one is a stop. A running aggregate under `floor` is a stop at once. This is advice: a caller may go on.
-
+A turn whose score is under the threshold is weak, unless the agent writes again what it was sent back for: the PRM would only repeat itself. After
+`patience` weak turns in a row: back to the first of them, to do it again. After `retries` such returns the next one is a stop. A running aggregate
+under `floor` is a stop at once. This is advice: a caller may go on.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ class Watch:
         self._left = rule.retries
         self._steps: list[Step] = []
         self._scores: list[float] = []
+        self._returned: set[tuple[str, ...]] = set()
+        """The turns up to each that the agent was sent back for."""
         self._names: dict[str, str] = {}
 
     @property
@@ -146,6 +148,7 @@ class Watch:
         """Forget the turns from `to` on, and what came back after them; a `UsageError` where there is no such turn."""
         if not 0 <= to < len(self._steps):
             raise UsageError(f"expected a turn from 0 to {len(self._steps) - 1}, found {to}")
+        self._returned.add(self.solution.texts[: to + 1])
         del self._steps[to:], self._scores[to:]
         self._growing.back(to)
 
@@ -160,11 +163,15 @@ class Watch:
         if rule.floor is not None and running < rule.floor:
             why = f"the {rule.aggregate} so far, {running:.3g}, is under {rule.floor:g}"
             return replace(seen, advice="stop", why=why)
-        last = self._scores[-rule.patience :]
-        if len(last) < rule.patience or any(score >= rule.threshold for score in last):
+        first, texts = turn - rule.patience + 1, self.solution.texts
+        weak = (
+            self._scores[at] < rule.threshold and texts[: at + 1] not in self._returned
+            for at in range(first, turn + 1)
+        )
+        if first < 0 or not all(weak):
             return seen
         why = f"{rule.patience} turn{'s' if rule.patience > 1 else ''} in a row under {rule.threshold:g}"
         if not self._left:
             return replace(seen, advice="stop", why=f"{why}, and no return is left")
         self._left -= 1
-        return replace(seen, advice="go back", to=turn - rule.patience + 1, why=why)
+        return replace(seen, advice="go back", to=first, why=why)

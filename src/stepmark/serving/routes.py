@@ -230,7 +230,9 @@ async def add_steps(request: Request, id: str, body: StepsRequest) -> Response:
     service = service_of(request)
     _check_count(service, "steps", body.steps)
     steps = [(item.after, item.text) for item in body.steps]
-    nodes = await service.sessions.extend(id, steps, deadline=_deadline(request, body.timeout))
+    observed = [item.observed for item in body.steps]
+    deadline = _deadline(request, body.timeout)
+    nodes = await service.sessions.extend(id, steps, observed=observed, deadline=deadline)
     results = [_step_result(index, node) for index, node in enumerate(nodes)]
     return answer({"object": "steps", "model": service.name, "results": results})
 
@@ -317,7 +319,13 @@ def solution_of(
     if item.id is not None:
         row["id"] = item.id
     try:
-        return read_solution(row, where=item.id or "", how=how or "auto", marker=marker).solution
+        solution = read_solution(row, where=item.id or "", how=how or "auto", marker=marker).solution
+        if item.observations is None:
+            return solution
+        if item.steps is None or len(item.observations) != len(item.steps):
+            raise InputError("expected one observation a step, beside `steps`", field="observations")
+        pairs = zip(solution.steps, item.observations, strict=True)
+        return replace(solution, steps=tuple(replace(step, observation=back) for step, back in pairs))
     except InputError as error:
         return error
 

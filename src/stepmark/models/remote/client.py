@@ -237,14 +237,6 @@ class Client(Closing):
         rows: list[tuple[int, dict[str, Any]]] = []
         for i, solution in enumerate(solutions):
             try:
-                steps = solution.steps[:-1]
-                observed = next((k + 1 for k, step in enumerate(steps) if step.observation.strip()), None)
-                if observed is not None and not self.model().sessions:
-                    raise InputError(
-                        "an observation is sent as the beginning of the next step, which is the same text only to PRMs that read tokens "
-                        "step by step; load this PRM in this process",
-                        field=f"steps[{observed}]",
-                    )
                 rows.append((i, _fields(solution, text, split)))
             except InputError as error:
                 results[i] = error
@@ -316,7 +308,7 @@ def _named(solution: Solution, result: ScoredSolution | InputError) -> ScoredSol
 
 
 def _fields(solution: Solution, text: str | None, split: str | None = None) -> dict[str, Any]:
-    """The fields of a request. An observation is sent as the beginning of the next step, as `Encoder` joins them.
+    """The fields of a request.
 
     Raises:
         InputError: half of a surrogate pair.
@@ -325,12 +317,15 @@ def _fields(solution: Solution, text: str | None, split: str | None = None) -> d
     how = {} if split is None else {"split": split}
     if text is not None:
         return {"problem": problem, "solution": utf8(text, "solution"), **how}
-    texts, before = [], ""
-    for number, step in enumerate(solution.steps):
-        joined = f"{before}\n\n{step.text.lstrip()}" if before and step.text.strip() else step.text
-        texts.append(utf8(joined, f"steps[{number}]"))
-        before = step.observation.strip()
-    return {"problem": problem, "steps": texts, **how}
+    fields = {
+        "problem": problem,
+        "steps": [utf8(step.text, f"steps[{number}]") for number, step in enumerate(solution.steps)],
+    }
+    if any(step.observation for step in solution.steps):
+        fields["observations"] = [
+            utf8(step.observation, f"steps[{number}]") for number, step in enumerate(solution.steps)
+        ]
+    return fields | how
 
 
 def _unrefused(result: ScoredSolution | Refusal) -> ScoredSolution:

@@ -13,8 +13,9 @@ from stepmark.models.prm import Grader
 from stepmark.models.prm import Session as ScoringSession
 from stepmark.models.remote.calls import ServedModel
 from stepmark.models.remote.client import Client
-from stepmark.models.remote.session import Session
-from stepmark.records import Refusal, Solution, StepScores
+from stepmark.models.remote.session import Observed, Session
+from stepmark.models.watch import Growing
+from stepmark.records import Problem, Refusal, Solution, Step, StepScores
 
 _AT_ONCE = 16
 """Requests on their way together: the server computes in one batch what waits at one time."""
@@ -60,6 +61,10 @@ class RemotePRM(Grader, Closing):
         del memory_tokens
         return RemoteScorer(self)
 
+    def grow(self, problem: Problem) -> Growing:
+        """See `PRM.grow`: the server's session reads each token once."""
+        return RemoteGrowing(self.client.session(problem.text))
+
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False
     ) -> Iterator[StepScores | Refusal]:
@@ -79,6 +84,32 @@ class RemotePRM(Grader, Closing):
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too."""
         self.client.close()
+
+
+@final
+class RemoteGrowing:
+    """A conversation that grows in a session of the server (`watch.Growing`)."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._prefixes: list[tuple[str | Observed, ...]] = []
+
+    def score(self, steps: Sequence[Step], step: Step) -> float:
+        """See `Growing.score`."""
+        before = self._prefixes[-1] if self._prefixes else ()
+        back = steps[-1].observation if steps else ""
+        prefix = (*before, Observed(step.text, back) if back else step.text)
+        [found] = self._session.extend([prefix])
+        if isinstance(found, InputError):
+            raise found
+        self._prefixes.append(prefix)
+        return found.score
+
+    def back(self, to: int) -> None:
+        """See `Growing.back`; with the first step the session ends."""
+        if gone := self._prefixes[to:]:
+            self._session.release(gone)
+        del self._prefixes[to:]
 
 
 @final

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from stepmark.batching import Graded
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
@@ -16,7 +16,16 @@ from stepmark.models.remote.calls import Calls, ServedModel, complaint, nonsense
 from stepmark.models.remote.wire import SessionAnswer, SessionFullError, StepsAnswer
 from stepmark.records import ScoreKind
 
-Prefix = tuple[str, ...]
+
+class Observed(NamedTuple):
+    """A step before which something came back."""
+
+    text: str
+    observed: str
+    """Tool output or the user's words after the step before."""
+
+
+Prefix = tuple[str | Observed, ...]
 Node = tuple[int, Graded]
 """A node of a session and its score."""
 
@@ -64,12 +73,12 @@ class Session(Closing):
         return len(self._held)
 
     def extend(
-        self, prefixes: Sequence[Sequence[str]], *, timeout: float | None = None
+        self, prefixes: Sequence[Sequence[str | Observed]], *, timeout: float | None = None
     ) -> list[Graded | InputError]:
         """The score of the last step of each prefix, all together; one result each, in order.
 
         Args:
-            prefixes: each one's steps, at least one; what was asked before is not sent again.
+            prefixes: each one's steps, at least one, `Observed` where something came back before; what was asked before is not sent again.
             timeout: seconds for each request.
 
         Returns:
@@ -83,7 +92,7 @@ class Session(Closing):
         with self._lock:
             return self._extend(asked, timeout)
 
-    def release(self, prefixes: Sequence[Sequence[str]]) -> None:
+    def release(self, prefixes: Sequence[Sequence[str | Observed]]) -> None:
         """Release prefixes that will not be continued; with the last one the session ends. Unknown ones are ignored."""
         gone = _prefixes(prefixes)
         with self._lock:
@@ -152,7 +161,8 @@ class Session(Closing):
             try:
                 if isinstance(before := done.get(part), InputError):
                     raise before  # what begins unreadably is unreadable
-                utf8(part[-1], f"steps[{known}]")
+                for words in _body(part[-1]).values():
+                    utf8(words, f"steps[{known}]")
             except InputError as error:
                 done[part] = done[prefix] = error
             else:
@@ -195,7 +205,7 @@ class Session(Closing):
 
         def send(part: Sequence[Prefix]) -> list[Node | InputError]:
             after = [self._nodes[prefix[:-1]].number if len(prefix) > 1 else None for prefix in part]
-            steps = [{"after": node, "text": p[-1]} for node, p in zip(after, part, strict=True)]
+            steps = [{"after": node, **_body(p[-1])} for node, p in zip(after, part, strict=True)]
 
             def read(answer: StepsAnswer) -> list[Node | InputError]:
                 return _stepped(answer, len(part), model.score_kind)
@@ -229,6 +239,10 @@ class Session(Closing):
         self._read_before.discard(prefix)
 
 
+def _body(step: str | Observed) -> dict[str, str]:
+    return {"text": step} if isinstance(step, str) else step._asdict()
+
+
 def _stepped(answer: StepsAnswer, count: int, kind: ScoreKind) -> list[Node | InputError]:
     """One node with its score a step, in order."""
     if len(answer.results) != count:
@@ -247,7 +261,7 @@ def _stepped(answer: StepsAnswer, count: int, kind: ScoreKind) -> list[Node | In
     return nodes
 
 
-def _prefixes(prefixes: Sequence[Sequence[str]]) -> list[Prefix]:
+def _prefixes(prefixes: Sequence[Sequence[str | Observed]]) -> list[Prefix]:
     for prefix in prefixes:
         if isinstance(prefix, str) or not prefix:
             raise UsageError(f"a prefix: expected its steps, at least one, found {prefix!r:.80}")

@@ -71,6 +71,8 @@ class SolutionToScore(Request):
     """The question as the solver saw it; not blank."""
     steps: Texts | None = None
     """The steps, in order; at least one, none of them blank."""
+    observations: Texts | None = None
+    """What came back after each step, with `steps` alone: tool output, the user's words; "" for nothing. Read before the next step and never rated."""
     solution: str | None = None
     """The whole text instead of `steps`."""
     split: str | None = None
@@ -124,6 +126,8 @@ class CandidateFields(Request):
 
     steps: Texts | None = None
     """The steps, in order; none of them blank."""
+    observations: Texts | None = None
+    """What came back after each step, with `steps` alone: tool output, the user's words; "" for nothing. Read before the next step and never rated."""
     solution: str | None = None
     """The whole text instead of `steps`."""
     id: str | None = None
@@ -210,6 +214,8 @@ class StepToScore(Request):
     """The node that it continues; null (default): the problem itself."""
     text: str
     """The step; not blank."""
+    observed: str = ""
+    """What came back after the node that it continues: tool output, the user's words. It is read before the step and never rated."""
 
 
 class StepsRequest(Request):

@@ -53,7 +53,7 @@ def _sample(
         raise InputError(
             f"expected a list of messages, found {json_type(messages)}", where=where, field="messages"
         )
-    chat = [_message(message, f"messages[{at}]", where) for at, message in enumerate(messages)]
+    chat = [chat_message(message, f"messages[{at}]", where) for at, message in enumerate(messages)]
     problem, cut = read_messages(
         chat, where=where, how=settings.how, marker=settings.marker, reasoning=settings.reasoning
     )
@@ -108,8 +108,12 @@ def _outcome(scores: dict[str, Any]) -> bool | None:
     return value == 1 if value in (0, 1) else None
 
 
-def _message(message: object, field: str, where: str) -> dict[str, Any]:
-    """A message of the log as one of the OpenAI chat API."""
+def chat_message(message: object, field: str, where: str) -> dict[str, Any]:
+    """A message of the log as one of the OpenAI chat API.
+
+    Raises:
+        InputError: it is none, or its reasoning is not held as text.
+    """
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         raise InputError("expected a message with a role", where=where, field=field)
     read: dict[str, Any] = {"role": message["role"], "content": message.get("content")}
