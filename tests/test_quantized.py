@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoints import qwen_prm
 
+from checkpoints import qwen_prm
 from stepmark import Solution, load_prm
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention

@@ -390,7 +390,7 @@ def _checkpoint(given: _Settings) -> _Found:
         files.append(CheckpointFiles(reference))
     elif given.reference is not None:
         raise UsageError(f"`reference` is for implicit PRMs; {name} is read as {spec.family}")
-    dtype = _dtype(given.dtype, device, _base(folder)[1])
+    dtype = compute_dtype(given.dtype, device, base_of(folder)[1])
 
     def identity() -> str:
         prints = [noted.fingerprint() for noted in files]
@@ -449,7 +449,7 @@ def _checkpoint(given: _Settings) -> _Found:
     return _Found(identity=identity, load=load)
 
 
-def _base(folder: Path) -> tuple[Path, bool]:
+def base_of(folder: Path) -> tuple[Path, bool]:
     """The folder of the whole checkpoint, which for an adapter is its base's; and whether it is meant to compute in bfloat16."""
     from stepmark.models.checkpoint import adapter_config, read_config
 
@@ -470,7 +470,7 @@ def _assemble(
     from stepmark.models.heads import check_head
     from stepmark.models.placement import arrange, stream_backbone
 
-    base, _ = _base(folder)
+    base, _ = base_of(folder)
     adapted = base != folder
     facts = Tensors(base).facts | (adapter_head(folder) if adapted else {})
     size = read_config(base).get("hidden_size")
@@ -488,7 +488,8 @@ def _assemble(
     return backbone, load_tokenizer(folder if has_own else base), tensors
 
 
-def _dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:
+def compute_dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:
+    """The torch dtype that a setting means on a device."""
     import torch
 
     if dtype == "auto":
