@@ -1,10 +1,10 @@
 """PRMs of real size: memory and time to load, tokens a second, share of the matrix peak, and padded batches beside them.
 
-`python -m benchmarks.size [--shape small|1.5b|7b] [--candidates 1 16 64] [--device auto] [--folder FOLDER] [--quick]`
+`python -m benchmarks.size [--shape small|1.5b|7b] [--quantize int8|int4] [--candidates 1 16 64] [--days 9] [--device auto] [--folder FOLDER] [--quick]`
 
 The checkpoint has the shape of Qwen2.5-Math-PRM (a two-layer head on Qwen2) and random weights in bfloat16, in shards: speed and memory
 depend on the shape alone. Its tokenizer is that of the default PRM's base with the family's mark. Both sides grade the same solutions with
-the same weights in one process, turn about; the peer is transformers' own attention over batches padded to the longest.
+the same weights in one process, turn about (with `--quantize` both sides are quantized); peak memory is read before the peer's first turn, with what Python and torch take. The peer is transformers' own attention over batches padded to the longest.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from stepmark import Solution, load_prm
 from stepmark.models import attention
 from stepmark.models.heads import step_scores
 from stepmark.models.local import HeadPRM
+from stepmark.models.memory import memory_of
 from stepmark.models.places import base_folder
 from stepmark.records import StepScores
 
@@ -180,6 +181,13 @@ def padded(prm: HeadPRM, solutions: Sequence[Solution], batch: int) -> tuple[lis
     return scores, computed
 
 
+def resident(device: str) -> float:
+    """The most bytes that this process had, so far, on a device. On Linux what is resident of mapped files counts in."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def ours(prm: HeadPRM, solutions: Sequence[Solution]) -> list[float]:
     """Step scores by the engine."""
     return [
@@ -192,15 +200,15 @@ def ours(prm: HeadPRM, solutions: Sequence[Solution]) -> list[float]:
 
 
 def compare(
-    prm: HeadPRM, shape: Shape, candidates: int, problems: int, batch: int, rounds: int
+    prm: HeadPRM, shape: Shape, candidates: int, problems: int, batch: int, rounds: int, days: tuple[int, int]
 ) -> dict[str, float]:
     """Figures of grading `problems` problems with `candidates` solutions each, both ways."""
-    solutions = generated_candidates(problems, candidates)
+    solutions = generated_candidates(problems, candidates, days)
     sequences = [prm.encoder.encode(solution).ids.tolist() for solution in solutions]
     device = prm.engine.device
     distinct = distinct_prefixes(sequences)
     best = {"ours": float("inf"), "padded": float("inf")}
-    computed = 0.0
+    computed = peak_memory = 0.0
     for _ in range(rounds):
         # The engine keeps the opening of what it graded last: no round may begin with the problem of the one before.
         list(prm.score_many([Solution.of("Another problem.", ["A step."])]))
@@ -208,6 +216,7 @@ def compare(
         took, scores = seconds(lambda: ours(prm, solutions))
         computed = prm.ledger.tokens_computed - before
         best["ours"] = min(best["ours"], took)
+        peak_memory = peak_memory or resident(device)
         took, (others, padded_tokens) = seconds(lambda: padded(prm, solutions, batch))
         best["padded"] = min(best["padded"], took)
     difference = max(abs(a - b) for a, b in zip(scores, others, strict=True))
@@ -228,12 +237,17 @@ def compare(
         f"tokens_computed_over_distinct_{candidates}": computed / distinct,
         f"speedup_over_padded_batch_{candidates}": best["padded"] / best["ours"],
         f"largest_score_difference_{candidates}": difference,
+        f"peak_memory_gb_{candidates}": peak_memory / 1e9,
     }
 
 
 def main() -> None:
     parser = benchmark_parser(__doc__, "the small shape")
     parser.add_argument("--shape", choices=tuple(SHAPES), default="1.5b")
+    parser.add_argument("--quantize", choices=("int8", "int4"))
+    parser.add_argument(
+        "--days", type=int, nargs=2, default=[5, 9], help="numbers of a problem, at least and at most"
+    )
     parser.add_argument("--candidates", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--solutions", type=int, default=64, help="of each turn, over all problems")
     parser.add_argument("--batch", type=int, default=16, help="rows of a padded batch")
@@ -258,24 +272,31 @@ def main() -> None:
         if arguments.write:
             return
         weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        before = resident("cpu")
         more = {} if arguments.token_budget is None else {"token_budget": arguments.token_budget}
+        estimated = memory_of(
+            str(folder), dtype="bfloat16", quantize=arguments.quantize, device=arguments.device, **more
+        ).total
         start = time.perf_counter()
-        prm = load_prm(str(folder), dtype="bfloat16", device=arguments.device, **more)
+        prm = load_prm(
+            str(folder), dtype="bfloat16", quantize=arguments.quantize, device=arguments.device, **more
+        )
         assert isinstance(prm, HeadPRM)
         # Kernels are chosen and weights paged in before anything is timed.
         ours(prm, generated_candidates(1, 1))
         settle()
-        # Linux maps the weights' file: what is resident of it counts in.
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
         figures = {
             "load_and_first_score_s": time.perf_counter() - start,
             "weights_gb": weights / 1e9,
-            "peak_memory_over_weights": resident / weights,
+            "peak_memory_over_weights": (resident("cpu") - before) / weights,
+            "memory_before_gb": before / 1e9,
+            "estimated_gb": estimated / 1e9,
         }
         for candidates in arguments.candidates:
             problems = max(1, arguments.solutions // candidates)
-            figures |= compare(prm, shape, candidates, problems, arguments.batch, arguments.rounds)
+            figures |= compare(
+                prm, shape, candidates, problems, arguments.batch, arguments.rounds, tuple(arguments.days)
+            )
         if prm.engine.device.startswith("cuda"):
             figures["peak_device_memory_over_weights"] = torch.cuda.max_memory_allocated() / weights
     last = max(arguments.candidates)
