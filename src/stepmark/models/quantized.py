@@ -44,7 +44,8 @@ class QuantizedLinear(nn.Module):
         self.out_features, self.in_features = rows, width
         self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach(), requires_grad=False)
         four = bits == "int4" and width % GROUP == 0 and rows % 2 == 0
-        parts = [(_four if four else _eight)(part) for part in weight.split(_ROWS)]
+        make = _four if four else _eight
+        parts = [make(weight[start : start + _ROWS]) for start in range(0, rows, _ROWS)]
         packed, scale = (torch.cat([part[at] for part in parts]) for at in (0, 1))
         self.register_buffer("packed", packed[: rows // 2] | packed[rows // 2 :] << 4 if four else packed)
         self.register_buffer("scale", scale)
@@ -74,13 +75,13 @@ class QuantizedLinear(nn.Module):
         return nn.functional.linear(x, self.plain(), self.bias)
 
 
-def _eight(weight: Tensor) -> tuple[Tensor, Tensor]:
+def _eight(weight: Tensor) -> tuple[Tensor, ...]:
     values = weight.float()
     scale = (values.abs().amax(1, keepdim=True) / 127).clamp(min=1e-12).to(weight.dtype)
     return (values / scale.float()).round().clamp(-127, 127).to(torch.int8), scale
 
 
-def _four(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _four(weight: Tensor) -> tuple[Tensor, ...]:
     values = weight.float().view(len(weight), -1, GROUP)
     low = values.amin(-1, keepdim=True).to(weight.dtype)
     scale = ((values.amax(-1, keepdim=True) - low.float()) / 15).clamp(min=1e-12).to(weight.dtype)
