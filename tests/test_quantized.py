@@ -125,3 +125,22 @@ def test_all_needs_a_gpu(tmp_path: Path) -> None:
     qwen_prm(tmp_path)
     with pytest.raises(UsageError, match="all"):
         load_prm(str(tmp_path), device="all")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is here")
+@pytest.mark.parametrize("quantize", [None, "int8", "int4"])
+def test_all_gpus_score_as_the_processor(tmp_path: Path, quantize: str | None) -> None:
+    qwen_prm(tmp_path)
+    one, every = (
+        [
+            result.scores
+            for result in load_prm(
+                str(tmp_path),
+                dtype="float32",
+                device=device,
+                quantize=quantize,  # type: ignore[arg-type]
+            ).score_many(SOLUTIONS)
+        ]
+        for device in ("cpu", "all")
+    )
+    assert np.allclose(one, every, atol=1e-5)
