@@ -259,6 +259,9 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--solutions", type=int, default=64, help="of each turn, over all problems")
     parser.add_argument("--batch", type=int, default=16, help="rows of a padded batch; 0: none is measured")
+    parser.add_argument(
+        "--padded-most", type=int, default=sys.maxsize, help="with more candidates, no batch is measured"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--token-budget", type=int, help="tokens of a forward pass")
     parser.add_argument("--device", default="auto")
@@ -302,8 +305,9 @@ def main() -> None:
         }
         for candidates in arguments.candidates:
             problems = max(1, arguments.solutions // candidates)
+            batch = arguments.batch if candidates <= arguments.padded_most else 0
             figures |= compare(
-                prm, shape, candidates, problems, arguments.batch, arguments.rounds, tuple(arguments.days)
+                prm, shape, candidates, problems, batch, arguments.rounds, tuple(arguments.days)
             )
         if prm.engine.device.startswith("cuda"):
             figures["peak_device_memory_over_weights"] = torch.cuda.max_memory_allocated() / weights
