@@ -33,7 +33,7 @@ def test_cache_and_activations_by_hand(tmp_path: Path) -> None:
     config = built.network.config
     memory = memory_of(str(tmp_path), dtype="float32", device="cpu", token_budget=100)
     size = config.hidden_size // config.num_attention_heads
-    assert memory.cache == 4 * 100 * config.num_hidden_layers * config.num_key_value_heads * size * 2 * 4
+    assert memory.cache == 2 * 100 * config.num_hidden_layers * config.num_key_value_heads * size * 2 * 4
     pieces = 10 * 128 * config.num_attention_heads * 200
     assert memory.activations == 100 * (8 * config.hidden_size + 3 * config.intermediate_size) * 4 + pieces
     assert memory.total == memory.weights + memory.cache + memory.activations

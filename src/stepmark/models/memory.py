@@ -3,10 +3,10 @@
 For a pass of T tokens (`token_budget`) in elements of b bytes:
 
     weights     = sum over tensors of elements x bytes, layers' matrices by `quantize`
-    cache       = 4 x T x layers x key_heads x head_size x 2 x b
+    cache       = 2 x T x layers x key_heads x head_size x 2 x b
     activations = T x (8 hidden + 3 inner) x b + 10 x queries x heads x 2 T + 2 x the largest matrix's plain form, where quantized
 
-The cache holds the keys and values that later passes need, in a pool that doubles, and a copy while it grows. Of the scores of attention, a piece of
+The cache holds the keys and values that later passes need, at most those of one pass and a path, and a copy while its pool grows. Of the scores of attention, a piece of
 `queries` (128 on a CPU, 512 on CUDA) is there at a time. Measured on a CPU, the estimate was between 0.97 and 1.08 of the peak (docs/memory.md).
 """
 
@@ -119,7 +119,7 @@ def _of_folder(
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
     size = int(config.get("head_dim") or hidden // heads)
     groups = int(config.get("num_key_value_heads") or heads)
-    cache = 4 * tokens * int(config["num_hidden_layers"]) * groups * size * 2 * bytes_each
+    cache = 2 * tokens * int(config["num_hidden_layers"]) * groups * size * 2 * bytes_each
     queries = 128 if device == "cpu" else 512
     activations = tokens * (8 * hidden + 3 * int(config["intermediate_size"])) * bytes_each
     activations += 10 * queries * heads * 2 * tokens + (0 if bits is None else 2 * largest * bytes_each)
