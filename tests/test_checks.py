@@ -160,6 +160,11 @@ def test_silent(steps):
     assert findings(*steps) == []
 
 
+def test_long_thoughts_are_read_to_their_end():
+    (finding,) = check("", ["Wait, let me see."] * 4000 + ["3 * 4 = 13"])
+    assert (finding.step, finding.right) == (4000, "it is 12")
+
+
 def test_checks_are_chosen_by_name():
     steps = ["2 + 2 = 5 and then half of 26 is 12."]
     assert [f.check for f in check("", steps)] == ["equation", "words"]
