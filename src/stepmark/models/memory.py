@@ -113,7 +113,7 @@ def _of_folder(
         matrix = len(fact.shape) == 2 and re.search(r"(^|\.)layers\.\d+\..*\.weight$", tensor) is not None
         if matrix:
             largest = max(largest, fact.elements)
-            weights += quantized_bytes(*fact.shape, bits, bytes_each)
+            weights += quantized_bytes(fact.shape[0], fact.shape[1], bits, bytes_each)
         else:
             weights += fact.elements * bytes_each
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])

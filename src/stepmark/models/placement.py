@@ -98,6 +98,7 @@ def arrange(
             )
         if becomes is not None:
             network.set_submodule(name, QuantizedLinear(module, becomes))
+            del module.weight  # and with it the map, which this loop would hold to its end
         elif any(buffer.is_meta for buffer in module.buffers(recurse=False)):
             network.set_submodule(name, type(module)(network.config).to(place(name)))  # tables of positions
         elif name and not list(module.children()):
