@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -700,6 +700,8 @@ FAMILY_EXAMPLES: Mapping[str, Example] = {
         control=("<|im_end|>",),
     ),
 }
+CONFIDENCES = ("mean-logprob", "entropy", "self-certainty", "deepconf")
+FAMILY_EXAMPLES |= {name: replace(FAMILY_EXAMPLES["implicit"], aggregate="last") for name in CONFIDENCES}
 LOG_RATIOS = ("implicit", "implicit-per-step")
 STEPWISE = tuple(name for name in FAMILY_EXAMPLES if name != "orm")
 """Families that score every step."""
@@ -711,7 +713,7 @@ def load_family(zoo: Zoo, name: str, **settings: Any) -> Any:
 
     example = FAMILY_EXAMPLES[name]
     built = zoo[example.checkpoint]
-    if built.reference is not None:
+    if built.reference is not None and name not in CONFIDENCES:
         settings["reference"] = str(built.reference.folder)
     family = None if example.told else name
     return load_prm(str(built.folder), family=family, **{"dtype": "float32", "device": "cpu"} | settings)

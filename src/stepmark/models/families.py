@@ -14,6 +14,7 @@ from pathlib import Path
 
 from stepmark.models.spec import (
     ChatLayout,
+    ConfidenceHead,
     DialogueLayout,
     EnsembleHead,
     LinearHead,
@@ -290,6 +291,26 @@ _reasoneval = ScoringSpec(
     tensors=("score_head.weight",),
 )
 
+_CONFIDENCE = tuple(
+    ScoringSpec(
+        family=family,
+        summary=f"Training-free, of the policy itself: {words}, of all tokens up to a step's end",
+        source=source,
+        layout=ChatLayout(mark="\n\n", ending="turn"),
+        readout=Readout(head=head, activation="identity"),
+        score_kind="unbounded",
+        aggregate="last",
+        aggregate_source="the last score is that of the whole",
+    )
+    for family, words, source, head in (
+        ("mean-logprob", "the mean log-probability", "folklore", ConfidenceHead(measure="logprob")),
+        ("entropy", "the mean entropy, below 0", "folklore", ConfidenceHead(measure="entropy")),
+        ("self-certainty", "KL(uniform, p)", "Kang et al. 2025, arXiv 2502.18581", ConfidenceHead(measure="self-certainty")),
+        ("deepconf", "the lowest mean confidence of 2,048 tokens in a row", "Fu et al. 2025, arXiv 2508.15260; facebookresearch/deepconf",
+         ConfidenceHead(measure="top", window=2048)),
+    )
+)  # fmt: skip
+
 _ALL = (
     _qwen,
     replace(
@@ -428,6 +449,7 @@ _ALL = (
         threshold=0.5,
         outcome_only=True,
     ),
+    *_CONFIDENCE,
 )
 
 FAMILIES: Mapping[str, ScoringSpec] = {

@@ -11,7 +11,16 @@ from torch import Tensor
 
 from stepmark.errors import CheckpointError
 from stepmark.models.checkpoint import FLOATING, TensorFact, Tensors, fact_of
-from stepmark.models.spec import EnsembleHead, Head, LinearHead, LogRatioHead, MlpHead, Readout, VocabHead
+from stepmark.models.spec import (
+    ConfidenceHead,
+    EnsembleHead,
+    Head,
+    LinearHead,
+    LogRatioHead,
+    MlpHead,
+    Readout,
+    VocabHead,
+)
 
 Neutral = Literal["positive", "negative"]
 HeadFunction = Callable[[Tensor], Tensor]
@@ -124,8 +133,10 @@ def build_head(head: Head, tensors: Tensors, backbone: Any, tokenizer: Any, devi
     if isinstance(head, VocabHead):
         verdicts = _verdict_rows(head, output_rows(tensors, backbone), tokenizer).to(device).float()
         return lambda rows: linear(rows, verdicts)
-    assert isinstance(head, LogRatioHead)
-    raise CheckpointError("an implicit PRM has no head; it is read by comparing two language models")
+    assert isinstance(head, LogRatioHead | ConfidenceHead)
+    raise CheckpointError(
+        "this PRM has no head; it is read from the probabilities of one language model, or of two language models"
+    )
 
 
 def verdict_ids(head: VocabHead, tokenizer: Any) -> list[int]:

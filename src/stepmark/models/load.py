@@ -17,7 +17,7 @@ from stepmark.models.identity import CheckpointFiles, named
 from stepmark.models.lazy import UNSAID, Lazy, check_device, is_server, refuse_idle
 from stepmark.models.places import BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM, identity_of
-from stepmark.models.spec import LogRatioHead, VocabHead, spec_key
+from stepmark.models.spec import ConfidenceHead, LogRatioHead, VocabHead, spec_key
 from stepmark.settings import check_arguments as check_settings
 from stepmark.settings import checked
 
@@ -409,6 +409,12 @@ def _checkpoint(given: _Settings) -> _Found:
             return engine, output_rows(tensors, engine.backbone).to(device, engine.backbone.dtype)
 
         engine, tokens, tensors = assembled(folder)
+        if isinstance(head, ConfidenceHead):
+            from stepmark.models.confidence import ConfidencePRM
+
+            encoder = _encoder(given, spec, tokens, engine.token_limit)
+            policy = with_output(engine, tensors)
+            return ConfidencePRM(name=name, spec=spec, encoder=encoder, policy=policy, identity=identity)
         if reference is None:
             return HeadPRM(
                 name=name,

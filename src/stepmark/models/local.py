@@ -288,17 +288,11 @@ class ImplicitPRM(LocalPRM):
 
     def needed(self, text: Text) -> Ints:
         """What stands before each token of the answer that its author wrote."""
-        encoded = _encoded(text)
-        answer = encoded.answer
-        if answer < 1:
-            raise CheckpointError(
-                "an implicit PRM needs a token before the answer, and the template gives none"
-            )
-        return np.flatnonzero(encoded.own(len(text.ids))) + answer - 1
+        return before_own(text)
 
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
         """See `TokenPRM.read`; a token's log-ratio is stored beside it (`States.value`)."""
-        encoded = [_encoded(text) for text in texts]
+        encoded = [encoded_of(text) for text in texts]
         needed = [self.needed(text) for text in texts]
         above = np.concatenate([path[n] for n, path in zip(needed, paths, strict=True)])
         tokens = np.concatenate([path[n + 1] for n, path in zip(needed, paths, strict=True)])
@@ -342,6 +336,15 @@ class ImplicitPRM(LocalPRM):
         return [end - start for end, start in zip(at, starts, strict=False)]
 
 
-def _encoded(text: Text) -> Encoded:
+def before_own(text: Text) -> Ints:
+    """What stands before each token of the answer that its author, and no tool or user, wrote."""
+    encoded = encoded_of(text)
+    if encoded.answer < 1:
+        raise CheckpointError("a language model needs a token before the answer, and the template gives none")
+    return np.flatnonzero(encoded.own(len(text.ids))) + encoded.answer - 1
+
+
+def encoded_of(text: Text) -> Encoded:
+    """The solution of a request for scores."""
     assert not isinstance(text.asked, TokenRows)
     return text.asked.encoded

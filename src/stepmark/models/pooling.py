@@ -19,7 +19,7 @@ from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.heads import Neutral
 from stepmark.models.prm import Session, WholePrefixSession
 from stepmark.models.served import ServedPRM, read_positions
-from stepmark.models.spec import LogRatioHead, ScoringSpec, VocabHead
+from stepmark.models.spec import ConfidenceHead, LogRatioHead, ScoringSpec, VocabHead
 from stepmark.records import StepScores
 
 
@@ -49,7 +49,7 @@ class PoolingPRM(ServedPRM):
         pause: float = 0.5,
         api_key_env: str | None = None,
     ) -> None:
-        if isinstance(spec.readout.head, LogRatioHead | VocabHead):
+        if isinstance(spec.readout.head, ConfidenceHead | LogRatioHead | VocabHead):
             raise CheckpointError(
                 f"{spec.family} reads the language-model head, which /pooling does not serve; load it in this process"
             )

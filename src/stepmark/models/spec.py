@@ -171,7 +171,23 @@ class LogRatioHead:
             raise UsageError(f"beta should be a finite number above 0, found {self.beta}")
 
 
-Head = LinearHead | MlpHead | EnsembleHead | VocabHead | LogRatioHead
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConfidenceHead:
+    """No head: how sure the language model is of the answer's own tokens (`models.confidence`)."""
+
+    kind: Literal["confidence"] = "confidence"
+    measure: Literal["logprob", "entropy", "self-certainty", "top"]
+    window: int | None = None
+    """The lowest mean of so many tokens in a row; None: the mean of all."""
+    per_step: bool = False
+    """False: of all tokens up to a step's end. True: of the step's own."""
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.window < 1:
+            raise UsageError(f"window should be at least 1, found {self.window}")
+
+
+Head = LinearHead | MlpHead | EnsembleHead | VocabHead | LogRatioHead | ConfidenceHead
 
 Activation = Literal["softmax", "margin", "sigmoid", "sigmoid-mean", "identity"]
 

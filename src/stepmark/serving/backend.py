@@ -222,12 +222,12 @@ class CachedBackend:
 
     def __init__(self, prm: PRM, *, memory_tokens: int | None = None) -> None:
         from stepmark.models.encoding import mark_token
-        from stepmark.models.local import HeadPRM, ImplicitPRM
+        from stepmark.models.local import HeadPRM, LocalPRM
         from stepmark.models.session import CachedSession
 
         if reason := why_whole_prefixes(prm):
             raise UsageError(f"{prm.name} keeps no state: {reason}")
-        assert isinstance(prm, HeadPRM | ImplicitPRM)
+        assert isinstance(prm, LocalPRM)
         self.prm: PRM = prm
         self.session = CachedSession(prm, memory_tokens=65_536 if memory_tokens is None else memory_tokens)
         self._encoder = prm.encoder

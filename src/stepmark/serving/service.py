@@ -149,9 +149,7 @@ def _engine_facts(prm: PRM) -> tuple[int | None, str | None]:
     """The token budget and the family of a PRM that computes in this process."""
     if "torch" not in sys.modules:  # without it no PRM does
         return None, None
-    from stepmark.models.local import HeadPRM, ImplicitPRM, WindowedPRM
+    from stepmark.models.local import LocalPRM, WindowedPRM
 
     family = prm.spec.family if isinstance(prm, WindowedPRM) else None
-    if isinstance(prm, HeadPRM):
-        return prm.engine.token_budget, family
-    return prm.policy[0].token_budget if isinstance(prm, ImplicitPRM) else None, family
+    return prm.engines[0].token_budget if isinstance(prm, LocalPRM) else None, family

@@ -33,6 +33,7 @@ from stepmark.models.heads import build_head, output_rows
 from stepmark.models.spec import (
     SPEC_FILE,
     ChatLayout,
+    ConfidenceHead,
     DialogueLayout,
     LinearHead,
     LogRatioHead,
@@ -164,7 +165,7 @@ def layout_of(spec: ScoringSpec | None, base: Path) -> WholeLayout:
     from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
 
     form, kind = None if spec is None else spec.readout.head, read_config(base).get("model_type")
-    if spec is None or form is None or isinstance(form, VocabHead | LogRatioHead):
+    if spec is None or form is None or isinstance(form, ConfidenceHead | LogRatioHead | VocabHead):
         return "causal-lm"
     if kind == "qwen2" and (isinstance(form, MlpHead) or _fits_vllm(spec)):
         return "qwen2-prm"
@@ -334,7 +335,7 @@ def write_merged(
         tag = None
         if spec is not None:
             tag = step_tag(spec, tokens)
-            if not isinstance(spec.readout.head, LogRatioHead):
+            if not isinstance(spec.readout.head, ConfidenceHead | LogRatioHead):
                 # Read back as `load_prm` will, before the folder gets its name.
                 build_head(spec.readout.head, Tensors(work), backbone, tokens, "cpu")
             write_json(work / SPEC_FILE, asdict(spec))

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
-from stepmark.models.spec import EnsembleHead, LinearHead, LogRatioHead, MlpHead, ScoringSpec
+from stepmark.models.spec import ConfidenceHead, EnsembleHead, LinearHead, LogRatioHead, MlpHead, ScoringSpec
 from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
 from stepmark.show.plots import Lines, Series
 from stepmark.training.checkpoint import Written
@@ -200,6 +200,8 @@ def _kind(spec: ScoringSpec | None) -> str:
     head, readout = spec.readout.head, spec.readout
     if isinstance(head, LogRatioHead):
         return "an implicit one, read as the log-ratio of itself and a reference"
+    if isinstance(head, ConfidenceHead):
+        return "the policy itself, read as how sure it is of its tokens"
     if isinstance(head, LinearHead | MlpHead | EnsembleHead):
         labels = "one logit" if readout.activation == "sigmoid" else "several logits"
         if readout.activation in ("softmax", "margin"):

@@ -14,7 +14,16 @@ from stepmark.catalog import unknown_name
 from stepmark.errors import UsageError
 from stepmark.models.families import FAMILIES
 from stepmark.models.generative import GENERATIVE
-from stepmark.models.spec import EnsembleHead, Layout, LinearHead, LogRatioHead, MlpHead, Readout, ScoringSpec
+from stepmark.models.spec import (
+    ConfidenceHead,
+    EnsembleHead,
+    Layout,
+    LinearHead,
+    LogRatioHead,
+    MlpHead,
+    Readout,
+    ScoringSpec,
+)
 from stepmark.settings import settings
 from stepmark.training.examples import Example, Target
 from stepmark.training.net import Net
@@ -35,7 +44,9 @@ def trainable(family: str) -> bool:
     if family in GENERATIVE:
         return True
     head = FAMILIES[family].readout.head
-    return not isinstance(head, EnsembleHead) and not (isinstance(head, LogRatioHead) and head.per_step)
+    return not isinstance(head, ConfidenceHead | EnsembleHead) and not (
+        isinstance(head, LogRatioHead) and head.per_step
+    )
 
 
 @settings
@@ -74,7 +85,7 @@ class OnHead(StepObjective):
             return mlp_head(net)
         if isinstance(form, LinearHead):
             return linear_head(net, classes or 1, bias=form.bias is not None)
-        assert not isinstance(form, EnsembleHead | LogRatioHead), "refused before"
+        assert not isinstance(form, ConfidenceHead | EnsembleHead | LogRatioHead), "refused before"
         return VocabRows(net, form.candidates, whole=False)
 
     def fits(self, target: Target, example: Example) -> bool:
