@@ -17,7 +17,7 @@ from stepmark.models.identity import CheckpointFiles, named
 from stepmark.models.lazy import UNSAID, Lazy, check_device, is_server, refuse_idle
 from stepmark.models.places import BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM, identity_of
-from stepmark.models.spec import ConfidenceHead, LogRatioHead, spec_key
+from stepmark.models.spec import ConfidenceHead, LogRatioHead, VocabHead, spec_key
 from stepmark.settings import check_arguments as check_settings
 from stepmark.settings import checked
 
@@ -59,7 +59,7 @@ def load_prm(
         name_or_path: "default" (the PRM that ships with stepmark), a checkpoint's folder, a hub name, the
             short name of a published PRM ("qwen-7b"; `stepmark families` lists them), the address of a server ("http://…"; the key in `STEPMARK_API_KEY` is sent, if there is one), or "package.module:factory" whose call gives a PRM.
             A server is asked whether it is a stepmark server (`stepmark serve`), which reads texts; any other one is sent token
-            ids (vLLM's `/pooling`) and needs `tokenizer`.
+            ids (vLLM, SGLang) and needs `tokenizer`.
         family: how it is read (`stepmark families` lists them); None tells it from the checkpoint. Of published generative PRMs it
             has to be named where `stepmark families` does not list the checkpoint; those that stepmark trained say it themselves.
         neutral: for three-class PRMs, whether a neutral step counts as good (Lightman et al. 2023, Table 4).
@@ -319,6 +319,7 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
 def _served(given: _Settings, tokenizer: str) -> PRM:
     """A PRM behind a server that takes token ids."""
     from stepmark.models.backbone import load_config, load_tokenizer, token_limit
+    from stepmark.models.completions import CompletionsPRM
     from stepmark.models.http import key_variable
     from stepmark.models.pooling import PoolingPRM
 
@@ -326,7 +327,8 @@ def _served(given: _Settings, tokenizer: str) -> PRM:
     files = CheckpointFiles(folder, weights=False)
     spec = _spec(given, folder, tokenizer)
     encoder = _encoder(given, spec, load_tokenizer(folder), token_limit(load_config(folder)))
-    return PoolingPRM(
+    served = CompletionsPRM if isinstance(spec.readout.head, VocabHead) else PoolingPRM
+    return served(
         given.name,
         spec,
         encoder,
