@@ -41,12 +41,14 @@ def real_candidates(problems: int) -> list[Solution] | None:
     return solutions
 
 
-def generated_candidates(problems: int, candidates: int = 64) -> list[Solution]:
-    """Sums with worked solutions whose candidates part ways at random steps."""
+def generated_candidates(
+    problems: int, candidates: int = 64, days: tuple[int, int] = (5, 9)
+) -> list[Solution]:
+    """Sums of some numbers (`days`: at least, at most) with worked solutions whose candidates part ways at random steps."""
     rng = random.Random(0)
     solutions = []
     for p in range(problems):
-        values = [rng.randint(2, 99) for _ in range(rng.randint(5, 9))]
+        values = [rng.randint(2, 99) for _ in range(rng.randint(*days))]
         question = (
             f"A shop sells {', '.join(map(str, values))} apples on successive days. How many are sold in all?"
         )

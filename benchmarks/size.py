@@ -1,10 +1,10 @@
 """PRMs of real size: memory and time to load, tokens a second, share of the matrix peak, and padded batches beside them.
 
-`python -m benchmarks.size [--shape small|1.5b|7b] [--candidates 1 16 64] [--device auto] [--folder FOLDER] [--quick]`
+`python -m benchmarks.size [--shape small|1.5b|7b] [--quantize int8|int4] [--candidates 1 16 64] [--days 9] [--device auto] [--folder FOLDER] [--quick]`
 
 The checkpoint has the shape of Qwen2.5-Math-PRM (a two-layer head on Qwen2) and random weights in bfloat16, in shards: speed and memory
 depend on the shape alone. Its tokenizer is that of the default PRM's base with the family's mark. Both sides grade the same solutions with
-the same weights in one process, turn about; the peer is transformers' own attention over batches padded to the longest.
+the same weights in one process, turn about (with `--quantize` both sides are quantized); peak memory is read before the peer's first turn, with what Python and torch take. The peer is transformers' own attention over batches padded to the longest.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from stepmark import Solution, load_prm
 from stepmark.models import attention
 from stepmark.models.heads import step_scores
 from stepmark.models.local import HeadPRM
+from stepmark.models.memory import memory_of
 from stepmark.models.places import base_folder
 from stepmark.records import StepScores
 
@@ -180,6 +181,13 @@ def padded(prm: HeadPRM, solutions: Sequence[Solution], batch: int) -> tuple[lis
     return scores, computed
 
 
+def resident(device: str) -> float:
+    """The most bytes that this process had, so far, on a device. On Linux what is resident of mapped files counts in."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def ours(prm: HeadPRM, solutions: Sequence[Solution]) -> list[float]:
     """Step scores by the engine."""
     return [
@@ -192,51 +200,68 @@ def ours(prm: HeadPRM, solutions: Sequence[Solution]) -> list[float]:
 
 
 def compare(
-    prm: HeadPRM, shape: Shape, candidates: int, problems: int, batch: int, rounds: int
+    prm: HeadPRM, shape: Shape, candidates: int, problems: int, batch: int, rounds: int, days: tuple[int, int]
 ) -> dict[str, float]:
     """Figures of grading `problems` problems with `candidates` solutions each, both ways."""
-    solutions = generated_candidates(problems, candidates)
+    solutions = generated_candidates(problems, candidates, days)
     sequences = [prm.encoder.encode(solution).ids.tolist() for solution in solutions]
     device = prm.engine.device
-    distinct = distinct_prefixes(sequences)
+    # The engine keeps the opening of what it graded last: what is graded before each turn holds nothing of the problem.
+    other = Solution.of("Another problem.", ["A step."])
+    before_it = prm.encoder.encode(other).ids.tolist()
+    distinct = distinct_prefixes([*sequences, before_it]) - len(before_it)
     best = {"ours": float("inf"), "padded": float("inf")}
-    computed = 0.0
+    computed = peak_memory = 0.0
+    padded_tokens = 0
     for _ in range(rounds):
-        # The engine keeps the opening of what it graded last: no round may begin with the problem of the one before.
-        list(prm.score_many([Solution.of("Another problem.", ["A step."])]))
+        list(prm.score_many([other]))
         before = prm.ledger.tokens_computed
         took, scores = seconds(lambda: ours(prm, solutions))
         computed = prm.ledger.tokens_computed - before
         best["ours"] = min(best["ours"], took)
-        took, (others, padded_tokens) = seconds(lambda: padded(prm, solutions, batch))
-        best["padded"] = min(best["padded"], took)
-    difference = max(abs(a - b) for a, b in zip(scores, others, strict=True))
-    if difference > 0.1:
-        raise SystemExit(
-            f"the two ways differ by {difference:.3g} at {candidates} candidates: they do not score the same"
-        )
+        peak_memory = peak_memory or resident(device)
+        if batch:
+            took, (others, padded_tokens) = seconds(lambda: padded(prm, solutions, batch))
+            best["padded"] = min(best["padded"], took)
     share = 2 * shape.layer_weights * computed / best["ours"] / peak(device, shape)
     flat = sum(map(len, sequences))
+    figures = {
+        f"tokens_a_second_{candidates}": computed / best["ours"],
+        f"share_of_matmul_peak_{candidates}": share,
+        f"tokens_computed_over_distinct_{candidates}": computed / distinct,
+        f"peak_memory_gb_{candidates}": peak_memory / 1e9,
+    }
     print(
         f"{candidates:3} candidates: {len(solutions)} solutions, {flat} tokens, {distinct} distinct; ours {best['ours']:.2f} s "
         f"({computed / best['ours']:.0f} tokens/s), padded {best['padded']:.2f} s ({padded_tokens} tokens)",
         flush=True,
     )
-    return {
-        f"tokens_a_second_{candidates}": computed / best["ours"],
-        f"share_of_matmul_peak_{candidates}": share,
-        f"tokens_computed_over_distinct_{candidates}": computed / distinct,
-        f"speedup_over_padded_batch_{candidates}": best["padded"] / best["ours"],
-        f"largest_score_difference_{candidates}": difference,
-    }
+    if batch:
+        difference = max(abs(a - b) for a, b in zip(scores, others, strict=True))
+        if difference > 0.1:
+            raise SystemExit(
+                f"the two ways differ by {difference:.3g} at {candidates} candidates: they do not score the same"
+            )
+        figures |= {
+            f"speedup_over_padded_batch_{candidates}": best["padded"] / best["ours"],
+            f"largest_score_difference_{candidates}": difference,
+        }
+    return figures
 
 
 def main() -> None:
     parser = benchmark_parser(__doc__, "the small shape")
     parser.add_argument("--shape", choices=tuple(SHAPES), default="1.5b")
+    parser.add_argument("--quantize", choices=("int8", "int4"))
+    parser.add_argument(
+        "--days", type=int, nargs=2, default=[5, 9], help="numbers of a problem, at least and at most"
+    )
     parser.add_argument("--candidates", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--solutions", type=int, default=64, help="of each turn, over all problems")
-    parser.add_argument("--batch", type=int, default=16, help="rows of a padded batch")
+    parser.add_argument("--batch", type=int, default=16, help="rows of a padded batch; 0: none is measured")
+    parser.add_argument(
+        "--padded-most", type=int, default=sys.maxsize, help="with more candidates, no batch is measured"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--token-budget", type=int, help="tokens of a forward pass")
     parser.add_argument("--device", default="auto")
@@ -258,24 +283,32 @@ def main() -> None:
         if arguments.write:
             return
         weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        before = resident("cpu")
         more = {} if arguments.token_budget is None else {"token_budget": arguments.token_budget}
+        estimated = memory_of(
+            str(folder), dtype="bfloat16", quantize=arguments.quantize, device=arguments.device, **more
+        ).total
         start = time.perf_counter()
-        prm = load_prm(str(folder), dtype="bfloat16", device=arguments.device, **more)
+        prm = load_prm(
+            str(folder), dtype="bfloat16", quantize=arguments.quantize, device=arguments.device, **more
+        )
         assert isinstance(prm, HeadPRM)
         # Kernels are chosen and weights paged in before anything is timed.
         ours(prm, generated_candidates(1, 1))
         settle()
-        # Linux maps the weights' file: what is resident of it counts in.
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
         figures = {
             "load_and_first_score_s": time.perf_counter() - start,
             "weights_gb": weights / 1e9,
-            "peak_memory_over_weights": resident / weights,
+            "peak_memory_over_weights": (resident("cpu") - before) / weights,
+            "memory_before_gb": before / 1e9,
+            "estimated_gb": estimated / 1e9,
         }
         for candidates in arguments.candidates:
             problems = max(1, arguments.solutions // candidates)
-            figures |= compare(prm, shape, candidates, problems, arguments.batch, arguments.rounds)
+            batch = arguments.batch if candidates <= arguments.padded_most else 0
+            figures |= compare(
+                prm, shape, candidates, problems, batch, arguments.rounds, tuple(arguments.days)
+            )
         if prm.engine.device.startswith("cuda"):
             figures["peak_device_memory_over_weights"] = torch.cuda.max_memory_allocated() / weights
     last = max(arguments.candidates)

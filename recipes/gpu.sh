@@ -105,6 +105,10 @@ grade)
         rm -r "$state/shapes"
         shape=7b
         bench size --shape 7b --solutions 512 --token-budget 32768 --rounds 2 --folder "$state/shapes"
+        for bits in int8 int4; do
+            shape=7b-$bits
+            bench size --shape 7b --quantize $bits --candidates 64 --batch 0 --rounds 1 --folder "$state/shapes"
+        done
         shape=
         bench grade
     fi

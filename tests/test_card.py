@@ -117,8 +117,16 @@ def test_the_command_that_serves_a_checkpoint(tag, pooling):
     assert f"$ {command}\n" in card(written)
 
 
-@pytest.mark.parametrize("layout", ["causal-lm", "adapter"])
-def test_what_pooling_cannot_serve_has_no_command(layout):
-    written = replace(WRITTEN, layout=layout, tag=None)
-    assert serve_command(written) is snippet(written) is None
-    assert "vllm serve" not in card(written)
+@pytest.mark.parametrize(
+    ("layout", "family", "command"),
+    [
+        ("causal-lm", "math-shepherd", "vllm serve FOLDER --enable-prompt-tokens-details"),
+        ("causal-lm", "implicit", None),
+        ("adapter", "math-shepherd", None),
+    ],
+)
+def test_language_models_are_served_where_their_verdicts_are_tokens(layout, family, command):
+    written = replace(WRITTEN, layout=layout, spec=FAMILIES[family], tag=None)
+    assert serve_command(written) == command
+    assert snippet(written) is None
+    assert ("vllm serve" in card(written)) == (command is not None)

@@ -128,6 +128,9 @@ TRUE = [
     ["One and one-half of 20 is 30."],
     ["If half of 26 is 12, then"],
     ["194 ÷ 11 = 17 with a remainder of 7."],
+    ["400 ÷ 262 = 1 with a remainder of 400 - 262 = 138."],
+    ["16 - 18 + 4 = 16 - 18 = -2; -2 + 4 = 2"],  # its first terms
+    ["(-25 + 238 - 755) = (-25 + 238) = 213; 213 - 755 = -542"],
     [r"$17 \equiv 3 \pmod 7$ and $-1 \equiv 6 \pmod{7}$"],
     ["3 hours is 180 minutes, and 1 inch is 2.54 cm."],
     ["2 days = 16 hours"],  # of work
@@ -155,6 +158,11 @@ TRUE = [
 @pytest.mark.parametrize("steps", TRUE)
 def test_silent(steps):
     assert findings(*steps) == []
+
+
+def test_long_thoughts_are_read_to_their_end():
+    (finding,) = check("", ["Wait, let me see."] * 4000 + ["3 * 4 = 13"])
+    assert (finding.step, finding.right) == (4000, "it is 12")
 
 
 def test_checks_are_chosen_by_name():

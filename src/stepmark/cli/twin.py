@@ -58,7 +58,7 @@ _PANELS: Mapping[str, Group] = {
     ),
     **dict.fromkeys(("truncate", "orm"), MODEL),
     **dict.fromkeys(("out", "report", "show", "trace", "log"), OUTPUT),
-    **dict.fromkeys(("cluster", "in_flight", "dtype", "device", "token_budget"), MACHINE),
+    **dict.fromkeys(("cluster", "in_flight", "dtype", "quantize", "device", "token_budget"), MACHINE),
 }
 """Which panel of the help a setting stands in; a method's settings by default."""
 

@@ -152,7 +152,9 @@ def _prm(prm: PRMLike, *, truncate: bool, seed: int, neutral: str | None) -> PRM
 def _orm(name: str, prm: PRM | Lazy[PRM] | None, *, truncate: bool) -> Lazy[PRM]:
     """The outcome model, which is loaded with the PRM's device and precision."""
     given = prm.arguments if isinstance(prm, Lazy) else {}
-    shared: dict[str, Any] = {key: given[key] for key in ("dtype", "device", "token_budget") if key in given}
+    shared: dict[str, Any] = {
+        key: given[key] for key in ("dtype", "quantize", "device", "token_budget") if key in given
+    }
     return lazy_prm(name, outcome=True, **read_by(name, {**shared, "truncate": truncate}))
 
 

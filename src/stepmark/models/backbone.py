@@ -70,6 +70,17 @@ def load_network(
     return model.to(device)
 
 
+def compute_devices(device: str) -> list[str]:
+    """The devices that a setting ("all", or as for `compute_device`) means; raises as that."""
+    check_device(device, several=True)
+    if device != "all":
+        return [compute_device(device)]
+    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not cards:
+        raise UsageError("`device` all: this build of torch has no CUDA, or this machine no GPU; use cpu")
+    return [f"cuda:{card}" for card in range(cards)]
+
+
 def compute_device(device: str) -> str:
     """The device that a setting ("auto", "cpu", "cuda", "cuda:N") means.
 

@@ -139,8 +139,12 @@ def build_head(head: Head, tensors: Tensors, backbone: Any, tokenizer: Any, devi
     )
 
 
-def _verdict_rows(head: VocabHead, rows: Tensor, tokenizer: Any) -> Tensor:
-    """The rows of the language-model head for the candidate tokens."""
+def verdict_ids(head: VocabHead, tokenizer: Any) -> list[int]:
+    """The token of each candidate, in order.
+
+    Raises:
+        CheckpointError: the tokenizer does not know a candidate, or two end in the same token.
+    """
     ids = []
     for text in head.candidates:
         tokens = tokenizer.encode(text, add_special_tokens=False)
@@ -153,6 +157,12 @@ def _verdict_rows(head: VocabHead, rows: Tensor, tokenizer: Any) -> Tensor:
         raise CheckpointError(
             f"the verdicts {head.candidates} end in the same token; this tokenizer cannot serve this PRM"
         )
+    return ids
+
+
+def _verdict_rows(head: VocabHead, rows: Tensor, tokenizer: Any) -> Tensor:
+    """The rows of the language-model head for the candidate tokens."""
+    ids = verdict_ids(head, tokenizer)
     if max(ids) >= len(rows):
         raise CheckpointError(
             f"the tokenizer has the verdicts {head.candidates} at {ids}, and lm_head.weight only {len(rows)} rows"

@@ -12,7 +12,7 @@ from stepmark.errors import UsageError
 T = TypeVar("T")
 
 UNSAID: Mapping[str, object] = {
-    **dict.fromkeys(("family", "reference", "model", "tokenizer", "samples", "token_budget")),
+    **dict.fromkeys(("family", "reference", "model", "tokenizer", "samples", "token_budget", "quantize")),
     "seed": 0,
     "neutral": "positive",
     "truncate": False,
@@ -95,10 +95,16 @@ def is_server(name: str) -> bool:
     return name.startswith(("http://", "https://"))
 
 
-def check_device(device: str) -> None:
-    """Refuse (`UsageError`) a device that is none, before a model is loaded."""
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-        raise UsageError(f"`device` {device}: expected auto, cpu, cuda or cuda:NUMBER")
+def check_device(device: str, *, several: bool = False) -> None:
+    """Refuse (`UsageError`) a device that is none, before a model is loaded.
+
+    Args:
+        device: as torch names it; "auto".
+        several: whether "all", for all GPUs, counts as a device.
+    """
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device) and not (several and device == "all"):
+        more = ", or all" if several else ""
+        raise UsageError(f"`device` {device}: expected auto, cpu, cuda or cuda:NUMBER{more}")
 
 
 def refuse_idle(given: Mapping[str, object], idle: Mapping[str, str]) -> None:

@@ -17,17 +17,18 @@ from stepmark.models.identity import CheckpointFiles, named
 from stepmark.models.lazy import UNSAID, Lazy, check_device, is_server, refuse_idle
 from stepmark.models.places import BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM, identity_of
-from stepmark.models.spec import ConfidenceHead, LogRatioHead, spec_key
+from stepmark.models.spec import ConfidenceHead, LogRatioHead, VocabHead, spec_key
 from stepmark.settings import check_arguments as check_settings
 from stepmark.settings import checked
 
 if TYPE_CHECKING:
     from stepmark.models.checkpoint import Tensors
     from stepmark.models.encoding import Encoder
+    from stepmark.models.quantized import Bits
     from stepmark.models.spec import ScoringSpec
 
 
-SHARED = ("dtype", "device", "token_budget", "truncate")
+SHARED = ("dtype", "quantize", "device", "token_budget", "truncate")
 """Settings that a command takes once for the PRM and the outcome model beside it."""
 
 PRMLike: TypeAlias = PRM | str | Lazy[PRM]
@@ -41,6 +42,7 @@ def load_prm(
     family: str | None = None,
     neutral: Literal["positive", "negative"] = "positive",
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+    quantize: Literal["int8", "int4"] | None = None,
     device: str = "auto",
     truncate: bool = False,
     token_budget: Annotated[int, Field(ge=1)] | None = None,
@@ -57,13 +59,14 @@ def load_prm(
         name_or_path: "default" (the PRM that ships with stepmark), a checkpoint's folder, a hub name, the
             short name of a published PRM ("qwen-7b"; `stepmark families` lists them), the address of a server ("http://…"; the key in `STEPMARK_API_KEY` is sent, if there is one), or "package.module:factory" whose call gives a PRM.
             A server is asked whether it is a stepmark server (`stepmark serve`), which reads texts; any other one is sent token
-            ids (vLLM's `/pooling`) and needs `tokenizer`.
+            ids (vLLM, SGLang) and needs `tokenizer`.
         family: how it is read (`stepmark families` lists them); None tells it from the checkpoint. Of published generative PRMs it
             has to be named where `stepmark families` does not list the checkpoint; those that stepmark trained say it themselves.
         neutral: for three-class PRMs, whether a neutral step counts as good (Lightman et al. 2023, Table 4).
         dtype: "float32", "bfloat16", or "auto": bfloat16 where the device computes in it natively and the
             checkpoint is stored in it, else float32.
-        device: "cpu", "cuda", "cuda:1", or "auto".
+        quantize: keep the layers' weights in 8 or 4 bit; they compute in `dtype`. Such a PRM has other scores, and another identity.
+        device: "cpu", "cuda", "cuda:1", "auto" (one GPU if there is one), or "all": the layers are spread over all GPUs.
         truncate: score what fits of a solution that is too long and leave the later steps None, instead of
             raising.
         token_budget: tokens a forward pass; bounds memory. None: 2,048 on CPU; on CUDA by free memory, 2,048 to 16,384.
@@ -98,7 +101,7 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
         CheckpointError: what the checkpoint says of itself cannot be read.
     """
     check_settings(load_prm, arguments)
-    check_device(arguments.get("device", "auto"))
+    check_device(arguments.get("device", "auto"), several=True)
     idle = idle_settings(name, family=arguments.get("family"), tokenizer=arguments.get("tokenizer"))
     refuse_idle(arguments, idle)
 
@@ -159,7 +162,7 @@ def idle_settings(name: str, *, family: str | None = None, tokenizer: str | None
         reads = ("family", "neutral", "truncate", "model", "tokenizer")
     else:
         what = "is read here, as one that writes no critiques: leave it out, or name its `family` (`stepmark families`)"
-        reads = ("family", "neutral", "truncate", "reference", "dtype", "device", "token_budget")
+        reads = ("family", "neutral", "truncate", "reference", "dtype", "quantize", "device", "token_budget")
     return {setting: f"{name} {what}" for setting in UNSAID if setting not in reads}
 
 
@@ -192,6 +195,7 @@ class _Settings:
     family: str | None = None
     neutral: Literal["positive", "negative"] = "positive"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    quantize: Literal["int8", "int4"] | None = None
     device: str = "auto"
     truncate: bool = False
     token_budget: int | None = None
@@ -315,6 +319,7 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
 def _served(given: _Settings, tokenizer: str) -> PRM:
     """A PRM behind a server that takes token ids."""
     from stepmark.models.backbone import load_config, load_tokenizer, token_limit
+    from stepmark.models.completions import CompletionsPRM
     from stepmark.models.http import key_variable
     from stepmark.models.pooling import PoolingPRM
 
@@ -322,7 +327,8 @@ def _served(given: _Settings, tokenizer: str) -> PRM:
     files = CheckpointFiles(folder, weights=False)
     spec = _spec(given, folder, tokenizer)
     encoder = _encoder(given, spec, load_tokenizer(folder), token_limit(load_config(folder)))
-    return PoolingPRM(
+    served = CompletionsPRM if isinstance(spec.readout.head, VocabHead) else PoolingPRM
+    return served(
         given.name,
         spec,
         encoder,
@@ -369,9 +375,10 @@ def _encoder(given: _Settings, spec: ScoringSpec, tokenizer: Any, limit: int | N
 
 def _checkpoint(given: _Settings) -> _Found:
     """A PRM of a checkpoint. Nothing of its weights is read before `load`."""
-    from stepmark.models.backbone import compute_device
+    from stepmark.models.backbone import compute_devices
 
-    device = compute_device(given.device)
+    devices = compute_devices(given.device)
+    device = devices[0]
     name, folder = given.name, folder_of(given.name)
     # Noted before anything is read: these files identify what is loaded.
     files = [CheckpointFiles(folder)]
@@ -385,11 +392,12 @@ def _checkpoint(given: _Settings) -> _Found:
         files.append(CheckpointFiles(reference))
     elif given.reference is not None:
         raise UsageError(f"`reference` is for implicit PRMs; {name} is read as {spec.family}")
-    dtype = _dtype(given.dtype, device, _base(folder)[1])
+    dtype = compute_dtype(given.dtype, device, base_of(folder)[1])
 
     def identity() -> str:
         prints = [noted.fingerprint() for noted in files]
-        return named(name, prints, spec_key(spec), given.neutral, given.truncate, str(dtype))
+        more = () if given.quantize is None else (given.quantize,)
+        return named(name, prints, spec_key(spec), given.neutral, given.truncate, str(dtype), *more)
 
     def load() -> PRM:
         from stepmark.models.engine import Engine, token_budget
@@ -398,7 +406,7 @@ def _checkpoint(given: _Settings) -> _Found:
         from stepmark.models.prm import Ledger
 
         def assembled(folder: Path) -> tuple[Engine, Any, Tensors]:
-            backbone, tokenizer, tensors = _assemble(folder, dtype, device, spec)
+            backbone, tokenizer, tensors = _assemble(folder, dtype, devices, given.quantize, spec)
             budget = given.token_budget or token_budget(backbone, device)
             return Engine(backbone, device=device, token_budget=budget, ledger=Ledger()), tokenizer, tensors
 
@@ -442,7 +450,7 @@ def _checkpoint(given: _Settings) -> _Found:
     return _Found(identity=identity, load=load)
 
 
-def _base(folder: Path) -> tuple[Path, bool]:
+def base_of(folder: Path) -> tuple[Path, bool]:
     """The folder of the whole checkpoint, which for an adapter is its base's; and whether it is meant to compute in bfloat16."""
     from stepmark.models.checkpoint import adapter_config, read_config
 
@@ -454,25 +462,35 @@ def _base(folder: Path) -> tuple[Path, bool]:
     return base, named == BUILT_IN_BASE or "bfloat16" in (stored.get("dtype"), stored.get("torch_dtype"))
 
 
-def _assemble(folder: Path, dtype: Any, device: str, spec: ScoringSpec) -> tuple[Any, Any, Tensors]:
+def _assemble(
+    folder: Path, dtype: Any, devices: list[str], quantize: Bits | None, spec: ScoringSpec
+) -> tuple[Any, Any, Tensors]:
     """Backbone, tokenizer and tensors of a checkpoint, or of an adapter over one."""
     from stepmark.models.backbone import load_backbone, load_tokenizer
     from stepmark.models.checkpoint import Tensors, adapter_head, merge_adapter, read_config
     from stepmark.models.heads import check_head
+    from stepmark.models.placement import arrange, stream_backbone
 
-    base, _ = _base(folder)
+    base, _ = base_of(folder)
     adapted = base != folder
     facts = Tensors(base).facts | (adapter_head(folder) if adapted else {})
     size = read_config(base).get("hidden_size")
     hidden = size if isinstance(size, int) else None
     check_head(spec.readout.head, facts, folder=folder, hidden=hidden, classes=spec.readout.classes)
-    backbone = load_backbone(base, dtype=dtype, device=device)
+    arranged = quantize is not None or len(devices) > 1
+    if arranged and not adapted:
+        backbone = stream_backbone(base, dtype=dtype, devices=devices, quantize=quantize)
+    else:
+        backbone = load_backbone(base, dtype=dtype, device="cpu" if arranged else devices[0])
     tensors = Tensors(base, merge_adapter(backbone, folder) if adapted else {})
+    if arranged and adapted:
+        arrange(backbone, backbone.get_parameter, dtype, devices, quantize)
     has_own = present(folder / "tokenizer.json") or present(folder / "tokenizer_config.json")
     return backbone, load_tokenizer(folder if has_own else base), tensors
 
 
-def _dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:
+def compute_dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:
+    """The torch dtype that a setting means on a device."""
     import torch
 
     if dtype == "auto":

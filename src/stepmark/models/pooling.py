@@ -1,6 +1,5 @@
 """A PRM behind a vLLM `/pooling` server: tokens go out, logits a step come back.
 
-Token ids are sent, never text: in text mode a server adds special tokens and template messages of its own.
 Raw logits are asked for (`use_activation: false`), so the same readout as in process makes the scores. The
 server may pool every token, or only step tags (`tok_pooling_type: STEP`, the default for
 `Qwen2ForProcessRewardModel`); anything else is refused.
@@ -10,36 +9,28 @@ Source: vLLM 0.33, `POST /pooling`, task token_classify.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, final
 
 import torch
 
 from stepmark.errors import BackendError, CheckpointError
 from stepmark.models.encoding import Encoded, Encoder
-from stepmark.models.heads import Neutral, step_scores
-from stepmark.models.http import AGAIN, Closing, DeclinedError, Patience, Server
-from stepmark.models.identity import named
-from stepmark.models.local import WindowedPRM
-from stepmark.models.prm import Ledger, Session, WholePrefixSession
+from stepmark.models.heads import Neutral
+from stepmark.models.prm import Session, WholePrefixSession
+from stepmark.models.served import ServedPRM, read_positions
 from stepmark.models.spec import ConfidenceHead, LogRatioHead, ScoringSpec, VocabHead
 from stepmark.records import StepScores
 
 
-class PoolingPRM(WindowedPRM, Closing):
-    """Scores through a server. Made by `load_prm` from an address.
+@final
+class PoolingPRM(ServedPRM):
+    """Scores through `/pooling`. Made by `load_prm` from an address.
 
     Args:
-        address: `http://host:port`; `/pooling` and `/v1/models` are added.
-        model: the served model's name; None asks the server, which must then serve one.
-        identity: gives what tells tokenizer and reading from others; the server adds what it reports of the model.
         batch: solutions a request.
-        pause: seconds before the first retry; doubled at each.
-        api_key_env: name of the environment variable that holds the API key; None sends none.
 
     Raises:
-        UsageError: that variable is not set.
         BackendError: the server cannot be reached or answers something that is not one row of logits a step.
         CheckpointError: a family that `/pooling` cannot serve.
     """
@@ -62,51 +53,23 @@ class PoolingPRM(WindowedPRM, Closing):
             raise CheckpointError(
                 f"{spec.family} reads the language-model head, which /pooling does not serve; load it in this process"
             )
-        super().__init__(address, spec, encoder, Ledger(), 4096, identity)
-        patience = Patience(retries=3, first_wait=pause, timeout=timeout)
-        self._server = Server(
-            address, patience=patience, key=api_key_env, rng=random.Random(0), again=AGAIN | {504}
+        super().__init__(
+            address,
+            spec,
+            encoder,
+            identity=identity,
+            model=model,
+            neutral=neutral,
+            timeout=timeout,
+            pause=pause,
+            api_key_env=api_key_env,
         )
-        self._neutral, self._batch = neutral, batch
-        self._model = model or self._only_model()
-
-    def _place(self) -> dict[str, object]:
-        return {"model": self._model}
-
-    @property
-    def identity(self) -> str:
-        """See `PRM.identity`. Of weights that lie on the server it has what the server reports: the model's name, folder and length."""
-        try:
-            listed = self._models()
-        except (
-            BackendError
-        ):  # a server that lists no models; one that is gone fails when it is asked for scores
-            listed = []
-        reported = [
-            {key: entry.get(key) for key in ("id", "root", "parent", "max_model_len")}
-            for entry in listed
-            if entry.get("id") == self._model
-        ]
-        return named(super().identity, self._model, reported)
+        self._batch = batch
 
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
         """See `PRM.open_session`."""
         del memory_tokens
         return WholePrefixSession(self, "a server keeps no state for us")
-
-    def close(self) -> None:
-        """Close the connections. Leaving a `with` block does it too."""
-        self._server.close()
-
-    def _models(self) -> list[dict[str, Any]]:
-        listed = self._ask("/v1/models", None).get("data")
-        return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
-
-    def _only_model(self) -> str:
-        names = [entry.get("id") for entry in self._models()]
-        if len(names) != 1 or not isinstance(names[0], str):
-            raise BackendError(f"{self.name} serves {names}; name one with `model`")
-        return names[0]
 
     def _window(self, encoded: list[Encoded]) -> list[StepScores]:
         return [
@@ -141,7 +104,7 @@ class PoolingPRM(WindowedPRM, Closing):
         return result
 
     def _read(self, e: Encoded, rows: Any) -> StepScores:
-        reads = [r for r in e.reads if r is not None]
+        reads = read_positions(e)
         if not reads:
             return self.scores_of(e, [], None)
         try:
@@ -157,14 +120,4 @@ class PoolingPRM(WindowedPRM, Closing):
             )
         if len(logits) == len(e.ids):
             logits = logits[torch.tensor(reads)]
-        try:
-            scores, classes = step_scores(self.spec.readout, logits, self._neutral)
-        except CheckpointError as error:  # here it is the server that gave what the family cannot have
-            raise BackendError(f"{self.name}/pooling: {error}") from error
-        return self.scores_of(e, scores, classes)
-
-    def _ask(self, path: str, body: dict[str, Any] | None) -> Mapping[str, Any]:
-        try:
-            return self._server.ask(path, body, lambda data: data)
-        except DeclinedError as declined:
-            raise declined.as_backend_error() from None
+        return self.scores_of(e, *self._scores(logits, "/pooling"))

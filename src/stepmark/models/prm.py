@@ -74,6 +74,8 @@ class Weights:
 
         None where it is not known, or where a token meets a part of a model only (experts).
         """
+        from stepmark.models.quantized import elements
+
         parameters = attention = 0
         for model, head in models:
             config = model.config.get_text_config().to_dict()
@@ -84,7 +86,7 @@ class Weights:
                 return None
             table = model.get_input_embeddings().weight
             # A weight that stands at two places is counted once by parameters(), and as the head it is multiplied with.
-            parameters += sum(weight.numel() for weight in model.parameters())
+            parameters += elements(model)
             if head is None or head.weight is not table:
                 parameters -= table.numel()
             attention += layers * heads * (config.get("head_dim") or hidden // heads)

@@ -13,7 +13,15 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
-from stepmark.models.spec import ConfidenceHead, EnsembleHead, LinearHead, LogRatioHead, MlpHead, ScoringSpec
+from stepmark.models.spec import (
+    ConfidenceHead,
+    EnsembleHead,
+    LinearHead,
+    LogRatioHead,
+    MlpHead,
+    ScoringSpec,
+    VocabHead,
+)
 from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
 from stepmark.show.plots import Lines, Series
 from stepmark.training.checkpoint import Written
@@ -108,10 +116,17 @@ def prm_card(
 
 
 def serve_command(written: Written) -> str | None:
-    """The line that serves a checkpoint on vLLM's `/pooling`; None where `/pooling` cannot serve it.
+    """The line that serves a checkpoint on vLLM; None where vLLM cannot serve it.
 
-    Pooled are the tokens that end a step, where one token id marks them, else all tokens; `stepmark grade` reads both.
+    Of heads, the tokens that end a step are pooled where one token id marks them, else all tokens; `stepmark grade` reads both. Verdicts that are
+    tokens are read from a language model.
     """
+    if (
+        written.layout == "causal-lm"
+        and written.spec is not None
+        and isinstance(written.spec.readout.head, VocabHead)
+    ):
+        return f"vllm serve {FOLDER} --enable-prompt-tokens-details"
     if written.layout not in ("token-classification", "qwen2-prm"):
         return None
     pooler: dict[str, object] = {"task": "token_classify", "tok_pooling_type": "ALL"}
@@ -164,18 +179,17 @@ def _use(written: Written, base: str) -> str:
     if written.layout == "adapter":
         parts.append(f"It is a LoRA adapter over `{base}`, which must be there too.")
     elif written.layout == "causal-lm":
-        parts.append(
-            "With transformers alone it is an ordinary language model (`AutoModelForCausalLM`). vLLM's `/pooling` does not serve it: it reads "
-            "the language-model head."
-        )
+        parts.append("With transformers alone it is an ordinary language model (`AutoModelForCausalLM`).")
     else:
         parts += [
             "With transformers alone, where `ids` are the token ids of a marked text (below; the end of each step is the position to read):",
             f"```python\n{snippet(written)}\n```",
             _probability(written.spec),
-            f"On vLLM:\n\n```console\n$ {serve_command(written)}\n$ stepmark grade solutions.jsonl --prm http://127.0.0.1:8000 "
-            f"--tokenizer {FOLDER}\n```",
         ]
+    if (command := serve_command(written)) is not None:
+        parts.append(
+            f"On vLLM:\n\n```console\n$ {command}\n$ stepmark grade solutions.jsonl --prm http://127.0.0.1:8000 --tokenizer {FOLDER}\n```"
+        )
     return "\n\n".join(parts)
 
 

@@ -18,6 +18,7 @@ Precision and recall of each check are measured by `benchmarks/checks.py`.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import accumulate, takewhile
 from typing import get_args
 
 from stepmark.errors import SettingError
@@ -39,7 +40,8 @@ CHECKS: tuple[CheckName, ...] = get_args(CheckName)
 """The names of all checks."""
 _LONGEST = 10_000
 """Characters of a step or a question that are read; the rest is not."""
-_MOST_STEPS = 500
+_MOST_CHARACTERS = 5_000_000
+"""Of all steps together; later steps are not read. A long thought has thousands of short ones."""
 _MOST_FINDINGS = 200
 
 
@@ -71,7 +73,9 @@ def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = 
     if unknown:
         raise SettingError("names", unknown[0], f"checks: {', '.join(CHECKS)}")
     problem = problem[:_LONGEST]
-    texts = [step[:_LONGEST] for step in steps[:_MOST_STEPS]]
+    texts = [step[:_LONGEST] for step in steps]
+    room = takewhile(lambda read: read <= _MOST_CHARACTERS, accumulate(map(len, texts)))
+    texts = texts[: sum(1 for _ in room)]
     findings: list[Finding] = []
     before, last = "", None
     for i, text in enumerate(texts):

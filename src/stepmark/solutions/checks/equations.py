@@ -9,6 +9,7 @@ unknown, in exact fractions. One is **wrong** only if no reading makes it right.
 - the sides differ by under one per cent and decimals or a division that does not come out are involved;
 - numbers with decimals in it may have been rounded: 3.33 * 3 = 10 (multiples of 0.05 are taken to be exact);
 - a result runs on into the next calculation: 5 + 3 = 8 * 2 = 16;
+- the right side is the first terms of the left: 16 - 18 + 4 = 16 - 18 = -2, and -2 + 4 = 2;
 - a scale or another unit follows the result ("= 2 dozen", "= 1 hour 15 minutes"), or the text computes modulo something.
 
 A result shown with d decimals is right if the exact value, rounded or cut off after d decimals, is it: 2/3 = 0.67 and 2/3 = 0.66 are right.
@@ -322,9 +323,19 @@ def _compare(x: Value, y: Value, a: Sequence[Token], b: Sequence[Token]) -> tupl
         return "unknown", "close, and decimals are involved"
     if _computes(b) and b[0].kind == "number" and plain_number(b[0].text) == x.exact:
         return "unknown", "the result runs on into the next calculation"
+    if _computes(b) and _begins(b, a):
+        return "unknown", "the result is of the first terms, and the rest follows"
     if x.bare != y.bare:
         return "wrong", f"it is {shown((y if x.bare else x).exact)}"
     return "wrong", f"the left side is {shown(x.exact)}, the right side is {shown(y.exact)}"
+
+
+def _begins(part: Sequence[Token], whole: Sequence[Token]) -> bool:
+    """Whether a side is the first terms of the other: 16 - 18 + 4 = 16 - 18."""
+    first, terms = (
+        [token.text for token in side if token.kind not in ("open", "close")] for side in (part, whole)
+    )
+    return terms[: len(first)] == first and terms[len(first) : len(first) + 1] in (["+"], ["-"])
 
 
 def _rounds_to(exact: Fraction, shown: Fraction, decimals: int) -> bool:

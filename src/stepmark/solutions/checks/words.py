@@ -215,10 +215,10 @@ _INT = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15}"
 _REMAINDERS = (
     re.compile(
         rf"(?<![\w.,/^*+-] )(?<![\w.,/^*+-])(?P<n>{_INT}) ?(?:÷|/|\\div|divided by) ?(?P<m>{_INT})(?: ?=| is| gives| equals| gives us) ?(?:a quotient of |about )?"
-        rf"(?P<q>{_INT}),? ?(?:with |and )?(?:a |the )?(?:remainder|R|r)\b ?(?:of |is |= ?)?(?P<r>{_INT})(?![\w/]|[.,][0-9])"
+        rf"(?P<q>{_INT}),? ?(?:with |and )?(?:a |the )?(?:remainder|R|r)\b ?(?:of |is |= ?)?(?P<r>{_INT})(?![\w/]|[.,][0-9]| ?[-+*])"
     ),
     re.compile(
-        rf"(?<![\w.,/^*+-] )(?<![\w.,/^*+-])(?P<n>{_INT}) divided by (?P<m>{_INT})(?:,)? (?:leaves|has|gives|with|and leaves) a remainder of (?P<r>{_INT})(?![\w/]|[.,][0-9])"
+        rf"(?<![\w.,/^*+-] )(?<![\w.,/^*+-])(?P<n>{_INT}) divided by (?P<m>{_INT})(?:,)? (?:leaves|has|gives|with|and leaves) a remainder of (?P<r>{_INT})(?![\w/]|[.,][0-9]| ?[-+*])"
     ),
     re.compile(
         rf"remainder (?:when|if|of) (?P<n>{_INT}) (?:is |being )?divided by (?P<m>{_INT}) is (?P<r>{_INT})(?![\w/^]|[.,][0-9]| ?[-+*])"

@@ -1,0 +1,112 @@
+"""PRMs behind a server that takes token ids: what `pooling.PoolingPRM` and `completions.CompletionsPRM` share.
+
+Token ids are sent, never text: in text mode a server adds special tokens and template messages of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from stepmark.errors import BackendError, CheckpointError
+from stepmark.models.encoding import Encoded, Encoder
+from stepmark.models.heads import Neutral, step_scores
+from stepmark.models.http import AGAIN, Closing, DeclinedError, Patience, Server
+from stepmark.models.identity import named
+from stepmark.models.local import WindowedPRM
+from stepmark.models.prm import Ledger
+from stepmark.models.spec import ScoringSpec
+
+
+class ServedPRM(WindowedPRM, Closing, ABC):
+    """Scores through a server. Abstract: `_window` scores.
+
+    Args:
+        address: `http://host:port`; the paths are added.
+        model: the served model's name; None asks the server, which must then serve one.
+        identity: gives what tells tokenizer and reading from others; the server adds what it reports of the model.
+        token_budget: tokens of solutions that are sent together, a quarter of them.
+        timeout: seconds without a byte before an attempt counts as failed.
+        pause: seconds before the first retry; doubled at each.
+        api_key_env: name of the environment variable that holds the API key; None sends none.
+
+    Raises:
+        UsageError: that variable is not set.
+        BackendError: the server cannot be reached, or serves several models and none is named.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        spec: ScoringSpec,
+        encoder: Encoder,
+        *,
+        identity: Callable[[], str],
+        model: str | None = None,
+        neutral: Neutral = "positive",
+        token_budget: int = 4096,
+        timeout: float = 300.0,
+        pause: float = 0.5,
+        api_key_env: str | None = None,
+    ) -> None:
+        super().__init__(address, spec, encoder, Ledger(), token_budget, identity)
+        patience = Patience(retries=3, first_wait=pause, timeout=timeout)
+        self._server = Server(
+            address, patience=patience, key=api_key_env, rng=random.Random(0), again=AGAIN | {504}
+        )
+        self._neutral = neutral
+        self._model = model or self._only_model()
+
+    def _place(self) -> dict[str, object]:
+        return {"model": self._model}
+
+    @property
+    def identity(self) -> str:
+        """See `PRM.identity`. Of weights that lie on the server it has what the server reports: the model's name, folder and length."""
+        keys = ("id", "root", "parent", "max_model_len")
+        reported = [{key: entry.get(key) for key in keys} for entry in self._entries()]
+        return named(super().identity, self._model, reported)
+
+    def close(self) -> None:
+        """Close the connections. Leaving a `with` block does it too."""
+        self._server.close()
+
+    def _entries(self) -> list[dict[str, Any]]:
+        """What the server lists of the model; nothing where it lists no models."""
+        try:
+            listed = self._models()
+        except BackendError:  # a server that is gone fails when it is asked for scores
+            return []
+        return [entry for entry in listed if entry.get("id") == self._model]
+
+    def _models(self) -> list[dict[str, Any]]:
+        listed = self._ask("/v1/models", None).get("data")
+        return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+
+    def _only_model(self) -> str:
+        names = [entry.get("id") for entry in self._models()]
+        if len(names) != 1 or not isinstance(names[0], str):
+            raise BackendError(f"{self.name} serves {names}; name one with `model`")
+        return names[0]
+
+    def _scores(self, logits: Tensor, path: str) -> tuple[list[float], Sequence[tuple[float, ...]] | None]:
+        """Scores of logits [rows, classes] that the server gave, and the class probabilities of PRMs of three classes."""
+        try:
+            return step_scores(self.spec.readout, logits, self._neutral)
+        except CheckpointError as error:  # here it is the server that gave what the family cannot have
+            raise BackendError(f"{self.name}{path}: {error}") from error
+
+    def _ask(self, path: str, body: dict[str, Any] | None) -> Mapping[str, Any]:
+        try:
+            return self._server.ask(path, body, lambda data: data)
+        except DeclinedError as declined:
+            raise declined.as_backend_error() from None
+
+
+def read_positions(encoded: Encoded) -> list[int]:
+    """Where steps are read, without those that were cut off."""
+    return [read for read in encoded.reads if read is not None]
