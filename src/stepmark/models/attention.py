@@ -230,10 +230,12 @@ def _forward(
         n = piece.end - piece.start
         k, v = _rows(key, piece.keys), _rows(value, piece.keys)
         if fused:
+            # The query heads of one key head read the same memory.
+            wide_k, wide_v = (t[:, None].expand(-1, heads // kv_heads, -1, -1) for t in (k, v))
             seen = torch.nn.functional.scaled_dot_product_attention(
                 query[0, :, piece.start : piece.end].reshape(kv_heads, -1, n, dim),
-                # The query heads of one key head read the same memory.
-                *(t[:, None].expand(-1, heads // kv_heads, -1, -1) for t in (k, v)),
+                wide_k,
+                wide_v,
                 attn_mask=None if piece.mask is None else piece.mask.to(query.dtype),
                 scale=scale,
             )
