@@ -1,6 +1,6 @@
 """What labelling and grading cost beside the models: files, the reply store, verdicts, tokens, the driver.
 
-`python -m benchmarks.scale [--quick] [--base FOLDER] [--folder FOLDER]`. These are the rates that `docs/scale.md` does its arithmetic with. All run in one process
+`python -m benchmarks.scale [--quick] [--base FOLDER] [--folder FOLDER]`. `docs/scale.md` names some of these rates. All run in one process
 with one thread, on texts of the arithmetic world (no data needed), and take the best of three rounds: on a machine that others use, a rate is
 a lower bound. A durable write waits for the disk, so `--folder` should lie on the one that will be used.
 """

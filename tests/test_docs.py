@@ -175,3 +175,38 @@ def test_every_way_into_a_catalog_is_real() -> None:
     assert isinstance(NAMES, Catalog)
     for name in NAMES:
         assert callable(NAMES.load(name))
+
+
+def _prose(page: Path) -> str:
+    """A page without its blocks of code, with the files that it includes."""
+    text = re.sub(
+        r"^```\{include\} (\S+)\n.*?^```$",
+        lambda found: (page.parent / found[1]).read_text(encoding="utf-8"),
+        page.read_text(encoding="utf-8"),
+        flags=re.M | re.S,
+    )
+    return re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+
+
+def _anchors(page: Path) -> set[str]:
+    """Of a page: the anchors of its headings and its own labels."""
+    text = _prose(page)
+    found = {name for label in re.findall(r"^\((.+)\)=$", text, re.M) for name in (label, label.lower())}
+    for heading in re.findall(r"^#{1,3} (.+)$", text, re.M):
+        words = re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", heading).lower())
+        found.add(words.replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    # The landing page includes README, whose links start elsewhere and are tested there.
+    text = _prose(page) if page.stem != "index" else page.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'href="([^"]+)"', text):
+        if re.match(r"\w+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / re.sub(r"\.html$", ".md", name) if name else page
+        assert target.exists(), f"{link} leads nowhere"
+        if anchor and target.suffix == ".md":
+            assert anchor in _anchors(target), f"{link}: {target.name} has no such heading"
