@@ -7,7 +7,8 @@ For a pass of T tokens (`token_budget`) in elements of b bytes:
     activations = T x (8 hidden + 3 inner) x b + 10 x queries x heads x 2 T + 2 x the largest matrix's plain form, where quantized
 
 The cache holds the keys and values that later passes need, at most those of one pass and a path, and a copy while its pool grows. Of the scores of attention, a piece of
-`queries` (128 on a CPU, 512 on CUDA) is there at a time. Measured on a CPU, the estimate was between 0.97 and 1.08 of the peak (docs/memory.md).
+`queries` (128 on a CPU, 512 on CUDA) is there at a time. Measured at 1.5B on a CPU,
+the peak of the process was 0.81 (plain), 1.03 (int8) and 1.18 (int4) of the estimate with `PROCESS` (docs/memory.md).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from stepmark.models.load import writes_critiques
 from stepmark.models.spec import LogRatioHead
 
 Bits = Literal["int8", "int4"]
+PROCESS = 500_000_000
+"""Bytes that Python, torch and transformers take on a CPU beside the PRM."""
 _MATRIX_BITS = {"int8": 8, "int4": 4.5}
 
 
@@ -169,5 +172,6 @@ def memory_lines(name: str, *, family: str | None = None, device: str = "auto") 
             parts += [f"cache {memory.cache / 1e9:.2f}", f"activations {memory.activations / 1e9:.2f}"]
         # Every GPU of several has activations of its own.
         needed = memory.total + (len(free) - 1) * (memory.activations or 0) if free else memory.total
+        needed += PROCESS if "cpu" in free else 0
         fits = "" if not free else ": fits" if needed < sum(free.values()) else ": does not fit"
         yield f"{bits or 'plain'}: {', '.join(parts)}; {needed / 1e9:.2f} GB in all{fits}"
