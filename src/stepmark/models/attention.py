@@ -41,7 +41,7 @@ METHOD = {"cpu": "pieces", "cuda": "pieces"}
 flex is faster there: they need no compiler and no C headers, and their first pass is as fast as the others. Training always runs pieces."""
 FUSED = {"cuda"}
 """Devices on which 16-bit pieces without gradient run in scaled_dot_product_attention, which writes no scores to memory."""
-_SUMS_IN_FLOAT32 = "dtype" in torch.ops.aten.bmm.overloads()
+_SUMS_IN_FLOAT32 = "dtype" in torch.ops.aten.bmm.overloads()  # type: ignore[no-untyped-call]
 """Whether torch (2.8) can multiply 16-bit matrices into float32 on CUDA; before, factors are made float32, with equal results."""
 
 _WIDTH = {"cpu": 128}

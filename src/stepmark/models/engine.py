@@ -175,7 +175,7 @@ def fitting(backbone: Any, memory: int) -> int:
     groups = getattr(config, "num_key_value_heads", None) or heads
     inner = getattr(config, "intermediate_size", None) or 4 * hidden
     numbers = 8 * hidden + 4 * inner + 4 * config.num_hidden_layers * groups * dim
-    return max(_FEWEST, min(_MOST, memory // (numbers * backbone.dtype.itemsize)))
+    return max(_FEWEST, min(_MOST, memory // int(numbers * backbone.dtype.itemsize)))
 
 
 def hidden_states(network: Any, ids: Ints, positions: Ints, plan: attention.Plan, device: str) -> Tensor:

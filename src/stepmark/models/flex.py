@@ -44,10 +44,13 @@ def block_mask(since: Ints, until: Ints, queries: int, move: Callable[[Any], Ten
         seen = ((start < last) & (end > first)).reshape(-1, BLOCK)
         every = ((start <= first) & (end >= last)).reshape(-1, BLOCK).all(1)
         part[row], whole[row] = seen.any(1) & ~every, every
-    tables = [move(table) for blocks in (part, whole) for table in _listed(blocks)]
+    some, every_key = (tuple(map(move, _listed(blocks))) for blocks in (part, whole))
     on_device = (move(start), move(end))
     return BlockMask.from_kv_blocks(
-        *tables,
+        some[0],
+        some[1],
+        every_key[0],
+        every_key[1],
         BLOCK_SIZE=BLOCK,
         mask_mod=_looks(*on_device),
         seq_lengths=(rows, columns),
