@@ -251,7 +251,9 @@ FIELDS: dict[str, Any] = {
     "root": lambda row: row.labelled.root,
     "stands around a step": lambda row: [step.lead + step.tail for step in row.solution.steps],
 }
-WRITTEN = [name for name, format in FORMATS.items() if format.write is not None and name != "potato"]
+# Conversations: see test_trace_writers.py.
+ELSEWHERE = ("potato", "chat", "responses", "otel")
+WRITTEN = [name for name, format in FORMATS.items() if format.write is not None and name not in ELSEWHERE]
 WITH_META = ["stepmark-labels", "solutions", "trl", "math-shepherd", "rlhflow"]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 def families_command() -> int:
     """List the published PRMs by short name, then the PRM families that stepmark can read.
 
-    Of each published PRM: its name on the hub, its parameters, the memory of its weights in bfloat16, its licence, and its published F1
+    Of each published PRM: its name on the hub, the memory of its weights in bfloat16, its licence, and its published F1
     on ProcessBench with the source. Short names work wherever a PRM is named: `--prm qwen-7b`.
 
     Of each family: its name, the kind of its scores, its authors' aggregate, a summary, and the source. A checkpoint's family is detected

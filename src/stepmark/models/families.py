@@ -184,7 +184,6 @@ def table() -> Table:
         (
             checkpoint.name,
             checkpoint.hub,
-            f"{checkpoint.parameters / 1e9:.1f}B",
             f"{checkpoint.memory:.1f} GB",
             checkpoint.licence or ABSENT,
             ABSENT if checkpoint.processbench is None else f"{checkpoint.processbench:.1f}",
@@ -194,9 +193,9 @@ def table() -> Table:
     ]
     return Table(
         title="Published PRMs",
-        columns=("name", "on the hub", "parameters", "bfloat16", "licence", "ProcessBench F1", "source"),
+        columns=("name", "on the hub", "bfloat16", "licence", "ProcessBench F1", "source"),
         rows=tuple(rows),
-        align=("left", "left", "right", "right", "left", "right", "right"),
+        align=("left", "left", "right", "left", "right", "right"),
         note="Sources: " + "; ".join(f"({number}) {source}" for source, number in numbers.items()) + ".",
     )
 

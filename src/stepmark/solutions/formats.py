@@ -21,7 +21,7 @@ the row and in `SolutionRow.meta`; one whose name is nearly that of a field that
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,8 @@ class SolutionRow:
     """The columns that mean nothing here."""
     own_meta: Mapping[str, Any] = field(default_factory=dict)
     """The row's own `meta`."""
+    messages: Sequence[Mapping[str, Any]] | None = None
+    """The conversation, of a row that is one."""
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -266,6 +268,7 @@ def _read_solution(
         why=None if cut is None else cut.why,
         columns=rest,
         own_meta=own_meta or {},
+        messages=row[column] if kind == "messages" else None,
     )
 
 

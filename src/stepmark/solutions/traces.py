@@ -179,7 +179,9 @@ class Chat:
                 self.call(part.get("name", part.get("toolName")), arguments, part.get("id"), speaker)
             elif kind in _ANSWERS:
                 id_ = part.get("tool_use_id", part.get("id"))
-                self.answer(_first(part, ("content", "response", "result")), id_)
+                self.answer(
+                    _first(part, ("content", "response", "result")), id_, speaker if role == "tool" else None
+                )
             elif kind not in _HIDDEN and role == "assistant":
                 raise self.error(
                     f"expected text, thought or tool calls, found {kind!r}", f".content[{at}].type"
@@ -194,6 +196,7 @@ class Chat:
         if not isinstance(item, Mapping):
             raise self.error(f"expected an item (an object), found {json_type(item)}")
         kind = str(item.get("type", "message"))
+        speaker = _text(item.get("agent")) or speaker
         if kind == "message":
             self.message(item, speaker)
         elif kind == "reasoning":
@@ -205,7 +208,7 @@ class Chat:
                 if isinstance(text, str) and text:
                     self.write("assistant", text, speaker, "reasoning_content")
         elif kind.endswith("_output"):
-            self.answer(item.get("output"), item.get("call_id"))
+            self.answer(item.get("output"), item.get("call_id"), item.get("name"))
         elif kind.endswith("_call"):
             name = item["name"] if "name" in item else kind.removesuffix("_call")
             arguments = _first(item, ("arguments", "input", "action", "queries", "code"))
@@ -644,7 +647,7 @@ TRACES: Mapping[str, TraceFormat] = {
         used=("question", "history", "question_ID", "ground_truth"),
     ),
 }  # fmt: skip
-"""Name: format. All are only read."""
+"""Name: format. `interchange.trace_writers` writes two of them."""
 
 
 def trace_format(data: Object) -> str | None:

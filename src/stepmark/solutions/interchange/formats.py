@@ -26,6 +26,7 @@ from stepmark.solutions.interchange import (
     potato,
     prm800k,
     texts,
+    trace_writers,
     who_and_when,
 )
 from stepmark.solutions.interchange.rows import (
@@ -90,9 +91,11 @@ FORMATS: Mapping[str, Format] = {
     "openr": _format("OmegaPRM trees of openr, nested or flat", openr.KEYS, read=openr.read),
     "potato": _format("Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)",
         potato.STATE_KEYS, potato.ANNOTATION_KEYS, potato.EXPORT_KEYS, read=potato.read, write=potato.write),
-    "chat": _format("OpenAI chat messages; an assistant's turn is a step", ("messages",), read=texts.chat_reader("chat")),
+    "chat": _format("OpenAI chat messages; an assistant's turn is a step", ("messages",), read=texts.chat_reader("chat"), write=trace_writers.write_chat),
     "inspect": _format("logs of inspect_ai: .json, or .eval", inspect_logs.LOG_KEYS, inspect_logs.SAMPLE_KEYS, read=inspect_logs.read),
     **{name: _format(trace.about, read=texts.chat_reader(name)) for name, trace in TRACES.items()},
+    "responses": _format(TRACES["responses"].about, read=texts.chat_reader("responses"), write=trace_writers.write_responses),
+    "otel": _format(TRACES["otel"].about, read=texts.chat_reader("otel"), write=trace_writers.write_otel),
     "who-and-when": _format("Who&When: conversations of agents with the decisive mistake", read=who_and_when.read, write=who_and_when.write),
 }  # fmt: skip
 """Name: format. Those without a writer are only read."""
@@ -180,9 +183,9 @@ def convert(
 
     Args:
         source: a file (JSON lines, CSV, TSV, Parquet, a JSON list or document, .eval), dicts, records, a data set or a data frame.
-        to: the format to write: stepmark-labels, solutions, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench, potato or who-and-when.
+        to: the format to write: stepmark-labels, solutions, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench, potato, who-and-when; of conversations chat, responses or otel.
         out: write the rows to this file, packed if its name ends in .gz; "-" for standard output.
-        from_format: the format of the source: one of those, prmbench, openr, chat, inspect, or a trace (responses, swe-agent, mini-swe-agent, claude-code, codex, otel, langsmith, langfuse). Default: recognised by the first row.
+        from_format: the format of the source: one of those, prmbench, openr, inspect, or a trace (swe-agent, mini-swe-agent, claude-code, codex, langsmith, langfuse). Default: recognised by the first row.
         columns: names of columns, where they differ: problem=question,solution=response.
         judge: whose judgements count, where a step has several: a judge's name, or the part of it before ":" ("human").
         kind: which judgements count. Default: conclusions about correctness where a row has any, else values.

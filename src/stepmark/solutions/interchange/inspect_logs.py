@@ -87,6 +87,7 @@ def _sample(
         where=where,
         outcome=_outcome(scores),
         meta=meta,
+        messages=chat if settings.reasoning == "keep" else None,
     )
 
 

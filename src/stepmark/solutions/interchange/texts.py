@@ -24,7 +24,13 @@ def _read(row: Row, settings: Reading, format: str) -> Iterator[LabelledRow]:
         meta = rows.origin(row, format, read.columns, read.own_meta)
         solution = rows.restored(replace(read.solution, id=read.solution.id or row.place), meta)
         labelled = LabelledSolution(solution=solution, judgements=((),) * len(solution.steps))
-        yield LabelledRow(labelled=labelled, where=read.where, outcome=rows.outcome_of(meta), meta=meta)
+        yield LabelledRow(
+            labelled=labelled,
+            where=read.where,
+            outcome=rows.outcome_of(meta),
+            meta=meta,
+            messages=read.messages if settings.reasoning == "keep" else None,
+        )
 
 
 def read_solutions(row: Row, settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
