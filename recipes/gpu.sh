@@ -100,8 +100,10 @@ grade)
         bench size --quick
     else
         # 1,024 solutions a turn keep the device busy for seconds.
-        shape=1.5b
-        bench size --shape 1.5b --solutions 1024 --token-budget 65536 --folder "$state/shapes"
+        for attention in pieces flex; do
+            shape=1.5b-$attention
+            bench size --shape 1.5b --solutions 1024 --token-budget 65536 --attention "$attention" --folder "$state/shapes"
+        done
         rm -r "$state/shapes"
         shape=7b
         bench size --shape 7b --solutions 512 --token-budget 32768 --rounds 2 --folder "$state/shapes"
@@ -114,7 +116,7 @@ grade)
     fi
     ;;
 search)
-    bench search ${small:+--quick --depths 3 --beams 4}
+    bench search ${small:+--quick --depths 2 --beams 4}
     ;;
 serve)
     bench serve --only ours naive --quick --clients "$([ -n "$small" ] && echo 4 || echo 64)"

@@ -16,6 +16,7 @@ from stepmark.models.policies import load_policy
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from checkpoints import FAMILY_EXAMPLES, load_family  # noqa: E402
+from stepmark.models import attention  # noqa: E402
 
 DEVICE = os.environ.get("STEPMARK_TEST_DEVICE", "cuda")
 pytestmark = pytest.mark.skipif(
@@ -70,6 +71,43 @@ def test_a_session_scores_as_the_whole_and_computes_each_token_once(zoo, family)
         assert [reply.score for reply in replies] == pytest.approx(whole, abs=1e-4)
         computed = prm.ledger.tokens_computed - before
         assert computed > 0 if repeat == 0 else computed == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_pass_never_waits_for_the_device(zoo, dtype):
+    """torch raises where the host would wait between first and last layer, in grading and in a session."""
+    prm = prm_on(zoo, "qwen-prm", dtype=dtype, token_budget=64)
+    layers = prm.engine.backbone.layers
+    passes = []
+
+    def mode(name):
+        if torch.cuda.is_available():
+            torch.cuda.set_sync_debug_mode(name)
+        passes.append(name)
+
+    hooks = [
+        layers[0].register_forward_pre_hook(lambda *_: mode("error")),
+        layers[-1].register_forward_hook(lambda *_: mode("default")),
+    ]
+    try:
+        assert scores_of(prm)
+        prm.open_session().score([Score(problem="How many eggs?", steps=TRUNK)], lambda *_: None)
+    finally:
+        mode("default")
+        for hook in hooks:
+            hook.remove()
+    assert passes.count("error") > 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("method", ["pieces", "flex"])
+def test_both_attentions_score_alike(zoo, method, dtype, monkeypatch):
+    if method == "flex" and not DEVICE.startswith("cuda"):
+        pytest.skip("compiled on a GPU only: see tests/test_attention.py for a CPU")
+    monkeypatch.setitem(attention.METHOD, DEVICE.partition(":")[0], method)
+    expected = scores_of(prm_on(zoo, "qwen-prm", "cpu"))
+    found = scores_of(prm_on(zoo, "qwen-prm", dtype=dtype, token_budget=64))
+    assert found == pytest.approx(expected, abs=1e-4 if dtype == "float32" else 0.1)
 
 
 def test_training_ends_as_on_the_cpu(tmp_path):

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import math
+import types
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModel, LlamaConfig, Qwen2Config
 
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError
 from stepmark.models import attention
 from stepmark.models.encoding import Encoder
-from stepmark.models.engine import Engine, windows
+from stepmark.models.engine import Engine, Known, PrefixCache, fitting, token_budget, windows
 from stepmark.models.local import HeadPRM, ImplicitPRM
 from stepmark.models.prm import Ledger
 from stepmark.models.spec import LinearHead, LogRatioHead, Readout, ScoringSpec, TextLayout
@@ -179,6 +182,88 @@ def test_bfloat16_is_near_float32():
         assert rounded[key].dtype == torch.bfloat16
         # 8 bits of mantissa through two layers; hidden states after the final norm are of size 1.
         assert 0 < (rounded[key].float() - state).abs().max().item() < 0.1
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operations at which a host waits for a device, and those that make an index tensor on the host, from the first layer of a pass to its last."""
+
+    WAITING = (
+        "aten::_local_scalar_dense",
+        "aten::nonzero",
+        "aten::item",
+        "aten::masked_select",
+        "aten::_to_copy",
+    )
+
+    def __init__(self, model):
+        super().__init__()
+        self.inside, self.layers, self.counted = False, 0, collections.Counter()
+        self.hooks = [
+            model.layers[0].register_forward_pre_hook(lambda *_: self.enter()),
+            model.layers[-1].register_forward_hook(lambda *_: self.leave()),
+        ]
+
+    def enter(self):
+        self.inside = True
+        self.layers += 1
+
+    def leave(self):
+        self.inside = False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name().partition(".")[0]
+        moves = name != "aten::_to_copy" or "device" in (kwargs or {})
+        masks = name == "aten::index" and any(
+            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+        )
+        if self.inside and (masks or (name in self.WAITING and moves)):
+            self.counted[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("owner", ["engine", "session"])
+def test_nothing_waits_inside_a_pass(owner):
+    """Between first and last layer no value is read on the host and nothing is moved, so that a GPU never waits for its host."""
+    rng = np.random.RandomState(3)
+    trunk = words(rng, 20)
+    sequences = [trunk + words(rng, 9) for _ in range(5)]
+    model = tiny()
+    with Waits(model) as waits:
+        if owner == "engine":
+            hidden(engine(budget=16), sequences, [[10, 28]] * 5)
+        else:
+            cache = PrefixCache([engine(budget=16)], capacity=100, states=True)
+            cache.hold([Known(ids=np.asarray(s)) for s in sequences])
+    for hook in waits.hooks:
+        hook.remove()
+    assert waits.layers == math.ceil(len(prefixes(sequences)) / 16)
+    assert not waits.counted
+
+
+def test_a_wait_would_be_counted():
+    layers = torch.nn.ModuleList([torch.nn.Identity()])
+    model = torch.nn.Module()
+    model.layers = layers
+    with Waits(model) as waits:
+        waits.enter()
+        x = torch.arange(4)
+        x.max().item(), x[x > 1], x.nonzero()
+    assert len(waits.counted) == 3
+
+
+def test_the_default_budget_follows_free_memory():
+    """A 7B network in bfloat16: a token takes 2 * (8 * 3584 + 4 * 18944 + 4 * 28 * 4 * 128) = 323,584 bytes."""
+    config = types.SimpleNamespace(
+        hidden_size=3584,
+        intermediate_size=18_944,
+        num_hidden_layers=28,
+        num_attention_heads=28,
+        num_key_value_heads=4,
+    )
+    network = types.SimpleNamespace(config=config, dtype=torch.bfloat16)
+    assert fitting(network, 4000 * 323_584) == 4000
+    assert fitting(network, 32 << 30) == 16_384
+    assert fitting(network, 0) == token_budget(network, "cpu") == 2048
 
 
 ITEMS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 60)), max_size=30)

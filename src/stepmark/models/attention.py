@@ -3,8 +3,13 @@
 The tree lies depth-first, so a run of queries looks at itself and at one path above it, however wide the tree is. Each piece is a dense product with
 a small mask, and a whole tree costs about what its longest path would as a row, for each token. A query sees all of its keys in one softmax.
 
-Scores are computed in float32, as the kernels behind scaled_dot_product_attention do; the weights are kept in the network's own precision, for the
-values and for the gradient. The gradient is written out, so that of a piece only its weights are kept.
+Scores and softmax are float32, as in the kernels behind scaled_dot_product_attention; weights have the network's own precision, for the
+values and for the gradient. On CUDA in 16 bits the factors stay in 16 bits and are summed in float32, on tensor cores: each product of two
+16-bit numbers is exact in float32, so the scores differ from those of float32 factors by the order of a sum only. The gradient is written out, so that
+of a piece only its weights are kept.
+
+On CUDA a pass waits for nothing: index arrays are copied from pinned memory once (`moved`), masks are made on the device. `METHOD` says whether a pass runs
+these pieces or FlexAttention (`flex`).
 
 It is reached through transformers' attention interface under the name `NAME`, with the plan as the keyword argument `stepmark_plan` of the model's
 forward. The coupling: transformers passes keyword arguments that it does not know down to the attention function; a test holds that.
@@ -15,21 +20,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from stepmark.errors import CheckpointError
 from stepmark.models.tree import Ints, PackedTree, Pass
 
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
 NAME = "stepmark_tree"
 PLAN = "stepmark_plan"
+
+METHOD = {"cpu": "pieces", "cuda": "pieces"}
+"""How a pass attends on each kind of device: "pieces" or "flex". Pieces are the default until `benchmarks.size --attention` has shown on a GPU that
+flex is faster there: they need no compiler and no C headers, and their first pass is as fast as the others. Training always runs pieces."""
+FUSED = {"cuda"}
+"""Devices on which 16-bit pieces without gradient run in scaled_dot_product_attention, which writes no scores to memory."""
+_SUMS_IN_FLOAT32 = "dtype" in torch.ops.aten.bmm.overloads()  # type: ignore[no-untyped-call]
+"""Whether torch (2.8) can multiply 16-bit matrices into float32 on CUDA; before, factors are made float32, with equal results."""
 
 _WIDTH = {"cpu": 128}
 _WIDE = 512
 """Queries a piece: few waste less on masked pairs, many make larger products."""
+_ALIGN = {"cpu": 1}
+_ALIGNED = 16
+"""Keys of a piece come in multiples of this: tensor cores, and masks of fused kernels, need it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +61,8 @@ class Piece:
     keys: slice | Tensor
     """Which of [carried, packed] they look at: the run that it is, or indices [keys], ascending."""
     mask: Tensor | None
-    """[queries, keys], float32, added to the scores: 0 where a query looks at a key, else minus infinity; None where every query
-    looks at all. (Filling by a mask of booleans takes ten times as long on a CPU.)"""
+    """[queries, keys], added to the scores: 0 where a query looks at a key, else minus infinity; None where every query
+    looks at all. float32 on a CPU, else bfloat16. (Filling by a mask of booleans takes ten times as long on a CPU.)"""
 
 
 @dataclass(kw_only=True)
@@ -53,7 +73,9 @@ class Plan:
     """
 
     pieces: tuple[Piece, ...]
-    """In order; they cover every query once."""
+    """In order; they cover every query once. Empty where `blocks` is used."""
+    blocks: BlockMask | None = None
+    """For FlexAttention."""
     carried: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Layer -> keys and values that stand before those of the packed tokens; piece keys count from there."""
     keep: Tensor | None = None
@@ -66,6 +88,11 @@ class Plan:
     @classmethod
     def of_pass(cls, part: Pass, device: str) -> Plan:
         """The plan of some tokens over stored keys."""
+        if METHOD[device.partition(":")[0]] == "flex":
+            from stepmark.models.flex import block_mask
+
+            blocks = block_mask(part.since, part.until, len(part.part), lambda array: moved(array, device))
+            return cls(pieces=(), blocks=blocks)
         return cls(pieces=_pieces(part.since, part.until, len(part.held), device))
 
     @classmethod
@@ -86,39 +113,57 @@ class Plan:
 
 def _pieces(since: Ints, until: Ints, carried: int, device: str) -> tuple[Piece, ...]:
     """Cut queries into runs, each with its keys: query q looks at key k where since[k] <= q < until[k]. Both are [carried + queries]."""
-    width = _WIDTH.get(device.partition(":")[0], _WIDE)
+    kind = device.partition(":")[0]
+    width, dtype = _WIDTH.get(kind, _WIDE), torch.float32 if kind == "cpu" else torch.bfloat16
     queries = len(until) - carried
+    first, last = moved(since, device), moved(until, device)
     pieces = []
     for start in range(0, queries, width):
         end = min(start + width, queries)
-        keys = np.flatnonzero((since < end) & (until > start))
-        rows = np.arange(start, end)[:, None]
-        unseen = (rows < since[keys]) | (rows >= until[keys])
-        mask = np.where(unseen, np.float32(-np.inf), np.float32(0)) if unseen.any() else None
-        run = int(keys[-1]) - int(keys[0]) + 1 == len(keys)
-        pieces.append(
-            Piece(
-                start=start,
-                end=end,
-                # A run is read where it lies; other keys are gathered.
-                keys=slice(int(keys[0]), int(keys[-1]) + 1) if run else torch.from_numpy(keys).to(device),
-                mask=None if mask is None else torch.from_numpy(mask).to(device),
-            )
-        )
+        seen = np.flatnonzero((since < end) & (until > start))
+        keys, spare = _aligned(seen, len(until), _ALIGN.get(kind, _ALIGNED))
+        run = not spare and int(keys[-1]) - int(keys[0]) + 1 == len(keys)
+        # A run is read where it lies; other keys are gathered.
+        where = slice(int(keys[0]), int(keys[-1]) + 1) if run else moved(keys, device)
+        mask = None
+        if len(keys) > len(seen) or (since[seen] > start).any() or (until[seen] < end).any():
+            rows = torch.arange(start, end, device=device)[:, None]
+            unseen = (rows < first[where]) | (rows >= last[where])
+            if spare:
+                unseen[:, -spare:] = True
+            mask = torch.zeros(unseen.shape, dtype=dtype, device=device).masked_fill_(unseen, -torch.inf)
+        pieces.append(Piece(start=start, end=end, keys=where, mask=mask))
     return tuple(pieces)
 
 
+def _aligned(keys: Ints, among: int, multiple: int) -> tuple[Ints, int]:
+    """Keys in such a multiple, by neighbours of a run or, where there are none, the last key again; and how many of those stand at the end."""
+    short = -len(keys) % multiple
+    first, last = int(keys[0]), int(keys[-1]) + 1
+    if not short:
+        return keys, 0
+    if last - first == len(keys) and len(keys) + short <= among:
+        first = max(0, min(first, among - len(keys) - short))
+        return np.arange(first, first + len(keys) + short), 0
+    return np.concatenate([keys, np.full(short, keys[-1])]), short
+
+
+def moved(array: npt.NDArray[Any], device: str | torch.device) -> Tensor:
+    """An array on a device; on CUDA it is copied from pinned memory, and nothing waits for the copy."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if torch.device(device).type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def register() -> None:
-    """Make `NAME` known to transformers as an attention implementation that takes no mask."""
+    """Make `NAME` known to transformers as an attention implementation.
+
+    No maker of masks is registered: transformers then makes none, and does not read the positions on the host.
+    """
     from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(NAME, _attend)
-    AttentionMaskInterface.register(NAME, _no_mask)
-
-
-def _no_mask(*args: Any, **kwargs: Any) -> None:
-    return None
 
 
 def _attend(
@@ -144,6 +189,10 @@ def _attend(
         value = torch.cat([plan.carried[layer][1], value], dim=2)
     if plan.keep is not None:
         plan.kept[layer] = (key[:, :, plan.keep], value[:, :, plan.keep])
+    if plan.blocks is not None:
+        from stepmark.models import flex
+
+        return flex.attend(query, key, value, plan.blocks, scale), None
     return _forward(query, key, value, plan.pieces, scale, None), None
 
 
@@ -174,21 +223,42 @@ def _forward(
 ) -> Tensor:
     """Output [1, tokens, heads, dim]; `kept` takes each piece's weights [kv_heads, groups * queries, keys]."""
     heads, tokens, dim = query.shape[1:]
-    kv_heads, wide = key.shape[1], _wide(query)
+    kv_heads, half = key.shape[1], query.dtype in (torch.bfloat16, torch.float16)
+    fused = kept is None and half and query.device.type in FUSED
     out = query.new_empty(1, tokens, heads, dim)
     for piece in pieces:
         n = piece.end - piece.start
-        # The query heads of one key head are just more queries: no key is copied for them.
-        rows = query[0, :, piece.start : piece.end].reshape(kv_heads, -1, dim)
         k, v = _rows(key, piece.keys), _rows(value, piece.keys)
-        scores = (rows.to(wide) * scale) @ k.to(wide).transpose(1, 2)
-        if piece.mask is not None:
-            scores.view(kv_heads, heads // kv_heads, n, -1).add_(piece.mask)
-        weights = torch.softmax(scores, -1).to(value.dtype)
-        out[0, piece.start : piece.end] = (weights @ v).view(heads, n, dim).transpose(0, 1)
-        if kept is not None:
-            kept.append(weights)
+        if fused:
+            # The query heads of one key head read the same memory.
+            wide_k, wide_v = (t[:, None].expand(-1, heads // kv_heads, -1, -1) for t in (k, v))
+            seen = torch.nn.functional.scaled_dot_product_attention(
+                query[0, :, piece.start : piece.end].reshape(kv_heads, -1, n, dim),
+                wide_k,
+                wide_v,
+                attn_mask=None if piece.mask is None else piece.mask.to(query.dtype),
+                scale=scale,
+            )
+        else:
+            # The query heads of one key head are just more queries: no key is copied for them.
+            rows = query[0, :, piece.start : piece.end].reshape(kv_heads, -1, dim)
+            scores = _scores(rows, k, scale)
+            if piece.mask is not None:
+                scores.view(kv_heads, heads // kv_heads, n, -1).add_(piece.mask)
+            weights = torch.softmax(scores, -1).to(value.dtype)
+            seen = weights @ v
+            if kept is not None:
+                kept.append(weights)
+        out[0, piece.start : piece.end] = seen.reshape(heads, n, dim).transpose(0, 1)
     return out
+
+
+def _scores(rows: Tensor, keys: Tensor, scale: float) -> Tensor:
+    """Scaled products [kv_heads, rows, keys], at least float32."""
+    if rows.is_cuda and rows.dtype in (torch.bfloat16, torch.float16) and _SUMS_IN_FLOAT32:
+        return torch.bmm(rows, keys.transpose(1, 2), out_dtype=torch.float32).mul_(scale)
+    wide = _wide(rows)
+    return (rows.to(wide) * scale) @ keys.to(wide).transpose(1, 2)
 
 
 class _TreeAttention(torch.autograd.Function):

@@ -121,7 +121,7 @@ class Engine:
                     self._pool.write(slots[keep], kept)
                     self._pool.give(slots[part.held[(tree.ends[part.held] <= end) & (part.held >= shared)]])
                     inside = rows[(rows >= part.part[0]) & (rows < end)]
-                    states.append(hidden[torch.from_numpy(inside - part.part[0]).to(hidden.device)])
+                    states.append(hidden[attention.moved(inside - part.part[0], hidden.device)])
         except BaseException:  # slots of the run may be half filled
             self._pool, self._root, self._root_slots = KeyValuePool(sys.maxsize), NONE, NONE
             raise
@@ -147,14 +147,40 @@ def computed(
     plan = attention.Plan.of_pass(part, backbone.device)
     if len(part.held):
         plan.carried = carried
-    plan.keep = torch.from_numpy(len(part.held) + keep).to(backbone.device)
+    plan.keep = attention.moved(len(part.held) + keep, backbone.device)
     hidden = backbone.forward(tree.ids[part.part], tree.depths[part.part], plan)
     return hidden, plan.kept
 
 
+_FEWEST, _MOST = 2048, 16_384
+"""Tokens of a pass by default. More make no product faster, and a server would answer later."""
+
+
+def token_budget(backbone: Any, device: str) -> int:
+    """The default number of tokens of a forward pass: 2,048 on a CPU; on CUDA what half of the free memory has room for, from 2,048 to 16,384.
+
+    A token takes the inputs and outputs of one layer, and keys and values of all layers twice, stored and read. Call it once the weights are there.
+    """
+    if torch.device(device).type != "cuda":
+        return _FEWEST
+    free, _ = torch.cuda.mem_get_info(device)
+    return fitting(backbone, free // 2)
+
+
+def fitting(backbone: Any, memory: int) -> int:
+    """Tokens of a pass that `memory` bytes have room for, from 2,048 to 16,384; see `token_budget`."""
+    config = backbone.config
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    dim = getattr(config, "head_dim", None) or hidden // heads
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    inner = getattr(config, "intermediate_size", None) or 4 * hidden
+    numbers = 8 * hidden + 4 * inner + 4 * config.num_hidden_layers * groups * dim
+    return max(_FEWEST, min(_MOST, memory // int(numbers * backbone.dtype.itemsize)))
+
+
 def hidden_states(network: Any, ids: Ints, positions: Ints, plan: attention.Plan, device: str) -> Tensor:
     """One forward pass of a decoder whose attention takes a plan; see `Backbone.forward`."""
-    tokens, places = (torch.from_numpy(np.ascontiguousarray(x))[None].to(device) for x in (ids, positions))
+    tokens, places = (attention.moved(x, device)[None] for x in (ids, positions))
     hidden: Tensor = network(
         input_ids=tokens, position_ids=places, use_cache=False, stepmark_plan=plan
     ).last_hidden_state[0]
@@ -245,19 +271,21 @@ class KeyValuePool:
 
     def write(self, slots: Ints, kept: Mapping[Hashable, tuple[Tensor, Tensor]]) -> None:
         """Fill slots: layer -> keys and values, [1, kv_heads, slots, head_dim]."""
+        places: dict[torch.device, Tensor] = {}
         for layer, (key, value) in kept.items():
             if layer not in self._layers:
                 self._layers[layer] = (self._empty(key), self._empty(value))
-            where = torch.from_numpy(slots).to(key.device)
+            where = _copied(slots, key.device, places)
             for tensor, new in zip(self._layers[layer], (key, value), strict=True):
                 tensor[:, where] = new[0]
 
     def read(self, slots: Ints, layers: Iterable[Any] | None = None) -> Kept:
         """Layer -> keys and values of some slots, [1, kv_heads, slots, head_dim]; of some layers, None for all."""
         stored: Kept = {}
+        places: dict[torch.device, Tensor] = {}
         for layer in self._layers if layers is None else layers:
             key, value = self._layers[layer]
-            where = torch.from_numpy(slots).to(key.device)
+            where = _copied(slots, key.device, places)
             stored[layer] = (key.index_select(1, where)[None], value.index_select(1, where)[None])
         return stored
 
@@ -270,6 +298,13 @@ class KeyValuePool:
             key, value = self._layers[layer] = (self._empty(pair[0]), self._empty(pair[1]))
             for tensor, old in zip((key, value), pair, strict=True):
                 tensor[:, :before] = old
+
+
+def _copied(slots: Ints, device: torch.device, places: dict[torch.device, Tensor]) -> Tensor:
+    """Slots on a device: one copy a pass and device, not one a layer."""
+    if device not in places:
+        places[device] = attention.moved(slots, device)
+    return places[device]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

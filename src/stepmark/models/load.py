@@ -69,7 +69,7 @@ def load_prm(
         device: "cpu", "cuda", "cuda:1", "auto" (one GPU if there is one), or "all": the layers are spread over all GPUs.
         truncate: score what fits of a solution that is too long and leave the later steps None, instead of
             raising.
-        token_budget: tokens a forward pass; bounds memory. None: 2,048 on CPU, 16,384 on CUDA.
+        token_budget: tokens a forward pass; bounds memory. None: 2,048 on CPU; on CUDA by free memory, 2,048 to 16,384.
         reference: for implicit PRMs, the reference model; None takes the one that the family names. It computes in the PRM's own
             precision.
         model: for servers, the served model's name; None where it serves one.
@@ -400,15 +400,14 @@ def _checkpoint(given: _Settings) -> _Found:
         return named(name, prints, spec_key(spec), given.neutral, given.truncate, str(dtype), *more)
 
     def load() -> PRM:
-        from stepmark.models.engine import Engine
+        from stepmark.models.engine import Engine, token_budget
         from stepmark.models.heads import build_head, output_rows
         from stepmark.models.local import HeadPRM, ImplicitPRM
         from stepmark.models.prm import Ledger
 
-        budget = given.token_budget or (2048 if device == "cpu" else 16384)
-
         def assembled(folder: Path) -> tuple[Engine, Any, Tensors]:
             backbone, tokenizer, tensors = _assemble(folder, dtype, devices, given.quantize, spec)
+            budget = given.token_budget or token_budget(backbone, device)
             return Engine(backbone, device=device, token_budget=budget, ledger=Ledger()), tokenizer, tensors
 
         def with_output(engine: Engine, tensors: Tensors) -> tuple[Engine, Any]:

@@ -44,7 +44,7 @@ class ServerSettings:
     """Exact checks beside the PRM where a request does not say: all, none, names with commas between them, or auto, which is all with the
     default PRM and none with any other."""
     token_budget: Count | None = None
-    """Tokens that a batch computes. Default: 2,048 on CPU, 16,384 on CUDA; 4,096 where the PRM computes elsewhere."""
+    """Tokens that a batch computes. Default: the PRM's own: 2,048 on CPU, by free memory on CUDA; 4,096 where the PRM computes elsewhere."""
     memory_tokens: Count | None = None
     """Tokens whose keys and values are kept, over all clients. Default: 65,536."""
     queue_tokens: Count | None = None

@@ -232,8 +232,8 @@ def fits(backbone: Any) -> bool:
 
 def hidden_rows(backbone: Any, trees: list[PackedTree], device: str, rows: Ints | None) -> Tensor:
     """Hidden states after the last norm of the tokens `rows` (ascending, distinct; None: all) of trees laid one after the other: [rows, hidden]."""
-    ids = torch.from_numpy(np.concatenate([tree.ids for tree in trees])).to(device)
-    depths = torch.from_numpy(np.concatenate([tree.depths for tree in trees])).to(device)
+    ids = attention.moved(np.concatenate([tree.ids for tree in trees]), device)
+    depths = attention.moved(np.concatenate([tree.depths for tree in trees]), device)
     x: Tensor = backbone.embed_tokens(ids)
     cos, sin = (t[0, :, : t.shape[-1] // 2] for t in backbone.rotary_emb(x[None], depths[None]))
     layers = list(backbone.layers)
@@ -246,7 +246,7 @@ def hidden_rows(backbone: Any, trees: list[PackedTree], device: str, rows: Ints 
         x, branch = checkpoint(_layer, *arguments, use_reentrant=False) if again else _layer(*arguments)
     if rows is not None:
         # Few rows: computing them again would save nothing.
-        last, picked = attention.Plan.of_trees(trees, device, rows), torch.from_numpy(rows).to(device)
+        last, picked = attention.Plan.of_trees(trees, device, rows), attention.moved(rows, device)
         x, branch = _layer(layers[-1], x, branch, cos, sin, last, picked)
     return add_norm(x, branch, backbone.norm.weight, backbone.norm.variance_epsilon)[1]
 
@@ -316,8 +316,8 @@ def hidden_states(backbone: Any, batch: Sequence[Item], device: str) -> Tensor:
         return hidden_rows(backbone, [item.tree for item in batch], device, None)
     ids, depths, _ = packed(batch)
     state: Tensor = backbone(
-        input_ids=torch.from_numpy(ids)[None].to(device),
-        position_ids=torch.from_numpy(depths)[None].to(device),
+        input_ids=attention.moved(ids, device)[None],
+        position_ids=attention.moved(depths, device)[None],
         use_cache=False,
         stepmark_plan=attention.Plan.of_trees([item.tree for item in batch], device),
     ).last_hidden_state[0]

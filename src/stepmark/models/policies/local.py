@@ -30,7 +30,7 @@ try:
         load_tokenizer,
     )
     from stepmark.models.checkpoint import merge_adapter
-    from stepmark.models.engine import Known, PrefixCache, hidden_states
+    from stepmark.models.engine import Known, PrefixCache, hidden_states, token_budget
     from stepmark.models.files import present, read_object
     from stepmark.models.places import adapter_base, built_in, find_checkpoint
 except ModuleNotFoundError:
@@ -673,7 +673,7 @@ class _Decoder:
         attention.register()
         self._decoder = model.get_decoder()
         self.device = str(model.device)
-        self.token_budget = 16384 if self.device.startswith("cuda") else 2048
+        self.token_budget = token_budget(model, self.device)
 
     def forward(self, ids: Ints, positions: Ints, plan: attention.Plan) -> Tensor:
         """See `models.engine.Backbone`."""
