@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepmark import ScriptedPRM
+from stepmark.annotation.project import Project
+from stepmark.annotation.reading import items_of_file
 from stepmark.errors import InputError
 from stepmark.scoring.run import grade
 from stepmark.solutions.formats import read_solutions
@@ -127,6 +130,7 @@ def claude(kind: str, content: Any, **more: Any) -> dict[str, Any]:
 
 
 ROWS: dict[str, list[dict[str, Any]]] = {
+    "messages": CHAT,
     "responses": [{"id": "t1", "object": "response", "model": "m", "instructions": SYSTEM, "input": ASK, "output": RESPONSES_ITEMS}],
     "swe-agent": [
         {
@@ -201,12 +205,62 @@ def test_one_conversation_in_every_format(name, tmp_path):
     assert solution.texts == (f"{THOUGHT}\n{SAID}\nsearch({WRITTEN})", DONE)
     assert solution.steps[0].observation == f"\n\nTool (search):\n{RESULT}"
     assert row.meta["format"] == name
-    if "swe" not in name:
+    if name != "messages" and "swe" not in name:
         assert (solution.source, solution.id) == ("m", "trace.jsonl:1" if name == "codex" else "t1")
     (only,) = read_labelled(ROWS[name], settings=Reading(reasoning="only"))
     assert only.solution.texts == (THOUGHT,)
     (graded,) = grade(file, "scripted_prms:certain", progress=False)
     assert len(graded.steps.scores) == 2
+
+
+def of_file(file: Path, text: str) -> list[tuple[str, ...]]:
+    file.write_text(text)
+    return [row.solution.texts for row in read_solutions(file)]
+
+
+def test_chat_messages_alone_are_a_trace(tmp_path):
+    steps = (f"{THOUGHT}\n{SAID}\nsearch({WRITTEN})", DONE)
+    lines = "".join(json.dumps(message) + "\n" for message in CHAT)
+    assert of_file(tmp_path / "one.json", json.dumps(CHAT, indent=1)) == [steps]
+    assert of_file(tmp_path / "lines.jsonl", lines) == [steps]
+    assert of_file(tmp_path / "line.jsonl", json.dumps(CHAT)) == [steps]
+    assert of_file(tmp_path / "several.json", json.dumps([CHAT, CHAT[:3]])) == [steps, steps[:1]]
+    assert of_file(tmp_path / "each.jsonl", f"{json.dumps(CHAT)}\n{json.dumps(CHAT[:3])}\n") == [steps, steps[:1]]  # fmt: skip
+    (item,) = items_of_file(tmp_path / "one.json", Project())
+    assert item[1].solution.texts == steps
+
+
+def test_what_is_wrong_in_a_message_is_named(tmp_path):
+    file = tmp_path / "chat.json"
+    file.write_text(json.dumps([*CHAT, {"role": "robot", "content": "beep"}]))
+    with pytest.raises(InputError, match=r"chat\.json, row 6, field 'role'.*'robot'"):
+        list(read_solutions(file))
+
+
+def test_a_row_with_a_role_and_a_solution_is_no_message():
+    (row,) = read_solutions([{"role": "teacher", "content": "x", "problem": ASK, "steps": [DONE]}])
+    assert row.solution.texts == (DONE,)
+
+
+def test_a_demonstration_of_swe_agent_has_its_history_alone(tmp_path):
+    history = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": ASK},
+        {"role": "assistant", "content": SAID, "thought": SAID, "action": "ls"},
+        {"role": "user", "content": RESULT},
+        {"role": "assistant", "content": DONE},
+    ]
+    demo = json.dumps({"history": history, "environment": "swe_main"})
+    assert of_file(tmp_path / "demo.traj", demo) == [(SAID, DONE)]
+
+
+def test_an_object_as_ground_truth_is_no_answer():
+    truth = {"actions": [{"name": "search"}]}
+    (row,) = read_solutions([{"messages": CHAT, "ground_truth": truth}])
+    assert row.solution.problem.answer is None
+    assert row.meta["ground_truth"] == truth
+    with pytest.raises(InputError, match="found an object"):
+        list(read_solutions([{"messages": CHAT, "ground_truth": truth}], columns={"answer": "ground_truth"}))
 
 
 def test_a_traj_is_one_document(tmp_path):

@@ -100,7 +100,7 @@ def test_processbench():
 # A row, and what the message must hold. Every message begins with the place and, where there is one, the field.
 BAD = [
     ({}, ["expected a solution under one of 'steps', 'solution'", "an empty object"]),
-    ({"problem": "p"}, ["expected a solution", "found 'problem'. Say which column it is with columns"]),
+    ({"problem": "p"}, ["expected a solution", "found 'problem'. Say which column it is with `columns`"]),
     ({"problem": "p", "step": STEPS}, ["field 'step'", "Did you mean 'steps' by 'step'?", "(steps=step)"]),
     (
         {"frage": "p", "steps": STEPS},
@@ -113,7 +113,7 @@ BAD = [
     ({"prompt": "p", "completions": STEPS, "lables": [1, 0]}, ["field 'lables'", "Did you mean 'labels'?"]),
     (
         {"question": "q", "answer": "She has 3 + 4 = 7.\n#### 7"},
-        ["a problem with its reference answer", "stepmark sample", "columns (solution=answer)"],
+        ["a problem with its reference answer", "stepmark sample", "`columns` (solution=answer)"],
     ),
     (
         {**NATIVE, "solution": "x"},
@@ -121,7 +121,7 @@ BAD = [
     ),
     (
         {"problem": "p", "solution": "gold", "response": "mine"},
-        ["field 'response'", "both 'solution' and 'response'", "columns (solution=response)"],
+        ["field 'response'", "both 'solution' and 'response'", "`columns` (solution=response)"],
     ),
     ({"question": "p", "prompt": "p", "steps": STEPS}, ["may both be the problem", "(problem=question)"]),
     ({**NATIVE, "gold": "1", "target": "2"}, ["'gold' and 'target' may both be the answer"]),

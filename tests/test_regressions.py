@@ -206,7 +206,7 @@ def test_a_probability_of_exactly_zero_vanishes(zoo, tmp_path):
 @pytest.mark.parametrize("name", ["qwen-prm", "skywork", "token-classification", "orm"])
 def test_empty_steps_from_trailing_separators(zoo, name, steps):
     """`answer.replace("\\n\\n", marker) + marker` makes an empty step of each superfluous blank line."""
-    with pytest.raises(InputError, match=f"step {1 + [s.strip() for s in steps].index('')} of .* is empty"):
+    with pytest.raises(InputError, match=f"step {1 + [s.strip() for s in steps].index('')} of "):
         load(zoo[name]).score(ASK, steps)
 
 

@@ -146,7 +146,7 @@ def _problem(row: Row, *, need_answer: bool) -> ProblemRow:
         hint = (
             ""
             if near is None
-            else f". Did you mean {near[1]!r} by {near[0]!r}? Say so with columns (answer={near[0]})"
+            else f". Did you mean {near[1]!r} by {near[0]!r}? Say so with `columns` (answer={near[0]})"
         )
         raise InputError(f"expected a reference answer under one of {', '.join(known)}{hint}", field="answer")
     name, named = identifier(data, named=row.named)

@@ -283,7 +283,7 @@ def _check_foreign(row: dict[str, Any]) -> None:
         )
     if graded:
         raise InputError(
-            f"unknown column: grading writes it. Take it out, put it under 'meta', or keep it with columns (meta.{graded[0]}={graded[0]})",
+            f"unknown column: grading writes it. Take it out, put it under 'meta', or keep it with `columns` (meta.{graded[0]}={graded[0]})",
             field=graded[0],
         )
     for keys, format in (
@@ -304,8 +304,8 @@ def _content(row: dict[str, Any], named: Collection[str] = ()) -> tuple[str, str
     if len(contents) > 1:
         (_, first), (field, second) = contents[:2]
         raise InputError(
-            f"found both {first!r} and {second!r}: expected one of them. Say which is the solution with columns "
-            f"({field}={second}), or keep the other with columns (meta.{second}={second})",
+            f"found both {first!r} and {second!r}: expected one of them. Say which is the solution with `columns` "
+            f"({field}={second}), or keep the other with `columns` (meta.{second}={second})",
             field=second,
         )
     if not contents:
@@ -319,15 +319,15 @@ def _content(row: dict[str, Any], named: Collection[str] = ()) -> tuple[str, str
 def _no_solution(row: dict[str, Any]) -> InputError:
     near = nearly(row, (*CONTENT, *COMMON["solution"], *COMMON["solutions"]))
     if near is not None:
-        hint = f" Did you mean {near[1]!r} by {near[0]!r}? Then say so with columns ({near[1]}={near[0]})."
+        hint = f" Did you mean {near[1]!r} by {near[0]!r}? Then say so with `columns` ({near[1]}={near[0]})."
     elif columns_of(row, "problem") and columns_of(row, "answer"):
         answer = columns_of(row, "answer")[0]
         hint = (
             f" This row is a problem with its reference answer: stepmark sample writes solutions of it. Where {answer!r} holds the "
-            f"solution itself, say so with columns (solution={answer})."
+            f"solution itself, say so with `columns` (solution={answer})."
         )
     else:
-        hint = " Say which column it is with columns (solution=COLUMN)."
+        hint = " Say which column it is with `columns` (solution=COLUMN)."
     return InputError(
         f"expected a solution under one of {quoted((*CONTENT, *COMMON['solution']))}, or 'prompt' and 'completions'; "
         f"found {quoted(row) or 'an empty object'}.{hint}",

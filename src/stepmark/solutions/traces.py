@@ -3,8 +3,9 @@
 ===============  ===============================================================================================
 format           rows
 ===============  ===============================================================================================
+messages         chat messages alone, one a line or in one list: `role`, `content`
 responses        OpenAI Responses: `input` (a text or items), `output` (items), optional `instructions`
-swe-agent        a `.traj` of SWE-agent: `trajectory`, `history`, `info`
+swe-agent        a `.traj` of SWE-agent: `trajectory`, `history`, `info`; a demonstration has `history` alone
 mini-swe-agent   a `.traj.json` of mini-swe-agent: `trajectory_format`, `messages`, `info`
 claude-code      a session of Claude Code: one event a line, `type`, `message`, `sessionId`
 codex            a session of Codex: one event a line, `type`, `payload`
@@ -35,6 +36,7 @@ from typing import Any
 from stepmark.errors import InputError
 from stepmark.records import Refusal
 from stepmark.store import Row, json_type
+from stepmark.store.columns import COMMON, CONTENT
 
 Object = Mapping[str, Any]
 
@@ -332,6 +334,12 @@ def _messages(chat: Chat, value: object, inside: str, speaker: str | None = None
 # --- the formats ------------------------------------------------------------------------------------------------
 
 
+def _bare(chat: Chat, events: Sequence[Object]) -> None:
+    for event in events:
+        chat.where = event["where"]
+        chat.message(event)
+
+
 def _responses(chat: Chat, events: Sequence[Object]) -> None:
     (data,) = events
     if _text(data.get("instructions")):
@@ -567,6 +575,21 @@ def _has(*keys: str) -> Callable[[Object], bool]:
     return lambda data: all(key in data for key in keys)
 
 
+def _is_message(data: Object) -> bool:
+    said = not data.keys().isdisjoint(("content", "parts", "tool_calls"))
+    return isinstance(data.get("role"), str) and said and data.keys().isdisjoint(_OF_ROWS)
+
+
+def _is_of_swe_agent(data: Object) -> bool:
+    if "trajectory" in data:
+        return "history" in data
+    history = data.get("history")
+    entries = isinstance(history, list) and all(
+        isinstance(entry, Mapping) and "role" in entry for entry in history
+    )
+    return bool(entries and history) and data.keys().isdisjoint(_OF_ROWS)
+
+
 def _is_response(data: Object) -> bool:
     output = data.get("output")
     items = isinstance(output, list) and any(isinstance(item, dict) and "type" in item for item in output)
@@ -583,15 +606,21 @@ def _is_observed(data: Object) -> bool:
     return isinstance(data.get("observations"), list) or _has("traceId", "type", "input")(data)
 
 
+_OF_ROWS = frozenset(name for field in ("problem", *CONTENT) for name in (field, *COMMON.get(field, ())))
+"""Columns of a row that is a problem or a solution, and so no message and no demonstration."""
 _CODEX = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 
 TRACES: Mapping[str, TraceFormat] = {
+    "messages": TraceFormat(
+        about="chat messages alone, one a line or in one list", matches=_is_message, read=_bare,
+        events=lambda data: [("", data)],
+    ),
     "responses": TraceFormat(
         about="OpenAI Responses: input and output items", matches=_is_response, read=_responses,
         used=("id", "object", "model", "instructions", "input", "output"),
     ),
     "swe-agent": TraceFormat(
-        about="trajectories of SWE-agent: .traj", matches=_has("trajectory", "history"), read=_swe_agent, used=("trajectory", "history"),
+        about="trajectories of SWE-agent: .traj", matches=_is_of_swe_agent, read=_swe_agent, used=("trajectory", "history"),
     ),
     "mini-swe-agent": TraceFormat(
         about="trajectories of mini-swe-agent: .traj.json", matches=_has("trajectory_format", "messages"), read=_mini_swe_agent,

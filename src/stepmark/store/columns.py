@@ -69,7 +69,7 @@ def check_columns(columns: Columns, found: Iterable[str]) -> None:
     for name, column in columns.items():
         if column not in found:
             raise InputError(
-                f"there is no column {column!r}, which is to be read as {name!r} (columns); "
+                f"there is no column {column!r}, which is to be read as {name!r} (`columns`); "
                 f"found {quoted(found) or 'none'}",
                 field=column,
             )
@@ -150,7 +150,7 @@ def chosen(row: Mapping[str, Any], field: str, named: Collection[str] = ()) -> s
     found = columns_of(row, field, named)
     if len(found) > 1 and _plain(found[0]) != field:
         raise InputError(
-            f"{found[0]!r} and {found[1]!r} may both be the {field}: say which it is with columns ({field}={found[0]})",
+            f"{found[0]!r} and {found[1]!r} may both be the {field}: say which it is with `columns` ({field}={found[0]})",
             field=found[1],
         )
     return found[0] if found else None
@@ -165,8 +165,8 @@ def riding(row: Mapping[str, Any], used: Collection[str], lacking: Iterable[str]
     rest = {column: value for column, value in row.items() if column not in used}
     for column, field in _misspelt(rest, list(lacking)):
         raise InputError(
-            f"unknown column. Did you mean {field!r}? If it is, name it with columns ({field}={column}); if not, put it under 'meta', "
-            f"or keep it with columns ({META}{column}={column})",
+            f"unknown column. Did you mean {field!r}? If it is, name it with `columns` ({field}={column}); if not, put it under 'meta', "
+            f"or keep it with `columns` ({META}{column}={column})",
             field=column,
         )
     return rest
@@ -205,9 +205,9 @@ def problem_column(row: Mapping[str, Any], named: Collection[str] = ()) -> str:
         known = ("problem", *COMMON["problem"])
         near = nearly(row, known)
         hint = (
-            "Say which column it is with columns (problem=COLUMN)"
+            "Say which column it is with `columns` (problem=COLUMN)"
             if near is None
-            else f"Did you mean {near[1]!r} by {near[0]!r}? Then say so with columns (problem={near[0]})"
+            else f"Did you mean {near[1]!r} by {near[0]!r}? Then say so with `columns` (problem={near[0]})"
         )
         null = next((name for name in known if name in row), None)
         raise InputError(
@@ -232,11 +232,14 @@ def quoted(names: Iterable[str]) -> str:
 def reference_answer(row: Mapping[str, Any], named: Collection[str] = ()) -> tuple[str | None, str | None]:
     """The reference answer of a row and its column; of a worked answer that ends in "#### x" (GSM8K's), x. `named` as `columns_of`.
 
+    An object under a common name that the caller did not give (`ground_truth` of agents: the calls that are expected) is no answer.
+
     Raises:
         InputError: neither a text nor a number, or two columns that may be it.
     """
     column = chosen(row, "answer", named)
-    if column is None:
+    given = column == "answer" or "answer" in named
+    if column is None or (isinstance(row[column], dict) and not given):
         return None, None
     return written_answer(row[column], column), column
 

@@ -81,6 +81,7 @@ def parse_row(raw: bytes, offset: int = 0) -> dict[str, Any]:
         raise InputError(
             f"not JSON: {error.msg} at column {error.colno}, {found}. {_expected(text, offset)}"
         ) from None
+    data = _conversation(data)
     if not isinstance(data, dict | InputError):
         raise InputError(f"expected a JSON object, found {json_type(data)}. " + _expected(text, offset))
     return _checked(data, *_doubts(text))
@@ -138,7 +139,8 @@ def json_document(raw: bytes) -> Entries:
     if data == []:
         raise InputError("there are no rows: the list is empty")
     doubts = _doubts(text)
-    for number, row in enumerate(data if isinstance(data, list) else [data], 1):
+    for number, entry in enumerate(data if isinstance(data, list) else [data], 1):
+        row = _conversation(entry)
         if not isinstance(row, dict | InputError):
             yield number, InputError(f"expected an object, found {json_type(row)}")
             continue
@@ -163,6 +165,13 @@ def _decoded(text: str) -> Any:
         raise InputError(NESTED) from None
     except ValueError as error:
         raise InputError(f"not readable: {error}") from None
+
+
+def _conversation(data: Any) -> Any:
+    """A list of chat messages in the place of a row, as a row of `messages`; anything else as it is."""
+    if isinstance(data, list) and data and all(isinstance(entry, dict) and "role" in entry for entry in data):
+        return {"messages": data}
+    return data
 
 
 def _doubts(text: str) -> tuple[bool, bool]:

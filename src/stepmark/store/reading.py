@@ -93,7 +93,7 @@ def read_rows(
     """Read rows as a stream.
 
     The end of a file's name says what it holds, also before ".gz": ".csv" and ".tsv" a table whose first line names the columns,
-    ".parquet" a table, ".json" and ".traj" one JSON list of objects, one object, or JSON lines, ".eval" a log of inspect_ai, whose samples are the
+    ".parquet" a table, ".json" and ".traj" one JSON list of objects, one object, or JSON lines (a list of chat messages in the place of an object is a row of `messages`), ".eval" a log of inspect_ai, whose samples are the
     rows. Any other file, and standard input, holds JSON lines: one object a line, UTF-8, blank lines skipped.
 
     Args:
@@ -157,7 +157,9 @@ def check_readable(path: str | Path) -> None:
         raise InputError(loop, where=str(path))
     path = Path(path)
     if path.is_dir():
-        raise InputError("expected a file, found a folder", where=str(path))
+        names = [file.name for file in sorted(path.iterdir()) if file.name.endswith(ENDINGS)]
+        hint = f": name one of its files, such as {str(path / names[0])!r}" if names else ""
+        raise InputError(f"expected a file, found a folder{hint}", where=str(path))
     if not path.exists():
         names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, names, n=1)
