@@ -81,7 +81,7 @@ _HALVES_TASK = (
     "it among <paragraph_{low}> to <paragraph_{middle}>, or among <paragraph_{next}> to <paragraph_{high}>? End your reply with "
     "\\boxed{{first}} or \\boxed{{second}}."
 )
-_OBSERVED = "What the world answered after a paragraph stands between observation tags; it is no part of the solution. "
+_OBSERVED = "What the world answered after a paragraph stands between observation tags; it does not belong to the solution. "
 
 
 @dataclass(kw_only=True, slots=True)

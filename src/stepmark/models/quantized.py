@@ -1,7 +1,7 @@
 """Weights in 8 and 4 bit: linear layers that hold whole numbers with scales, and compute in the network's precision.
 
 `int8`: a row of the weight shares one scale, w = s * q with q in -127 … 127.
-`int4`: 64 neighbours of a row share a scale and a minimum, w = s * q + m with q in 0 … 15; 4.5 bits a weight. A layer whose width is no multiple of 64,
+`int4`: 64 neighbours of a row share a scale and a minimum, w = s * q + m with q in 0 … 15; 4.5 bits a weight. A layer whose width is not divisible by 64,
 or whose height is odd, is in 8 bit.
 
 Each pass makes the numbers of one layer plain again and multiplies as before. That costs about the same for one token as for thousands, which is what

@@ -191,7 +191,7 @@ class ToolProblem:
         """The episode of some turns' texts.
 
         Raises:
-            InputError: a text that is no turn of its state.
+            InputError: a text is not among the turns of its state.
         """
         state, turns = self.start, list[tuple[ToolState, Action]]()
         for text in texts:

@@ -234,7 +234,7 @@ def rl_html(
 def _overview(rows: Sequence[Watched], watch: Watch) -> str:
     measured = "Measured on held-out problems at the temperature of training."
     if all(row.gap is None for row in rows):
-        return f"{measured} There is no PRM of fixed scale here, so no alarm can be raised."
+        return f"{measured} No PRM has a fixed scale here, so no alarm can be raised."
     text = (
         f"{measured} Accuracy and return should rise together; a return that climbs while accuracy stands still is hacking. The promise is "
         "the accuracy that the PRM's scores stood for at the first evaluation. The alarm adds up by how many standard errors promises less "

@@ -1,7 +1,7 @@
 """Who&When (Zhang et al. 2025, arXiv 2505.00212): failed conversations of agents, with the decisive mistake.
 
 A row has `question`, `question_ID`, `ground_truth`, `history` (entries of {`content`, `role`, `name`}), `mistake_agent`, `mistake_step` (a number
-from 0, as text) and `mistake_reason`. Every entry is a step: those before the mistake are right, nothing is said of those after it.
+from 0, as text) and `mistake_reason`. Every entry is a step: those before the mistake are right, those after it have no label.
 
 Written, what came back after a step (a tool's answer, a user's turn) is an entry of its own, and counts. Only a row whose first error is known
 can be written; the reason is the note of the judgement.
