@@ -93,7 +93,7 @@ class Catalog(Mapping[str, str]):
             raise
         except Exception as error:
             raise _failed(name, "its call", error) from error
-        lacking = [one for one in wanted if getattr(made, one, _ABSENT) is _ABSENT]
+        lacking = [item for item in wanted if getattr(made, item, _ABSENT) is _ABSENT]
         if lacking:
             raise UsageError(
                 f"{name}: expected {thing} from its call, found a {type(made).__name__}, which has no {', '.join(lacking)}"
@@ -144,6 +144,6 @@ def callable_package(name: str, function: str, public: str) -> None:
             raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
 
         def __dir__(self) -> list[str]:
-            return sorted(one for one in vars(load(public)) if not one.startswith("_"))
+            return sorted(var for var in vars(load(public)) if not var.startswith("_"))
 
     sys.modules[name].__class__ = Package

@@ -151,7 +151,7 @@ def raised_at(error: BaseException, *, ours: bool = False) -> str | None:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_from_here(error.filename)}:{error.lineno}"
     # What dataclasses write has no file ("<string>"), what is frozen into Python none either.
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith("<")]
+    frames = [item for item in traceback.extract_tb(error.__traceback__) if not item.filename.startswith("<")]
     paths = sysconfig.get_paths()
     installed = (paths["purelib"], paths["platlib"])  # which may lie below Python's own folder
     pythons = (paths["stdlib"], paths["platstdlib"])
@@ -161,8 +161,8 @@ def raised_at(error: BaseException, *, ours: bool = False) -> str | None:
             return ours
         return any(map(file.is_relative_to, installed)) or not any(map(file.is_relative_to, pythons))
 
-    found = [one for one in frames if meant(Path(one.filename))]
-    return f"{_from_here(found[-1].filename)}:{found[-1].lineno}" if found else None
+    results = [frame for frame in frames if meant(Path(frame.filename))]
+    return f"{_from_here(results[-1].filename)}:{results[-1].lineno}" if results else None
 
 
 def _from_here(file: str) -> str:

@@ -121,8 +121,8 @@ def load_method(
         return own(place, settings, kind, setting=setting).method, None
     if not FACTORY.fullmatch(method):
         raise unknown_name(kind.what, method, dict.fromkeys(known, ""))
-    found = own(method, settings, kind, setting=setting)
-    return found.method, found.source
+    result = own(method, settings, kind, setting=setting)
+    return result.method, result.source
 
 
 def _load(name: str, where: str, kind: Kind) -> Any:
@@ -135,9 +135,9 @@ def _load(name: str, where: str, kind: Kind) -> Any:
     if attribute in vars(module):
         return vars(module)[attribute]
     fits = [
-        one.__name__
-        for one in vars(module).values()
-        if isinstance(one, type) and one.__module__ == place and callable(getattr(one, kind.call, None))
+        var.__name__
+        for var in vars(module).values()
+        if isinstance(var, type) and var.__module__ == place and callable(getattr(var, kind.call, None))
     ]
     raise UsageError(f"{where}: {unknown_name(f'{kind.what} in {place}', attribute, tuple(fits))}")
 
@@ -176,11 +176,11 @@ def _check(made: Any, where: str, kind: Kind) -> None:
     name = getattr(made, "name", None)
     if not isinstance(name, str) or not name.strip():
         raise UsageError(f"{where}: expected a name, a text that its results are marked with; found {name!r}")
-    for one in fields(made):
-        value = getattr(made, one.name)
-        if one.name not in kind.flags and not _plain(value):
+    for item in fields(made):
+        value = getattr(made, item.name)
+        if item.name not in kind.flags and not _plain(value):
             raise UsageError(
-                f"{where}: its setting {one.name} holds a {type(value).__name__}. Settings are written down, so that an interrupted run is "
+                f"{where}: its setting {item.name} holds a {type(value).__name__}. Settings are written down, so that an interrupted run is "
                 "continued with the same ones only: expected numbers, texts, booleans, None, paths, and lists or tables of them. "
                 "Anything else may be a ClassVar or made in the method"
             )
@@ -188,9 +188,9 @@ def _check(made: Any, where: str, kind: Kind) -> None:
 
 def _plain(value: object) -> bool:
     if is_dataclass(value) and not isinstance(value, type):
-        return all(_plain(getattr(value, one.name)) for one in fields(value))
+        return all(_plain(getattr(value, field.name)) for field in fields(value))
     if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _plain(one) for key, one in value.items())
+        return all(isinstance(key, str) and _plain(item) for key, item in value.items())
     if isinstance(value, tuple | list):
         return all(map(_plain, value))
     if isinstance(value, float):
@@ -200,8 +200,8 @@ def _plain(value: object) -> bool:
 
 def _sources(name: str, of: type, where: str) -> dict[str, str]:
     """The hash of each module that the method is written in, the library's and Python's left out."""
-    places = [name.partition(":")[0], *(one.__module__ for one in of.__mro__)]
-    found = {}
+    places = [name.partition(":")[0], *(item.__module__ for item in of.__mro__)]
+    result = {}
     for place in dict.fromkeys(places):
         if _is_ours_or_pythons(sys.modules[place]):
             continue
@@ -212,8 +212,8 @@ def _sources(name: str, of: type, where: str) -> dict[str, str]:
                 f"{where}: the source of {place} cannot be read ({error}), so a run with it could not be where from one with another "
                 "version; expected a module in a .py file"
             ) from error
-        found[place] = hashlib.sha256(text.encode()).hexdigest()
-    return found
+        result[place] = hashlib.sha256(text.encode()).hexdigest()
+    return result
 
 
 def _is_ours_or_pythons(module: types.ModuleType) -> bool:
@@ -235,12 +235,12 @@ def _is_ours_or_pythons(module: types.ModuleType) -> bool:
 
 def _pairs(settings: Sequence[str]) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    for one in settings:
-        key, equals, value = one.partition("=")
+    for setting in settings:
+        key, equals, value = setting.partition("=")
         if not equals or not re.fullmatch(r"\w+(\.\w+)*", key):
-            raise UsageError(f"`settings` {one}: expected name=value, such as width=8")
+            raise UsageError(f"`settings` {setting}: expected name=value, such as width=8")
         if key in pairs:
-            raise UsageError(f"`settings` {one}: {key} was set to {pairs[key]!r} before; give it once")
+            raise UsageError(f"`settings` {setting}: {key} was set to {pairs[key]!r} before; give it once")
         pairs[key] = value
     return pairs
 
@@ -255,7 +255,7 @@ def _values(of: type, made: Any, given: Mapping[str, str], kind: Kind, at: str =
         kind: what it is of.
         at: before the name, of a dataclass in a field.
     """
-    known = {one.name: one for one in fields(of) if one.init and (at or one.name not in kind.flags)}
+    known = {field.name: field for field in fields(of) if field.init and (at or field.name not in kind.flags)}
     hints = get_type_hints(of, include_extras=True) if given else {}
     values: dict[str, Any] = {}
     inner: dict[str, dict[str, str]] = {}
@@ -265,27 +265,27 @@ def _values(of: type, made: Any, given: Mapping[str, str], kind: Kind, at: str =
         if not at and name in kind.flags:
             raise UsageError(f"{whole}: {name} is decided by {kind.flags[name]}")
         if name not in known:
-            raise unknown_name(f"setting of {of.__name__}", at + name, tuple(at + one for one in known))
+            raise unknown_name(f"setting of {of.__name__}", at + name, tuple(at + item for item in known))
         below = _dataclass(hints[name])
         if dot and below is None:
             raise UsageError(f"{whole}: {at}{name} is {expected(hints[name])} and has no settings of its own")
         if dot:
             inner.setdefault(name, {})[rest] = text
         elif below is not None:
-            names = ", ".join(f"{at}{name}.{one.name}" for one in fields(below) if one.init)
+            names = ", ".join(f"{at}{name}.{field.name}" for field in fields(below) if field.init)
             raise UsageError(f"{whole}: {name} has settings of its own: {names}")
         else:
             values[name] = _value(text, hints[name], whole)
     for name, texts in inner.items():
         below = _dataclass(hints[name])
         assert below is not None
-        one = known[name]
+        item = known[name]
         if made is not None:
             current = getattr(made, name)
-        elif one.default_factory is not MISSING:
-            current = one.default_factory()
+        elif item.default_factory is not MISSING:
+            current = item.default_factory()
         else:
-            current = None if one.default is MISSING else one.default
+            current = None if item.default is MISSING else item.default
         read = _values(below, current, texts, kind, f"{at}{name}.")
         values[name] = _called(partial(_put, below, current, read), f"`settings` {at}{name}", below.__name__)
     return values
@@ -298,7 +298,7 @@ def _put(of: type, made: Any, values: Mapping[str, Any]) -> Any:
 def _dataclass(type_: Any) -> type | None:
     """The dataclass of a field; None for another type."""
     parts = get_args(type_) if get_origin(type_) in (Union, types.UnionType) else (type_,)
-    return next((one for one in parts if isinstance(one, type) and is_dataclass(one)), None)
+    return next((part for part in parts if isinstance(part, type) and is_dataclass(part)), None)
 
 
 def _value(text: str, type_: Any, whole: str) -> Any:

@@ -384,10 +384,10 @@ def read_record(type_: type[Read], data: Mapping[str, Any], *, where: str | None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = ".".join(str(part) for part in first["loc"])
-        found = f", found {first.get('input')!r}"
+        result = f", found {first.get('input')!r}"
         if first["type"] == "value_error":  # the record's own check, which says what it found
-            found = ""
-        message = first["msg"].removeprefix("Value error, ") + found
+            result = ""
+        message = first["msg"].removeprefix("Value error, ") + result
         raise InputError(f"{type_.__name__}: {message}", where=where, field=path or None) from None
 
 
@@ -414,7 +414,7 @@ def to_data(record: Any) -> dict[str, Any]:
 def compact(record: Any) -> Any:
     """A record as plain data, without the fields that have their default."""
     if isinstance(record, tuple):
-        return [compact(one) for one in record]
+        return [compact(item) for item in record]
     if not is_dataclass(record):
         return record
     values = [(own, getattr(record, own.name)) for own in fields(record)]

@@ -110,9 +110,9 @@ def _adapters(function: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, T
 
     hints = get_type_hints(function, include_extras=True)
     adapters = {
-        one.name: TypeAdapter(hints[one.name], config=ConfigDict(strict=True))
-        for one in inspect.signature(function).parameters.values()
-        if one.kind is one.KEYWORD_ONLY and _is_plain(hints[one.name])
+        parameter.name: TypeAdapter(hints[parameter.name], config=ConfigDict(strict=True))
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and _is_plain(hints[parameter.name])
     }
     return hints, adapters
 

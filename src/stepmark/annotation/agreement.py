@@ -377,11 +377,11 @@ def step_agreement(
             members.append(id)
         firsts = {answer.account: answer.first_marks.first_wrong for answer in given}
         of_item = [0, 0, 0]
-        for (left, one), (right, other) in combinations(firsts.items(), 2):
-            if one is None or other is None:
+        for (left, entry), (right, other) in combinations(firsts.items(), 2):
+            if entry is None or other is None:
                 continue
-            same = one == other
-            near = same or (NO_ERROR not in (one, other) and abs(one - other) == 1)
+            same = entry == other
+            near = same or (NO_ERROR not in (entry, other) and abs(entry - other) == 1)
             for count in (of_item, by_pair.setdefault((left, right), [0, 0, 0])):
                 count[0] += 1
                 count[1] += same

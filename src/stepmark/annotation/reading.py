@@ -145,12 +145,12 @@ def _items(row: Row, format: str, project: Project, role: Role, losses: Losses) 
         yield _of_trace(row, project, role, losses)
         return
     reader = format_named(format).read
-    found = list(reader(row, Reading(quality_control=True), losses))
+    results = list(reader(row, Reading(quality_control=True), losses))
     spoken: list[LabelledRow] = []
-    if any(labelled.solution.split == "agent" for labelled in found):
+    if any(labelled.solution.split == "agent" for labelled in results):
         with suppress(InputError):  # a conversation of nothing but thoughts
             spoken = list(reader(row, Reading(quality_control=True, reasoning="drop"), Losses()))
-    for labelled, without in zip_longest(found, spoken[: len(found)]):
+    for labelled, without in zip_longest(results, spoken[: len(results)]):
         suggestions, gold = _labels(labelled.labelled, project, role)
         yield Item(
             id=labelled.solution.id or labelled.origin,

@@ -537,7 +537,9 @@ class RayWorkers:
             )
         if self._hello not in (None, hello):
             assert self._hello is not None
-            ours, theirs = (_differing(one, two) for one, two in ((self._hello, hello), (hello, self._hello)))
+            ours, theirs = (
+                _differing(item, two) for item, two in ((self._hello, hello), (hello, self._hello))
+            )
             raise BackendError(
                 f"{worker.name} answers as {theirs}, the first worker as {ours}: every node needs the same model, in the same place, and "
                 "the same versions"

@@ -128,14 +128,14 @@ def required(requirements: list[str], extra: str) -> list[str]:
 
     texts: list[str] = []
     for text in requirements:
-        one = Requirement(text)
-        applies = one.marker is None or one.marker.evaluate({"extra": extra})
-        if not applies or (extra and (one.marker is None or one.marker.evaluate({"extra": ""}))):
+        item = Requirement(text)
+        applies = item.marker is None or item.marker.evaluate({"extra": extra})
+        if not applies or (extra and (item.marker is None or item.marker.evaluate({"extra": ""}))):
             continue
-        if one.name == "stepmark":
-            texts += [part for other in sorted(one.extras) for part in required(requirements, other)]
+        if item.name == "stepmark":
+            texts += [part for other in sorted(item.extras) for part in required(requirements, other)]
         else:
-            texts.append(f"{one.name}{one.specifier}")
+            texts.append(f"{item.name}{item.specifier}")
     return sorted(set(texts), key=str.lower)
 
 
@@ -143,13 +143,13 @@ def _package(requirement: str) -> tuple[str, State]:
     """A package with its installed version, and whether that is what is required."""
     from packaging.requirements import Requirement
 
-    one = Requirement(requirement)
+    item = Requirement(requirement)
     try:
-        installed = version(one.name)
+        installed = version(item.name)
     except PackageNotFoundError:
-        return one.name, "missing"
-    fits = one.specifier.contains(installed, prereleases=True)
-    return f"{one.name} {installed}", "ok" if fits else "broken"
+        return item.name, "missing"
+    fits = item.specifier.contains(installed, prereleases=True)
+    return f"{item.name} {installed}", "ok" if fits else "broken"
 
 
 def check_machine() -> Check:
@@ -160,8 +160,8 @@ def check_machine() -> Check:
         text += f", {int(sizes['MemTotal']) / 2**20:.1f} GiB of memory"
     if (processor := Path("/proc/cpuinfo")).is_file():
         flags = processor.read_text("utf-8", errors="replace").split()
-        found = [name for flag, name in _FASTER.items() if flag in flags]
-        text += f", {' and '.join(found) or 'no AVX-512 and no AMX: bfloat16 is slow here'}"
+        results = [name for flag, name in _FASTER.items() if flag in flags]
+        text += f", {' and '.join(results) or 'no AVX-512 and no AMX: bfloat16 is slow here'}"
     return Check(name="machine", state="ok", text=text)
 
 

@@ -112,12 +112,12 @@ def _compare(call: Call) -> int:
     figure = settings.pop("figure")
     if len(call.inputs) != 2:
         raise UsageError(f"expected two files of results, found {len(call.inputs)}")
-    found = compare(*call.inputs, **settings)
-    unknown = [name for name in figure if name not in found.differences]
+    result = compare(*call.inputs, **settings)
+    unknown = [name for name in figure if name not in result.differences]
     if unknown:
-        raise UsageError(f"`figure` {unknown[0]}: there is none; known: {', '.join(found.differences)}")
-    Console().print(terminal(table(found, only=figure or None)))
-    for warning in found.warnings:
+        raise UsageError(f"`figure` {unknown[0]}: there is none; known: {', '.join(result.differences)}")
+    Console().print(terminal(table(result, only=figure or None)))
+    for warning in result.warnings:
         report(f"note: {warning}")
     return 0
 

@@ -204,7 +204,7 @@ def command(
                 )
 
     def call(*files: str, **values: Any) -> int:
-        defaults = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
+        defaults = {name: item.default for name, item in parameters.items() if item.default is not item.empty}
         values = {**defaults, **values}
         loaded: dict[str, Lazy[Any] | None] = {}
         for name, model in models.items():
@@ -218,9 +218,9 @@ def command(
         for name, kind in methods.items():
             values[name] = (_made_if if name in optional else _made)(kind, values, hidden, name)
         own = [
-            one.name
-            for one in inspect.signature(function).parameters.values()
-            if one.kind is one.KEYWORD_ONLY or one.name in flags or one.name in methods
+            item.name
+            for item in inspect.signature(function).parameters.values()
+            if item.kind is item.KEYWORD_ONLY or item.name in flags or item.name in methods
         ]
         extra = () if also is None else inspect.signature(also).parameters
         settings = {key: value for key, value in values.items() if key in own or key in extra}
@@ -244,7 +244,7 @@ def command(
             ),
         )
     call.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
-    call.__annotations__ = {one.name: one.annotation for one in ordered}
+    call.__annotations__ = {item.name: item.annotation for item in ordered}
     return call
 
 
@@ -324,8 +324,8 @@ def _argument_texts(function: Callable[..., Any]) -> dict[str, str]:
     from docstring_parser import parse
 
     texts = {
-        one.arg_name: (one.description or "").replace("\n", " ")
-        for one in parse(inspect.getdoc(function) or "").params
+        param.arg_name: (param.description or "").replace("\n", " ")
+        for param in parse(inspect.getdoc(function) or "").params
     }
     return {name: _help(text) for name, text in texts.items()}
 
@@ -341,8 +341,8 @@ def _field_texts(kind: type) -> dict[str, str]:
     from docstring_parser import parse_from_object
 
     texts: dict[str, str] = {}
-    for one in reversed(kind.__mro__[:-1]):
-        texts |= {param.arg_name: _help(param.description or "") for param in parse_from_object(one).params}
+    for item in reversed(kind.__mro__[:-1]):
+        texts |= {param.arg_name: _help(param.description or "") for param in parse_from_object(item).params}
     return texts
 
 

@@ -61,7 +61,7 @@ class AgentProcessBench(StepLabels):
             messages = row.data.get("messages")
             if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
                 raise row.error("expected a list of messages", "messages")
-            turns = [f"messages[{at}]" for at, one in enumerate(messages) if one.get("role") == "assistant"]
+            turns = [f"messages[{at}]" for at, item in enumerate(messages) if item.get("role") == "assistant"]
             labels = _labels(row)
             if set(labels) != set(turns):
                 raise row.error(f"expected a label of each of {len(turns)} assistant messages", "step_labels")
@@ -127,12 +127,13 @@ def _filled(row: Row, messages: Sequence[Mapping[str, object]]) -> list[Mapping[
     asked = row.data.get("question") or row.data.get("task_description")
     opens = messages[0].get("role") == "assistant" and isinstance(asked, str)
     blank = [
-        one.get("role") == "assistant"
-        and not one.get("tool_calls")
-        and not str(one.get("content") or "").strip()
-        for one in messages
+        message.get("role") == "assistant"
+        and not message.get("tool_calls")
+        and not str(message.get("content") or "").strip()
+        for message in messages
     ]
     filled = [
-        {**one, "content": "(nothing)"} if empty else one for one, empty in zip(messages, blank, strict=True)
+        {**item, "content": "(nothing)"} if empty else item
+        for item, empty in zip(messages, blank, strict=True)
     ]
     return [{"role": "user", "content": asked}, *filled] if opens else filled

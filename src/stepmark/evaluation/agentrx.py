@@ -64,17 +64,17 @@ def _id(row: Row) -> str:
 def _critical(row: Row) -> tuple[int, str]:
     failures, cause = row.data["failures"], row.data.get("root_cause")
     wanted = cause.get("failure_id") if isinstance(cause, Mapping) else None
-    found = [
-        one
-        for one in (failures if isinstance(failures, list) else [])
-        if isinstance(one, Mapping) and one.get("failure_id") == wanted
+    results = [
+        item
+        for item in (failures if isinstance(failures, list) else [])
+        if isinstance(item, Mapping) and item.get("failure_id") == wanted
     ]
-    if len(found) != 1:
+    if len(results) != 1:
         raise row.error(
-            f"expected the failure {wanted!r} once among `failures`, found it {len(found)} times",
+            f"expected the failure {wanted!r} once among `failures`, found it {len(results)} times",
             "root_cause",
         )
-    step, agent = found[0].get("step_number"), found[0].get("failed_agent")
+    step, agent = results[0].get("step_number"), results[0].get("failed_agent")
     if type(step) is not int or not isinstance(agent, str):
         raise row.error(f"expected a step's number and an agent, found {step!r} and {agent!r}", "failures")
     return step, agent
@@ -82,18 +82,23 @@ def _critical(row: Row) -> tuple[int, str]:
 
 def _case(row: Row, id: str, step: int, agent: str, truth: Row) -> Case:
     messages = next((row.data[key] for key in _MESSAGES if key in row.data), None)
-    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise row.error("expected a list of messages", _MESSAGES[0])
-    opening = next((at for at, one in enumerate(messages) if one.get("role") != "system"), len(messages))
+    opening = next((at for at, item in enumerate(messages) if item.get("role") != "system"), len(messages))
     entries = [
-        {"content": _text(one), "name": str(one.get("name") or one.get("role") or one.get("source"))}
-        if one.get("role") not in ("user", "assistant", "tool")
-        else {"content": _text(one), "name": str(one["role"]).capitalize()}
-        for one in messages[opening:]
+        {
+            "content": _text(message),
+            "name": str(message.get("name") or message.get("role") or message.get("source")),
+        }
+        if message.get("role") not in ("user", "assistant", "tool")
+        else {"content": _text(message), "name": str(message["role"]).capitalize()}
+        for message in messages[opening:]
     ]
     if not opening < step <= len(messages):
         raise truth.error(f"expected a step from {opening + 1} to {len(messages)}, found {step}", "failures")
-    question = "\n\n".join(_text(one) for one in messages[:opening]) or str(row.data.get("instruction") or "")
+    question = "\n\n".join(_text(message) for message in messages[:opening]) or str(
+        row.data.get("instruction") or ""
+    )
     (chat,) = chat_rows([replace(row, data={"question": question, "history": entries, "question_ID": id})])
     assert not isinstance(chat, Refusal)
     (read,) = solutions_of(chat, how="agent")

@@ -137,7 +137,7 @@ def candidate_sets(
         texts = ["".join(step.raw for step in row.case.solution.steps) for row in rows]
         answers = [row.case.answer for row in rows]
         if not given:
-            answers = [None if (found := find_answer(text)) is None else found.text for text in texts]
+            answers = [None if (result := find_answer(text)) is None else result.text for text in texts]
         candidates = []
         for row, group in zip(rows, answer_groups(answers, verifier or NumberVerifier()), strict=True):
             length = None if row.steps is None else row.steps.solution_tokens

@@ -553,11 +553,11 @@ def _length_ratios(rows: Sequence[Mapping[str, Any] | None]) -> dict[str, tuple[
 
 def method_names(rows: Sequence[Item]) -> list[str]:
     """The methods that these rows hold, in the order of the table of this module."""
-    found = {method for row in rows for method in row["methods"]}
+    result = {method for row in rows for method in row["methods"]}
     by_score = [*AGGREGATES, "orm"]
     order = ["greedy", "single", "majority", *(f"best {how}" for how in by_score)]
     order += [*(f"vote {how}" for how in by_score), "oracle"]
-    return [method for method in order if method in found]
+    return [method for method in order if method in result]
 
 
 def coverage(rows: Sequence[Item]) -> str:

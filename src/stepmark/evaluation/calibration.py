@@ -214,7 +214,7 @@ class Calibration(Evaluation):
             remarks=(
                 INTERVALS if split is None else f"{INTERVALS[:-1]}; a fitted map is held fixed in them.",
             ),
-            tiles=[one for target in targets for one in _tiles(target, figures)],
+            tiles=[tile for target in targets for tile in _tiles(target, figures)],
             sections=_sections(sheet, items, targets, parts, figures, maps, split, how, run),
         )
         result = run.result(
@@ -325,23 +325,23 @@ def _fitted(maps: Mapping[Target, Maps], split: Split | None) -> list[str]:
     if split is None:
         return []
     facts = []
-    for target, one in maps.items():
+    for target, item in maps.items():
         warmth = (
-            f"temperature {one.temperature:.4g}"
-            if one.temperature is not None
-            else f"no temperature ({one.no_temperature})"
+            f"temperature {item.temperature:.4g}"
+            if item.temperature is not None
+            else f"no temperature ({item.no_temperature})"
         )
         facts.append(
-            f"Fitted for {target} on {split.words} ({one.count:,} scores): {warmth}; Platt scale {one.scale:.4g}, shift "
-            f"{one.shift:+.4g}."
+            f"Fitted for {target} on {split.words} ({item.count:,} scores): {warmth}; Platt scale {item.scale:.4g}, shift "
+            f"{item.shift:+.4g}."
         )
-        if one.scale <= 0:
+        if item.scale <= 0:
             facts.append(
                 f"On {split.words}, higher scores do not go with right {_OF[target]}: Platt's scale is not positive."
             )
-        if one.certain:
+        if item.certain:
             facts.append(
-                f"{one.certain:,} of these scores are exactly 0 or 1, rounded by the PRM; for their logit they are taken for half as "
+                f"{item.certain:,} of these scores are exactly 0 or 1, rounded by the PRM; for their logit they are taken for half as "
                 "far from it as the nearest other score."
             )
     if split.dropped:
@@ -427,15 +427,15 @@ def reliability_plot(facet: Facet, items: Sequence[Item], run: Run) -> Reliabili
         title=f"Reliability: {_OF[facet.target]}, {view}",
         bins=tuple(
             Bin(
-                low=one.low,
-                high=one.high,
-                count=one.count,
-                mean_score=one.mean_score,
-                share_right=one.share_right,
+                low=entry.low,
+                high=entry.high,
+                count=entry.count,
+                mean_score=entry.mean_score,
+                share_right=entry.share_right,
                 share_low=intervals[str(at)].low,
                 share_high=intervals[str(at)].high,
             )
-            for at, one in enumerate(reliability(list(facet.scores), list(facet.labels), bins=facet.bins))
+            for at, entry in enumerate(reliability(list(facet.scores), list(facet.labels), bins=facet.bins))
         ),
         note="Points under the diagonal: too confident.",
     )

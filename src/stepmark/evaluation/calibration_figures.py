@@ -56,12 +56,12 @@ def targets_of(cases: Sequence[Case], asked: Target | None) -> tuple[Target, ...
     if asked is not None and not known[asked]:
         what = "judged steps" if asked == "steps" else "solutions whose answer is known to be right or wrong"
         raise UsageError(f"`target` {asked}: the data has no {what}")
-    found = tuple(target for target in TARGETS if known[target] and asked in (None, target))
-    if not found:
+    results = tuple(target for target in TARGETS if known[target] and asked in (None, target))
+    if not results:
         raise UsageError(
             "the data has neither judged steps nor known outcomes to measure calibration against"
         )
-    return found
+    return results
 
 
 def check_how(how: str | None, sheet: Sheet) -> str:
@@ -230,11 +230,11 @@ def _figures(facet: Facet, count: int) -> Callable[[Floats], dict[str, Floats]]:
     ratios = ratio_statistic(columns)
 
     def figures(weights: Floats) -> dict[str, Floats]:
-        found = dict.fromkeys(FIGURES, np.full(len(weights), np.nan))
-        found["auc"] = auc_by_owner(x, y, owner, weights)
+        result = dict.fromkeys(FIGURES, np.full(len(weights), np.nan))
+        result["auc"] = auc_by_owner(x, y, owner, weights)
         if facet.probability:
-            found["ece"] = shares(np.abs(weights @ gaps).sum(axis=1), weights @ ones)
-        return found | dict(ratios(weights))
+            result["ece"] = shares(np.abs(weights @ gaps).sum(axis=1), weights @ ones)
+        return result | dict(ratios(weights))
 
     return figures
 
@@ -432,7 +432,7 @@ def apply(items: Sequence[Item], maps: Mapping[Target, Maps]) -> None:
     for target in TARGETS:
         if target not in maps:
             continue
-        found = maps[target]
+        result = maps[target]
         bounds = edges(items, target)
         for item in items:
             if target not in item:
@@ -440,9 +440,9 @@ def apply(items: Sequence[Item], maps: Mapping[Target, Maps]) -> None:
             part = item[target]
             known = [score for score in part["scores"] if score is not None]
             logits = logits_of(known, item["kind"], bounds)
-            if found.temperature is not None:
-                part["temperature"] = _put(part["scores"], sigmoid(logits / found.temperature))
-            part["platt"] = _put(part["scores"], sigmoid(found.scale * logits + found.shift))
+            if result.temperature is not None:
+                part["temperature"] = _put(part["scores"], sigmoid(logits / result.temperature))
+            part["platt"] = _put(part["scores"], sigmoid(result.scale * logits + result.shift))
 
 
 def _put(scores: Sequence[float | None], values: Floats) -> list[float | None]:

@@ -84,9 +84,9 @@ def compare(
     statistic = _statistic(a, b, first["evaluation"], method)
     pairs = [(items_a[id_], items_b[id_]) for id_ in ids]
     differences = paired_bootstrap(
-        statistic([one for one, _ in pairs]),
+        statistic([entry for entry, _ in pairs]),
         statistic([other for _, other in pairs]),
-        [one["problem"] for one, _ in pairs],
+        [entry["problem"] for entry, _ in pairs],
         resamples=resamples,
         seed=seed,
     )
@@ -133,12 +133,14 @@ def _statistic(
 
 def _warnings(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     said = []
-    policies = {one["name"]: one["policy"] for one in a["figures"]}
-    differing = [one for one in b["figures"] if policies.get(one["name"], one["policy"]) != one["policy"]]
+    policies = {item["name"]: item["policy"] for item in a["figures"]}
+    differing = [
+        item for item in b["figures"] if policies.get(item["name"], item["policy"]) != item["policy"]
+    ]
     if differing:
-        one = differing[0]
+        item = differing[0]
         said.append(
-            f"the thresholds differ ({one['name']}: {policies[one['name']]!r} and {one['policy']!r}): part of a difference may "
+            f"the thresholds differ ({item['name']}: {policies[item['name']]!r} and {item['policy']!r}): part of a difference may "
             "be theirs and not the model's"
         )
     if _hashes(a) != _hashes(b):
@@ -153,16 +155,16 @@ def _hashes(one: Mapping[str, Any]) -> set[str]:
 def table(comparison: Comparison, *, only: Sequence[str] | None = None) -> Table:
     """The differences as a table."""
     rows = []
-    for name, one in comparison.differences.items():
+    for name, item in comparison.differences.items():
         if only is not None and name not in only:
             continue
         rows.append(
             (
                 name,
-                interval_text(one.a, None, None, scale=1, digits=4),
-                interval_text(one.b, None, None, scale=1, digits=4),
-                interval_text(one.value, one.low, one.high, scale=1, digits=4),
-                "–" if one.p is None else f"{one.p:.3f}" if one.p >= 0.001 else "< 0.001",
+                interval_text(item.a, None, None, scale=1, digits=4),
+                interval_text(item.b, None, None, scale=1, digits=4),
+                interval_text(item.value, item.low, item.high, scale=1, digits=4),
+                "–" if item.p is None else f"{item.p:.3f}" if item.p >= 0.001 else "< 0.001",
             )
         )
     left = [f"{n:,} only in {who}" for n, who in ((comparison.only_a, "A"), (comparison.only_b, "B")) if n]

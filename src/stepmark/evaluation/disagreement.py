@@ -273,7 +273,7 @@ def items_of(
     items = []
     rows: Sequence[CaseScores | None] = (None,) * len(cases) if sheet is None else sheet.rows
     for case, row in zip(cases, rows, strict=True):
-        found = None if row is None or chosen is None else chosen[case.group].found(row)
+        result = None if row is None or chosen is None else chosen[case.group].found(row)
         read = [] if row is None else [score for score in row.scores if score is not None]
         items.append(
             {
@@ -285,8 +285,8 @@ def items_of(
                 "outcome": case.outcome,
                 "labels": steps_right(case.labelled, neutral),
                 "label": first_error(case.labelled, neutral),
-                "scores": None if found is None else found == -1,
-                "found": found,
+                "scores": None if result is None else result == -1,
+                "found": result,
                 "weakest": min(read, default=None),
                 "steps": len(case.solution.steps),
             }

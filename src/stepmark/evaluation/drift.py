@@ -90,10 +90,10 @@ def read_parts(
             ]
         cases = unique(case for inside in per_file for case in inside)
         parts = {case.id: name for name, inside in zip(names, per_file, strict=True) for case in inside}
-    found = list(dict.fromkeys(parts.values()))
-    if len(found) < 2:
+    results = list(dict.fromkeys(parts.values()))
+    if len(results) < 2:
         raise UsageError(
-            f"drift is between parts, and by {by} there is only {found[0]!r}; give several files, or data "
+            f"drift is between parts, and by {by} there is only {results[0]!r}; give several files, or data "
             "of several policies, `by` policy"
         )
     return cases, parts
@@ -154,13 +154,13 @@ def statistic(items: Sequence[Item]) -> Statistic:
 
     def figures(weights: Floats) -> Mapping[str, Floats]:
         of = {name: part(weights) for name, part in parts.items()}
-        found = {f"{name}/{what}": value for name in names for what, value in of[name].items()}
+        result = {f"{name}/{what}": value for name in names for what, value in of[name].items()}
         if reference in of:
             for name in names:
                 if name != reference:
                     for what in FIGURES:
-                        found[f"{name} less {reference}/{what}"] = of[name][what] - of[reference][what]
-        return found
+                        result[f"{name} less {reference}/{what}"] = of[name][what] - of[reference][what]
+        return result
 
     return figures
 
@@ -186,16 +186,16 @@ def _figures(items: Sequence[Item], own: npt.NDArray[np.intp]) -> Callable[[Floa
 
     def figures(weights: Floats) -> dict[str, Floats]:
         w = weights[:, own]
-        found = dict.fromkeys(FIGURES, np.full(len(w), np.nan))
+        result = dict.fromkeys(FIGURES, np.full(len(w), np.nan))
         for name, (of, values) in means.items():
-            found[name] = shares(w[:, of] @ values[of], w[:, of].sum(axis=1))
+            result[name] = shares(w[:, of] @ values[of], w[:, of].sum(axis=1))
         if both.any():
-            found["auc"] = weighted_auc(x[both], y[both], w[:, both])
+            result["auc"] = weighted_auc(x[both], y[both], w[:, both])
             if kind == "probability":
-                found["ece"] = expected_calibration_error(x[both], y[both], w[:, both], bins=bins)
+                result["ece"] = expected_calibration_error(x[both], y[both], w[:, both], bins=bins)
             quantiles = weighted_quantiles(x[wrong], w[:, wrong], LEVELS)
-            found |= dict(zip(("wrong_q50", "wrong_q90"), quantiles, strict=True))
-        return found
+            result |= dict(zip(("wrong_q50", "wrong_q90"), quantiles, strict=True))
+        return result
 
     return figures
 
@@ -234,16 +234,18 @@ def signs(figures: Mapping[str, Figure], part: str, reference: str, *, percent: 
         (rises("wrong_above"), f"more wrong answers pass the threshold ({shown(of('wrong_above'))} points)"),
         (falls("auc"), f"the PRM tells right from wrong less well (AUC {shown(of('auc'))} points)"),
     )  # fmt: skip
-    found = [sign for applies, sign in rules if applies]
+    results = [sign for applies, sign in rules if applies]
     over = figures[f"{part}/gap"].low
     if rises("ece") and over is not None and over > 0:  # a PRM that grew too cautious is not hacked
-        found.append(f"it is overconfident, and less calibrated than before (ECE {shown(of('ece'))} points)")
+        results.append(
+            f"it is overconfident, and less calibrated than before (ECE {shown(of('ece'))} points)"
+        )
     longer = [f"{shown(of(key), scale=1.0)} {key}" for key in ("steps", "characters") if rises(key)]
     if longer and not rises("accuracy"):
-        found.append(
+        results.append(
             f"solutions are longer ({', '.join(longer)}) without a gain in accuracy that the data can tell"
         )
-    return found
+    return results
 
 
 @settings
@@ -338,7 +340,7 @@ class Drift(Evaluation):
 
 
 def _verdict(warned: Mapping[str, Sequence[str]], reference: str, by: str) -> str:
-    counted = [f"{name} {len(found)}" for name, found in warned.items() if found]
+    counted = [f"{name} {len(item)}" for name, item in warned.items() if item]
     if not counted:
         return f"No warning sign against {reference} that the data can tell."
     meaning = (

@@ -325,7 +325,7 @@ def settings_of(model: PRM | Lazy[PRM]) -> dict[str, Any]:
     """A PRM's name, and what it is loaded with where that is not the default."""
     if not isinstance(model, Lazy):
         return {"prm": model.name}
-    defaults = {one.name: one.default for one in signature(load_prm).parameters.values()}
+    defaults = {parameter.name: parameter.default for parameter in signature(load_prm).parameters.values()}
     given = {key: value for key, value in model.arguments.items() if value != defaults[key]}
     return {"prm": model.name, **given}
 

@@ -113,8 +113,8 @@ def _calls(row: CaseScores, policy: Policy) -> list[bool | None]:
             return [None] * len(row.scores)
         negative = row.steps.class_names.index("negative")
         return [
-            None if one is None else max(range(len(one)), key=lambda at: (one[at], at)) != negative
-            for one in row.steps.classes
+            None if kind is None else max(range(len(kind)), key=lambda at: (kind[at], at)) != negative
+            for kind in row.steps.classes
         ]
     return [None if score is None else score > policy.threshold for score in row.scores]
 
@@ -129,22 +129,22 @@ def statistic(items: Sequence[Item]) -> Statistic:
     whole = np.array([item["group"] != _ORIGINALS for item in items], dtype=float)[:, None]
 
     def figures(weights: Floats) -> Mapping[str, Floats]:
-        found: dict[str, Floats] = {}
+        result: dict[str, Floats] = {}
         for name in classes:
             f1, negative = f1s(weights @ (counts * member[name]))
-            found[f"{name}/f1"] = f1
+            result[f"{name}/f1"] = f1
             if name == _BY_F1_ALONE:
-                found[f"{name}/prmscore"] = f1
+                result[f"{name}/prmscore"] = f1
             else:
-                found[f"{name}/negative_f1"] = negative
-                found[f"{name}/prmscore"] = (f1 + negative) / 2
+                result[f"{name}/negative_f1"] = negative
+                result[f"{name}/prmscore"] = (f1 + negative) / 2
         for category, inside in CATEGORIES.items():
-            present = [found[f"{name}/prmscore"] for name in inside if name in member]
+            present = [result[f"{name}/prmscore"] for name in inside if name in member]
             if len(present) == len(inside):
-                found[f"{category}/prmscore"] = np.mean(present, axis=0)
+                result[f"{category}/prmscore"] = np.mean(present, axis=0)
         f1, negative = f1s(weights @ (counts * whole))
-        found |= {"overall/f1": f1, "overall/negative_f1": negative, "overall/prmscore": (f1 + negative) / 2}
-        return found
+        result |= {"overall/f1": f1, "overall/negative_f1": negative, "overall/prmscore": (f1 + negative) / 2}
+        return result
 
     return figures
 

@@ -160,7 +160,7 @@ def measured(
     """All figures of a statistic by name, with bootstrap intervals over problems."""
     from stepmark.metrics.intervals import bootstrap
 
-    found = bootstrap(statistic, [item["problem"] for item in items], resamples=resamples, seed=seed)
+    result = bootstrap(statistic, [item["problem"] for item in items], resamples=resamples, seed=seed)
     policies = policies or {}
     return {
         name: Figure(
@@ -171,7 +171,7 @@ def measured(
             level=interval.level,
             policy=policies.get(name.rpartition("/")[0], policies.get("", "")),
         )
-        for name, interval in found.items()
+        for name, interval in result.items()
     }
 
 
@@ -192,7 +192,7 @@ def write_html(result: Result, path: str | Path) -> None:
 
 def html(result: Result) -> Iterator[str]:
     """The report page in chunks."""
-    data = {f"data: {one['name']}": f"{_size(one)}, sha256 {one['sha256']}" for one in result.data}
+    data = {f"data: {datum['name']}": f"{_size(datum)}, sha256 {datum['sha256']}" for datum in result.data}
     settings = {key: str(value) for key, value in result.settings.items() if value is not None}
     return evaluation_html(
         EvaluationView(
@@ -221,7 +221,7 @@ def write_json(result: Result, path: str | Path) -> None:
         "verdict": result.verdict,
         "facts": list(result.facts),
         "settings": dict(result.settings),
-        "data": [dict(one) for one in result.data],
+        "data": [dict(datum) for datum in result.data],
         "figures": [asdict(figure) for figure in result.figures.values()],
         "tables": [asdict(table) for table in result.tables],
     }

@@ -246,15 +246,15 @@ def trials(cases: Sequence[Case], names: Sequence[str] = tuple(PERTURBATIONS), s
     several = len({solution.problem.text for solution in right}) > 1
     donors = right if several else [case.solution for case in cases]
     ring = Donors(donors) if needs_donor else None
-    found: list[Trial] = []
+    results: list[Trial] = []
     for case in cases:
         question = case.solution.problem.text
         changes = [
             Trial(original=case, name=name, perturbed=made)
             for name, made in perturbed(replace(case.solution, id=case.id), names, seed, ring)
         ]
-        found += sorted(changes, key=lambda trial: trial.perturbed.solution.problem.text != question)
-    return found
+        results += sorted(changes, key=lambda trial: trial.perturbed.solution.problem.text != question)
+    return results
 
 
 def to_grade(found: Sequence[Trial]) -> list[Case]:
@@ -527,7 +527,9 @@ def _change_plot(names: Sequence[str], mean: str, figures: Figures, group: str) 
         for label, of in groups.items()
         if any(figures[f"{name}/change{of}"].value is not None for name in names)
     )
-    if not any(value for one in series for ends in (one.y, one.low or (), one.high or ()) for value in ends):
+    if not any(
+        value for sery in series for ends in (sery.y, sery.low or (), sery.high or ()) for value in ends
+    ):
         return ()
     title = f"Change of the score; it must {'not rise' if mean == PRESERVING else 'fall'}"
     y_label = "mean change of the score"

@@ -127,8 +127,8 @@ def _sources(data: Source | Sequence[str | Path], evaluation: Evaluation) -> tup
     """The files of the data, or its rows."""
     if isinstance(data, str | Path):
         data = [data]
-    if isinstance(data, Sequence) and all(isinstance(one, str | Path) for one in data):
-        return files_of([str(one) for one in data], dataset=evaluation.dataset)
+    if isinstance(data, Sequence) and all(isinstance(datum, str | Path) for datum in data):
+        return files_of([str(datum) for datum in data], dataset=evaluation.dataset)
     return (data,)
 
 

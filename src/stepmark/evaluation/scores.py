@@ -65,10 +65,10 @@ class Sheet:
     @property
     def groups(self) -> dict[str, list[CaseScores]]:
         """The cases of each group (of ProcessBench its subsets), in the order of the cases."""
-        found: dict[str, list[CaseScores]] = {}
+        results: dict[str, list[CaseScores]] = {}
         for row in self.rows:
-            found.setdefault(row.case.group, []).append(row)
-        return found
+            results.setdefault(row.case.group, []).append(row)
+        return results
 
     @property
     def unread_steps(self) -> int:
@@ -130,18 +130,18 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
             or kinds of score; every case was refused.
         UsageError: several models and none named.
     """
-    found = _by_id(path)
-    missing = [case for case in cases if case.id not in found]
+    result = _by_id(path)
+    missing = [case for case in cases if case.id not in result]
     if missing:
         more = f" and for {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise InputError(
             f"there are no scores for {missing[0].id!r} ({missing[0].where}){more}; were they made on this data?",
             where=str(path),
         )
-    rows = tuple(_row(case, found[case.id], model) for case in cases)
+    rows = tuple(_row(case, result[case.id], model) for case in cases)
     if not rows:
         raise UsageError("there are no cases to join scores to")
-    used = [found[case.id] for case in cases]
+    used = [result[case.id] for case in cases]
     kind = next((row.steps.kind for row in rows if row.steps is not None), None)
     if kind is None:
         raise InputError(
@@ -238,13 +238,13 @@ def score_lengths(path: str | Path, *, model: str | None = None) -> dict[str, in
 
 def _by_id(path: str | Path) -> dict[str, Row]:
     """The rows of a file of scores; of those with one id the first."""
-    found: dict[str, Row] = {}
+    result: dict[str, Row] = {}
     for row in read_rows(path):
         key = row.data.get("id", row.data.get("idx"))
         if isinstance(key, bool) or not isinstance(key, str | int):
             raise InputError("expected an id", where=row.where, field="id")
-        found.setdefault(str(key), row)
-    return found
+        result.setdefault(str(key), row)
+    return result
 
 
 def _row(case: Case, row: Row, model: str | None = None) -> CaseScores:
@@ -278,7 +278,9 @@ def _row(case: Case, row: Row, model: str | None = None) -> CaseScores:
     names = len(steps.class_names or ())
     if steps.classes is not None and not (
         len(steps.classes) == len(scores)
-        and all(one is None or (len(one) == names and all(0 <= p <= 1 for p in one)) for one in steps.classes)
+        and all(
+            item is None or (len(item) == names and all(0 <= p <= 1 for p in item)) for item in steps.classes
+        )
     ):
         raise InputError(
             f"expected for each of the {len(scores)} steps null or one probability for each of the class_names",

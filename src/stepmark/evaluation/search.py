@@ -228,19 +228,19 @@ class SearchContest(Evaluation):
         given: dict[str, list[str]] = {name: [] for name in names}
         if len(given) < len(names):
             raise UsageError(f"`methods` {' '.join(names)}: one is named twice")
-        for one in self.own_settings:
-            key = one.partition("=")[0]
+        for own_setting in self.own_settings:
+            key = own_setting.partition("=")[0]
             if not names:
                 raise UsageError(
-                    f"`settings` {one}: it sets a field of a search of your own, and `methods` names none (package.module:Class)"
+                    f"`settings` {own_setting}: it sets a field of a search of your own, and `methods` names none (package.module:Class)"
                 )
             whose = next((name for name in names if key.startswith(f"{name}.")), None)
             if whose is None and len(names) > 1:
                 raise UsageError(
-                    f"`settings` {one}: of which search? Expected one of "
-                    + ", ".join(f"{n}.{one}" for n in names)
+                    f"`settings` {own_setting}: of which search? Expected one of "
+                    + ", ".join(f"{n}.{own_setting}" for n in names)
                 )
-            given[whose or names[0]].append(one if whose is None else one[len(whose) + 1 :])
+            given[whose or names[0]].append(own_setting if whose is None else own_setting[len(whose) + 1 :])
         return {name: own_search(name, values, setting="methods") for name, values in given.items()}
 
     def of_arena(
@@ -377,13 +377,13 @@ def _trees(trees: tuple[SearchView, ...], prm: str) -> Iterator[str]:
 def _facts_of(theirs: Mapping[str, Own]) -> dict[str, Any]:
     """What the result says of the caller's own searches."""
     facts = {
-        one.method.name: {
+        their.method.name: {
             "settings": {
-                key: value for key, value in asdict(one.method).items() if key not in (*OF_THE_RUN, "how")
+                key: value for key, value in asdict(their.method).items() if key not in (*OF_THE_RUN, "how")
             },
-            "source": one.source,
+            "source": their.source,
         }
-        for one in theirs.values()
+        for their in theirs.values()
     }
     return {"own": json.loads(json.dumps(facts, default=str))} if facts else {}
 

@@ -358,16 +358,16 @@ def contest(problems: Sequence[Problem], settings: Contest, arena: Arena) -> Con
                     f"{entrant.name} at {name} {settings.unit}, {sized}seed {arena.common.how.seed + seed}: {len(problems)} problems"
                 )
                 searched = arena.search(problems, settings, entrant, size, budget, seed)
-                for problem, found in zip(problems, searched, strict=True):
-                    if isinstance(found, Refusal):
-                        refused[problem.id] = str(found.error)
+                for problem, result in zip(problems, searched, strict=True):
+                    if isinstance(result, Refusal):
+                        refused[problem.id] = str(result.error)
                         continue
                     row = items[problem.id]
                     row["runs"].setdefault(entrant.name, {}).setdefault(name, []).append(
-                        _run_row(found, settings.unit, arena)
+                        _run_row(result, settings.unit, arena)
                     )
                     if entrant.name == "best-of-n" and budget == settings.budgets[-1]:
-                        row["spread"] += _judged_scores(found, arena)
+                        row["spread"] += _judged_scores(result, arena)
     kept = [item for id_, item in items.items() if id_ not in refused]
     if not kept:
         raise InputError("no problem could be searched: " + next(iter(refused.values())))
@@ -500,13 +500,13 @@ def _mean_run(
     problems: Sequence[Problem], settings: Contest, entrant: Entrant, size: int, budget: float, arena: Arena
 ) -> _Mean:
     searched = arena.search(problems, settings, entrant, size, budget)
-    found = [result for result in searched if isinstance(result, Found)]
-    if not found:
+    results = [result for result in searched if isinstance(result, Found)]
+    if not results:
         return _Mean(spent=0.0, cut=0.0, solutions=1.0)
     return _Mean(
-        spent=fmean(_spent(result, settings.unit) for result in found),
-        cut=sum(result.stopped == "budget" for result in found) / len(found),
-        solutions=max(1.0, sum(len(result.candidates) for result in found) / len(found)),
+        spent=fmean(_spent(result, settings.unit) for result in results),
+        cut=sum(result.stopped == "budget" for result in results) / len(results),
+        solutions=max(1.0, sum(len(result.candidates) for result in results) / len(results)),
     )
 
 

@@ -73,14 +73,14 @@ def _math_shepherd(rows: Iterable[Row]) -> Iterator[Case]:
 
 
 def _labels(row: Row) -> Case:
-    found = labels.from_row(row)
+    result = labels.from_row(row)
     return Case(
-        id=found.solution.id or found.where,
-        labelled=found.labelled,
-        where=found.where,
-        group=found.solution.problem.source or "",
-        outcome=found.outcome,
-        policy=found.solution.source,
+        id=result.solution.id or result.where,
+        labelled=result.labelled,
+        where=result.where,
+        group=result.solution.problem.source or "",
+        outcome=result.outcome,
+        policy=result.solution.source,
     )
 
 
@@ -120,17 +120,17 @@ def files_of(data: Sequence[str], *, dataset: str | None = None) -> tuple[str, .
     Raises:
         UsageError: "hub" where there is none, or the download failed; a folder without such a file; no names.
     """
-    found: list[str] = []
+    results: list[str] = []
     for name in data:
         if name == "hub":
-            found += _downloaded(dataset)
+            results += _downloaded(dataset)
         elif Path(name).is_dir():
-            found += row_files(name)
+            results += row_files(name)
         else:
-            found.append(name)
-    if not found:
+            results.append(name)
+    if not results:
         raise UsageError("expected `data`: a file, a folder or hub")
-    return tuple(found)
+    return tuple(results)
 
 
 def _downloaded(dataset: str | None) -> list[str]:

@@ -115,8 +115,8 @@ class StepLabels(Evaluation):
         def figures(weights: Floats) -> Mapping[str, Floats]:
             return {
                 f"{name}/{what}": value
-                for name, (at, one) in ones.items()
-                for what, value in one(weights[:, at]).items()
+                for name, (at, entry) in ones.items()
+                for what, value in entry(weights[:, at]).items()
             }
 
         return figures
@@ -124,16 +124,16 @@ class StepLabels(Evaluation):
     def _ratings(self, run: Run, cases: Sequence[Case]) -> Mapping[str, Ratings]:
         assert self.labels is not None
         source, by_id = run.add_input(self.labels), {case.id: case for case in cases}
-        found = dict(filter(None, (self.predicted(row, by_id) for row in read_rows(source))))
-        if not found:
-            found = joined(source, cases, _ratings)
-        missing = [case.id for case in cases if case.id not in found]
+        result = dict(filter(None, (self.predicted(row, by_id) for row in read_rows(source))))
+        if not result:
+            result = joined(source, cases, _ratings)
+        missing = [case.id for case in cases if case.id not in result]
         if missing:
             raise InputError(
                 f"expected labels of every solution, found none of {missing[0]!r} ({len(missing):,} of {len(cases):,} are missing)",
                 where=self.labels,
             )
-        return found
+        return result
 
     def _result(
         self,
@@ -196,7 +196,7 @@ class StepLabels(Evaluation):
                         published_table(
                             self.published,
                             name,
-                            [figures.get(one.replace("*", names[-1])) for one in self.beside],
+                            [figures.get(entry.replace("*", names[-1])) for entry in self.beside],
                         ),
                     ),
                 ),
@@ -271,15 +271,15 @@ def _item(case: Case, named: Ratings) -> Item:
 
 def _ratings(labelled: LabelledSolution) -> Ratings:
     """Each step's rating: the nearest to the mean of its ratings; without any, wrong where no rollout succeeds."""
-    found: list[int | None] = []
+    results: list[int | None] = []
     for judgements in labelled.judgements:
         given = [j.rating for j in judgements if j.rating is not None]
         tried = [j for j in judgements if j.trials or j.share is not None]
         if given:
-            found.append(round(sum(given) / len(given)))
+            results.append(round(sum(given) / len(given)))
         else:
-            found.append((1 if any(j.successes or j.share for j in tried) else -1) if tried else None)
-    return tuple(found)
+            results.append((1 if any(j.successes or j.share for j in tried) else -1) if tried else None)
+    return tuple(results)
 
 
 def _threshold(figures: Mapping[str, Figure], what: str) -> Callable[[str], str]:
@@ -453,11 +453,11 @@ class Hard2Verify(StepLabels):
             steps = list(zip(item["truth"], item["named"], strict=True))
             true, named = first_wrong(item["truth"]), first_wrong(item["named"])
             side = "tpr" if true == -1 else "tnr"
-            found = named == -1 if true == -1 else any(rating == -1 for rating in item["named"])
+            result = named == -1 if true == -1 else any(rating == -1 for rating in item["named"])
             of: dict[str, tuple[float, float]] = {
                 "step/tpr": (steps.count((1, 1)), item["truth"].count(1)),
                 "step/tnr": (steps.count((-1, -1)), item["truth"].count(-1)),
-                f"response/{side}": (found, 1),
+                f"response/{side}": (result, 1),
                 f"first error/{side}": (named == true, 1),
             }
             for name, (tops, bottoms) in sides.items():

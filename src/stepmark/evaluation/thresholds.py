@@ -108,15 +108,15 @@ def policies(
             raise UsageError(
                 f"{sheet.prm} has no threshold of its own; name one: `threshold` 0.5, argmax, tuned:GROUP or oracle"
             )
-        one = Policy(threshold=sheet.threshold, words=f"{sheet.threshold:g}, the PRM's own")
-        return dict.fromkeys(groups, one)
+        item = Policy(threshold=sheet.threshold, words=f"{sheet.threshold:g}, the PRM's own")
+        return dict.fromkeys(groups, item)
     if asked == "argmax":
         return dict.fromkeys(groups, _argmax(sheet))
     if asked == "oracle":
-        found = {name: _best(asked, name, rows, truth) for name, rows in groups.items()}
+        result = {name: _best(asked, name, rows, truth) for name, rows in groups.items()}
         return {
             name: Policy(threshold=t, words=f"{t:.4g}, the best on {name} itself (oracle)")
-            for name, t in found.items()
+            for name, t in result.items()
         }
     if asked.startswith("tuned:"):
         on = asked.removeprefix("tuned:")

@@ -120,7 +120,7 @@ class ToolPRMBench(Evaluation):
 
 def _solution(row: Row, side: str, functions: bool, id: str) -> Solution:
     history, action, tools = (row.data.get(key) for key in ("history", f"action_{side}", "functions"))
-    if not isinstance(history, list) or not history or not all(isinstance(one, dict) for one in history):
+    if not isinstance(history, list) or not history or not all(isinstance(item, dict) for item in history):
         raise row.error("expected a list of messages", "history")
     text = action if isinstance(action, str) else json.dumps(action, ensure_ascii=False)
     if action is None or not text.strip():

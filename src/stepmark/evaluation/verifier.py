@@ -60,11 +60,14 @@ def errors_of(items: Sequence[Item]) -> dict[str, tuple[list[bool], list[bool]]]
         outcomes = [(item["equal"], item["verdicts"][name]["outcome"]) for item in items]
         equal = [truth for truth, _ in outcomes]
         errors[f"{name}/{FALSE_POSITIVES}"] = (
-            [one == (False, "match") for one in outcomes],
-            [not one for one in equal],
+            [outcome == (False, "match") for outcome in outcomes],
+            [not entry for entry in equal],
         )
-        errors[f"{name}/{FALSE_NEGATIVES}"] = ([one == (True, "mismatch") for one in outcomes], equal)
-        errors[f"{name}/{UNPARSED}"] = ([one[1] == "unparsed" for one in outcomes], [True] * len(items))
+        errors[f"{name}/{FALSE_NEGATIVES}"] = ([outcome == (True, "mismatch") for outcome in outcomes], equal)
+        errors[f"{name}/{UNPARSED}"] = (
+            [outcome[1] == "unparsed" for outcome in outcomes],
+            [True] * len(items),
+        )
     return errors
 
 

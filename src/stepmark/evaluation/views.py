@@ -100,9 +100,9 @@ def series_of(
     return Series(
         name=name,
         x=x,
-        y=scaled([None if one is None else one.value for one in figures]),
-        low=scaled([None if one is None else one.low for one in figures]),
-        high=scaled([None if one is None else one.high for one in figures]),
+        y=scaled([None if figure is None else figure.value for figure in figures]),
+        low=scaled([None if figure is None else figure.low for figure in figures]),
+        high=scaled([None if figure is None else figure.high for figure in figures]),
     )
 
 

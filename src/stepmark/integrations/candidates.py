@@ -107,8 +107,8 @@ class GradedText:
     @property
     def answer(self) -> str | None:
         """The final answer that the text names; None for none."""
-        found = find_answer(self.text)
-        return None if found is None else found.text
+        result = find_answer(self.text)
+        return None if result is None else result.text
 
 
 def grade_texts(
@@ -128,20 +128,20 @@ def grade_texts(
     graded: list[GradedText] = []
     solutions: list[Solution] = []
     for problem, text in asked:
-        one = GradedText(text=text, scored=None)
+        item = GradedText(text=text, scored=None)
         try:
             solutions.append(solution_of(problem, text, split_by=split, marker=marker))
         except InputError as error:
-            one = replace(one, error=error)
-        graded.append(one)
+            item = replace(item, error=error)
+        graded.append(item)
     results = iter(grader.grade(solutions))
-    for place, one in enumerate(graded):
-        if one.error is None:
+    for place, item in enumerate(graded):
+        if item.error is None:
             result = next(results)
             graded[place] = (
-                replace(one, error=result.error)
+                replace(item, error=result.error)
                 if isinstance(result, Refusal)
-                else replace(one, scored=result)
+                else replace(item, scored=result)
             )
     return graded
 
@@ -209,9 +209,9 @@ def problem_of(doc: Mapping[str, Any], problem: str, number: int) -> str:
     where = f"document {number}"
     for name in _FIELD.findall(template):
         if not isinstance(doc.get(name), str):
-            found = f"a text, found {json_type(doc[name])}" if name in doc else "the problem"
+            result = f"a text, found {json_type(doc[name])}" if name in doc else "the problem"
             raise InputError(
-                f"expected {found}; the document has {', '.join(map(repr, doc))}: name the field with `problem`",
+                f"expected {result}; the document has {', '.join(map(repr, doc))}: name the field with `problem`",
                 where=where,
                 field=name,
             )

@@ -119,7 +119,9 @@ def plan(folder: str | Path, repo: str, *, incomplete_card: bool = False, load: 
             f"there is no folder {str(folder)!r}; expected a checkpoint, as `stepmark train` writes it"
         )
     every = sorted(path.iterdir())
-    upload = {one.name: one.stat().st_size for one in every if one.is_file() and _BELONGS.fullmatch(one.name)}
+    upload = {
+        item.name: item.stat().st_size for item in every if item.is_file() and _BELONGS.fullmatch(item.name)
+    }
     names = set(upload)
     problems = _missing(path, names)
     notes: list[str] = []
@@ -134,7 +136,7 @@ def plan(folder: str | Path, repo: str, *, incomplete_card: bool = False, load: 
         folder=path,
         repo=repo,
         upload=upload,
-        left=tuple(one.name + "/" * one.is_dir() for one in every if one.name not in names),
+        left=tuple(item.name + "/" * item.is_dir() for item in every if item.name not in names),
         problems=tuple(problems),
         notes=tuple(notes),
     )
@@ -301,10 +303,10 @@ def _card_lacks(path: Path) -> list[str]:
 
 def _field(head: str, name: str, *, lists: bool = False) -> str | None:
     """A field of the card's head; of a list its first entry."""
-    found = re.search(rf"^{name}:[ \t]*([^\n]*)(\n[ \t]*-[ \t]+([^\n]+))?", head, re.M)
-    if found is None:
+    match = re.search(rf"^{name}:[ \t]*([^\n]*)(\n[ \t]*-[ \t]+([^\n]+))?", head, re.M)
+    if match is None:
         return None
-    value = found[1] or (found[3] if lists and found[3] else "")
+    value = match[1] or (match[3] if lists and match[3] else "")
     return value.strip().strip("\"'") or None
 
 
@@ -319,9 +321,9 @@ def _private(path: Path, names: set[str]) -> list[str]:
     for name in sorted(
         names & {CARD, _TRAINED, "stepmark.json", "config.json", _ADAPTER, "calibration.json"}
     ):
-        found = _ABSOLUTE.search((path / name).read_text(encoding="utf-8", errors="replace"))
-        if found is not None:
-            notes.append(f"{name} names a folder of this machine: {found[1]}")
+        match = _ABSOLUTE.search((path / name).read_text(encoding="utf-8", errors="replace"))
+        if match is not None:
+            notes.append(f"{name} names a folder of this machine: {match[1]}")
     return notes
 
 

@@ -87,8 +87,8 @@ def to_columns(record: AnyRecord) -> dict[str, Any]:
         "layout": None if plain else [_layout(step) for step in solution.steps],
     }
     if isinstance(record, LabelledSolution):
-        row["judgements"] = [[asdict(one) for one in step] for step in record.judgements]
-        row["root"] = [asdict(one) for one in record.root]
+        row["judgements"] = [[asdict(item) for item in step] for step in record.judgements]
+        row["root"] = [asdict(item) for item in record.root]
     elif isinstance(record, ScoredSolution):
         values = {**to_data(record), **to_data(record.steps), "first_error_step": record.first_error_step}
         values["score_kind"] = record.steps.kind
@@ -249,5 +249,5 @@ def _feature(datasets: Any, of: Shape) -> Any:
     if isinstance(of, str):
         return datasets.Value(of)
     if isinstance(of, dict):
-        return {name: _feature(datasets, one) for name, one in of.items()}
+        return {name: _feature(datasets, item) for name, item in of.items()}
     return datasets.List(_feature(datasets, of[0]))

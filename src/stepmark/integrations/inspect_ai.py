@@ -136,7 +136,7 @@ def prm_best_of_n(
         if not made:
             made.append(Grader(loaded(prm, family, tokenizer), Grade(aggregate=aggregate)))
         graded = grade_texts([(problem, text) for text in texts], made[0], split=split, marker=marker)
-        scores, answers = [one.score for one in graded], [one.answer for one in graded]
+        scores, answers = [item.score for item in graded], [item.answer for item in graded]
         if choice == "best":
             picked = pick(scores, answers, choice, finished=finished)
         else:
@@ -148,8 +148,8 @@ def prm_best_of_n(
             "choice": picked.choice,
             "why": picked.why,
             "candidates": [
-                {"text": one.text, "answer": one.answer, "votes": vote, **facts_of(one)}
-                for one, vote in zip(graded, votes, strict=True)
+                {"text": item.text, "answer": item.answer, "votes": vote, **facts_of(item)}
+                for item, vote in zip(graded, votes, strict=True)
             ],
         }
 
@@ -164,10 +164,10 @@ def prm_best_of_n(
         )
         texts = [output.completion for output in outputs]
         ended = [output.stop_reason not in ("max_tokens", "model_length") for output in outputs]
-        found = await anyio.to_thread.run_sync(grade_and_pick, state.input_text, texts, ended)
-        state.output = outputs[found["chosen"]]
+        result = await anyio.to_thread.run_sync(grade_and_pick, state.input_text, texts, ended)
+        state.output = outputs[result["chosen"]]
         state.messages.append(state.output.message)
-        state.metadata["stepmark"] = found
+        state.metadata["stepmark"] = result
         return state
 
     return solve

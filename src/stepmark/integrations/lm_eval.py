@@ -104,8 +104,8 @@ class StepmarkFilter(Filter):  # type: ignore[misc]
                 start += len(some)
                 try:
                     picked = pick(
-                        [one.score for one in mine],
-                        [one.answer for one in mine],
+                        [item.score for item in mine],
+                        [item.answer for item in mine],
                         self._choice,
                         verifier=verifier,
                     ).index

@@ -159,10 +159,10 @@ def _mean(values: list[float]) -> float:
 def _sum_logit(values: list[float]) -> float:
     certain = {value for value in values if value in (0.0, 1.0)}
     if len(certain) == 2:
-        zero, one = values.index(0.0), values.index(1.0)
+        zero, item = values.index(0.0), values.index(1.0)
         raise InputError(
             f"the sum of logits has no value: step {zero} (0-based) has a probability of exactly 0 and step "
-            f"{one} of exactly 1. Probabilities saturate in low precision: score in float32, or take another "
+            f"{item} of exactly 1. Probabilities saturate in low precision: score in float32, or take another "
             "aggregate"
         )
     if certain:

@@ -96,21 +96,21 @@ def krippendorff_alpha(
             "alpha": _alpha((weights @ coincidences).reshape(-1, len(categories), len(categories)), level)
         }
 
-    found = bootstrap(statistic, members, resamples=resamples, seed=seed, level=confidence)["alpha"]
+    result = bootstrap(statistic, members, resamples=resamples, seed=seed, level=confidence)["alpha"]
     if len(set(members)) < 2:
-        found = replace(found, low=None, high=None)
-    return Alpha(level=level, value=found, units=len(kept), ratings=count)
+        result = replace(result, low=None, high=None)
+    return Alpha(level=level, value=result, units=len(kept), ratings=count)
 
 
 def _coincidences(units: Sequence[Sequence[float]], categories: Sequence[float]) -> Floats:
     """The coincidence matrix of every unit, flat: shape (units, categories squared)."""
     place = {category: number for number, category in enumerate(categories)}
     size = len(categories)
-    found = np.zeros((len(units), size, size))
+    values = np.zeros((len(units), size, size))
     for unit, row in enumerate(units):
         counts = np.bincount([place[rating] for rating in row], minlength=size).astype(np.float64)
-        found[unit] = (np.outer(counts, counts) - np.diag(counts)) / (len(row) - 1)
-    return found.reshape(len(units), size * size)
+        values[unit] = (np.outer(counts, counts) - np.diag(counts)) / (len(row) - 1)
+    return values.reshape(len(units), size * size)
 
 
 def _alpha(matrices: Floats, level: Level) -> Floats:

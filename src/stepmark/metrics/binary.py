@@ -115,11 +115,11 @@ def reliability(scores: Sequence[float], labels: Sequence[float], *, bins: int =
     if x.min() < 0 or x.max() > 1:
         raise UsageError(f"expected probabilities, found scores from {x.min():g} to {x.max():g}")
     edges, member = bin_edges(bins), bin_of(x, bins)
-    found = []
+    results = []
     for at in range(bins):
         inside = member == at
         count = int(inside.sum())
-        found.append(
+        results.append(
             Bin(
                 low=float(edges[at]),
                 high=float(edges[at + 1]),
@@ -128,4 +128,4 @@ def reliability(scores: Sequence[float], labels: Sequence[float], *, bins: int =
                 share_right=float(y[inside].mean()) if count else None,
             )
         )
-    return tuple(found)
+    return tuple(results)

@@ -58,9 +58,9 @@ def first_errors(
     Raises:
         UsageError: no wrong or no right solution.
     """
-    found = [found_error(row, threshold) for row in scores]
-    wrong = [f == t for f, t in zip(found, truth, strict=True) if t != -1]
-    right = [f == -1 for f, t in zip(found, truth, strict=True) if t == -1]
+    results = [found_error(row, threshold) for row in scores]
+    wrong = [f == t for f, t in zip(results, truth, strict=True) if t != -1]
+    right = [f == -1 for f, t in zip(results, truth, strict=True) if t == -1]
     if not wrong or not right:
         raise UsageError("first-error figures need solutions with and without an error")
     a, b = sum(wrong) / len(wrong), sum(right) / len(right)

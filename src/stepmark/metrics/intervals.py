@@ -145,7 +145,7 @@ def paired_bootstrap(
         figures_a, figures_b = a(weights), b(weights)
         for name in names:
             drawn[name].append(figures_b[name] - figures_a[name])
-    found = {}
+    result = {}
     for name in names:
         left, right = float(one_a[name][0]), float(one_b[name][0])
         differences = np.concatenate(drawn[name])
@@ -155,7 +155,7 @@ def paired_bootstrap(
         if interval.low is not None:
             tail = min(int((valid <= 0).sum()), int((valid >= 0).sum()))
             p = min(1.0, 2 * (tail + 1) / (len(valid) + 1))
-        found[name] = Difference(
+        result[name] = Difference(
             a=_number(left),
             b=_number(right),
             value=interval.value,
@@ -164,7 +164,7 @@ def paired_bootstrap(
             p=p,
             level=level,
         )
-    return found
+    return result
 
 
 def wilson(successes: int, trials: int, *, level: float = 0.95) -> Interval:

@@ -170,8 +170,8 @@ class LocalPRM(WindowedPRM):
             rows = np.unique(np.concatenate(needed))
             states = Rows(rows, [engine.run(tree, rows) for engine in self.engines], len(tree))
             with torch.inference_mode():
-                found = self.read(states, some, tree.paths)
-            reads = {text.index: read for text, read in zip(some, found, strict=True)}
+                result = self.read(states, some, tree.paths)
+            reads = {text.index: read for text, read in zip(some, result, strict=True)}
         nothing = Read(scores=[])
         return [
             self.scores_of(e, reads.get(index, nothing).scores, reads.get(index, nothing).classes)
@@ -196,8 +196,8 @@ class Rows:
 
     def states(self, slots: Ints, backbone: int = 0) -> Tensor:
         """Hidden states of some tokens, [slots, hidden]."""
-        found = self._states[backbone]
-        return found[torch.from_numpy(np.searchsorted(self._rows, slots)).to(found.device)]
+        result = self._states[backbone]
+        return result[torch.from_numpy(np.searchsorted(self._rows, slots)).to(result.device)]
 
 
 class HeadPRM(LocalPRM):

@@ -150,8 +150,8 @@ def free_on(device: str) -> dict[str, int]:
     devices = compute_devices(device)
     if devices == ["cpu"]:
         file = Path("/proc/meminfo")
-        found = re.search(r"MemAvailable: +(\d+) kB", file.read_text("ascii")) if file.is_file() else None
-        return {} if found is None else {"cpu": int(found[1]) * 1024}
+        match = re.search(r"MemAvailable: +(\d+) kB", file.read_text("ascii")) if file.is_file() else None
+        return {} if match is None else {"cpu": int(match[1]) * 1024}
     import torch
 
     return {name: torch.cuda.mem_get_info(name)[0] for name in devices}

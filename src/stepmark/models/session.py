@@ -387,11 +387,11 @@ class GrowingSession:
         """See `Growing.score`."""
         place = self._places[-1]
         before = replace(place, solution=replace(place.solution, steps=tuple(steps)))
-        [found] = self._session.extend([(before, step)])
-        if isinstance(found, InputError):
-            raise found
-        self._places.append(found.place)
-        return found.score
+        [result] = self._session.extend([(before, step)])
+        if isinstance(result, InputError):
+            raise result
+        self._places.append(result.place)
+        return result.score
 
     def back(self, to: int) -> None:
         """See `Growing.back`."""

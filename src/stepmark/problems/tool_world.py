@@ -299,8 +299,8 @@ class ToolWorld:
         steps = (self.stages[0] + 1, self.stages[1] + 1)  # the answer is a step
         for part in range(100):
             drawn = ArithmeticWorld().problems(500, seed=100 * seed + part, steps=steps, surface="story")
-            for one in drawn:
-                arithmetic = ArithmeticWorld.read(one.text)
+            for item in drawn:
+                arithmetic = ArithmeticWorld.read(item.text)
                 plain = all(each.left is None and each.right is not None for each in arithmetic.operations)
                 if plain and kinds[arithmetic.domain] <= count // _KINDS:
                     kinds[arithmetic.domain] += 1
@@ -318,7 +318,7 @@ class ToolWorld:
         Raises:
             InputError: when it scores: another problem, or a turn that is none of this world.
         """
-        known = {one.problem.text: one for one in problems}
+        known = {item.problem.text: item for item in problems}
 
         def score(problem: str, steps: tuple[str, ...]) -> float:
             if problem not in known:

@@ -38,8 +38,8 @@ class Padded:
 
 def padded(completions: Sequence[Drawn], device: torch.device | str) -> Padded:
     """Rows of one batch. T is at least 1, so that a batch of empty completions has a shape."""
-    rows = [(*one.prompt, *one.ids) for one in completions]
-    width, most = max(map(len, rows)), max(1, *(len(one.ids) for one in completions))
+    rows = [(*completion.prompt, *completion.ids) for completion in completions]
+    width, most = max(map(len, rows)), max(1, *(len(completion.ids) for completion in completions))
 
     def filled(parts: Iterable[Sequence[int]], size: int) -> Tensor:
         lines = [[*part, *[0] * (size - len(part))] for part in parts]
@@ -52,10 +52,14 @@ def padded(completions: Sequence[Drawn], device: torch.device | str) -> Padded:
         ids=filled(rows, width),
         attention=reached(map(len, rows), width),
         positions=filled(
-            (range(len(one.prompt) - 1, len(one.prompt) + len(one.ids) - 1) for one in completions), most
+            (
+                range(len(completion.prompt) - 1, len(completion.prompt) + len(completion.ids) - 1)
+                for completion in completions
+            ),
+            most,
         ),
-        targets=filled((one.ids for one in completions), most),
-        mask=reached((len(one.ids) for one in completions), most),
+        targets=filled((completion.ids for completion in completions), most),
+        mask=reached((len(completion.ids) for completion in completions), most),
     )
 
 

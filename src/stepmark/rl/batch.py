@@ -99,8 +99,8 @@ class Batch:
         places = torch.arange(self.mask.shape[1], device=self.mask.device)
         # Behind the last step stands a place that no token reaches, so that the rows stay sorted.
         ends = torch.where(self.has_step, self.step_ends, self.mask.shape[1])
-        found = torch.searchsorted(ends.contiguous(), places.expand(len(ends), -1).contiguous())
-        return torch.where(self.mask & (found < self.has_step.sum(-1, keepdim=True)), found, -1)
+        values = torch.searchsorted(ends.contiguous(), places.expand(len(ends), -1).contiguous())
+        return torch.where(self.mask & (values < self.has_step.sum(-1, keepdim=True)), values, -1)
 
     @property
     def step_lengths(self) -> Tensor:

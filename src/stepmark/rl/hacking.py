@@ -156,8 +156,8 @@ class Baseline:
     def promises(self, scores: Sequence[float | None]) -> list[float | None]:
         """The accuracies that scores promise, each in [0, 1]; None for None."""
         known = np.array([0.0 if score is None else score for score in scores])
-        found = sigmoid(self.scale * _read(known, self.centre, self.spread) + self.shift)
-        return [None if score is None else float(value) for score, value in zip(scores, found, strict=True)]
+        result = sigmoid(self.scale * _read(known, self.centre, self.spread) + self.shift)
+        return [None if score is None else float(value) for score, value in zip(scores, result, strict=True)]
 
     def residuals_of(self, scores: Sequence[float | None], right: Sequence[bool]) -> tuple[float | None, ...]:
         """Promise less outcome, a solution."""

@@ -78,13 +78,15 @@ def watched(
     if prm is not None:
         kind, threshold = prm.score_kind, prm.default_threshold if threshold is None else threshold
         how = aggregate_of(prm, watch)
-        returns = [aggregate(one.scores, how, kind=kind) if one.scores else None for one in rated]
-        weakest = [min(one.scores) if one.scores else None for one in rated]
-        means = [sum(one.scores) / len(one.scores) if one.scores else None for one in rated]
+        returns = [aggregate(item.scores, how, kind=kind) if item.scores else None for item in rated]
+        weakest = [min(item.scores) if item.scores else None for item in rated]
+        means = [sum(item.scores) / len(item.scores) if item.scores else None for item in rated]
     elif implicit is not None:
         threshold = 0.0 if threshold is None else threshold
-        returns = weakest = [total if one.steps else None for one, total in zip(rated, implicit, strict=True)]
-    outcomes = [one.right for one in rated]
+        returns = weakest = [
+            total if item.steps else None for item, total in zip(rated, implicit, strict=True)
+        ]
+    outcomes = [item.right for item in rated]
     begun = (
         Baseline.of(returns, outcomes, kind=prm.score_kind) if prm is not None and baseline is None else None
     )
@@ -152,10 +154,10 @@ def _bootstrapped(
 ) -> dict[str, Interval]:
     """Means and ranks over solutions with their intervals, by the names of `Watched`; what is not defined is left out."""
     ones = np.ones(len(rated))
-    steps = np.array([len(one.steps) for one in rated], dtype=np.float64)
-    tokens = np.array([len(one.drawn.ids) for one in rated], dtype=np.float64)
+    steps = np.array([len(item.steps) for item in rated], dtype=np.float64)
+    tokens = np.array([len(item.drawn.ids) for item in rated], dtype=np.float64)
     written = (steps > 0).astype(np.float64)
-    repeated = np.array([repetition(one.drawn.text) for one in rated])
+    repeated = np.array([repetition(item.drawn.text) for item in rated])
     ratios: dict[str, tuple[Floats, Floats]] = {
         "steps": (steps, ones),
         "tokens": (tokens, ones),
@@ -167,13 +169,13 @@ def _bootstrapped(
         values, known = _filled(column)
         ratios[name] = (values, known.astype(np.float64))
     filled, read = _filled(weakest)
-    scores, labels = filled[read], np.array([one.right for one in rated], dtype=np.float64)[read]
+    scores, labels = filled[read], np.array([item.right for item in rated], dtype=np.float64)[read]
 
     def statistic(weights: Floats) -> Mapping[str, Floats]:
         figures = {name: shares(weights @ top, weights @ below) for name, (top, below) in ratios.items()}
         return figures | ({"auc": weighted_auc(scores, labels, weights[:, read])} if len(scores) else {})
 
-    groups = [one.group for one in rated]
+    groups = [item.group for item in rated]
     intervals = bootstrap(statistic, groups, resamples=watch.resamples, seed=seed % 2**63)
     return {name: interval for name, interval in intervals.items() if interval.value is not None}
 
@@ -191,8 +193,8 @@ def _probes(
     if not watch.probes:
         return {}
     pool = [
-        Solution(problem=one.problem, steps=one.steps)
-        for one, score in zip(rated, returns, strict=True)
+        Solution(problem=item.problem, steps=item.steps)
+        for item, score in zip(rated, returns, strict=True)
         if score is not None
     ]
     count, how = min(watch.probes, len(pool)), aggregate_of(prm, watch)
@@ -202,7 +204,7 @@ def _probes(
         for at in (at * len(pool) // count for at in range(count)):
             # The next solution of another problem, if there is one.
             others = (pool[(at + away) % len(pool)] for away in range(1, len(pool)))
-            other = next((one for one in others if one.problem.text != pool[at].problem.text), None)
+            other = next((item for item in others if item.problem.text != pool[at].problem.text), None)
             if kind == "irrelevant" and other is None:
                 continue
             fake = probe(pool[at], other or pool[at], kind, seed=seed + at)
@@ -238,11 +240,13 @@ def _cells(
     rated: Sequence[Rated], weakest: Column, threshold: float
 ) -> dict[Cell, list[tuple[float, Rated]]]:
     cells: dict[Cell, list[tuple[float, Rated]]] = {cell: [] for cell in CELLS}
-    for one, score in zip(rated, weakest, strict=True):
+    for item, score in zip(rated, weakest, strict=True):
         if score is not None:
             good = score >= threshold
-            cell: Cell = ("both" if one.right else "slipped") if good else "lucky" if one.right else "neither"
-            cells[cell].append((score, one))
+            cell: Cell = (
+                ("both" if item.right else "slipped") if good else "lucky" if item.right else "neither"
+            )
+            cells[cell].append((score, item))
     return cells
 
 
@@ -251,15 +255,15 @@ def _shown(cell: Cell, members: Sequence[tuple[float, Rated]], count: int) -> tu
     ordered = sorted(members, key=lambda pair: pair[0], reverse=cell == "slipped")
     return tuple(
         ShownSolution(
-            problem=one.problem.text,
-            id=one.problem.id,
-            reference=one.problem.answer,
-            steps=tuple(step.text for step in one.steps),
-            scores=one.scores,
-            right=one.right,
-            answer=None if one.verdict is None else one.verdict.answer,
+            problem=item.problem.text,
+            id=item.problem.id,
+            reference=item.problem.answer,
+            steps=tuple(step.text for step in item.steps),
+            scores=item.scores,
+            right=item.right,
+            answer=None if item.verdict is None else item.verdict.answer,
         )
-        for _, one in ordered[:count]
+        for _, item in ordered[:count]
     )
 
 
@@ -326,7 +330,7 @@ class Monitor:
         # Compared since the last replacement of the PRM.
         start = max((at for at, row in enumerate(self.rows) if row.rebased), default=0)
         since = [] if self._rebased else self.rows[start:]
-        found = watched(
+        result = watched(
             evaluation,
             prm=self.prm,
             implicit=self._sums(evaluation.rated),
@@ -335,18 +339,18 @@ class Monitor:
             watch=self.watch,
             seed=self.seed,
         )
-        cusum = self.watch.cusum.path([*(row.gap for row in since), found.gap])[-1]
+        cusum = self.watch.cusum.path([*(row.gap for row in since), result.gap])[-1]
         alarm = cusum is not None and cusum > self.watch.cusum.alarm_above
-        alarmed = found.update if self.alarmed is None and alarm else self.alarmed
-        found = replace(found, rebased=self._rebased, cusum=cusum, alarmed=alarmed)
+        alarmed = result.update if self.alarmed is None and alarm else self.alarmed
+        result = replace(result, rebased=self._rebased, cusum=cusum, alarmed=alarmed)
         self._rebased = False
         highest = max((row.accuracy.value or 0.0 for row in self.rows if row.best), default=-1.0)
-        if alarmed is None and (found.accuracy.value or 0.0) > highest:
-            found = replace(found, best=True)
+        if alarmed is None and (result.accuracy.value or 0.0) > highest:
+            result = replace(result, best=True)
             # Before the line: a kill between them does the evaluation again, and writes both.
             self._keep_best()
-        self._lines.add(to_data(found))
-        self.rows.append(found)
+        self._lines.add(to_data(result))
+        self.rows.append(result)
         return alarm and self.stop_on_hack
 
     def _keep_best(self) -> None:
@@ -371,13 +375,13 @@ class Monitor:
             now, before = actor.logprobs(part)[0], actor.reference_logprobs(part)
             return kl(now, before, part.mask, estimator="k3").sum(-1)
 
-        rows = padded([one.drawn for one in rated], actor.device)
+        rows = padded([item.drawn for item in rated], actor.device)
         return [float(value) for value in read_rows(rows, TOKEN_BUDGET, estimates).tolist()]
 
     def _sums(self, rated: Sequence[Rated]) -> list[float] | None:
         if self.prm is not None or self.implicit is None:
             return None
-        rows = padded([one.drawn for one in rated], self.actor.device)
+        rows = padded([item.drawn for item in rated], self.actor.device)
         return [float(value) for value in self.implicit.rewards(rows).sum(-1).tolist()]
 
 

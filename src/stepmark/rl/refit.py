@@ -306,10 +306,10 @@ class Refit:
         if update.number % self.how.every:
             return
         self._tidy()
-        found = self._refit(update.number)
-        self._lines.add(to_data(found))
-        self.rows = [row for row in self.rows if row.update < found.update] + [found]
-        if found.replaced and self.monitor is not None:
+        result = self._refit(update.number)
+        self._lines.add(to_data(result))
+        self.rows = [row for row in self.rows if row.update < result.update] + [result]
+        if result.replaced and self.monitor is not None:
             self.monitor.rebase()
 
     def evaluated(self, evaluation: Evaluation) -> bool:
@@ -325,7 +325,7 @@ class Refit:
         before = after = _scores(self.prm, asked)
         new: PRM | None = None
         folder = self.folder / REFIT_FOLDER / f"{number:06d}"
-        read = [one for one, scores in zip(asked, before, strict=True) if scores is not None]
+        read = [item for item, scores in zip(asked, before, strict=True) if scores is not None]
         why = ""
         if not _labels(learnt):
             why = "no step of the fresh solutions has a label"
@@ -377,7 +377,7 @@ class Refit:
             group=self.how.completions,
             seed=seed_of(settings, "refit completions", number),
         )
-        whole = [one for one in rated if one.steps]
+        whole = [item for item in rated if item.steps]
         labeller = EveryStep(
             k=self.how.rollouts,
             how=Rollouts(
@@ -388,13 +388,13 @@ class Refit:
                 instruction=settings.instruction,
             ),
         )
-        solutions = [Solution(problem=one.problem, steps=one.steps) for one in whole]
+        solutions = [Solution(problem=item.problem, steps=item.steps) for item in whole]
         answering = writing(self.actor.policy()) | verifying(self.verifier)
         results = [*zip(whole, label(solutions, labeller, answering), strict=True)]
-        labelled = [(one, result) for one, result in results if isinstance(result, Labelling)]
+        labelled = [(item, result) for item, result in results if isinstance(result, Labelling)]
         rows = [
-            LabelledRow(labelled=result.labelled, where=f"refit {number}:{at}", outcome=one.right)
-            for at, (one, result) in enumerate(labelled, start=1)
+            LabelledRow(labelled=result.labelled, where=f"refit {number}:{at}", outcome=item.right)
+            for at, (item, result) in enumerate(labelled, start=1)
         ]
         cost = sum(result.cost.rollouts for _, result in labelled)
         return rows, cost, len(results) - len(labelled)
@@ -454,7 +454,7 @@ def saved_updates(folder: Path) -> int:
 
 def _scores(prm: PRM, asked: Sequence[Example]) -> list[tuple[float, ...] | None]:
     """Of each example its steps' scores; None for one that the PRM cannot read."""
-    results = prm.score_many([one.solution for one in asked], keep_going=True)
+    results = prm.score_many([item.solution for item in asked], keep_going=True)
     return [known_scores(result) for result in results]
 
 
@@ -462,8 +462,8 @@ def _sides(asked: Sequence[Example]) -> list[tuple[int, int, bool]]:
     """(example, step, right) of every step that more or less than half of the rollouts speak for."""
     return [
         (n, at, target.value > 0.5)
-        for n, one in enumerate(asked)
-        for at, target in enumerate(one.targets)
+        for n, item in enumerate(asked)
+        for at, target in enumerate(item.targets)
         if target is not None and target.value != 0.5
     ]
 
@@ -474,7 +474,7 @@ def _compared(
     sides = _sides(asked)
     if len({right for _, _, right in sides}) < 2:
         return None
-    right = np.array([float(one) for _, _, one in sides])
+    right = np.array([float(item) for _, _, item in sides])
     old, new = (np.array([scores[n][at] for n, at, _ in sides]) for scores in (before, after))
 
     def statistic(scores: Floats) -> Callable[[Floats], dict[str, Floats]]:
@@ -485,9 +485,9 @@ def _compared(
 
 
 def _labels(known: Sequence[Example]) -> int:
-    return sum(target is not None for one in known for target in one.targets)
+    return sum(target is not None for item in known for target in item.targets)
 
 
 def _mean(scores: Sequence[Sequence[float] | None]) -> float | None:
-    values = [value for one in scores if one is not None for value in one]
+    values = [value for score in scores if score is not None for value in score]
     return sum(values) / len(values) if values else None

@@ -98,8 +98,8 @@ def figure(row: Watched, name: str) -> Interval | float | None:
         value = value[part].score if part in value else None
     elif field == "quadrants" and value is not None:
         value = value.share(*(("both", "neither") if part == "agree" else (part,)))
-    found: Interval | float | None = value
-    return found
+    result: Interval | float | None = value
+    return result
 
 
 _OVERVIEW, _JUDGEMENT, _CROSSED, _NULL, _WRITTEN, _LEARNING, _EXAMPLES = (
@@ -199,7 +199,7 @@ def rl_html(
         if section == _NULL and not any(row.probes for row in rows):
             continue
         series = tuple(_series(rows, curve, place) for curve, place in curves.items())
-        if known := tuple(one for one in series if any(value is not None for value in one.y)):
+        if known := tuple(sery for sery in series if any(value is not None for value in sery.y)):
             lines = Lines(
                 title=name,
                 x_label="update",
@@ -252,13 +252,13 @@ def _overview(rows: Sequence[Watched], watch: Watch) -> str:
 
 def _series(rows: Sequence[Watched], name: str, place: str) -> Series:
     figures = [figure(row, place) for row in rows]
-    bands = [(one.low, one.high) if isinstance(one, Interval) else (None, None) for one in figures]
+    bands = [(item.low, item.high) if isinstance(item, Interval) else (None, None) for item in figures]
     low, high = zip(*bands, strict=True)
-    banded = any(isinstance(one, Interval) for one in figures)
+    banded = any(isinstance(item, Interval) for item in figures)
     return Series(
         name=name,
         x=tuple(float(row.update) for row in rows),
-        y=tuple(one.value if isinstance(one, Interval) else one for one in figures),
+        y=tuple(item.value if isinstance(item, Interval) else item for item in figures),
         low=low if banded else None,
         high=high if banded else None,
     )
@@ -305,7 +305,7 @@ def _examples(rows: Sequence[Watched]) -> Iterator[Item]:
                 liked = "best" if cell == "slipped" else "least"
                 yield Examples(
                     title=f"After update {row.update:,} ({why}): {CELLS[cell]}",
-                    problems=tuple(_problem(row, one) for one in shown),
+                    problems=tuple(_problem(row, item) for item in shown),
                     text=f"Those that the PRM likes {liked}. {len(shown):,} of {getattr(row.quadrants, cell):,}.",
                 )
 

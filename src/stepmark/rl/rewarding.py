@@ -135,21 +135,23 @@ def judge(
             raise UsageError(
                 f"problem {problem.id or problem.text[:40]!r} has no reference answer, and the verifier needs one"
             )
-        for one in completions:
-            steps = split(one.text, settings.split).steps if one.text.strip() else ()
+        for completion in completions:
+            steps = split(completion.text, settings.split).steps if completion.text.strip() else ()
             rated.append(
                 Rated(
                     problem=problem,
                     group=group,
-                    drawn=one,
+                    drawn=completion,
                     steps=tuple(steps),
-                    spans=step_spans(steps, token_offsets(one.ids, partial(text_of, one.prompt))),
+                    spans=step_spans(
+                        steps, token_offsets(completion.ids, partial(text_of, completion.prompt))
+                    ),
                     verdict=None,
                     outcome=0.0,
-                    left_out=settings.cut == "drop" and one.finish == "length",
+                    left_out=settings.cut == "drop" and completion.finish == "length",
                 )
             )
-    there = [number for number, one in enumerate(rated) if one.steps]
+    there = [number for number, item in enumerate(rated) if item.steps]
     verdicts = verifier.verify_many(
         (rated[number].drawn.text, str(rated[number].problem.answer)) for number in there
     )
@@ -166,31 +168,31 @@ def scored(rated: Sequence[Rated], prm: PRM) -> list[Rated]:
     A completion that the PRM cannot read (too long, its marker inside, a step without a score) keeps its outcome and has no step rewards. A score
     that is not finite is an error.
     """
-    found = list(rated)
-    there = [number for number, one in enumerate(found) if one.steps]
-    solutions = [Solution(problem=found[n].problem, steps=found[n].steps) for n in there]
+    results = list(rated)
+    there = [number for number, item in enumerate(results) if item.steps]
+    solutions = [Solution(problem=results[n].problem, steps=results[n].steps) for n in there]
     for number, result in zip(there, prm.score_many(solutions, keep_going=True), strict=True):
-        one = found[number]
+        item = results[number]
         if isinstance(result, Refusal):
-            found[number] = replace(one, refused=str(result.error))
+            results[number] = replace(item, refused=str(result.error))
             continue
-        if len(result.scores) != len(one.steps):
+        if len(result.scores) != len(item.steps):
             raise UsageError(
-                f"{prm.name} gave {len(result.scores)} scores for {len(one.steps)} steps; expected one a step"
+                f"{prm.name} gave {len(result.scores)} scores for {len(item.steps)} steps; expected one a step"
             )
         known = [score for score in result.scores if score is not None]
         wrong = next((score for score in known if not math.isfinite(score)), None)
         if wrong is not None:
             raise InputError(
                 f"{prm.name}: expected finite scores, found {wrong}; a reward that is none cannot be trained on, nor watched",
-                where=f"problem {one.problem.id or one.problem.text[:40]!r}, step {result.scores.index(wrong) + 1}",
+                where=f"problem {item.problem.id or item.problem.text[:40]!r}, step {result.scores.index(wrong) + 1}",
             )
         if len(known) < len(result.scores):
             place = result.scores.index(None) + 1
-            found[number] = replace(one, refused=f"step {place} has no score")
+            results[number] = replace(item, refused=f"step {place} has no score")
         else:
-            found[number] = replace(one, scores=tuple(known))
-    return found
+            results[number] = replace(item, scores=tuple(known))
+    return results
 
 
 def batch_of(
@@ -206,22 +208,22 @@ def batch_of(
     A step that shares its last token with others is one step with them and has the lowest of their scores. A completion without scores has
     no steps. Without `asked`, no PRM was, and there are no step rewards.
     """
-    read = [None if asked and one.scores is None else one for one in rated]
-    most = max(1, *(0 if one is None else len(one.spans.ends) for one in read)) if read else 1
+    read = [None if asked and item.scores is None else item for item in rated]
+    most = max(1, *(0 if item is None else len(item.spans.ends) for item in read)) if read else 1
     step_ends = torch.full((len(rated), most), -1, dtype=torch.int64)
     step_rewards = torch.zeros(len(rated), most)
-    for row, one in enumerate(read):
-        if one is None:
+    for row, item in enumerate(read):
+        if item is None:
             continue
-        step_ends[row, : len(one.spans.ends)] = torch.tensor(one.spans.ends, dtype=torch.int64)
-        if (scores := one.scores) is not None:
-            lowest = [min(scores[step] for step in steps) for steps in one.spans.steps]
+        step_ends[row, : len(item.spans.ends)] = torch.tensor(item.spans.ends, dtype=torch.int64)
+        if (scores := item.scores) is not None:
+            lowest = [min(scores[step] for step in steps) for steps in item.spans.steps]
             step_rewards[row, : len(lowest)] = torch.tensor(lowest)
     device = mask.device
     return Batch(
         mask=mask,
-        groups=torch.tensor([one.group for one in rated], device=device),
-        outcome=torch.tensor([one.outcome for one in rated], device=device),
+        groups=torch.tensor([item.group for item in rated], device=device),
+        outcome=torch.tensor([item.outcome for item in rated], device=device),
         step_ends=step_ends.to(device),
         step_rewards=step_rewards.to(device) if asked else None,
         token_rewards=token_rewards,
@@ -232,18 +234,18 @@ def batch_of(
 def figures(rated: Sequence[Rated], group: int) -> dict[str, float | None]:
     """What is seen of an update's completions; see `trainer.Update`."""
     count = len(rated)
-    means = [sum(one.scores) / len(one.scores) for one in rated if one.scores]
+    means = [sum(item.scores) / len(item.scores) for item in rated if item.scores]
     share: Callable[[Callable[[Rated], bool]], float] = lambda test: sum(map(test, rated)) / count  # noqa: E731
     groups = [rated[start : start + group] for start in range(0, count, group)]
     return {
         "accuracy": share(lambda one: one.right),
-        "outcome": sum(one.outcome for one in rated) / count,
+        "outcome": sum(item.outcome for item in rated) / count,
         "reward": sum(means) / len(means) if means else None,
-        "steps": sum(len(one.steps) for one in rated) / count,
-        "tokens": sum(len(one.drawn.ids) for one in rated) / count,
+        "steps": sum(len(item.steps) for item in rated) / count,
+        "tokens": sum(len(item.drawn.ids) for item in rated) / count,
         "cut": share(lambda one: one.cut),
         "unparsed": share(lambda one: one.verdict is not None and one.verdict.correct is None),
         "unscored": share(lambda one: one.refused is not None),
         "blank": share(lambda one: not one.steps),
-        "flat": sum(len({one.outcome for one in part}) == 1 for part in groups) / len(groups),
+        "flat": sum(len({item.outcome for item in part}) == 1 for part in groups) / len(groups),
     }

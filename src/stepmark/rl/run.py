@@ -383,7 +383,7 @@ class _Run:
             out=self.out,
             prm=prm,
             token_rewards=token_rewards,
-            listeners=[one for one in (monitor, refit, display) if one is not None],
+            listeners=[item for item in (monitor, refit, display) if item is not None],
         )
         try:
             # A run that was stopped by the alarm and then killed has nothing more to train.

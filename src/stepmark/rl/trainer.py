@@ -257,7 +257,7 @@ class Trainer:
         problems = self._problems(number)
         rated = self._collect(problems, seed=seed_of(settings, "train", number))
         self.rollouts += len(rated)
-        rows = padded([one.drawn for one in rated], self.actor.device)
+        rows = padded([item.drawn for item in rated], self.actor.device)
         penalised = settings.kl == "reward" and settings.kl_weight > 0
         # A single step is taken by the policy that wrote: its own forward pass tells the old probabilities.
         once = settings.epochs == settings.minibatches == 1 and self.actor.value_head is None
@@ -270,7 +270,7 @@ class Trainer:
         if old is not None and reference is not None and penalised:
             penalty = kl_reward(old, reference, rows.mask, weight=settings.kl_weight)
         assigned = self.credit.assign(batch, kl=penalty)
-        kept = torch.tensor([not one.left_out for one in rated], device=rows.mask.device)
+        kept = torch.tensor([not item.left_out for item in rated], device=rows.mask.device)
         if settings.keep_consistent is not None:
             kept &= prof_keep(batch, remove=settings.keep_consistent)
         weights = token_weights(rows.mask & kept[:, None], settings.average, max_tokens=settings.max_tokens)
@@ -285,7 +285,7 @@ class Trainer:
                 steps.append(self._step(rows, chosen, old, reference, assigned, weights))
         means = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
         seen = figures(rated, settings.group) | means
-        whole = [row for row, one in enumerate(rated) if not one.left_out]
+        whole = [row for row, item in enumerate(rated) if not item.left_out]
         if self.token_rewards is not None and whole:
             outcomes = torch.tensor([rated[row].outcome for row in whole], device=rows.mask.device)
             chosen = torch.tensor(whole, device=rows.mask.device)
@@ -307,7 +307,7 @@ class Trainer:
         seen = {"loss": 0.0, "clipped": 0.0}
         for part in passes(rows, chosen, settings.token_budget):
             now, values = self.actor.logprobs(rows_of(rows, part))
-            found = policy_loss(
+            result = policy_loss(
                 now,
                 now.detach() if old is None else old[part],
                 assigned.advantages[part],
@@ -318,15 +318,15 @@ class Trainer:
                 kl_loss=None if settings.kl == "reward" else settings.kl,
                 kl_weight=settings.kl_weight,
             )
-            loss = found.loss
+            loss = result.loss
             if values is not None and (returns := assigned.returns) is not None:
                 loss = loss + settings.value_weight * value_loss(values, returns[part], weights[part] / share)
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]
             seen["loss"] += loss.item()
-            seen["clipped"] += found.clipped.item()
-            if found.divergence is not None:
-                seen["kl"] = seen.get("kl", 0.0) + found.divergence.item()
+            seen["clipped"] += result.clipped.item()
+            if result.divergence is not None:
+                seen["kl"] = seen.get("kl", 0.0) + result.divergence.item()
         rate = settings.peak * min(1.0, (self.done + 1) / (settings.warmup + 1))
         remedy = f"lower `learning_rate`, or use `dtype` float32; the state of {self.out} is from before update {self.done + 1}"
         return seen | {"gradient": self._learner.step(rate, remedy)}
@@ -368,7 +368,7 @@ class Trainer:
         evaluation = Evaluation(
             update=self.done,
             rollouts=self.rollouts,
-            accuracy=sum(one.right for one in rated) / len(rated),
+            accuracy=sum(item.right for item in rated) / len(rated),
             rated=tuple(rated),
         )
         # Not `any`, which would leave out those after the first that says stop.

@@ -66,7 +66,7 @@ def choose(tree: Tree, ends: Sequence[Node], choice: Choice) -> Generator[Any, A
     if choice == "best":
         return (yield from tree.found(candidates, _highest(aggregates, range(len(candidates)))))
     groups = yield from answer_groups([candidate.answer for candidate in candidates])
-    totals = _totals(groups, [1.0 if choice == "majority" else one for one in aggregates], empty=0.0)
+    totals = _totals(groups, [1.0 if choice == "majority" else item for item in aggregates], empty=0.0)
     candidates = [
         replace(candidate, votes=None if group is None else totals[group])
         for candidate, group in zip(candidates, groups, strict=True)

@@ -33,9 +33,9 @@ def found_row(found: Found) -> dict[str, Any]:
     row["problem"] = {key: value for key, value in row["problem"].items() if value is not None}
     row["cost"] = cost_row(found.cost)
     # JSON has no infinity, and a sum of logits may be one.
-    for one in row["candidates"]:
+    for item in row["candidates"]:
         for key in ("aggregate", "votes"):
-            one[key] = _number(one[key])
+            item[key] = _number(item[key])
     return {
         "id": found.problem.id,
         **row,
@@ -77,8 +77,8 @@ def read_found(path: str | Path) -> Iterator[Found]:
         try:
             data["cost"] = {key: value for key, value in data["cost"].items() if key not in _FOLLOWS}
             data["candidates"] = [
-                {**one, "aggregate": _float(one["aggregate"]), "votes": _float(one["votes"])}
-                for one in data["candidates"]
+                {**datum, "aggregate": _float(datum["aggregate"]), "votes": _float(datum["votes"])}
+                for datum in data["candidates"]
             ]
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"expected a row of stepmark search: {error!r}", where=row.where) from None
@@ -123,14 +123,14 @@ def row_view(
 
     candidates = [
         CandidateView(
-            node=one["node"],
-            aggregate=_float(one["aggregate"]),
-            answer=one["answer"],
-            right=right(one["text"]),
-            votes=_float(one["votes"]),
-            note="" if one["finished"] else "unfinished",
+            node=item["node"],
+            aggregate=_float(item["aggregate"]),
+            answer=item["answer"],
+            right=right(item["text"]),
+            votes=_float(item["votes"]),
+            note="" if item["finished"] else "unfinished",
         )
-        for one in found["candidates"]
+        for item in found["candidates"]
     ]
     candidates.sort(key=lambda one: -(one.aggregate if one.aggregate is not None else float("-inf")))
     stopped = _STOPPED[found["stopped"]]

@@ -160,7 +160,7 @@ def search(
         answerers[Write] = answerers[Write].observed(lambda _: shown.tick())
 
         def results(problems: Iterator[Problem | InputError]) -> Iterator[Found | Refusal]:
-            readable = (one for one in problems if isinstance(one, Problem))
+            readable = (item for item in problems if isinstance(item, Problem))
             return run(readable, fitted, answerers, store=store, in_flight=in_flight)
 
         with job.working(shown, keep_going=keep_going):
@@ -181,7 +181,7 @@ def search(
         def lines() -> Iterator[dict[str, Any]]:
             if out is not None:
                 return job.lines()
-            return (_line(one, keep_going=False, trace=True) for one in job.records)
+            return (_line(record, keep_going=False, trace=True) for record in job.records)
 
         if report is not None:
             # Before the part is dropped: a run that is killed here has it to resume from.
@@ -223,15 +223,15 @@ class _Tally:
         if row["refused"] is not None:
             self.refused.append(row["refused"])
             return
-        found = row["found"]
+        result = row["found"]
         self.problems += 1
-        chosen = None if found["chosen"] is None else found["candidates"][found["chosen"]]
+        chosen = None if result["chosen"] is None else result["candidates"][result["chosen"]]
         self.none += chosen is None
         self.finished += chosen is not None and chosen["finished"]
         self.unfinished += chosen is not None and not chosen["finished"]
-        self.stopped[found["stopped"]] = self.stopped.get(found["stopped"], 0) + 1
-        self.decoded = tree.added(self.decoded, found["cost"]["decoded"])
-        self.read = tree.added(self.read, found["cost"]["prm"])
+        self.stopped[result["stopped"]] = self.stopped.get(result["stopped"], 0) + 1
+        self.decoded = tree.added(self.decoded, result["cost"]["decoded"])
+        self.read = tree.added(self.read, result["cost"]["prm"])
 
 
 class _Models:
@@ -455,16 +455,16 @@ def _searched(search: Search, problem: Problem, *, late: bool) -> Method[Found |
             f"got {type(method).__name__}"
         )
     try:
-        found = yield from method
+        result = yield from method
     except InputError as error:
         place = error if problem.id is None else error.at(problem.id)
         return Refusal(solution=Solution(problem=problem, steps=()), error=place)
-    if not isinstance(found, Found):
+    if not isinstance(result, Found):
         raise UsageError(
             f"the search {search.name}: expected search(problem) to return a Found, as `return (yield from choose(…))` does, and got "
-            f"{type(found).__name__}"
+            f"{type(result).__name__}"
         )
-    return found
+    return result
 
 
 def build(

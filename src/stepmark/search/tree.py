@@ -77,12 +77,12 @@ class Node:
     @property
     def path(self) -> list[Node]:
         """From the first step to this one."""
-        found: list[Node] = []
+        results: list[Node] = []
         node: Node | None = self
         while node is not None and node.parent is not None:
-            found.append(node)
+            results.append(node)
             node = node.parent
-        return found[::-1]
+        return results[::-1]
 
     def below(self, above: Node) -> list[Node]:
         """The path from the step after `above` to this one."""
@@ -552,7 +552,7 @@ class Tree:
 
     def candidate(self, node: Node) -> Candidate:
         """A node as a solution."""
-        found = find_answer(node.text)
+        result = find_answer(node.text)
         scores = node.scores + (None,) * (len(node.steps) - len(node.scores))
         return Candidate(
             node=node.number,
@@ -561,7 +561,7 @@ class Tree:
             scores=scores,
             aggregate=node.aggregate,
             finished=node.ended,
-            answer=None if found is None else found.text,
+            answer=None if result is None else result.text,
         )
 
     def found(self, candidates: Sequence[Candidate], chosen: int | None) -> Generator[Any, Any, Found]:
@@ -624,10 +624,10 @@ class Tree:
                 node.prune(f"the policy cannot go on from here: {reply.message}")
                 texts.append(())
                 continue
-            self._longest[kind] = max([self._longest.get(kind, 0), *(one.tokens or 0 for one in reply)])
+            self._longest[kind] = max([self._longest.get(kind, 0), *(item.tokens or 0 for item in reply)])
             if not write.temperature and write in self._greedy:
                 # The likeliest text after the same text is the same one, and was paid for.
-                texts.append([replace(one, tokens=0) for one in reply])
+                texts.append([replace(item, tokens=0) for item in reply])
                 continue
             self._greedy.add(write)
             self.spending.wrote(reply)

@@ -198,7 +198,7 @@ def words(plot: Plot) -> str:
             parts = [_line_words(series) for series in plot.series]
         case Reliability():
             kind = f"Reliability diagram: {plot.y_label} over {plot.x_label}"
-            parts = [f"{sum(one.count for one in plot.bins):,} items in {_several(len(plot.bins), 'bin')}"]
+            parts = [f"{sum(item.count for item in plot.bins):,} items in {_several(len(plot.bins), 'bin')}"]
         case _:
             assert_never(plot)
     more = "" if len(parts) <= _MOST else f"; and {len(parts) - _MOST} more"
@@ -226,14 +226,14 @@ def numbers(plot: Plot) -> Table:
         case Reliability():
             rows_ = tuple(
                 (
-                    f"{exact(one.low)} to {exact(one.high)}",
-                    f"{one.count:,}",
-                    ABSENT if one.mean_score is None else exact(one.mean_score),
+                    f"{exact(item.low)} to {exact(item.high)}",
+                    f"{item.count:,}",
+                    ABSENT if item.mean_score is None else exact(item.mean_score),
                     ABSENT
-                    if one.share_right is None
-                    else span(one.share_right, one.share_low, one.share_high),
+                    if item.share_right is None
+                    else span(item.share_right, item.share_low, item.share_high),
                 )
-                for one in plot.bins
+                for item in plot.bins
             )
             return Table(title=title, columns=("Bin", "Items", plot.x_label, plot.y_label), rows=rows_)
         case _:
@@ -269,10 +269,10 @@ def _cells(series: Series) -> list[str]:
 
 
 def _side_by_side(name: str, places: Iterable[str], series: tuple[Series, ...], y_label: str) -> Table:
-    columns = [_cells(one) for one in series]
+    columns = [_cells(sery) for sery in series]
     return Table(
         title="",
-        columns=(name, *(one.name or y_label for one in series)),
+        columns=(name, *(sery.name or y_label for sery in series)),
         rows=tuple((place, *cells) for place, *cells in zip(places, *columns, strict=True)),
         note="" if len(series) == 1 and not series[0].name else f"{y_label}.",
     )
@@ -478,7 +478,7 @@ def _bars(plot: Bars, figure: Figure, mode: colour.Mode) -> None:
                 axes.text(0, middle, " not known", va="center", fontsize=9)
                 continue
             bar.set_gid(f"s{k}-{at}")
-            ends = [value, *(one for one in (lows[at], highs[at]) if not math.isnan(one))]
+            ends = [value, *(item for item in (lows[at], highs[at]) if not math.isnan(item))]
             if series.low is not None and len(ends) == 3:
                 axes.plot(
                     [lows[at], highs[at]],
@@ -506,7 +506,7 @@ def _reliability(plot: Reliability, figure: Figure, mode: colour.Mode) -> None:
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     ink = colour.hexa(colour.INK[mode])
     full = [item for item in plot.bins if item.mean_score is not None and item.share_right is not None]
-    axes.plot([one.mean_score for one in full], [one.share_right for one in full], color=ink, linewidth=1.2, label="observed")  # fmt: skip
+    axes.plot([entry.mean_score for entry in full], [entry.share_right for entry in full], color=ink, linewidth=1.2, label="observed")  # fmt: skip
     axes.plot(
         [0, 1], [0, 1], color=colour.hexa(colour.MUTED[mode]), linewidth=1, linestyle=":", label="perfect"
     )

@@ -116,7 +116,7 @@ class SearchView:
     @property
     def choice(self) -> CandidateView | None:
         """The chosen candidate; None where nothing could be chosen."""
-        return next((one for one in self.candidates if one.node == self.chosen), None)
+        return next((candidate for candidate in self.candidates if candidate.node == self.chosen), None)
 
     def place(self, score: float | None) -> float | None:
         """Where a score stands on the colour scale, from 0 (bad) to 1 (good); None for no score."""
@@ -136,12 +136,12 @@ class SearchView:
 
 def rounds(view: SearchView) -> dict[int, str]:
     """What became of the nodes of each round, in words: {1: "16 written: 4 kept, 12 pruned"}."""
-    found = {}
+    result = {}
     for at in sorted({node.round for node in view.nodes}):
         states = [node.state for node in view.nodes if node.round == at]
         counts = [f"{states.count(state):,} {state}" for state in get_args(NodeState) if state in states]
-        found[at] = f"{len(states):,} written: {', '.join(counts)}"
-    return found
+        result[at] = f"{len(states):,} written: {', '.join(counts)}"
+    return result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,7 +192,7 @@ def _data(at: int, view: SearchView) -> dict[str, Any]:
     """What the script draws a problem from: absent keys are absent facts."""
     search = template("search")
     places = {node.number: index for index, node in enumerate(view.nodes)}
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "name": one_line(view.name),
         "about": search.about(at, view),
         "after": search.after(at, view, True),
@@ -201,12 +201,12 @@ def _data(at: int, view: SearchView) -> dict[str, Any]:
         "rounds": rounds(view),
     }
     if view.chosen is not None:
-        found["chosen"] = places[view.chosen]
-    return found
+        result["chosen"] = places[view.chosen]
+    return result
 
 
 def _node(node: TraceNode, places: Mapping[int, int], view: SearchView) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "id": node.number,
         "text": spelled(node.step).strip(),
         "level": colour.level_class(view.place(node.score)),
@@ -215,32 +215,32 @@ def _node(node: TraceNode, places: Mapping[int, int], view: SearchView) -> dict[
     }
     marked = text_html(node.step)
     if marked != esc(node.step):
-        found["html"] = marked
+        result["html"] = marked
     if node.parent is not None:
-        found["up"] = places[node.parent]
+        result["up"] = places[node.parent]
     if node.score is not None and (width := view.width(node.score)) is not None:
-        found.update(score=node.score, said=number(node.score), at=round(width, 4))
+        result.update(score=node.score, said=number(node.score), at=round(width, 4))
     if node.aggregate is not None:
-        found.update(sumSaid=number(node.aggregate), sumLevel=colour.level_class(view.aggregate_place(node.aggregate)))  # fmt: skip
+        result.update(sumSaid=number(node.aggregate), sumLevel=colour.level_class(view.aggregate_place(node.aggregate)))  # fmt: skip
     if node.why:
-        found["why"] = one_line(node.why)
+        result["why"] = one_line(node.why)
     if node.value is not None:
-        found["value"] = number(node.value)
+        result["value"] = number(node.value)
     for name, count in (("policy", node.policy_tokens), ("prm", node.prm_tokens), ("visits", node.visits)):
         if count is not None:
-            found[name] = count
-    return found
+            result[name] = count
+    return result
 
 
 def _tiles(page: SearchPage) -> list[tuple[str, str, str]]:
     right = [view.choice.right for view in page.searches if view.choice is not None]
     tiles = [("problems", f"{len(page.searches):,}", "")]
-    if any(one is not None for one in right):
+    if any(item is not None for item in right):
         tiles += [("right", f"{right.count(True):,}", "good"), ("wrong", f"{right.count(False):,}", "bad")]
         if unknown := len(page.searches) - right.count(True) - right.count(False):
             tiles.append(("not known", f"{unknown:,}", ""))
     tiles.append(("nodes", f"{sum(len(view.nodes) for view in page.searches):,}", ""))
     tokens = [view.tokens for view in page.searches]
     if tokens and None not in tokens:
-        tiles.append(("tokens", f"{sum(one for one in tokens if one is not None):,}", ""))
+        tiles.append(("tokens", f"{sum(token for token in tokens if token is not None):,}", ""))
     return tiles

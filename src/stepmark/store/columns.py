@@ -147,13 +147,13 @@ def chosen(row: Mapping[str, Any], field: str, named: Collection[str] = ()) -> s
     Raises:
         InputError: two common names.
     """
-    found = columns_of(row, field, named)
-    if len(found) > 1 and _plain(found[0]) != field:
+    result = columns_of(row, field, named)
+    if len(result) > 1 and _plain(result[0]) != field:
         raise InputError(
-            f"{found[0]!r} and {found[1]!r} may both be the {field}: say which it is with `columns` ({field}={found[0]})",
-            field=found[1],
+            f"{result[0]!r} and {result[1]!r} may both be the {field}: say which it is with `columns` ({field}={result[0]})",
+            field=result[1],
         )
-    return found[0] if found else None
+    return result[0] if result else None
 
 
 def riding(row: Mapping[str, Any], used: Collection[str], lacking: Iterable[str]) -> dict[str, Any]:

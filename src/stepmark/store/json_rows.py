@@ -77,9 +77,9 @@ def parse_row(raw: bytes, offset: int = 0) -> dict[str, Any]:
         data = _decoded(text)
     except json.JSONDecodeError as error:
         rest = text[error.pos : error.pos + 20].strip()
-        found = f"found {rest!r}" if rest else "where the line ends"
+        result = f"found {rest!r}" if rest else "where the line ends"
         raise InputError(
-            f"not JSON: {error.msg} at column {error.colno}, {found}. {_expected(text, offset)}"
+            f"not JSON: {error.msg} at column {error.colno}, {result}. {_expected(text, offset)}"
         ) from None
     data = _conversation(data)
     if not isinstance(data, dict | InputError):

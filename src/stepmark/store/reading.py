@@ -127,14 +127,14 @@ def row_files(folder: str | Path) -> list[str]:
     Raises:
         UsageError: there is none.
     """
-    found = sorted(
+    results = sorted(
         str(file)
         for file in Path(folder).iterdir()
         if file.name.endswith(ENDINGS) and not file.name.endswith(".manifest.json") and file.is_file()
     )
-    if not found:
+    if not results:
         raise UsageError(f"{folder}: no file in this folder ends in {', '.join(ENDINGS)}")
-    return found
+    return results
 
 
 def check_readable(path: str | Path) -> None:

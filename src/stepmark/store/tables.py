@@ -183,16 +183,16 @@ def _json(cell: str, column: str, name: str) -> Any:
         value = parse_value(cell)
         if isinstance(value, type_):
             return value
-        found = json_type(value)
+        result = json_type(value)
     except InputError as error:
-        found = f"{cell[:60]!r} ({error.message})"
+        result = f"{cell[:60]!r} ({error.message})"
     hint = (
         f"A column of whole texts is named with columns: solution={column}. pandas' to_csv writes lists as Python's: use to_parquet, or "
         'to_json(orient="records", lines=True)'
         if name in LISTS
         else "Write it with json.dumps"
     )
-    raise InputError(f"expected {expected} in this cell, found {found}. {hint}", field=column)
+    raise InputError(f"expected {expected} in this cell, found {result}. {hint}", field=column)
 
 
 def parquet_rows(path: str | Path, columns: Columns) -> Entries:
@@ -383,7 +383,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return plain_row(value, absent=False)
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, bool | int):
         return int(value)
     if isinstance(value, datetime | date | time):

@@ -544,10 +544,10 @@ def differences(old: object, new: object, at: str = "") -> list[str]:
     """What differs between two manifests (plain data), a phrase for each entry: "settings.seed was 1 and is now 2"."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [*old, *(key for key in new if key not in old)]
-        found = []
+        results = []
         for key in keys:
-            found += differences(old.get(key), new.get(key), f"{at}.{key}" if at else str(key))
-        return found
+            results += differences(old.get(key), new.get(key), f"{at}.{key}" if at else str(key))
+        return results
     return [] if old == new else [f"{at} was {json.dumps(old)} and is now {json.dumps(new)}"]
 
 
@@ -565,7 +565,7 @@ def held(folder: Path) -> Iterator[None]:
     Raises:
         UsageError: another run holds it, or it cannot be made.
     """
-    absent = [one for one in (folder, *folder.parents) if not one.exists()]
+    absent = [item for item in (folder, *folder.parents) if not item.exists()]
     try:
         try:
             handle = _locked(folder)
@@ -578,9 +578,9 @@ def held(folder: Path) -> Iterator[None]:
                 with suppress(OSError):
                     (folder / LOCK_FILE).unlink()
     finally:
-        for one in absent:
+        for item in absent:
             with suppress(OSError):
-                one.rmdir()
+                item.rmdir()
 
 
 def _locked(folder: Path) -> BinaryIO:

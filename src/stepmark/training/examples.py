@@ -196,11 +196,11 @@ Prefix = tuple[str, ...]
 def _prefixes(solution: Solution) -> list[Prefix]:
     """For each step, the prefix that ends with it."""
     key: Prefix = (solution.problem.text,)
-    found = []
+    results = []
     for step in solution.steps:
-        found.append((*key, step.text))
+        results.append((*key, step.text))
         key = (*key, step.text, step.observation)
-    return found
+    return results
 
 
 def _kinds(rules: LabelRules) -> tuple[str, ...]:
@@ -236,15 +236,15 @@ def _example(
     targets: list[Target | None] = []
     wrong = False
     for place, judged, counted in zip(places, own, counts, strict=True):
-        found = place.get(taken) if taken is not None and counted else None
+        result = place.get(taken) if taken is not None and counted else None
         after = wrong and rules.after_error == "mask"
-        if isinstance(found, str):
-            dropped.note(found, row.where)
-        elif judged and found is None:
+        if isinstance(result, str):
+            dropped.note(result, row.where)
+        elif judged and result is None:
             dropped.note("steps without a judgement that counts", row.where)
         elif judged and after:
             dropped.note("steps after an error", row.where)
-        targets.append(found if isinstance(found, Target) and not after else None)
+        targets.append(result if isinstance(result, Target) and not after else None)
         # A wrong step that only another row judged is wrong here too.
         first = next((place[kind] for kind in _kinds(rules) if place.get(kind) is not None), None)
         wrong = wrong or (isinstance(first, Target) and first.value == 0.0)
@@ -273,14 +273,14 @@ def _critiques(row: LabelledRow) -> tuple[tuple[tuple[str, ...], ...], Literal["
             field="asked",
         )
     steps = len(row.solution.steps)
-    if isinstance(given, list) and all(isinstance(one, str) for one in given):
+    if isinstance(given, list) and all(isinstance(item, str) for item in given):
         return (*((),) * (steps - 1), tuple(given)), asked
     if (
         isinstance(given, list)
         and len(given) == steps
-        and all(isinstance(one, list) and all(isinstance(text, str) for text in one) for one in given)
+        and all(isinstance(item, list) and all(isinstance(text, str) for text in item) for item in given)
     ):
-        return tuple(tuple(one) for one in given), asked
+        return tuple(tuple(item) for item in given), asked
     raise InputError(
         f"expected a list of texts for each of the {steps} steps, or one list of texts on the whole solution",
         where=row.where,

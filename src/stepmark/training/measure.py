@@ -66,22 +66,22 @@ def measure(
     both = len({right for _, right in sided}) == 2
     rows, truth = solutions_of(graded)
     wrong = sum(at >= 0 for at in truth)
-    found = first_errors(rows, truth, threshold) if 0 < wrong < len(truth) else None
+    result = first_errors(rows, truth, threshold) if 0 < wrong < len(truth) else None
     return Measure(
         loss=loss / labels if labels else math.nan,
         labels=round(labels),
         accuracy=sum((score > threshold) == right for score, right in sided) / len(sided) if sided else None,
         auc=auc([score for score, _ in sided], [float(right) for _, right in sided]) if both else None,
-        first_error_f1=found.f1 if found is not None else None,
+        first_error_f1=result.f1 if result is not None else None,
         solutions=len(truth),
     )
 
 
 def _outcomes(graded: Sequence[Graded]) -> list[tuple[float, float]]:
     return [
-        (score, float(one.example.outcome))
-        for one in graded
-        if one.example.outcome is not None and (score := one.scores[-1]) is not None
+        (score, float(item.example.outcome))
+        for item in graded
+        if item.example.outcome is not None and (score := item.scores[-1]) is not None
     ]
 
 
@@ -92,24 +92,24 @@ def solutions_of(graded: Sequence[Graded]) -> tuple[list[list[float]], list[int]
     labelled step is right and no other right one goes on from it: a beginning of a solution has fewer chances to be suspected.
     """
     beginnings = {
-        (one.example.solution.problem.text, *one.example.solution.texts[:n])
-        for one in graded
-        if not any(t is not None and t.value == 0.0 for t in one.example.targets)
-        for n in range(1, len(one.example.solution.steps))
+        (item.example.solution.problem.text, *item.example.solution.texts[:n])
+        for item in graded
+        if not any(t is not None and t.value == 0.0 for t in item.example.targets)
+        for n in range(1, len(item.example.solution.steps))
     }
     rows, truth = [], []
-    for one in graded:
-        labelled = [i for i, t in enumerate(one.example.targets) if t is not None]
+    for item in graded:
+        labelled = [i for i, t in enumerate(item.example.targets) if t is not None]
         if not labelled:
             continue
-        wrong = next((i for i in labelled if _value(one.example, i) == 0.0), None)
+        wrong = next((i for i in labelled if _value(item.example, i) == 0.0), None)
         last = labelled[-1] if wrong is None else wrong
         if wrong is None and (
-            _value(one.example, last) <= 0.5
-            or (one.example.solution.problem.text, *one.example.solution.texts) in beginnings
+            _value(item.example, last) <= 0.5
+            or (item.example.solution.problem.text, *item.example.solution.texts) in beginnings
         ):
             continue
-        scores = [s for s in one.scores[: last + 1] if s is not None]
+        scores = [s for s in item.scores[: last + 1] if s is not None]
         if len(scores) == last + 1:
             rows.append(scores)
             truth.append(-1 if wrong is None else wrong)
@@ -151,25 +151,25 @@ def calibrate(
         "solutions": len(rows),
         "threshold_tuned": tune,
     }
-    found = None
+    result = None
     if len({at >= 0 for at in truth}) == 2:
         threshold = 0.5 if spec.threshold is None else spec.threshold
         best = best_threshold(moved, truth)
         if tune:
             threshold = best.threshold
             spec = replace(spec, threshold=threshold)
-        found = first_errors(moved, truth, threshold)
-        note |= {"first_errors": asdict(found), "best_threshold": asdict(best)}
+        result = first_errors(moved, truth, threshold)
+        note |= {"first_errors": asdict(result), "best_threshold": asdict(best)}
     store_calibration(folder, spec, scale=scale, shift=shift, note=note)
-    return found
+    return result
 
 
 def pairs_of(graded: Sequence[Graded]) -> list[tuple[float, float]]:
     """(score, target) of every step that was scored and is labelled."""
     return [
         (score, target.value)
-        for one in graded
-        for score, target in zip(one.scores, one.example.targets, strict=True)
+        for item in graded
+        for score, target in zip(item.scores, item.example.targets, strict=True)
         if score is not None and target is not None
     ]
 

@@ -44,8 +44,8 @@ def _blocks(like: Tensor) -> Iterator[slice]:
 
 def add_norm(x: Tensor, branch: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The residual stream [rows, width] after a branch (None adds nothing), and its root mean square norm (Zhang and Sennrich 2019) times `weight`."""
-    found: tuple[Tensor, Tensor] = _AddNorm.apply(x, branch, weight, eps)  # type: ignore[no-untyped-call]
-    return found
+    results: tuple[Tensor, Tensor] = _AddNorm.apply(x, branch, weight, eps)  # type: ignore[no-untyped-call]
+    return results
 
 
 class _AddNorm(torch.autograd.Function):
@@ -97,8 +97,8 @@ class _AddNorm(torch.autograd.Function):
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up (Shazeer 2020), elementwise on [rows, width]."""
-    found: Tensor = _SwiGLU.apply(gate, up)  # type: ignore[no-untyped-call]
-    return found
+    result: Tensor = _SwiGLU.apply(gate, up)  # type: ignore[no-untyped-call]
+    return result
 
 
 class _SwiGLU(torch.autograd.Function):
@@ -123,8 +123,8 @@ class _SwiGLU(torch.autograd.Function):
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding (Su et al. 2021), the halves of a head as pairs: [rows, heads * dim] to [heads, rows, dim], by cosines [rows, dim / 2]."""
-    found: Tensor = _Rotary.apply(x, cos, sin)  # type: ignore[no-untyped-call]
-    return found
+    result: Tensor = _Rotary.apply(x, cos, sin)  # type: ignore[no-untyped-call]
+    return result
 
 
 class _Rotary(torch.autograd.Function):
@@ -176,8 +176,8 @@ def linears(x: Tensor, layers: Sequence[Weight]) -> tuple[Tensor, ...]:
     small as those at the beginning of a training would be rounded away. Gradients go to the factors alone.
     """
     given = [t for w in layers for t in (w.weight, w.bias, w.down, w.up)]
-    found: tuple[Tensor, ...] = _Linears.apply(x, tuple(w.scale for w in layers), *given)  # type: ignore[no-untyped-call]
-    return found
+    results: tuple[Tensor, ...] = _Linears.apply(x, tuple(w.scale for w in layers), *given)  # type: ignore[no-untyped-call]
+    return results
 
 
 class _Linears(torch.autograd.Function):
@@ -185,38 +185,38 @@ class _Linears(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, scales: tuple[float, ...], *given: Tensor | None) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x, *given)
         ctx.scales = scales
-        found = []
+        results = []
         for at, scale in enumerate(scales):
             weight, bias, down, up = given[4 * at : 4 * at + 4]
             assert weight is not None
             y = F.linear(x, weight, bias)
             if down is not None and up is not None:
                 y.addmm_(x @ down.t(), up.t(), alpha=scale)
-            found.append(y)
-        return tuple(found)
+            results.append(y)
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *given = ctx.saved_tensors
         d_x: Tensor | None = None
-        found: list[Tensor | None] = []
+        results: list[Tensor | None] = []
         for at, (scale, g) in enumerate(zip(ctx.scales, grads, strict=True)):
             weight, _, down, up = given[4 * at : 4 * at + 4]
             needs = ctx.needs_input_grad[2 + 4 * at : 6 + 4 * at]
             if ctx.needs_input_grad[0]:
                 d_x = g @ weight if d_x is None else d_x.addmm_(g, weight)
-            found += [g.t() @ x if needs[0] else None, g.sum(0) if needs[1] else None]
+            results += [g.t() @ x if needs[0] else None, g.sum(0) if needs[1] else None]
             if down is None or up is None:
-                found += [None, None]
+                results += [None, None]
                 continue
             inner = (g @ up).mul_(scale)
             if d_x is not None:
                 d_x.addmm_(inner, down)
-            found += [
+            results += [
                 inner.t() @ x if needs[2] else None,
                 g.t() @ (x @ down.t()).mul_(scale) if needs[3] else None,
             ]
-        return d_x, None, *found
+        return d_x, None, *results
 
 
 _KNOWN = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")

@@ -306,9 +306,9 @@ def _check_reading(folder: Path, graded: Sequence[Graded], net: Net) -> None:
     prm = load_prm(str(folder), dtype="float32" if net.weights.torch_dtype.itemsize == 4 else "auto")
     # In bfloat16 a merged adapter rounds otherwise than one beside its base.
     allowed = 1e-3 if net.weights.torch_dtype.itemsize == 4 else 0.1
-    for one, result in zip(some, prm.score_many([g.example.solution for g in some]), strict=True):
+    for item, result in zip(some, prm.score_many([g.example.solution for g in some]), strict=True):
         assert isinstance(result, StepScores)
-        for ours, theirs in zip(one.scores, result.scores, strict=True):
+        for ours, theirs in zip(item.scores, result.scores, strict=True):
             if ours is not None and theirs is not None and abs(ours - theirs) > allowed:
                 raise CheckpointError(
                     f"{folder}: the written checkpoint scores a step {theirs:.4f} where the network in training gave {ours:.4f}; "
@@ -334,8 +334,8 @@ def record_of(recipe: Recipe, base: Path, base_name: str) -> dict[str, Any]:
 def digest_of(groups: Groups) -> str:
     """What tells examples from others, wherever they were read."""
     digest = hashlib.sha256()
-    for one in (one for group in groups for one in group):
-        digest.update(repr((one.solution, one.targets, one.outcome, one.critiques, one.asked)).encode())
+    for item in (item for group in groups for item in group):
+        digest.update(repr((item.solution, item.targets, item.outcome, item.critiques, item.asked)).encode())
     return digest.hexdigest()
 
 

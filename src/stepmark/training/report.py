@@ -277,7 +277,7 @@ def training_html(
     measured = [(float(row["step"]), row["held_out"]) for row in history if row.get("held_out")]
     curves = {
         name: Series(
-            name=name, x=tuple(step for step, _ in measured), y=tuple(one[key] for _, one in measured)
+            name=name, x=tuple(step for step, _ in measured), y=tuple(item[key] for _, item in measured)
         )
         for name, key in (
             ("held out", "loss"),
@@ -285,7 +285,7 @@ def training_html(
             ("accuracy at 0.5", "accuracy"),
             ("first-error F1 at 0.5", "first_error_f1"),
         )
-        if any(one[key] is not None for _, one in measured)
+        if any(item[key] is not None for _, item in measured)
     }
     held_out = curves.pop("held out", None)
     plots = [

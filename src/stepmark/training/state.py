@@ -176,7 +176,7 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
 def workplace(state: Path) -> Iterator[None]:
     """The folder of a run in progress, held; what is of no use to the next run goes. A folder of something else is refused."""
     with held(state):
-        others = sorted(one.name for one in state.iterdir() if not _IN_PROGRESS.fullmatch(one.name))
+        others = sorted(item.name for item in state.iterdir() if not _IN_PROGRESS.fullmatch(item.name))
         if others:
             raise UsageError(
                 f"{state} is where the run would keep its state, and holds {others[0]}, which no run wrote; move it, or choose another `out`"
@@ -185,9 +185,9 @@ def workplace(state: Path) -> Iterator[None]:
             yield
         finally:
             if state.is_dir() and not is_saved(state):
-                for one in state.iterdir():
-                    if one.is_file() and one.name != LOCK_FILE:
-                        one.unlink()
+                for item in state.iterdir():
+                    if item.is_file() and item.name != LOCK_FILE:
+                        item.unlink()
 
 
 def finished_notes(out: Path) -> dict[str, Any]:

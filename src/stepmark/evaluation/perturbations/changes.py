@@ -441,15 +441,15 @@ def numbers_altered(solution: Solution, rng: random.Random) -> Perturbed | None:
     """
     places = _calculations(solution)
     if places:
-        at, found = rng.choice(places)
+        at, result = rng.choice(places)
         text = solution.texts[at]
-        inner = [m.span() for m in re.finditer(NUMBER, text[found.start : found.end])]
+        inner = [m.span() for m in re.finditer(NUMBER, text[result.start : result.end])]
         for _ in range(_TRIES):
             start, end = rng.choice(inner)
-            start, end = start + found.start, end + found.start
+            start, end = start + result.start, end + result.start
             new = other_number(text[start:end], rng, singular=_counted(text, end))
             altered = text[:start] + new + text[end:]
-            if holds(altered[found.start : found.end + len(new) - (end - start)]) is False:
+            if holds(altered[result.start : result.end + len(new) - (end - start)]) is False:
                 note = f"{text[start:end]} became {new} in a calculation of step {at + 1}"
                 return _with(solution, at, altered, note, proven=True)
     amounts = [
@@ -477,7 +477,7 @@ def _counted(text: str, end: int) -> bool:
 
 
 def _calculations(solution: Solution) -> list[tuple[int, Calculation]]:
-    return [(at, found) for at, text in enumerate(solution.texts) for found in calculations(text)]
+    return [(at, calculation) for at, text in enumerate(solution.texts) for calculation in calculations(text)]
 
 
 def _with(
@@ -502,12 +502,12 @@ def operator_flipped(solution: Solution, rng: random.Random) -> Perturbed | None
     Calculations that can be computed and are true go first, as in `numbers_altered`; else an operator of a formula.
     """
     flips: list[tuple[int, str, str]] = []
-    for at, found in _calculations(solution):
+    for at, item in _calculations(solution):
         text = solution.texts[at]
-        for match in OPERATORS.finditer(text, found.start, found.equals):
+        for match in OPERATORS.finditer(text, item.start, item.equals):
             flipped = text[: match.start()] + opposite(match[0]) + text[match.end() :]
             grown = len(flipped) - len(text)
-            if holds(flipped[found.start : found.end + grown]) is False:
+            if holds(flipped[item.start : item.end + grown]) is False:
                 flips.append((at, flipped, match[0].strip()))
     proven = bool(flips)
     if not flips:

@@ -251,15 +251,15 @@ def final_answer(text: str) -> str | None:
     """
     boxes = list(_BOXED.finditer(text))
     if boxes:
-        found = _braced(text, boxes[-1].end())
-        if found is not None and found.strip():
-            return found.strip()
+        result = _braced(text, boxes[-1].end())
+        if result is not None and result.strip():
+            return result.strip()
     said = _ANSWER_IS.search(text)
     if said is not None:
         first = sentences(said["answer"])
-        found = first[0].strip().strip("*").rstrip(".").strip() if first else ""
-        if found and len(found) <= 80:
-            return found
+        result = first[0].strip().strip("*").rstrip(".").strip() if first else ""
+        if result and len(result) <= 80:
+            return result
     last = list(numbers(text))
     return last[-1]["number"] if last else None
 

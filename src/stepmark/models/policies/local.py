@@ -510,7 +510,7 @@ def draw(logprobs: torch.Tensor, request: Write, dice: Sequence[torch.Generator]
     if request.top_p < 1:
         shares = torch.where(shares.cumsum(-1) - shares < request.top_p, shares, 0.0)
     heights = shares.cumsum(-1)
-    numbers = [float(torch.rand((), generator=one, dtype=torch.float64)) for one in dice]
+    numbers = [float(torch.rand((), generator=item, dtype=torch.float64)) for item in dice]
     points = torch.tensor(numbers, dtype=torch.float64, device=heights.device)[:, None] * heights[:, -1:]
     places = torch.searchsorted(heights, points, right=True)
     # Rounding can lead past the end: the last token that has a share at all.

@@ -190,7 +190,7 @@ class Client(Closing):
             return []
         asked = [Solution.of(problem, () if isinstance(item, str) else item) for item in candidates]
         texts = [item if isinstance(item, str) else None for item in candidates]
-        rows = [_fields(one, text) for one, text in zip(asked, texts, strict=True)]
+        rows = [_fields(entry, text) for entry, text in zip(asked, texts, strict=True)]
         rows = [{key: value for key, value in row.items() if key != "problem"} for row in rows]
         how = {} if split is None else {"split": split}
         body = {"problem": problem, "candidates": rows, **how, **self._body(settings)}

@@ -99,11 +99,11 @@ class RemoteGrowing:
         before = self._prefixes[-1] if self._prefixes else ()
         back = steps[-1].observation if steps else ""
         prefix = (*before, Observed(step.text, back) if back else step.text)
-        [found] = self._session.extend([prefix])
-        if isinstance(found, InputError):
-            raise found
+        [result] = self._session.extend([prefix])
+        if isinstance(result, InputError):
+            raise result
         self._prefixes.append(prefix)
-        return found.score
+        return result.score
 
     def back(self, to: int) -> None:
         """See `Growing.back`; with the first step the session ends."""

@@ -123,7 +123,7 @@ def advantages(
     }
     sizes = Counter(groups[row] for row in known)
     rows = [row for row in known if sizes[groups[row]] > 1]
-    found = torch.zeros(len(rated), tokens)
+    values = torch.zeros(len(rated), tokens)
     if rows:
         lengths = torch.tensor([len(rated[row].drawn.ids) for row in rows])
         mask = torch.arange(tokens)[None] < lengths[:, None]
@@ -131,18 +131,18 @@ def advantages(
             for at, row in enumerate(rows):
                 mask[at, : lengths[at]] = torch.tensor(written[row], dtype=torch.bool)
         counted = [replace(rated[row], group=groups[row], outcome=known[row]) for row in rows]
-        found[rows] = credit.assign(batch_of(counted, mask, asked=asked)).advantages
-    return found
+        values[rows] = credit.assign(batch_of(counted, mask, asked=asked)).advantages
+    return values
 
 
 def figures(rated: Sequence[Rated]) -> dict[str, float]:
     """What to log of scored completions: `steps` a completion, the share that was `refused`, and the mean step `score`, where there is one."""
-    scores = [score for one in rated for score in one.scores or ()]
-    found = {
-        "steps": sum(len(one.steps) for one in rated) / len(rated),
-        "refused": sum(one.refused is not None for one in rated) / len(rated),
+    scores = [score for item in rated for score in item.scores or ()]
+    result = {
+        "steps": sum(len(item.steps) for item in rated) / len(rated),
+        "refused": sum(item.refused is not None for item in rated) / len(rated),
     }
-    return found | ({"score": sum(scores) / len(scores)} if scores else {})
+    return result | ({"score": sum(scores) / len(scores)} if scores else {})
 
 
 def solution_scores(
@@ -155,11 +155,11 @@ def solution_scores(
         Solution(problem=Problem(text=problems[row]), steps=tuple(cut(texts[row], split).steps))
         for row in there
     )
-    found: list[float | None] = [None] * len(texts)
+    results: list[float | None] = [None] * len(texts)
     for row, result in zip(there, prm.score_many(solutions, keep_going=True), strict=True):
         if not isinstance(result, Refusal) and None not in result.scores:
-            found[row] = aggregated(result.scores, how, kind=prm.score_kind)
-    return found
+            results[row] = aggregated(result.scores, how, kind=prm.score_kind)
+    return results
 
 
 NO_ZERO = float(torch.finfo(torch.float32).tiny)
@@ -268,8 +268,8 @@ def estimator(credit: Credit) -> Callable[..., tuple[Tensor, Tensor]]:
             raise UsageError(
                 f"{type(credit).__name__} needs a PRM whose scores are probabilities, found one of {scores.min():g} and one of {scores.max():g}"
             )
-        found = torch.zeros_like(token_level_rewards, dtype=torch.float32)
-        found[kept] = credit.assign(batch).advantages
-        return found, found
+        values = torch.zeros_like(token_level_rewards, dtype=torch.float32)
+        values[kept] = credit.assign(batch).advantages
+        return values, values
 
     return estimate

@@ -66,8 +66,8 @@ class TurnRewards(GeneratorInterface):  # type: ignore[misc]
         rated = rate_turns(
             problems, output["response_ids"], output["loss_masks"], self._decode, prm=self._prm
         )
-        outcomes = [float(sum(one)) if isinstance(one, list) else float(one) for one in output["rewards"]]
-        rewards = [row_of(one, outcome) for one, outcome in zip(rated, outcomes, strict=True)]
+        outcomes = [float(sum(item)) if isinstance(item, list) else float(item) for item in output["rewards"]]
+        rewards = [row_of(item, outcome) for item, outcome in zip(rated, outcomes, strict=True)]
         metrics = (output.get("rollout_metrics") or {}) | {
             f"prm/{name}": value for name, value in figures(rated).items()
         }

@@ -118,19 +118,19 @@ class ProcessGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         weighted = (rewards * self.reward_weights.to(rewards.device)).nansum(1)
         weighted[rewards.isnan().all(1)] = math.nan  # nansum would make 0 of what no function could rate
         mask: Tensor = output["completion_mask"]
-        found = rows.advantages(
+        result = rows.advantages(
             every,
             [row // self.num_generations for row in range(len(every))],
             weighted.tolist(),
             self._credit,
             asked=self._prm is not None,
-            tokens=max(mask.shape[1], *(len(one.drawn.ids) for one in every)),
+            tokens=max(mask.shape[1], *(len(item.drawn.ids) for item in every)),
             written=None if written is None else gather_object(written),
         )
         for name, figure in rows.figures(every).items():
             self._metrics["train"][f"prm/{name}"].append(figure)
         first = self.accelerator.process_index * len(mine)
-        return found[first : first + len(mine), : mask.shape[1]].to(mask.device) * mask
+        return result[first : first + len(mine), : mask.shape[1]].to(mask.device) * mask
 
 
 def prm_reward(
@@ -147,9 +147,16 @@ def prm_reward(
     """
 
     def reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        texts = [one if isinstance(one, str) else one[-1]["content"] or "" for one in completions]
-        found = [{problem: value} for value in columns[problem]] if problem in columns else [{}] * len(texts)
-        problems = [rows.problem_of(prompt, row, problem) for prompt, row in zip(prompts, found, strict=True)]
+        texts = [
+            completion if isinstance(completion, str) else completion[-1]["content"] or ""
+            for completion in completions
+        ]
+        results = (
+            [{problem: value} for value in columns[problem]] if problem in columns else [{}] * len(texts)
+        )
+        problems = [
+            rows.problem_of(prompt, row, problem) for prompt, row in zip(prompts, results, strict=True)
+        ]
         return rows.solution_scores(prm, problems, texts, aggregate=aggregate, split=split)
 
     # TRL names the reward by it in its log.

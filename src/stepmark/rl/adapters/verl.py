@@ -107,7 +107,7 @@ class StepRewardManager(naive.NaiveRewardManager):  # type: ignore[misc]
 
     async def run_single(self, data: Any) -> dict[str, Any]:
         """`reward_score`: the row of the last rollout in `data`; `reward_extra_info`: verl's, the `outcome`, and the number of `steps`."""
-        found = await super().run_single(data)
+        result = await super().run_single(data)
         item = data[len(data) - 1]
         responses = item.batch["responses"]
         ids = responses[: int(item.batch["attention_mask"][-len(responses) :].sum())].tolist()
@@ -115,8 +115,8 @@ class StepRewardManager(naive.NaiveRewardManager):  # type: ignore[misc]
         problem = problem_of(list(item.non_tensor_batch["raw_prompt"]), columns, self._how.get("problem"))
         written = (item.non_tensor_batch.get("tool_extra_fields") or {}).get(_WRITTEN)
         rated = await asyncio.to_thread(self._rate, problem, ids, written)
-        outcome = float(found["reward_score"])
-        extra = {**found["reward_extra_info"], "outcome": outcome, "steps": len(rated.steps)}
+        outcome = float(result["reward_score"])
+        extra = {**result["reward_extra_info"], "outcome": outcome, "steps": len(rated.steps)}
         return {"reward_score": row_of(rated, outcome, written=written), "reward_extra_info": extra}
 
     def _rate(self, problem: str, ids: list[int], written: Sequence[int] | None) -> Rated:

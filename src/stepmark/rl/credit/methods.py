@@ -80,14 +80,14 @@ class _WithoutCritic(ABC):
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """`advantages`; the divergence of all that follows is charged to a token, as the rest of its return is."""
-        found = self.advantages(batch)
-        return Assigned(advantages=found if kl is None else found + to_go(kl) * batch.mask)
+        result = self.advantages(batch)
+        return Assigned(advantages=result if kl is None else result + to_go(kl) * batch.mask)
 
 
 def _of_outcomes(batch: Batch, deviation: Deviation, *, scale: bool = True) -> Tensor:
     every = torch.ones_like(batch.outcome, dtype=torch.bool)
-    found = normalised(batch.outcome, batch.groups, every, scale=scale, deviation=deviation)
-    return spread_over(found, batch.mask)
+    result = normalised(batch.outcome, batch.groups, every, scale=scale, deviation=deviation)
+    return spread_over(result, batch.mask)
 
 
 @settings
@@ -321,10 +321,10 @@ class PPO:
         if batch.values is None:
             raise UsageError(f"{type(self).__name__} needs the critic's values")
         rewards = self.rewards(batch) if kl is None else self.rewards(batch) + kl
-        found, returns = gae(rewards, batch.values, batch.mask, gamma=self.gamma, lam=self.lam)
+        result, returns = gae(rewards, batch.values, batch.mask, gamma=self.gamma, lam=self.lam)
         if self.whiten:
-            found = whitened(found, batch.mask, deviation=self.deviation)
-        return Assigned(advantages=found, returns=returns)
+            result = whitened(result, batch.mask, deviation=self.deviation)
+        return Assigned(advantages=result, returns=returns)
 
 
 @settings
@@ -369,7 +369,7 @@ class _ByTurn(_WithoutCritic):
         """(B, T): each turn's advantage at its own tokens, 0 where masked."""
         rewards = advantages.rewards_of(batch)
         read = batch.has_step[:, 0]
-        found = torch.zeros(batch.mask.shape, dtype=rewards.dtype, device=rewards.device)
+        values = torch.zeros(batch.mask.shape, dtype=rewards.dtype, device=rewards.device)
         if read.any():
             conversations = turns.Turns(
                 rewards=rewards[read],
@@ -377,8 +377,8 @@ class _ByTurn(_WithoutCritic):
                 outcome=batch.outcome[read],
                 groups=batch.groups[read],
             )
-            found[read] = turns.over_tokens(self.of(conversations), batch.step_of[read])
-        return found
+            values[read] = turns.over_tokens(self.of(conversations), batch.step_of[read])
+        return values
 
 
 @settings
@@ -442,8 +442,8 @@ def shaped(batch: Batch, how: Shaping, *, clip_at: float = CLIP_AT) -> Batch:
 
 
 CREDITS: Mapping[str, Callable[[], Credit]] = {
-    one.name: one
-    for one in (
+    item.name: item
+    for item in (
         GRPO,
         ProcessGRPO,
         MinForm,

@@ -107,8 +107,8 @@ def _read(row: LabelledRow) -> list[tuple[ChatMessage, Mapping[str, Any]]]:
         (read_message(message, f"messages[{at}]", row.where, names), message)
         for at, message in enumerate(_messages(row))
     ]
-    for (one, _), (other, _) in pairwise(read):
-        if one.role == other.role == "assistant" and one.speaker == other.speaker:
+    for (item, _), (other, _) in pairwise(read):
+        if item.role == other.role == "assistant" and item.speaker == other.speaker:
             raise NotRepresentableError(
                 "two turns of one speaker in a row would be read back as one; chat can hold them"
             )

@@ -68,8 +68,8 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
     labels = two_way(replace(row, labelled=_without_reasons(row.labelled)), settings, losses)
     first = next((step for step, label in enumerate(labels) if label is None or label.rating == -1), None)
     if first is None or labels[first] is None:
-        found = "no step is wrong" if first is None else "a step before any error was not judged"
-        raise NotRepresentableError(f"Who&When holds conversations whose first error is known; here {found}")
+        result = "no step is wrong" if first is None else "a step before any error was not judged"
+        raise NotRepresentableError(f"Who&When holds conversations whose first error is known; here {result}")
     later = sum(label is not None for label in labels[first + 1 :])
     losses.lose("judgements after the first error are left out", row.where, later)
     lose_fields(row, losses, "Who&When", held=("id", "answer", "outcome"), facts=(*_MISTAKE, "is_corrected"))

@@ -83,7 +83,7 @@ def in_format_of(critic: Settings, example: Example, note: Note) -> list[list[st
 
 def _votes(replies: Sequence[str], step: int, critic: Settings, note: Note) -> list[tuple[bool, str]]:
     """The verdict of each reply on one step, and its text with the verdict as this critic has it in the text."""
-    found = []
+    results = []
     for text in replies:
         verdict = verdict_named(text)
         if verdict is None:
@@ -91,8 +91,8 @@ def _votes(replies: Sequence[str], step: int, critic: Settings, note: Note) -> l
             continue
         word = "correct" if verdict == 1 else "incorrect"
         boxed = f"\\boxed{{{word}}}" if isinstance(critic, ThinkPRM) else word
-        found.append((verdict == 1, _own_words(text, boxed, _names(critic, step))))
-    return found
+        results.append((verdict == 1, _own_words(text, boxed, _names(critic, step))))
+    return results
 
 
 def _join(
@@ -153,10 +153,10 @@ def _names(critic: Settings, step: int) -> Callable[[int], str]:
 def _own_words(reply: str, verdict: str, name: Callable[[int], str]) -> str:
     """A reply without its thought, its last box replaced by `verdict`, its paragraphs called as `name` does."""
     text = reply.rpartition("</think>")[2].strip()
-    found = find_answer(text)
-    assert found is not None and found.way == "boxed", "a vote has a box"
-    begin = max(text.rfind("\\boxed", 0, found.start), text.rfind("\\fbox", 0, found.start))
-    after = text[found.start + len(found.text) :]
+    result = find_answer(text)
+    assert result is not None and result.way == "boxed", "a vote has a box"
+    begin = max(text.rfind("\\boxed", 0, result.start), text.rfind("\\fbox", 0, result.start))
+    after = text[result.start + len(result.text) :]
     before, after = text[:begin], after.lstrip()[1:] if after.lstrip().startswith("}") else after
     if not verdict.startswith("\\") and before.endswith("$") and after.startswith("$"):
         before, after = before[:-1], after[1:]
@@ -208,7 +208,7 @@ class Generative:
     ) -> Iterator[Item]:
         """Trees of conversations: one path for each text that is written, and one for each verdict that is chosen."""
         encoder = PromptEncoder(net.tokenizer, str(net.base))
-        found: list[tuple[Ints, int, float, Example]] = []
+        results: list[tuple[Ints, int, float, Example]] = []
         seen: set[tuple[object, ...]] = set()
         for example in group:
             for lesson in self.lessons(example, dropped):
@@ -229,10 +229,10 @@ class Generative:
                     continue
                 share = 1.0 if self.weighting == "token" else 1.0 / sum(len(new) for _, new in texts)
                 for before, new in texts:
-                    found.append((np.asarray(before + new, dtype=np.int64), len(before), share, example))
-        found.sort(key=lambda one: one[0].tolist())
-        for start, end in cut([ids for ids, *_ in found], [one[3] for one in found], budget):
-            yield _item(found[start:end])
+                    results.append((np.asarray(before + new, dtype=np.int64), len(before), share, example))
+        results.sort(key=lambda one: one[0].tolist())
+        for start, end in cut([ids for ids, *_ in results], [result[3] for result in results], budget):
+            yield _item(results[start:end])
 
     def lessons(self, example: Example, dropped: Dropped) -> Iterator[Lesson]:
         """The critiques of an example that are trained on, as training text: those whose verdict, and each verdict on a step on the way to it, is what
