@@ -17,7 +17,7 @@ from stepmark.errors import BackendError, UnreachableError, UsageError
 from stepmark.models.http import Patience
 from stepmark.models.remote.prm import RemotePRM
 from stepmark.models.scripted import ScriptedPRM
-from test_pooling import Server
+from token_servers import TokenServer
 
 torch.set_num_threads(1)
 
@@ -64,12 +64,12 @@ def test_an_address_is_a_prm(served):
 
 
 def test_another_server_needs_a_tokenizer_and_says_what_was_found():
-    with Server(lambda body: (500, b"")) as server:
+    with TokenServer("/pooling", lambda body: (500, b"")) as server:
         with pytest.raises(UsageError, match=r"it serves 'tiny-prm', and no PRM of stepmark's.*`tokenizer`"):
             load_prm(server.url)
         assert server.asked == ["/v1/models"]
     with (
-        Server(lambda body: (500, b""), models={"data": 7}) as server,
+        TokenServer("/pooling", lambda body: (500, b""), models={"data": 7}) as server,
         pytest.raises(UsageError, match=r"found 7.*`tokenizer`"),
     ):
         load_prm(server.url)

@@ -26,7 +26,8 @@ from stepmark.search.best_of_n import BestOfN
 from stepmark.search.mcts import MCTS
 from stepmark.search.run import run
 from test_policy_server import Fake
-from test_pooling import Server, as_vllm, client
+from test_pooling import as_vllm, client
+from token_servers import TokenServer
 
 SEARCHES = [
     replace(search, how=Steps(prompt="text"))
@@ -155,7 +156,7 @@ def test_a_prm_behind_a_server_that_is_late_dies_or_is_dead(zoo):
 
     found = []
     for pooling in (give, late):
-        with Server(pooling) as server, client(server, built) as prm:
+        with TokenServer("/pooling", pooling) as server, client(server, built) as prm:
             found += run([PROBLEM], search, asked(world.policy, prm))
             assert "a server keeps no state" in prms.why_whole_prefixes(prm)
     assert found[0] == found[1]  # late costs time
@@ -167,13 +168,13 @@ def test_a_prm_behind_a_server_that_is_late_dies_or_is_dead(zoo):
         return give(body) if len(seen) == 1 else (500, json.dumps({"error": "gone"}).encode())
 
     with (
-        Server(dies) as server,
+        TokenServer("/pooling", dies) as server,
         client(server, built) as prm,
         pytest.raises(BackendError, match=re.escape("/pooling")),
     ):
         list(run([PROBLEM], search, _named(asked(world.policy, prm)), store=store))
     assert sum("graded" in text for text in store._replies.values()) > 0
-    with Server(give) as server, client(server, built) as prm:
+    with TokenServer("/pooling", give) as server, client(server, built) as prm:
         [again] = run([PROBLEM], search, _named(asked(world.policy, prm)), store=store)
     assert again == found[0]
 
