@@ -17,7 +17,7 @@ from stepmark.records import Solution
 from stepmark.solutions.interchange import convert, read_labelled, write_labelled
 from stepmark.solutions.interchange.rows import LabelledRow
 
-AIRLINE = Path("/work/shared/data/agents/tau_bench_airline_gpt4o.jsonl.gz")
+AIRLINE = Path(__file__).parents[2] / "shared" / "data" / "agents" / "tau_bench_airline_gpt4o.jsonl.gz"
 FORMATS = ["chat", "responses", "otel"]
 
 TEXTS = st.text(alphabet='ab {}"\\:\n\u00e9([', min_size=1, max_size=12).filter(
@@ -87,7 +87,7 @@ def test_a_conversation_survives(to: str, messages: list[dict[str, Any]]) -> Non
 @pytest.mark.parametrize("to", FORMATS)
 def test_real_traces_survive(to: str) -> None:
     if not AIRLINE.exists():
-        pytest.skip("needs the shared data")
+        pytest.skip(f"no traces at {AIRLINE}")
     settings: dict[str, Any] = {"columns": {"messages": "traj"}}
     first = list(read_labelled(AIRLINE, **settings))
     written = list(write_labelled(first, to))
