@@ -17,6 +17,7 @@ error, where a wrong response counts if its first wrong step is named and a righ
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -44,7 +45,7 @@ Ratings = tuple[int | None, ...]
 
 
 @settings
-class StepLabels(Evaluation):
+class StepLabels(Evaluation, ABC):
     """What they share. Abstract: `cases` reads a file, `one` measures a group, `shown` names its figures."""
 
     title: ClassVar[str] = ""
@@ -59,13 +60,13 @@ class StepLabels(Evaluation):
     labels: str | None = None
     """A file of labels (`stepmark label`, or predictions in the benchmark's own shape), measured instead of a PRM's."""
 
+    @abstractmethod
     def cases(self, file: Source, run: Run) -> Iterator[Case]:
         """The cases of a file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def one(self, items: Sequence[Item]) -> Statistic:
         """The figures of one group."""
-        raise NotImplementedError
 
     def predicted(self, row: Row, cases: Mapping[str, Case]) -> tuple[str, Ratings] | None:
         """The case's id and the ratings that a row of predictions in the benchmark's own shape holds; None for another row."""

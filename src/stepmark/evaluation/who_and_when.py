@@ -18,6 +18,7 @@ the prediction 12, and reads a name up to its first hyphen; `scoring` "script" d
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
@@ -43,7 +44,7 @@ from stepmark.store import Columns, Source, read_rows
 
 
 @settings
-class Blame(Evaluation):
+class Blame(Evaluation, ABC):
     """Which agent and which step of failed conversations are to blame. Abstract: `cases` reads a file."""
 
     title: ClassVar[str] = ""
@@ -57,9 +58,9 @@ class Blame(Evaluation):
     labels: str | None = None
     """A file of labels (`stepmark label judge`), whose first wrong steps are measured instead of a PRM's; joined by the texts."""
 
+    @abstractmethod
     def cases(self, run: Run) -> Iterator[Case]:
         """The conversations of the data."""
-        raise NotImplementedError
 
     def check(self, run: Run) -> None:
         """See `Evaluation.check`."""

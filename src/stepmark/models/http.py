@@ -11,6 +11,7 @@ import re
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar, final
@@ -100,12 +101,12 @@ def key_header(variable: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-class Closing:
+class Closing(ABC):
     """What has connections: `close`, or a `with` block, closes them."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connections."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

@@ -7,8 +7,8 @@ For a pass of T tokens (`token_budget`) in elements of b bytes:
     activations = T x (8 hidden + 3 inner) x b + 10 x queries x heads x 2 T + 2 x the largest matrix's plain form, where quantized
 
 The cache holds the keys and values that later passes need, at most those of one pass and a path, and a copy while its pool grows. Of the scores of attention, a piece of
-`queries` (128 on a CPU, 512 on CUDA) is there at a time. Measured at 1.5B on a CPU,
-the peak of the process was 0.81 (plain), 1.03 (int8) and 1.18 (int4) of the estimate with `PROCESS` (docs/memory.md).
+`queries` (128 on a CPU, 512 on CUDA) is there at a time. Measured on a CPU, the peak of
+the process was 0.81 (plain), 1.03 (int8) and 1.18 (int4) of the estimate with `PROCESS` at 1.5B, and 0.90, 0.94 and 0.91 at 7B (docs/memory.md).
 """
 
 from __future__ import annotations
@@ -173,5 +173,9 @@ def memory_lines(name: str, *, family: str | None = None, device: str = "auto") 
         # Every GPU of several has activations of its own.
         needed = memory.total + (len(free) - 1) * (memory.activations or 0) if free else memory.total
         needed += PROCESS if "cpu" in free else 0
-        fits = "" if not free else ": fits" if needed < sum(free.values()) else ": does not fit"
-        yield f"{bits or 'plain'}: {', '.join(parts)}; {needed / 1e9:.2f} GB in all{fits}"
+        verdict = "" if not free else "fits" if needed < sum(free.values()) else "does not fit"
+        if memory.cache is None:  # of a published PRM that is not here the weights alone are known
+            known = "cache and activations come on top"
+            yield f"{bits or 'plain'}: {parts[0]} GB; {known}{': does not fit' if verdict == 'does not fit' else ''}"
+        else:
+            yield f"{bits or 'plain'}: {', '.join(parts)}; {needed / 1e9:.2f} GB in all{verdict and f': {verdict}'}"

@@ -6,7 +6,6 @@ Token ids are sent, never text: in text mode a server adds special tokens and te
 from __future__ import annotations
 
 import random
-from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from stepmark.models.prm import Ledger
 from stepmark.models.spec import ScoringSpec
 
 
-class ServedPRM(WindowedPRM, Closing, ABC):
+class ServedPRM(WindowedPRM, Closing):
     """Scores through a server. Abstract: `_window` scores.
 
     Args:
