@@ -13,7 +13,6 @@ these pieces or FlexAttention (`flex`).
 
 It is reached through transformers' attention interface under the name `NAME`, with the plan as the keyword argument `stepmark_plan` of the model's
 forward. The coupling: transformers passes keyword arguments that it does not know down to the attention function; a test holds that.
-
 """
 
 from __future__ import annotations

@@ -432,8 +432,7 @@ def run(
 
     Every other search begins one round later. A search writes and scores in turn, so in each round half of those in flight ask the
     policy and half the PRM, and `batching.run` has both at work at once. The answerers are `built(policy, prm).answerers` and those of a
-    verifier, as
-    far as the method asks them.
+    verifier, as far as the method asks them.
 
     Raises:
         BackendError: the policy, the PRM or the verifier failed; all replies so far are in the store.
