@@ -205,6 +205,14 @@ def test_traces_of_verifiers_get_the_credit_of_their_turns():
         verifiers.assign_turns(traces(), stepmark.rl.PPO(), prm=PRM)
 
 
+def test_a_trace_with_an_empty_turn_gets_nothing_and_changes_nothing():
+    made = [*traces(), trace(1.0, node("assistant", "look up", [True]), node("assistant", None, [True]))]
+    assert verifiers.turn_scores(made, PRM)[-1] is None
+    verifiers.assign_turns(made, CREDIT, prm=PRM)
+    assert [one.advantages for one in made[0].nodes if one.sampled] == [[1.0, 1.0], [0.75, 0.75]]
+    assert [one.advantages for one in made[-1].nodes if one.sampled] == [[0.0], [0.0]]
+
+
 def test_turns_of_verifiers_are_read_on_their_branches():
     shared = node("assistant", "look up", [True])
     left, right = node("assistant", "7 apples", [True]), node("assistant", "7", [True])

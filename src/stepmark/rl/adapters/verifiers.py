@@ -24,26 +24,31 @@ from stepmark.solutions.inputs import read_messages
 
 
 def turn_scores(traces: Sequence[Any], prm: PRM) -> list[tuple[float, ...] | None]:
-    """The PRM's score of every turn that the model wrote, in the order of the trace's nodes; None for a trace that it cannot read.
+    """The PRM's score of every turn that the model wrote, in the order of the trace's nodes; None for a trace that cannot be read: with an empty turn,
+    or one that the PRM refuses.
 
     A turn is read after all messages before it on its branch. Traces of one task side by side share what the PRM reads.
 
     Raises:
-        InputError: a message that cannot be read, or a trace without a turn.
+        InputError: a trace in which the model wrote nothing.
     """
+    found: list[dict[int, float] | None] = [{} for _ in traces]
     branches: list[tuple[int, list[int | None], Solution]] = []
     for row, trace in enumerate(traces):
         place = {id(node): number for number, node in enumerate(trace.nodes)}
         for branch in trace.branches:
             where = f"trace {trace.id}, branch {branch.index}"
-            problem, cut = read_messages([_chat(m) for m in branch.messages], where=where, how="agent")
+            try:
+                problem, cut = read_messages([_chat(m) for m in branch.messages], where=where, how="agent")
+            except InputError:  # a policy that writes an empty turn must not end its training
+                found[row] = None
+                continue
             turns = [
                 place[id(node)] if node.sampled else None
                 for node in branch.nodes
                 if node.message.role == "assistant"
             ]
             branches.append((row, turns, Solution(problem=problem, steps=tuple(cut.steps))))
-    found: list[dict[int, float] | None] = [{} for _ in traces]
     results = prm.score_many((solution for *_, solution in branches), keep_going=True)
     for (row, turns, _), result in zip(branches, results, strict=True):
         known = found[row]
