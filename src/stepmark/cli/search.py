@@ -120,7 +120,7 @@ def _command(name: str | None) -> Callable[..., int]:
     made = command(
         search,
         _run,
-        file="problems: JSON lines, CSV, TSV, Parquet or a JSON list",
+        file="problems: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them",
         required=False,
         models={
             "policy": Model(load=load_policy, check=check_policy, drop=("counts", "memory_tokens")),

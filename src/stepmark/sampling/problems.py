@@ -160,7 +160,7 @@ def sample(
     again, and asks for no reply twice.
 
     Args:
-        problems: a file (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
+        problems: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
         policy: the policy that writes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory".
         n: solutions of each problem, 1 or more.
         temperature: of the samples, 0 or more; 0 with `n` 1 is greedy.
