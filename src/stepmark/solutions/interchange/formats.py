@@ -129,6 +129,12 @@ def detect(row: Row) -> str:
         if columns_of(row.data, "messages"):
             return "chat"
         return "solutions" if step_labels(row.data) is None else "trl"
+    if columns_of(row.data, "problem") and columns_of(row.data, "answer"):
+        raise InputError(
+            f"expected a solution, found a problem with its reference answer ({', '.join(map(repr, row.data))}): stepmark sample writes "
+            "solutions of it",
+            where=row.where,
+        )
     known = "; ".join(
         f"{name} ({' or '.join(', '.join(keys) for keys in format.keys) or format.about})"
         for name, format in FORMATS.items()
