@@ -79,6 +79,7 @@ def _command(kind: type[Evaluation] | None) -> Callable[..., int]:
             load=load_policy,
             check=check_policy,
             drop=("counts", "memory_tokens"),
+            own=("quantize",),
             optional=kind is None or kind.name != "search",
         ),
     }

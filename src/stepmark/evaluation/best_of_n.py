@@ -368,7 +368,7 @@ class BestOfN(Evaluation):
             check_same(path, manifest)
             if isinstance(run.policy, Lazy):
                 arguments = run.policy.arguments
-                named = {key: arguments[key] for key in ("dtype", "device") if key in arguments}
+                named = {key: arguments[key] for key in ("dtype", "quantize", "device") if key in arguments}
                 identity = policy_identity(run.policy.name, **named)
             else:
                 identity = run.policy.identity

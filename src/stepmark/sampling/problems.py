@@ -15,7 +15,7 @@ from stepmark.batching import run as run_methods
 from stepmark.batching.cluster import Cluster
 from stepmark.errors import InputError
 from stepmark.models import policies
-from stepmark.models.lazy import Lazy, arguments_of, check_models
+from stepmark.models.lazy import Bits, Lazy, arguments_of, check_models
 from stepmark.models.policies import Dtype, PolicyLike, load_policy, policy_of
 from stepmark.models.replies import open_replies
 from stepmark.problems import answers
@@ -38,6 +38,7 @@ def build(
     policy: str | None,
     verifier: str | None,
     dtype: Dtype = "auto",
+    quantize: Bits | None = None,
     device: str = "auto",
     percent: Literal["distinct", "sign"] = "distinct",
     isolation: Isolation | None = None,
@@ -50,7 +51,7 @@ def build(
     if verifier is not None:
         built |= answers.answerers(load_verifier(verifier, percent=percent, isolation=isolation))
     if policy is not None:
-        built |= policies.answerers(load_policy(policy, dtype=dtype, device=device))
+        built |= policies.answerers(load_policy(policy, dtype=dtype, quantize=quantize, device=device))
     return built
 
 
