@@ -428,8 +428,8 @@ def _checkpoint(given: _Settings) -> _Found:
             from stepmark.models.confidence import ConfidencePRM
 
             encoder = _encoder(given, spec, tokens, engine.token_limit)
-            policy = with_output(engine, tensors)
-            return ConfidencePRM(name=name, spec=spec, encoder=encoder, policy=policy, identity=identity)
+            models = [with_output(engine, tensors)]
+            return ConfidencePRM(name=name, spec=spec, encoder=encoder, models=models, identity=identity)
         if reference is None:
             return HeadPRM(
                 name=name,
@@ -452,8 +452,7 @@ def _checkpoint(given: _Settings) -> _Found:
             name=name,
             spec=spec,
             encoder=_encoder(given, spec, tokens, min(limits, default=None)),
-            policy=with_output(engine, tensors),
-            reference=with_output(theirs, their_tensors),
+            models=[with_output(engine, tensors), with_output(theirs, their_tensors)],
             identity=identity,
         )
 
