@@ -20,6 +20,7 @@ from stepmark.errors import CheckpointError, UnknownFamilyError
 from stepmark.models.families import FAMILIES
 from stepmark.models.files import ADAPTER_FILE, present, read_object, weight_files
 from stepmark.models.spec import SPEC_FILE, ScoringSpec, read_spec
+from stepmark.show.text import amount
 
 # Settings of PEFT's LoraConfig that change what the adapter computes.
 _VARIANTS = (
@@ -270,7 +271,7 @@ def _classifier(folder: Path, tensors: Tensors, family: str, labels: int) -> Sco
     classes = shape[0] if shape else 0
     if classes != labels:
         raise UnknownFamilyError(
-            f"{folder}: a classifier with {classes} labels; {family} has {labels}. Name the family with `family`, or put a "
+            f"{folder}: a classifier with {amount(classes, 'label')}; {family} has {labels}. Name the family with `family`, or put a "
             f"{SPEC_FILE} beside it that says how it is read"
         )
     return FAMILIES[family]
@@ -342,7 +343,7 @@ def _pairs(tensors: Tensors, config: Mapping[str, Any], backbone: Any) -> dict[s
         pairs[target] = (down, up)
     if lacking := sorted(_targets(config, backbone) - pairs.keys()):
         raise CheckpointError(
-            f"{folder}: by target_modules of {ADAPTER_FILE} the adapter changes {', '.join(lacking[:3])} ({len(lacking)} modules), "
+            f"{folder}: by target_modules of {ADAPTER_FILE} the adapter changes {', '.join(lacking[:3])} ({amount(len(lacking), 'module')}), "
             "and its weights hold nothing for them; fetch the whole adapter, or name the layers that it changes in layers_to_transform"
         )
     return pairs

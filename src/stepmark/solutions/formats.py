@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, read_record, record_row
+from stepmark.show.text import amount
 from stepmark.solutions.thoughts import Reasoning
 from stepmark.solutions.traces import chat_rows
 from stepmark.store import Columns, Row, Source, json_type, read_rows
@@ -426,7 +427,7 @@ def _check_processbench(row: dict[str, Any]) -> str:
     steps = list_of(row, "steps")
     if isinstance(label, bool) or not isinstance(label, int) or not -1 <= label < len(steps):
         raise InputError(
-            f"expected the 0-based index of the first wrong step ({len(steps)} steps) or -1, found {label!r}",
+            f"expected the 0-based index of the first wrong step ({amount(len(steps), 'step')}) or -1, found {label!r}",
             field="label",
         )
     return generator

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO, cast
 
 from stepmark.errors import InputError, UsageError
+from stepmark.show.text import amount
 from stepmark.store.disk import link_loop, naming
 from stepmark.store.json_rows import json_type, parse_row
 from stepmark.store.reading import ENDINGS, STDIO, count_rows, read_lines, row_files
@@ -388,7 +389,7 @@ class ResumableRows:
     def _check_same(self, old: object, new: object, how: str, what_to_do: str, at: str = "") -> None:
         if changed := differences(old, new, at):
             raise UsageError(
-                f"{self._part} holds {self.done} rows of an interrupted run that {how}: "
+                f"{self._part} holds {amount(self.done, 'row')} of an interrupted run that {how}: "
                 f"{'; '.join(changed)}. {what_to_do} to continue it. {self._remedy}"
             )
 
