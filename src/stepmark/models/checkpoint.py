@@ -226,15 +226,16 @@ def spec_of(folder: Path, name: str, family: str | None) -> ScoringSpec:
         if architecture.endswith("ForSequenceClassification"):
             return _classifier(folder, tensors, "orm", 1)
     heads = beside_backbone(tensors.facts)
-    raise UnknownFamilyError(
-        f"{name}: the PRM family cannot be told. Found architectures {architectures or 'none'} and, beside the backbone, "
-        f"the tensors {heads[:6] or 'none'}"
-        + (
-            " (a plain language model; several families look like this)"
-            if heads in ([], ["lm_head.weight"])
-            else ""
+    known = f"`family`, of: {', '.join(FAMILIES)}"
+    if heads in ([], ["lm_head.weight"]):
+        raise UnknownFamilyError(
+            f"{name} is a language model without a PRM's head ({', '.join(architectures) or 'no architectures'}): train a PRM on this "
+            f"base first (stepmark train), or name a PRM, such as `prm` default. If it is a PRM that scores with the language "
+            f"model's own head, name its {known}"
         )
-        + f". Name the family with `family`, of: {', '.join(FAMILIES)}"
+    raise UnknownFamilyError(
+        f"{name}: the PRM family is not recognised. Found architectures {architectures or 'none'} and, beside the backbone, "
+        f"the tensors {heads[:6]}. Name it with {known}"
     )
 
 
