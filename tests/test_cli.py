@@ -249,7 +249,7 @@ def test_nothing_could_be_graded(tmp_path, capfd):
     path = file_of(tmp_path, {"problem": "p", "steps": []}, LONG, {"problem": ""})
     assert grade(path, "--out", tmp_path / "out", "--keep-going") == 2
     err = capfd.readouterr().err
-    assert "nothing could be graded: all 3 rows were left out" in err
+    assert "nothing could be graded: left out 3 rows, which is all" in err
     assert all(f"in.jsonl:{line}" in err for line in (1, 2, 3))
     assert left_in(tmp_path) == ["in.jsonl"]
 

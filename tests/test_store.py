@@ -440,7 +440,7 @@ def test_rows_of_another_model_do_not_go_into_a_part(tmp_path):
     ):
         second = ResumableRows(tmp_path / "out", {"settings": {"prm": "m"}})
         with pytest.raises(
-            UsageError, match=rf"holds 1 rows of an interrupted run that another model made: {said}"
+            UsageError, match=rf"holds 1 row of an interrupted run that another model made: {said}"
         ):
             second.identify(models)
         second.close()
@@ -665,7 +665,7 @@ def test_it_says_what_it_is():
     assert repr(results()) == "<7 Solutions>"
     assert (
         repr(results(RECORDS[:1], out=Path("a.jsonl"), refused=["row 2: no"]))
-        == "<1 Solution, 1 rows left out, in a.jsonl>"
+        == "<1 Solution, 1 row left out, in a.jsonl>"
     )
     assert repr(results([])) == "<0 records>"
 
