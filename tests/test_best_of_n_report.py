@@ -186,7 +186,7 @@ def test_candidates_that_nobody_checked_are_compared_with_the_reference(tmp_path
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ({"candidates": [{"text": "So 2."}]}, '"gold", the reference answer, to compare it with'),
+        ({"candidates": [{"text": "So 2."}]}, '"answer", the reference, to compare it with'),
         ({"gold": "  ", "candidates": [{"text": "So 2."}]}, "nothing says whether candidate b/0 is right"),
         (
             {"candidates": [{"text": "A.", "correct": True}, {"text": "B."}]},

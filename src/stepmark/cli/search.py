@@ -120,10 +120,12 @@ def _command(name: str | None) -> Callable[..., int]:
     made = command(
         search,
         _run,
-        file="problems: JSON lines, CSV, TSV, Parquet or a JSON list",
+        file="problems: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them",
         required=False,
         models={
-            "policy": Model(load=load_policy, check=check_policy, drop=("counts", "memory_tokens")),
+            "policy": Model(
+                load=load_policy, check=check_policy, drop=("counts", "memory_tokens"), own=("quantize",)
+            ),
             "prm": Model(
                 load=load_prm, check=check_arguments, drop=("outcome", "token_budget", "truncate", "seed")
             ),

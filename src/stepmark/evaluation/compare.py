@@ -62,7 +62,7 @@ def compare(
     """Test the difference of two results on the same data by a paired bootstrap over problems.
 
     Args:
-        a: the result of the first PRM, or its result.json.
+        a: the result of the first PRM, or its result.json, or the folder of that.
         b: that of the second.
         method: the evaluation, where files hold results of your own one: it, or "package.module:Class". Default: by its name in the file.
         resamples: bootstrap resamples.

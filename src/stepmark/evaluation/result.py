@@ -248,15 +248,13 @@ def as_markdown(result: Result) -> str:
 
 
 def read_result(path: str | Path) -> dict[str, Any]:
-    """A result's JSON file.
+    """A result's JSON file, by its name or that of its folder.
 
     Raises:
         InputError: it is none, or of another format.
     """
-    if Path(path, "result.json").is_file():
-        raise InputError(
-            f"expected a file, found a folder: name {Path(path, 'result.json')}", where=str(path)
-        )
+    if Path(path).is_dir():
+        path = Path(path, "result.json")
     check_readable(path)
     try:
         body = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -32,7 +32,8 @@ from stepmark.records import read_record
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
 from stepmark.show.tables import ABSENT, Table
-from stepmark.store import Columns, Row, Source, json_type, read_rows
+from stepmark.store import Columns, Row, Source, read_rows
+from stepmark.store.columns import identifier, reference_answer
 
 _SHOWN = 300
 FALSE_POSITIVES, FALSE_NEGATIVES, UNPARSED = ERRORS = ("false positives", "false negatives", "unparsed")
@@ -298,15 +299,16 @@ def _pair(row: Row) -> Iterator[LabelledPair]:
 
 
 def _candidates(row: Row, part: str) -> Iterator[LabelledPair]:
-    gold, id_, listed = row.data.get("gold"), row.data.get("id"), row.data["candidates"]
-    if isinstance(gold, bool) or not isinstance(gold, str | int | float):
-        raise InputError(
-            f"expected the reference answer, found {json_type(gold)}", where=row.where, field="gold"
-        )
+    listed = row.data["candidates"]
+    try:
+        (gold, _), (id_, _) = reference_answer(row.data, row.named), identifier(row.data, named=row.named)
+    except InputError as error:
+        raise error.at(row.where) from None
+    if gold is None:
+        raise InputError("expected the reference answer, found none", where=row.where, field="answer")
     if not isinstance(listed, list) or not all(isinstance(candidate, dict) for candidate in listed):
         raise InputError("expected a list of objects", where=row.where, field="candidates")
-    if not isinstance(id_, str):
-        raise InputError(f"expected a string, found {json_type(id_)}", where=row.where, field="id")
+    id_ = id_ or row.place
     for number, candidate in enumerate(listed):
         place = f"{row.where}, candidate {number} (0-based)"
         if not isinstance(candidate.get("correct", ""), bool | None):
@@ -315,6 +317,6 @@ def _candidates(row: Row, part: str) -> Iterator[LabelledPair]:
             answer = candidate.get("text")
             if part == "answer" and "answer" in candidate:
                 answer = candidate["answer"]
-            own: dict[str, Any] = {"gold": str(gold), "answer": answer, "equal": candidate["correct"]}
+            own: dict[str, Any] = {"gold": gold, "answer": answer, "equal": candidate["correct"]}
             own |= {"id": f"{id_}/{number}", "problem": id_, "where": row.where}
             yield read_record(LabelledPair, own, where=place)

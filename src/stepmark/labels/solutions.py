@@ -67,7 +67,7 @@ def label(
     into steps. A run with `out` that is interrupted continues when the same call is made again, and asks for no reply twice.
 
     Args:
-        solutions: a file (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
+        solutions: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
         policy: the policy that writes rollouts, or the judge: a model's folder or hub name, http://HOST/v1#MODEL, or
             "package.module:factory". Not needed for formulas.
         method: rollout, binary, bayes, tree, judge, formulas, or "package.module:Class".

@@ -9,62 +9,28 @@ Source: vLLM 0.33, `POST /pooling`, task token_classify.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
 
 from stepmark.errors import BackendError, CheckpointError
-from stepmark.models.encoding import Encoded, Encoder
-from stepmark.models.heads import Neutral
+from stepmark.models.encoding import Encoded
 from stepmark.models.prm import Session, WholePrefixSession
 from stepmark.models.served import ServedPRM, read_positions
-from stepmark.models.spec import ConfidenceHead, LogRatioHead, ScoringSpec, VocabHead
+from stepmark.models.spec import ConfidenceHead, LogRatioHead, VocabHead
 from stepmark.records import StepScores
 
 
 @final
 class PoolingPRM(ServedPRM):
-    """Scores through `/pooling`. Made by `load_prm` from an address.
+    """Scores through `/pooling`; a `BackendError` where it answers something that is not one row of logits a step. Arguments as of `ServedPRM`."""
 
-    Args:
-        batch: solutions a request.
-
-    Raises:
-        BackendError: the server cannot be reached or answers something that is not one row of logits a step.
-        CheckpointError: a family that `/pooling` cannot serve.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        spec: ScoringSpec,
-        encoder: Encoder,
-        *,
-        identity: Callable[[], str],
-        model: str | None = None,
-        neutral: Neutral = "positive",
-        batch: int = 32,
-        timeout: float = 300.0,
-        pause: float = 0.5,
-        api_key_env: str | None = None,
-    ) -> None:
-        if isinstance(spec.readout.head, ConfidenceHead | LogRatioHead | VocabHead):
+    def _prepare(self) -> None:
+        if isinstance(self.spec.readout.head, ConfidenceHead | LogRatioHead | VocabHead):
             raise CheckpointError(
-                f"{spec.family} reads the language-model head, which /pooling does not serve; load it in this process"
+                f"{self.spec.family} reads the language-model head, which /pooling does not serve; load it in this process"
             )
-        super().__init__(
-            address,
-            spec,
-            encoder,
-            identity=identity,
-            model=model,
-            neutral=neutral,
-            timeout=timeout,
-            pause=pause,
-            api_key_env=api_key_env,
-        )
-        self._batch = batch
 
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
         """See `PRM.open_session`."""

@@ -57,7 +57,7 @@ def load_problems(
     "####"; and ids. Other columns are kept under `meta`.
 
     Args:
-        source: a file (JSON lines, CSV, TSV, Parquet, a JSON list), several files, dicts, records, a data set or a data frame.
+        source: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), several files, dicts, records, a data set or a data frame.
         out: write the problems to this file: {"problem", "answer", "id", "meta"} a line, packed if its name ends in .gz; "-" for standard
             output.
         limit: take only so many, evenly spaced over the data.

@@ -102,7 +102,7 @@ def rl(
     the same call is made again. A second run with the same `out` is refused while the first one works.
 
     Args:
-        problems: a file (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame; each with a reference answer.
+        problems: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame; each with a reference answer.
         policy: the policy to train: a folder or hub name of a causal language model, or stepmark:arithmetic.
         prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory". Credit methods
             that need none are watched with it.

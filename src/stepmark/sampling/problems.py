@@ -15,7 +15,7 @@ from stepmark.batching import run as run_methods
 from stepmark.batching.cluster import Cluster
 from stepmark.errors import InputError
 from stepmark.models import policies
-from stepmark.models.lazy import Lazy, arguments_of, check_models
+from stepmark.models.lazy import Bits, Lazy, arguments_of, check_models
 from stepmark.models.policies import Dtype, PolicyLike, load_policy, policy_of
 from stepmark.models.replies import open_replies
 from stepmark.problems import answers
@@ -38,6 +38,7 @@ def build(
     policy: str | None,
     verifier: str | None,
     dtype: Dtype = "auto",
+    quantize: Bits | None = None,
     device: str = "auto",
     percent: Literal["distinct", "sign"] = "distinct",
     isolation: Isolation | None = None,
@@ -50,7 +51,7 @@ def build(
     if verifier is not None:
         built |= answers.answerers(load_verifier(verifier, percent=percent, isolation=isolation))
     if policy is not None:
-        built |= policies.answerers(load_policy(policy, dtype=dtype, device=device))
+        built |= policies.answerers(load_policy(policy, dtype=dtype, quantize=quantize, device=device))
     return built
 
 
@@ -160,7 +161,7 @@ def sample(
     again, and asks for no reply twice.
 
     Args:
-        problems: a file (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
+        problems: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
         policy: the policy that writes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory".
         n: solutions of each problem, 1 or more.
         temperature: of the samples, 0 or more; 0 with `n` 1 is greedy.

@@ -213,7 +213,7 @@ def grade(
     with `out` that is interrupted continues when the same call is made again.
 
     Args:
-        rows: a file (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
+        rows: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
         prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory".
         out: write the graded rows to this file, packed if its name ends in .gz; "-" for standard output.
         report: write an HTML report, which needs no network, to this file.

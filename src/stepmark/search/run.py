@@ -78,7 +78,7 @@ def search(
     interrupted continues when the same call is made again, and asks for no reply twice.
 
     Args:
-        problems: a file (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
+        problems: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
         policy: the policy that writes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory".
         prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory".
         method: greedy, best-of-n, majority, weighted-vote, beam, dvts, rebase, mcts, adaptive, early-rejection, or "package.module:Class".
