@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from stepmark.evaluation.evaluation import Evaluation, Run, Views
 from stepmark.evaluation.published import PROCESSBENCH, published_table
 from stepmark.evaluation.result import Figure, Item, Result
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.evaluation.sources import read_processbench
+from stepmark.evaluation.sources import read_cases, subset
 from stepmark.evaluation.thresholds import Policy, check_asked, check_neutral, policies
 from stepmark.evaluation.views import (
     Cell,
@@ -49,7 +50,8 @@ from stepmark.solutions.checks import check, check_names
 class ProcessBench(Evaluation):
     """First-error accuracy and F1 on ProcessBench, per subset and on average, with intervals.
 
-    The data are ProcessBench files (JSON lines or its own .json), a folder of them, or "hub" to download the four.
+    The data are ProcessBench files (JSON lines or its own .json), a folder of them, or "hub" to download the four; or labelled solutions of
+    any other format, of which each file is a subset.
     """
 
     name: ClassVar[str] = "processbench"
@@ -67,7 +69,15 @@ class ProcessBench(Evaluation):
 
     def read(self, run: Run) -> Sequence[Case]:
         """See `Evaluation.read`."""
-        cases = read_processbench(run.data, columns=run.columns)
+        cases = [
+            case if case.group else replace(case, group=subset(case.id, case.where))
+            for case in read_cases(run.data, columns=run.columns)
+        ]
+        for case in cases:
+            if first_error(case.labelled) is None:
+                raise InputError(
+                    "the first error of this solution is not known", where=case.where, field="label"
+                )
         check_asked(self.threshold, list(dict.fromkeys(case.group for case in cases)))
         return cases
 
@@ -188,7 +198,11 @@ def items_of(sheet: Sheet, chosen: Mapping[str, Policy], checks: str = "none") -
         case = row.case
         truth = first_error(case.labelled)
         if truth is None:
-            raise InputError("the first error of this solution is not known", where=case.where, field="label")
+            raise InputError(
+                "the first error of this solution is not known: every step up to it needs a label",
+                where=case.where,
+                field="label",
+            )
         named = chosen[case.group].found(row)
         steps = [step.text for step in case.solution.steps]
         proven = [finding.step for finding in check(case.problem, steps, names=names)] if names else []
