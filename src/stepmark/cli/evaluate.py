@@ -137,7 +137,7 @@ def _comparison() -> Callable[..., int]:
     return command(
         compare,
         _compare,
-        file="the result.json of the first PRM, then that of the second",
+        file="the result.json of the first PRM, or its folder, then that of the second",
         many=True,
         also=_compared,
     )
