@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-RANGES = Path(__file__).parent / "peers" / "beside"
 EXTRAS = "local,train,serve,annotate,evaluate"
 PEERS = (
     "vllm==0.33.0",
@@ -54,15 +53,10 @@ def resolve(uv: str, python: str, requirements: list[str]) -> dict[str, str] | s
 
 def row(uv: str, python: str, peer: str) -> tuple[list[str], str]:
     """A row of the table, and the resolver's error ("" if there is none)."""
-    name = re.split(r"[\[=]", peer)[0]
-    ranges = RANGES / f"{name}-ranges.txt"
-    wanted, taken = [peer], "itself"
-    if ranges.is_file() and isinstance(resolve(uv, python, wanted), str):
-        wanted, taken = ranges.read_text(encoding="utf-8").splitlines(), "its ranges"
-    found = resolve(uv, python, [*wanted, f"stepmark[{EXTRAS}] @ {ROOT.as_uri()}"])
-    if isinstance(found, str):
-        return [peer.replace("==", " "), taken, "no", *["–"] * len(SHOWN)], found
-    return [peer.replace("==", " "), taken, "yes", *(found.get(shown, "–") for shown in SHOWN)], ""
+    versions = resolve(uv, python, [peer, f"stepmark[{EXTRAS}] @ {ROOT.as_uri()}"])
+    if isinstance(versions, str):
+        return [peer.replace("==", " "), "no", *["–"] * len(SHOWN)], versions
+    return [peer.replace("==", " "), "yes", *(versions.get(shown, "–") for shown in SHOWN)], ""
 
 
 def main() -> int:
@@ -72,8 +66,8 @@ def main() -> int:
     parser.add_argument("--python", default="3.11", help="the version of Python to resolve for")
     options = parser.parse_args()
     print(f"Python {options.python}, {datetime.now(UTC):%Y-%m-%d}, stepmark[{EXTRAS}]\n")
-    print("| beside | resolved | together | " + " | ".join(SHOWN) + " |")
-    print("| --- " * (3 + len(SHOWN)) + "|")
+    print("| beside | together | " + " | ".join(SHOWN) + " |")
+    print("| --- " * (2 + len(SHOWN)) + "|")
     errors = []
     for peer in PEERS:
         cells, error = row(options.uv, options.python, peer)

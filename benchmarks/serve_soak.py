@@ -247,8 +247,9 @@ async def soak(
         httpx.AsyncClient(base_url=url, timeout=300.0, trust_env=False) as watcher,
     ):
         began = time.perf_counter()
-        # One request, so that threads that start with the first are there.
+        # One request of each kind that has a thread of its own, which starts with the first.
         await http.post("/v1/score", json={"problem": "1 + 1?", "steps": ["1 + 1 = 2"]})
+        await http.post("/v1/rank", json={"problem": "1 + 1?", "candidates": ["1 + 1 = 2"]})
         before = await sample(pid, watcher, began, 0)
         print(f"before {told(before)}", flush=True)
         traffic = Traffic(http, options.seed)

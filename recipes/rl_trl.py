@@ -21,6 +21,7 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from stepmark import load_prm
+from stepmark.models.load import read_by
 from stepmark.models.places import find_checkpoint
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.sources import read_problems
@@ -78,8 +79,8 @@ def main() -> None:
     asked = parser.parse_args()
 
     device = "cpu" if asked.cpu else f"cuda:{PartialState().local_process_index}"
-    served = asked.prm.startswith(("http://", "https://"))
-    prm = load_prm(asked.prm, tokenizer=asked.tokenizer, device="auto" if served else device)
+    # A PRM on a server or from a function is where those put it.
+    prm = load_prm(asked.prm, tokenizer=asked.tokenizer, **read_by(asked.prm, {"device": device}))
     verifier = load_verifier(asked.verifier)
 
     def right(completions: list[Any], answer: list[str], **columns: Any) -> list[float | None]:

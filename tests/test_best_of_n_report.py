@@ -169,7 +169,7 @@ def test_candidates_that_nobody_checked_are_compared_with_the_reference(tmp_path
     )
     assert run_best_of_n(tmp_path, data) == 0
     assert (
-        "4 candidates do not say whether they are right: compared with the reference (number)"
+        "4 candidates do not say whether the answer is right: compared with the reference (number)"
         in capsys.readouterr().err
     )
     result = json.loads((tmp_path / "out" / "result.json").read_text())
@@ -186,7 +186,7 @@ def test_candidates_that_nobody_checked_are_compared_with_the_reference(tmp_path
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ({"candidates": [{"text": "So 2."}]}, '"gold", the reference answer, to compare it with'),
+        ({"candidates": [{"text": "So 2."}]}, '"answer", the reference, to compare it with'),
         ({"gold": "  ", "candidates": [{"text": "So 2."}]}, "nothing says whether candidate b/0 is right"),
         (
             {"candidates": [{"text": "A.", "correct": True}, {"text": "B."}]},

@@ -133,6 +133,14 @@ def test_what_is_no_result(tmp_path, text, said):
     assert caught.value.where == str(path)
 
 
+def test_a_folder_stands_for_its_result(tmp_path):
+    a = result(tmp_path, "result", A)
+    assert compare(tmp_path, a, resamples=100) == compare(a, a, resamples=100)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"empty/result.json: there is no such file"):
+        read_result(tmp_path / "empty")
+
+
 # --- the command
 
 

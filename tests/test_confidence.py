@@ -54,7 +54,7 @@ def test_a_policy_grades_what_it_wrote_and_no_tool(measure, per_step):
     )  # fmt: skip
     prm = ConfidencePRM(
         name="tiny", spec=spec, encoder=Encoder(tokenizer, layout, max_tokens=None), identity=lambda: "tiny#1",
-        policy=(Engine(model, device="cpu", token_budget=64, ledger=Ledger()), output),
+        models=[(Engine(model, device="cpu", token_budget=64, ledger=Ledger()), output)],
     )  # fmt: skip
     steps = (Step(text="the sum is 5", observation="\n\nTool:\nno, it is wrong"), Step(text="it is correct"))
     text = "which?\nthe sum is 5\n"

@@ -435,10 +435,10 @@ def implicit(per_step, budget):
         score_kind="log-ratio",
         aggregate="min",
     )
-    policy, reference = (
+    both = [
         (Engine(m, device="cpu", token_budget=budget, ledger=Ledger()), w)
         for m, w in zip(models, outputs, strict=True)
-    )
+    ]
     return (
         tokenizer,
         models,
@@ -447,8 +447,7 @@ def implicit(per_step, budget):
             name="tiny",
             spec=spec,
             encoder=Encoder(tokenizer, layout, max_tokens=None),
-            policy=policy,
-            reference=reference,
+            models=both,
             identity=lambda: "tiny#2",
         ),
     )

@@ -150,8 +150,8 @@ def test_candidates(tmp_path):
         ({"gold": "1", "equal": True}, "expected either `answer` .bare. or `text`"),
         ({"gold": "1", "answer": "1", "text": "1", "equal": True}, "expected either"),
         ({"id": "x", "gold": "1", "candidates": {}}, "field 'candidates': expected a list of objects"),
-        ({"id": "x", "candidates": []}, "field 'gold': expected the reference answer, found null"),
-        ({"gold": "1", "candidates": []}, "field 'id': expected a string, found null"),
+        ({"id": "x", "candidates": []}, "field 'answer': expected the reference answer, found none"),
+        ({"id": True, "gold": "1", "candidates": []}, "field 'id': expected a string or a whole number"),
         ({"id": "x", "gold": "1", "candidates": [{"text": "a"}]}, "candidate 0 .0-based., field 'correct'"),
         (
             {"id": "x", "gold": "1", "candidates": [{"text": 3, "correct": True}]},

@@ -5,7 +5,15 @@ import json
 import pytest
 
 from stepmark.errors import InputError, UnknownNameError
-from stepmark.records import Problem, Refusal, Solution, Step
+from stepmark.records import (
+    Judgement,
+    LabelledSolution,
+    Problem,
+    Refusal,
+    Solution,
+    Step,
+    record_row,
+)
 from stepmark.solutions.formats import GRADED_KEYS, SolutionRow, read_solution, read_solutions
 
 STEPS = ["2 + 3 = 5", "5 * 2 = 10"]
@@ -133,7 +141,9 @@ BAD = [
         {"instruction": "p", "responses": ["a"], "next_response": "b", "rating": 1},
         ["prm800k-flat", "`stepmark.convert`, to solutions"],
     ),
-    ({"solution": {"problem": {}}, "judgements": [[]]}, ["stepmark-labels", "`stepmark.convert`"]),
+    ({"input": "a", "label": "b", "task": "c"}, ["math-shepherd", "`stepmark.convert`"]),
+    ({"conversations": []}, ["rlhflow", "`stepmark.convert`"]),
+    ({"solution": {"problem": {}}, "judgements": [[]]}, ["field 'problem.text'", "Field required"]),
     ({"problem": "p", "solutions": []}, ["field 'solutions'", "at least one"]),
     ({"problem": "p", "solutions": [3]}, ["field 'solutions'", "candidate 0 (0-based)", "found a number"]),
     ({"problem": "p", "candidates": [{"x": 1}]}, ["an object with 'text' or 'steps'", "found 'x'"]),
@@ -333,3 +343,15 @@ def test_names_and_ways(tmp_path):
         read_solution(row, how="sentense")
     with pytest.raises(InputError, match=r"^f:3, field 'solution'.*no turns.*'messages'"):
         read_solution(row, how="agent", where="f:3")
+
+
+def test_rows_of_labels_are_solutions_without_the_labels(tmp_path):
+    labelled = LabelledSolution(
+        solution=Solution.of("p", ["a", "b"], id="x"),
+        judgements=((Judgement(kind="correctness", judge="j", rating=1),), ()),
+    )
+    path = tmp_path / "labels.jsonl"
+    path.write_text(json.dumps({**record_row(labelled), "outcome": True}) + "\n")
+    (row,) = read_solutions(path)
+    assert row.solution == labelled.solution
+    assert row.row == {"problem": "p", "steps": ["a", "b"], "id": "x"}

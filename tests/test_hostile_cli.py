@@ -59,7 +59,10 @@ def inside(folder):
         ),
         (["grade", "fake.jsonl.gz"], "A file that is not packed needs a name without .gz"),
         (["grade", "cut.jsonl.gz"], "cut.jsonl.gz: the gzip file is damaged or cut off"),
-        (["evaluate", "compare", "run", "run"], "run: expected a file, found a folder: name run/result.json"),
+        (
+            ["evaluate", "compare", "run", "run"],
+            "run/result.json: expected a result.json of stepmark evaluate, found",
+        ),
         (
             ["evaluate", "compare", "deep.json", "deep.json"],
             "expected the result of stepmark evaluate as JSON",

@@ -359,6 +359,8 @@ def test_a_row_tells_its_format():
         InputError, match=r"no known format: it has 'a'.*trl \(prompt, completions or problem"
     ):
         told("a")
+    with pytest.raises(InputError, match=r"^f:1: expected a solution, found a problem .* stepmark sample"):
+        detect(Row(data={"question": "q", "gold": "1"}, file="f", line=1))
 
 
 # --- stepmark-labels ------------------------------------------------------------------------------------------

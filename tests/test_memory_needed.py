@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal
 
 import pytest
+import torch
 
 from checkpoints import implicit, qwen_prm
 from stepmark import load_prm
 from stepmark.cli import main
 from stepmark.errors import CheckpointError, UsageError
+from stepmark.models.critics import ThinkPRM
 from stepmark.models.families import PUBLISHED
+from stepmark.models.generative import CriticSpec
 from stepmark.models.memory import free_on, memory_lines, memory_of
+from stepmark.models.policies.local import load_language_model
+from stepmark.models.quantized import weights_of
+from tiny_language_model import tiny_model, tiny_tokenizer
 
 
 @pytest.mark.parametrize("quantize", [None, "int8", "int4"])
@@ -53,7 +60,30 @@ def test_a_published_prm_that_is_not_here() -> None:
     for bits, gigabytes in (("int8", 6.526 + 1.09), ("int4", 6.526 * 4.5 / 8 + 1.09)):
         memory = memory_of("qwen-7b", device="cpu", quantize=bits)  # type: ignore[arg-type]
         assert memory.weights / 1e9 == pytest.approx(gigabytes, abs=0.01)
-    assert len([line for line in memory_lines("genprm-7b", device="cpu") if "weights" in line]) == 1
+    # A critic has its output layer besides: 0.545B weights more, which stay plain.
+    for bits, gigabytes in (("int8", 6.526 + 2.18), ("int4", 6.526 * 4.5 / 8 + 2.18)):
+        memory = memory_of("genprm-7b", device="cpu", quantize=bits)  # type: ignore[arg-type]
+        assert memory.weights / 1e9 == pytest.approx(gigabytes, abs=0.01)
+    lines = [line for line in memory_lines("genprm-7b", device="cpu") if "weights" in line]
+    assert [line.split(":")[0] for line in lines] == ["plain", "int8", "int4"]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("quantize", [None, "int8", "int4"])
+def test_what_a_critic_takes(tmp_path: Path, quantize: Literal["int8", "int4"] | None, tied: bool) -> None:
+    tokenizer = tiny_tokenizer()
+    tiny_model(tokenizer, hidden=64, tied=tied, context=3000).to(torch.bfloat16).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    spec = CriticSpec(settings=ThinkPRM(max_tokens=500))
+    (tmp_path / "stepmark.json").write_text(json.dumps(spec.data()))
+    needed = memory_of(str(tmp_path), quantize=quantize, device="cpu")  # as saved, in bfloat16
+    model, _ = load_language_model(tmp_path, quantize=quantize, device="cpu")
+    assert needed.weights == sum(t.numel() * t.element_size() for _, t in weights_of(model))
+    # Keys and values of 2 layers, 2 heads of 16 and 16 texts of 1,024 + 500 tokens, and as much again for growth.
+    assert needed.cache == 2 * 2 * 2 * 16 * (16 * 1524) * 2 * 2
+    logits = 3 * 16 * len(tokenizer) * 4
+    matrix = 0 if quantize is None else 2 * 64 * 128 * 2
+    assert needed.activations == 16 * 1024 * (8 * 64 + 3 * 128) * 2 + logits + matrix
 
 
 def test_what_it_cannot_say() -> None:

@@ -170,7 +170,7 @@ def test_a_refused_solution_counts_as_not_found():
     assert values(result)["a/error"] == pytest.approx(1 / 4)
     assert values(result)["a/correct"] == pytest.approx(1 / 3)
     said = " ".join(result.facts)
-    assert "2 solutions could not be read and count as not found, first a-5: a marker stands" in said
+    assert "2 solutions could not be read (counted as not found), first a-5: a marker stands" in said
     assert "more a step without a score" not in said
 
 

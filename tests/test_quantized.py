@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModel
 
 from checkpoints import qwen_prm
 from stepmark import Solution, load_prm
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
 from stepmark.models.engine import Engine
-from stepmark.models.placement import follow, plan_on, spread, stream_backbone
+from stepmark.models.placement import follow, plan_on, spread, stream_network
 from stepmark.models.prm import Ledger
 from stepmark.models.quantized import QuantizedLinear, elements, quantized_bytes
 from stepmark.models.tree import pack
+
+
+def stream_backbone(folder: Path, quantize: str | None = None) -> Any:
+    attention.register()
+    return stream_network(
+        AutoModel,
+        folder,
+        dtype=torch.float32,
+        devices=["cpu"],
+        quantize=quantize,  # type: ignore[arg-type]
+        attn_implementation=attention.NAME,
+    )
+
 
 SOLUTIONS = [
     Solution.of("How many pens?", ["A box holds 12 pens.", f"{n} boxes hold {12 * n} pens."])
@@ -57,6 +72,16 @@ def test_each_weight_is_within_half_a_step(bits: str, rows: int, width: int, dty
     assert stored == quantized_bytes(rows, width, bits, dtype.itemsize)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("bits", ["int8", "int4"])
+def test_float16_has_room_for_zeros_and_large_products(bits: str) -> None:
+    linear = torch.nn.Linear(128, 4, bias=False, dtype=torch.float16)
+    with torch.no_grad():
+        linear.weight[0], linear.weight[1] = 0, 1e-3  # 127 * 128 * 10 would be beyond float16
+    quantized = QuantizedLinear(linear, bits)  # type: ignore[arg-type]
+    result = quantized(torch.full((1, 128), 10, dtype=torch.float16))[0]
+    assert result[0] == 0 and float(result[1]) == pytest.approx(1.28, rel=0.02)
+
+
 def test_scores_and_identity_of_a_quantized_prm(tmp_path: Path) -> None:
     qwen_prm(tmp_path)
     plain = load_prm(str(tmp_path), dtype="float32", device="cpu")
@@ -74,7 +99,7 @@ def test_scores_and_identity_of_a_quantized_prm(tmp_path: Path) -> None:
 def test_streamed_weights_are_those_that_transformers_loads(tmp_path: Path) -> None:
     qwen_prm(tmp_path)
     plain = load_prm(str(tmp_path), dtype="float32", device="cpu").engines[0].backbone  # type: ignore[attr-defined]
-    streamed = stream_backbone(tmp_path, dtype=torch.float32, devices=["cpu"], quantize=None)
+    streamed = stream_backbone(tmp_path)
     others = streamed.state_dict()
     assert plain.state_dict().keys() == others.keys()
     assert all(torch.equal(tensor, others[name]) for name, tensor in plain.state_dict().items())
@@ -83,7 +108,7 @@ def test_streamed_weights_are_those_that_transformers_loads(tmp_path: Path) -> N
         (tmp_path / "config.json").read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3')
     )
     with pytest.raises(CheckpointError, match="missing"):
-        stream_backbone(tmp_path, dtype=torch.float32, devices=["cpu"], quantize="int8")
+        stream_backbone(tmp_path, "int8")
 
 
 def test_layers_are_spread_by_free_memory() -> None:
@@ -100,7 +125,7 @@ def test_a_followed_network_computes_the_same(tmp_path: Path) -> None:
     rows = np.arange(len(tree))
     states = []
     for places in (None, ["cpu", "cpu:0"]):
-        backbone = stream_backbone(tmp_path, dtype=torch.float32, devices=["cpu"], quantize=None)
+        backbone = stream_backbone(tmp_path)
         if places is not None:
             follow(backbone, places)
         engine = Engine(backbone, device="cpu", token_budget=3, ledger=Ledger())

@@ -147,10 +147,10 @@ SPECIFIERS = {
 
 def test_the_versions_beside_peers_are_allowed():
     """The table of `make peers` in docs/install.md: what it showed to resolve, pyproject.toml still allows."""
-    head, rows = re.search(r"^\| beside \| resolved \| together \| (.+) \|\n\|[ |-]+\n((?:\|.+\n)+)", INSTALL, re.M).groups()  # fmt: skip
+    head, rows = re.search(r"^\| beside \| together \| (.+) \|\n\|[ |-]+\n((?:\|.+\n)+)", INSTALL, re.M).groups()  # fmt: skip
     peers = {}
     for line in rows.splitlines():
-        peer, _, together, *versions = line.strip("| ").split(" | ")
+        peer, together, *versions = line.strip("| ").split(" | ")
         assert together == "yes", f"{peer} does not resolve beside stepmark"
         peers[peer.split("[")[0].split(" ")[0]] = versions
         for name, version in zip(head.split(" | "), versions, strict=True):

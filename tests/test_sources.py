@@ -12,7 +12,6 @@ from stepmark.evaluation.cases import first_error, step_labels
 from stepmark.evaluation.sources import (
     HUB_FILES,
     files_of,
-    read_candidates,
     read_cases,
     read_prmbench,
     read_processbench,
@@ -232,7 +231,7 @@ def test_labels_that_cannot_be(write, labels, said):
 
 
 def test_candidates(write):
-    one, two = read_candidates([write(CANDIDATES)])
+    one, two = read_cases([write(CANDIDATES)])
     assert (one.id, one.problem, one.policy, one.outcome, one.answer, one.tokens, one.greedy) == (
         "5/0",
         "5",
@@ -258,21 +257,72 @@ def test_candidates(write):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"id": None}, "field 'id': expected a string or a whole number, found null"),
-        ({"candidates": []}, "expected at least one candidate, found none"),
-        ({"candidates": [{"text": "a"}, {"text": " "}]}, "candidate 1 (0-based), field 'text'"),
+        ({"id": True}, "field 'id': expected a string or a whole number, found true"),
+        ({"candidates": []}, "field 'candidates': expected at least one entry, found an empty list"),
+        ({"candidates": [{"text": "a"}, {"text": " "}]}, "(candidate 1), field 'solution'"),
         ({"candidates": [{"text": "a", "correct": 1}]}, "field 'correct'"),
         ({"candidates": [{"text": "a", "tokens": 1.5}]}, "field 'tokens'"),
         ({"candidates": [{"text": "a", "model": 3}]}, "field 'model'"),
-        ({"candidates": ["a"]}, "expected an object, found a string"),
+        ({"candidates": [3]}, "candidate 0 (0-based): expected a text, a list of steps, or an object"),
     ],
 )
 def test_candidates_that_cannot_be(write, change, said):
     path = write({**CANDIDATES, **change})
     with pytest.raises(InputError) as caught:
-        read_candidates([path])
+        read_cases([path])
     assert f"{path}:1" in str(caught.value)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "ids"),
+    [
+        ({"problem": "P", "solutions": ["a\n\nb", "c"], "answer": "3"}, ("f.jsonl:1/0", "f.jsonl:1/1")),
+        ({"id": "x", "question": "P", "candidates": [["a", "b"], ["c"]], "gold": 3}, ("x/0", "x/1")),
+        ({"prompt": "P", "response": "a\n\nb", "ground_truth": "3"}, ("f.jsonl:1",)),
+        ({"problem": "P", "steps": ["a", "b"], "answer": "3", "id": 7}, ("7",)),
+        (
+            {
+                "messages": [{"role": "user", "content": "P"}, {"role": "assistant", "content": "a\n\nb"}],
+                "answer": "3",
+            },
+            ("f.jsonl:1",),
+        ),
+    ],
+)
+def test_what_grade_reads_is_read_without_labels_too(write, row, ids):
+    cases = read_cases([write(row, name="f.jsonl")])
+    assert tuple(case.id for case in cases) == ids
+    assert cases[0].solution.texts == ("a", "b")
+    for case in cases:
+        assert (case.solution.problem.text, case.solution.problem.answer) == ("P", "3")
+        assert (case.unchecked, case.outcome, set(case.labelled.judgements)) == (True, None, {()})
+
+
+def test_a_sampled_row_says_whether_it_is_right(write):
+    row = {"problem": "P", "solution": "a", "answer": "3", "id": "x#0"}
+    sampled = [
+        {**row, "source": "m", "meta": {"outcome": False, "tokens": 5}},
+        {**row, "id": "x#1", "correct": True},
+        {**row, "id": "x#2", "correct": None},
+        {**row, "id": "x#3", "meta": {"outcome": None}},
+    ]
+    cases = read_cases([write(*sampled)])
+    assert [(case.outcome, case.unchecked, case.tokens, case.policy) for case in cases] == [
+        (False, False, 5, "m"),
+        (True, False, None, None),
+        (None, False, None, None),
+        (None, True, None, None),
+    ]
+
+
+def test_steps_with_labels_and_rows_of_rlhflow_are_labelled(write):
+    rows = [{"problem": "P", "steps": ["a", "b"], "labels": [True, False]}]
+    turns = [("user", "P\n\na"), ("assistant", "+"), ("user", "b"), ("assistant", "-")]
+    flow = {"conversations": [{"role": role, "content": text} for role, text in turns]}
+    for file in (write(*rows, name="a.jsonl"), write(flow, name="b.jsonl")):
+        (case,) = read_cases([file])
+        assert (case.solution.texts, step_labels(case.labelled)) == (("a", "b"), (1.0, 0.0))
 
 
 def test_the_shape_is_told_by_the_first_row_of_each_file(write):
@@ -291,10 +341,8 @@ def test_the_shape_is_told_by_the_first_row_of_each_file(write):
         "5/1",
         "my-set-8",
     ]
-    message = refused(
-        read_cases, write({"a": 1}, name="f.jsonl"), "expected labelled solutions in one of these shapes"
-    )
-    assert "found 'a'" in message
+    message = refused(read_cases, write({"a": 1}, name="f.jsonl"), "a row of no known format")
+    assert "it has 'a'" in message
     refused(read_cases, write(WRONG, TRL, name="g.jsonl"), "expected a row of ProcessBench", line=2)
     with pytest.raises(InputError, match="already"):
         read_cases([files[0], write(WRONG, name="h.jsonl")])

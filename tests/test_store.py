@@ -23,12 +23,15 @@ from stepmark.store import (
     Row,
     StreamedRows,
     atomic_write,
+    check_outputs,
+    check_readable,
     encode_row,
     fingerprint,
     held,
     open_rows,
     parse_row,
     read_rows,
+    run_input,
 )
 
 json_values = st.recursive(
@@ -184,7 +187,26 @@ def test_a_missing_file_is_refused_before_reading(tmp_path):
     with pytest.raises(InputError, match=r"there is no such file$"):
         read_rows(tmp_path / "nowhere" / "x")
     with pytest.raises(InputError, match="found a folder"):
-        read_rows(tmp_path)
+        check_readable(tmp_path)
+
+
+def test_of_a_folder_the_files_of_rows_are_read_in_the_order_of_their_names(tmp_path):
+    write(tmp_path / "b.csv", b"a\n2\n")
+    write(tmp_path / "a.jsonl", b'{"a": 0}\n{"a": 1}\n')
+    write(tmp_path / "a.jsonl.manifest.json", b"{}")
+    write(tmp_path / "notes.txt", b"x")
+    rows = [(row.data["a"], row.place) for row in read_rows(tmp_path)]
+    assert rows == [(0, "a.jsonl:1"), (1, "a.jsonl:2"), ("2", "b.csv:2")]
+    given = run_input(tmp_path, again=True)
+    assert (given.rows, given.manifest["bytes"]) == (3, 18 + 4)
+    write(tmp_path / "b.csv", b"a\n3\n")
+    assert run_input(tmp_path).manifest["sha256"] != given.manifest["sha256"]
+    with pytest.raises(UsageError, match="lies in the folder that is read"):
+        check_outputs({"out": tmp_path / "c.jsonl"}, tmp_path)
+    check_outputs({"out": tmp_path / "report.html"}, tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="no file in this folder ends in"):
+        read_rows(tmp_path / "empty")
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root reads everything")
@@ -418,7 +440,7 @@ def test_rows_of_another_model_do_not_go_into_a_part(tmp_path):
     ):
         second = ResumableRows(tmp_path / "out", {"settings": {"prm": "m"}})
         with pytest.raises(
-            UsageError, match=rf"holds 1 rows of an interrupted run that another model made: {said}"
+            UsageError, match=rf"holds 1 row of an interrupted run that another model made: {said}"
         ):
             second.identify(models)
         second.close()
@@ -643,7 +665,7 @@ def test_it_says_what_it_is():
     assert repr(results()) == "<7 Solutions>"
     assert (
         repr(results(RECORDS[:1], out=Path("a.jsonl"), refused=["row 2: no"]))
-        == "<1 Solution, 1 rows left out, in a.jsonl>"
+        == "<1 Solution, 1 row left out, in a.jsonl>"
     )
     assert repr(results([])) == "<0 records>"
 

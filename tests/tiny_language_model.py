@@ -46,18 +46,19 @@ def tiny_tokenizer(*, template=TEMPLATE, bos=True, closes=False, metaspace=False
     )
 
 
-def tiny_model(tokenizer, *, seed=0, context=160):
+def tiny_model(tokenizer, *, seed=0, context=160, hidden=32, tied=False):
     """A Llama with random weights, wide enough apart that its choices are not all alike."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=context,
         initializer_range=0.3,
+        tie_word_embeddings=tied,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )

@@ -57,6 +57,7 @@ from stepmark.annotation.stored import (
     titles_of,
 )
 from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.show.text import amount
 from stepmark.store import atomic_rows
 from stepmark.version import __version__
 
@@ -451,7 +452,7 @@ def _marks(project: Project, item: Item, data: dict[str, Any]) -> Marks:
         # The number of steps first: marks of a made-up one would be built at that length.
         if data.get("steps") != steps or data.get("mode") != mode:
             raise InputError(
-                f"expected marks in mode {mode} on {steps} steps, found {data.get('mode')} on {data.get('steps')}"
+                f"expected marks in mode {mode} on {amount(steps, 'step')}, found {data.get('mode')} on {data.get('steps')}"
             )
         marks = replace(read_marks(data), submitted=True)
         for step, text in marks.notes:

@@ -79,6 +79,7 @@ def _command(kind: type[Evaluation] | None) -> Callable[..., int]:
             load=load_policy,
             check=check_policy,
             drop=("counts", "memory_tokens"),
+            own=("quantize",),
             optional=kind is None or kind.name != "search",
         ),
     }
@@ -136,7 +137,7 @@ def _comparison() -> Callable[..., int]:
     return command(
         compare,
         _compare,
-        file="the result.json of the first PRM, then that of the second",
+        file="the result.json of the first PRM, or its folder, then that of the second",
         many=True,
         also=_compared,
     )

@@ -77,7 +77,7 @@ def _command(name: str | None) -> Callable[..., int]:
     made = command(
         label,
         _run,
-        file="solutions: JSON lines, CSV, TSV, Parquet or a JSON list",
+        file="solutions: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them",
         models={} if "policy" in unasked else {"policy": policy},
         methods=methods if "cluster" in unasked else {**methods, "cluster": Cluster},
         hidden=("prior",),
@@ -98,7 +98,7 @@ def _exact() -> Callable[..., int]:
     return command(
         exact,
         _run_exact,
-        file="right solutions: JSON lines, CSV, TSV, Parquet or a JSON list",
+        file="right solutions: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them",
         required=False,
         common=("out", "arithmetic", "wrong", "kinds", "seed", "split", "columns", "keep_going"),
     )

@@ -38,7 +38,7 @@ def _run(call: Call) -> int:
 rl_command = command(
     rl,
     _run,
-    file="problems with reference answers: JSON lines, CSV, TSV, Parquet or a JSON list",
+    file="problems with reference answers: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them",
     models={
         "policy": Model(load=_policy),
         "prm": Model(

@@ -21,7 +21,7 @@ def _run(call: Call) -> int:
 sample_command = command(
     sample,
     _run,
-    file="problems: JSON lines, CSV, TSV, Parquet or a JSON list",
+    file="problems: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them",
     models={"policy": Model(load=load_policy, check=check_policy, drop=("counts", "memory_tokens"))},
     methods={"cluster": Cluster},
     common=(

@@ -26,7 +26,11 @@ serve_command = command(
             load=load_prm, check=check_arguments, full_name=full_name, drop=("outcome", "token_budget")
         ),
         "policy": Model(
-            load=load_policy, check=check_policy, optional=True, drop=("counts", "memory_tokens")
+            load=load_policy,
+            check=check_policy,
+            optional=True,
+            drop=("counts", "memory_tokens"),
+            own=("quantize",),
         ),
     },
     methods={"settings": ServerSettings, "chat": ChatModel},

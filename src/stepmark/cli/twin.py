@@ -82,6 +82,8 @@ class Model:
     """Refuses arguments of `load` that cannot work, before anything is read; called with the name and the other arguments."""
     drop: Sequence[str] = ()
     """Arguments of `load` that are no flags here."""
+    own: Sequence[str] = ()
+    """Arguments of `load` that another model of the command has too: their flags begin with this model's name (--policy-quantize)."""
     optional: bool = False
     """Whether the command runs without it; its name is then None by default."""
     full_name: Callable[[str], str] = str
@@ -137,7 +139,9 @@ def command(
     """
     models, methods, panels = models or {}, methods or {}, panels or {}
     parameters: dict[str, inspect.Parameter] = {}
-    taken: dict[str, list[str]] = {}  # model: the flags that it is loaded with
+    taken: dict[
+        str, dict[str, str]
+    ] = {}  # model: the flags that it is loaded with, and the arguments that they are
 
     def add(name: str, annotation: Any, default: Any, help_: str, panel: Group | None = None) -> None:
         group = COMMON if name in common else panels.get(name, panel or _PANELS.get(name, METHOD))
@@ -192,11 +196,12 @@ def command(
         for parameter in rest:
             if parameter.name in model.drop:
                 continue
-            taken.setdefault(name, []).append(parameter.name)
-            if parameter.name not in parameters:
+            flag = f"{name}_{parameter.name}" if parameter.name in model.own else parameter.name
+            taken.setdefault(name, {})[flag] = parameter.name
+            if flag not in parameters:
                 panel = _PANELS.get(parameter.name, MODEL)
                 add(
-                    parameter.name,
+                    flag,
                     hints[parameter.name],
                     parameter.default,
                     texts.get(parameter.name, ""),
@@ -209,11 +214,12 @@ def command(
         loaded: dict[str, Lazy[Any] | None] = {}
         for name, model in models.items():
             given = values.pop(name)
-            arguments = {key: values[key] for key in taken.get(name, ()) if key in values}
+            arguments = {key: values[flag] for flag, key in taken.get(name, {}).items() if flag in values}
             if given is None:
                 loaded[name] = None
                 continue
-            loaded[name] = Lazy(model.load, model.full_name(given), arguments, check=model.check)
+            check = _naming(name, model) if model.own else model.check
+            loaded[name] = Lazy(model.load, model.full_name(given), arguments, check=check)
         _share([model for model in loaded.values() if model is not None])
         for name, kind in methods.items():
             values[name] = (_made_if if name in optional else _made)(kind, values, hidden, name)
@@ -246,6 +252,22 @@ def command(
     call.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
     call.__annotations__ = {item.name: item.annotation for item in ordered}
     return call
+
+
+def _naming(name: str, model: Model) -> Callable[[str, Mapping[str, Any]], None]:
+    """A model's check, whose errors name the flags that begin with the model's name."""
+
+    def check(address: str, arguments: Mapping[str, Any]) -> None:
+        try:
+            if model.check is not None:
+                model.check(address, arguments)
+        except UsageError as error:
+            text = str(error)
+            for own in model.own:
+                text = text.replace(f"`{own}`", f"`{name}_{own}`")
+            raise UsageError(text) from error
+
+    return check
 
 
 def _share(models: Sequence[Lazy[Any]]) -> None:

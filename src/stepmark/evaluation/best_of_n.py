@@ -26,7 +26,7 @@ from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views, check_same
 from stepmark.evaluation.result import Figure, Item, Result, made_folder, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.evaluation.sources import read_candidates
+from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.views import (
     Cell,
     Figures,
@@ -63,6 +63,7 @@ from stepmark.show.page import ProblemView
 from stepmark.show.plots import Lines
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
+from stepmark.show.text import amount
 from stepmark.solutions.segmentation import check_way
 from stepmark.store import open_rows
 
@@ -90,7 +91,7 @@ def checked(cases: Sequence[Case], verifier: Verifier) -> list[Case]:
         if case.unchecked and not (case.solution.problem.answer or "").strip():
             raise InputError(
                 f'nothing says whether candidate {case.id} is right: give it "correct" (true, false, or null for unknown), or give the row '
-                '"gold", the reference answer, to compare it with',
+                '"answer", the reference, to compare it with',
                 where=case.where,
                 field="correct",
             )
@@ -109,7 +110,7 @@ def checked(cases: Sequence[Case], verifier: Verifier) -> list[Case]:
         why = f", {verdicts[0].note}" if verdicts else ""
         raise InputError(
             f'of {len(known):,} candidates none is known to be right or wrong (the first: {first.id}{why}): expected "correct" true or '
-            'false, or answers that `verifier` can compare with "gold"',
+            "false, or answers that `verifier` can compare with the reference",
             where=first.where,
             field="correct",
         )
@@ -188,8 +189,9 @@ class BestOfN(Evaluation):
     """Accuracy of the candidate that is chosen: greedy, by votes, by the PRM in every way, by an ORM, by an oracle.
 
     At N = 1, 2, 4, … every figure is the expectation over all subsets of N candidates, with intervals over problems, on an axis of the
-    tokens that the policy wrote and the PRM read. The data are files of candidates: {"id", "question", "gold", "candidates": [{"model",
-    "text", "answer", "correct", "tokens"}]}; without "correct", answers are compared with "gold". With a policy the data are problems (a
+    tokens that the policy wrote and the PRM read. The data are solutions as `stepmark grade` reads them, of which those of one problem are
+    its candidates, or {"id", "question", "gold", "candidates": [{"model", "text", "answer", "correct", "tokens"}]}; without "correct", answers
+    are compared with the reference. With a policy the data are problems (a
     question and its reference answer a row, GSM8K's own rows too), of which the policy samples candidates; that is resumed when it is stopped.
     """
 
@@ -233,14 +235,14 @@ class BestOfN(Evaluation):
             if isolation is not None:
                 run.note(isolation_note(isolation))
             if run.policy is None:
-                cases = run.take(read_candidates(run.data, how=self.split, columns=run.columns))
+                cases = run.take(read_cases(run.data, how=self.split, columns=run.columns))
             else:
-                cases = read_candidates([self._sample(run, verifier)], how=self.split)
+                cases = read_cases([self._sample(run, verifier)], how=self.split)
             unchecked = sum(case.unchecked for case in cases)
             cases = checked(cases, verifier)
             if unchecked:
                 run.note(
-                    f"{unchecked:,} candidates do not say whether they are right: compared with the reference ({self.verifier})"
+                    f"{amount(unchecked, 'candidate does', 'candidates do')} not say whether the answer is right: compared with the reference ({self.verifier})"
                 )
             sheet = run.grade(cases)
             judged = None if run.orm is None else run.grade(cases, outcome=True)
@@ -278,7 +280,7 @@ class BestOfN(Evaluation):
                 f"The PRM's choice, where one is named, is by its {how} of step scores.",
                 *(
                     [
-                        f"The candidates come from {len(writers)} policies: choosing among them is partly choosing the policy."
+                        f"The candidates come from {amount(len(writers), 'policy', 'policies')}: choosing among them is partly choosing the policy."
                     ]
                     if len(writers) > 1
                     else []
@@ -367,7 +369,7 @@ class BestOfN(Evaluation):
             check_same(path, manifest)
             if isinstance(run.policy, Lazy):
                 arguments = run.policy.arguments
-                named = {key: arguments[key] for key in ("dtype", "device") if key in arguments}
+                named = {key: arguments[key] for key in ("dtype", "quantize", "device") if key in arguments}
                 identity = policy_identity(run.policy.name, **named)
             else:
                 identity = run.policy.identity

@@ -41,6 +41,7 @@ from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
 from stepmark.show.page import ProblemView
 from stepmark.show.tables import ABSENT, Table
+from stepmark.show.text import amount
 from stepmark.solutions.checks import check, check_names
 
 
@@ -95,7 +96,7 @@ class ProcessBench(Evaluation):
             title=f"ProcessBench: {sheet.prm}{beside}",
             verdict=_verdict(figures, names[-1]),
             facts=(
-                f"{len(items):,} solutions of {len({item['problem'] for item in items}):,} problems. A step under the threshold is an "
+                f"{amount(len(items), 'solution')} of {amount(len({item['problem'] for item in items}), 'problem')}. A step under the threshold is an "
                 "error; the first one is compared with the one that people found. F1 is the harmonic mean of the two accuracies.",
                 *_left_out(sheet, items),
             ),
@@ -238,14 +239,14 @@ def harmonic(a: Floats, b: Floats) -> Floats:
 
 
 def _left_out(sheet: Sheet, items: Sequence[Item]) -> list[str]:
-    facts = unreadable(sheet, "and count as not found")
+    facts = unreadable(sheet, "(counted as not found)")
     undecided = sum(item["found"] is None for item in items) - len(sheet.refused)
     if undecided:
         facts.append(
             f"In {undecided:,} more a step without a score came before any error; they count as not found."
         )
     if sheet.unread_steps:
-        facts.append(f"{sheet.unread_steps:,} steps have no score.")
+        facts.append(f"{amount(sheet.unread_steps, 'step has', 'steps have')} no score.")
     return facts
 
 

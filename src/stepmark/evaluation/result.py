@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from stepmark.errors import InputError, UsageError
 from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
 from stepmark.show.tables import Table, interval_text, markdown, printed
+from stepmark.show.text import amount
 from stepmark.store import atomic_write, check_readable
 from stepmark.version import __version__
 
@@ -207,7 +208,7 @@ def html(result: Result) -> Iterator[str]:
 
 
 def _size(one: Mapping[str, Any]) -> str:
-    return f"{one['bytes']:,} bytes" if "bytes" in one else f"{one['rows']:,} rows"
+    return f"{one['bytes']:,} bytes" if "bytes" in one else amount(one["rows"], "row")
 
 
 def write_json(result: Result, path: str | Path) -> None:
@@ -248,15 +249,13 @@ def as_markdown(result: Result) -> str:
 
 
 def read_result(path: str | Path) -> dict[str, Any]:
-    """A result's JSON file.
+    """A result's JSON file, by its name or that of its folder.
 
     Raises:
         InputError: it is none, or of another format.
     """
-    if Path(path, "result.json").is_file():
-        raise InputError(
-            f"expected a file, found a folder: name {Path(path, 'result.json')}", where=str(path)
-        )
+    if Path(path).is_dir():
+        path = Path(path, "result.json")
     check_readable(path)
     try:
         body = json.loads(Path(path).read_text(encoding="utf-8"))

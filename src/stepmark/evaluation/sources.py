@@ -1,17 +1,7 @@
-"""Labelled data as cases, strict, with `FILE:LINE`; the shapes are read by `stepmark.solutions.interchange`.
+"""Solutions as cases, strict, with `FILE:LINE`: labelled ones, and others whose answer is known or can be compared.
 
-==============  ======================================================================================
-shape           keys
-==============  ======================================================================================
-ProcessBench    `id`, `generator`, `problem`, `steps`, `final_answer_correct`, `label`
-PRMBench        `idx`, `classification`, `modified_question`, `modified_process`, `error_steps` and the rest
-candidates      `id`, `question`, `gold`, `candidates` (each `model`, `text`, `answer`, `correct`)
-PRM800K, flat   `instruction`, `responses`, `next_response`, `rating` (one row a rated completion)
-TRL             `prompt`, `completions`, `labels`
-stepmark        `solution`, `judgements`, as `stepmark label` and `stepmark convert` write them
-openr           `question`, `final_answer`, `reasoning_steps`: trees, nested and flat
-Math-Shepherd   `input`, `label`, `task`
-==============  ======================================================================================
+Every format of `stepmark.solutions.interchange` is read, lists of candidates among them (`id`, `question`, `gold`, `candidates`, each with
+`model`, `text`, `answer`, `correct`, `tokens`).
 
 Where a share of rollouts comes without their number, only whether any succeeded becomes a label, as Math-Shepherd's hard labels
 have it: a rating 1 or -1 of kind "value", with the share in its note.
@@ -27,8 +17,8 @@ from pathlib import Path
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until, unique
-from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, read_record
-from stepmark.solutions.formats import read_solution, text_of
+from stepmark.records import Judgement, LabelledSolution, Step, read_record
+from stepmark.solutions.formats import candidates_of, read_solution, solutions_of
 from stepmark.solutions.interchange import labels, math_shepherd, openr
 from stepmark.solutions.interchange.benchmarks import (
     PRMBENCH_KEYS,
@@ -36,10 +26,10 @@ from stepmark.solutions.interchange.benchmarks import (
     prmbench_labelled,
     unnumbered,
 )
+from stepmark.solutions.interchange.formats import detect, items_of_rows
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, need
-from stepmark.solutions.segmentation import split
-from stepmark.store import Columns, Row, Source, json_type, read_rows, row_files
-from stepmark.store.columns import identifier, problem_column, reference_answer
+from stepmark.solutions.traces import TRACES, chat_rows
+from stepmark.store import Columns, Row, Source, read_rows, row_files
 
 
 def read_openr(
@@ -81,6 +71,7 @@ def _labels(row: Row) -> Case:
         group=result.solution.problem.source or "",
         outcome=result.outcome,
         policy=result.solution.source,
+        unchecked=result.outcome is None,
     )
 
 
@@ -91,7 +82,9 @@ def _case(row: LabelledRow, *, group: str, answer: str | None = None) -> Case:
         where=row.where,
         group=group,
         outcome=row.outcome,
+        policy=row.solution.source,
         answer=answer,
+        unchecked=row.outcome is None,
     )
 
 
@@ -238,85 +231,64 @@ def _prmbench(row: Row) -> Case:
     return Case(id=f"{kind}_{index}", labelled=labelled, where=row.where, group=kind)
 
 
-def read_candidates(
-    files: Sequence[Source], *, how: str = "auto", columns: Columns | None = None
-) -> list[Case]:
-    """Candidate solutions of each problem, one case a candidate, named PROBLEM/NUMBER.
-
-    Args:
-        files: rows with `id`, `question` (or `problem`), `gold` (or `answer`) and `candidates`, each of which has `text` and may have
-            `model`, `answer`, `correct` (true, false or null), `tokens`, `greedy`.
-        how: how texts are cut into steps.
-        columns: as `store.read_rows`.
-
-    Raises:
-        InputError: with the place: another format, a candidate without text, an id twice.
-    """
-    return _read(files, columns, lambda rows: (case for row in rows for case in _candidates(row, how)))
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Candidate:
-    text: str
+class _Facts:
+    """What a solution's row, or its entry in a list of candidates, says of it beside its text."""
+
     correct: bool | None = None
-    tokens: int | None = None
     model: str | None = None
+    tokens: int | None = None
+    answer: str | int | float | None = None
+    greedy: bool = False
 
 
-def _candidates(row: Row, how: str) -> Iterator[Case]:
-    data = row.data
-    need(row, ("id", "candidates"), "candidates")
-    try:
-        id_, _ = identifier(data, named=row.named)
-        if id_ is None:
-            raise InputError("expected a string or a whole number, found null", field="id")
-        answer, _ = reference_answer(data, row.named)
-        problem = Problem(
-            text=text_of(data, problem_column(data, row.named), row.where), id=id_, answer=answer
-        )
-    except InputError as error:
-        raise error.at(row.where) from None
-    listed = data["candidates"]
-    if not isinstance(listed, list) or not listed:
-        raise InputError(
-            f"expected at least one candidate, found {json_type(listed) if not isinstance(listed, list) else 'none'}",
-            where=row.where,
-            field="candidates",
-        )
-    for number, candidate in enumerate(listed):
-        place = f"{row.where}, candidate {number} (0-based)"
-        if not isinstance(candidate, dict):
-            raise InputError(f"expected an object, found {json_type(candidate)}", where=place)
-        known = {key.name for key in fields(_Candidate)} & set(candidate)
-        read = read_record(_Candidate, {key: candidate[key] for key in known}, where=place)
-        if not read.text.strip():
-            raise InputError("expected a text that is not blank", where=place, field="text")
-        cut, final = split(read.text, how), candidate.get("answer")
-        solution = Solution(
-            problem=problem, steps=cut.steps, id=f"{id_}/{number}", split=cut.how, source=read.model
-        )
-        yield Case(
-            id=f"{id_}/{number}",
-            labelled=LabelledSolution(solution=solution, judgements=((),) * len(cut.steps)),
-            where=row.where,
-            outcome=read.correct,
-            policy=read.model,
-            answer=None if final is None else str(final),
-            tokens=read.tokens,
-            greedy=candidate.get("greedy") is True,
-            unchecked="correct" not in candidate,
-        )
+def _solutions(rows: Iterable[Row], how: str) -> Iterator[Case]:
+    """Solutions without labels, a case each; those of a row with several are named ID/NUMBER, without an id NAME:LINE/NUMBER.
+
+    An entry of a list may have `correct` (true, false or null), `answer`, `tokens` and `greedy`; a row of one solution `correct`, and
+    `outcome` and `tokens` under `meta`, as `stepmark sample` writes them.
+    """
+    for row in chat_rows(iter(rows)):
+        assert isinstance(row, Row)  # without keep_going an error is raised
+        listed = candidates_of(row)
+        for number, read in enumerate(solutions_of(row, how=how)):
+            solution, where = read.solution, read.where
+            if listed is None:
+                given, meta = {**read.own_meta, **read.columns}, read.own_meta
+                id_, own = solution.id or row.place, {key: given[key] for key in ("correct",) if key in given}
+                own |= {"tokens": meta["tokens"]} if isinstance(meta.get("tokens"), int) else {}
+                own |= {} if "correct" in own or meta.get("outcome") is None else {"correct": meta["outcome"]}
+            else:
+                entry = listed[number] if isinstance(listed[number], dict) else {}
+                own = {name.name: entry[name.name] for name in fields(_Facts) if name.name in entry}
+                id_ = f"{(solution.id or '').rpartition('#')[0]}/{number}"
+            facts = read_record(_Facts, own, where=where)
+            yield Case(
+                id=id_,
+                labelled=LabelledSolution(
+                    solution=replace(solution, id=id_), judgements=((),) * len(solution.steps)
+                ),
+                where=row.where,
+                outcome=facts.correct,
+                policy=solution.source,
+                answer=None if facts.answer is None else str(facts.answer),
+                tokens=facts.tokens,
+                greedy=facts.greedy,
+                unchecked="correct" not in own,
+            )
 
 
 def _prm800k(rows: Iterable[Row]) -> Iterator[Case]:
     from stepmark.solutions.interchange.prm800k import rated_completion
 
     for row in rows:
-        yield Case(id=row.place, labelled=rated_completion(row), where=row.where, group="prm800k")
+        yield Case(
+            id=row.place, labelled=rated_completion(row), where=row.where, group="prm800k", unchecked=True
+        )
 
 
 def _trl(row: Row) -> Case:
-    need(row, ("prompt", "completions", "labels"), "TRL")
+    need(row, ("labels",), "TRL")
     solution = read_solution(row.data, where=row.where).solution
     judgements = []
     for number, label in enumerate(row.data["labels"] or ()):
@@ -337,44 +309,49 @@ def _trl(row: Row) -> Case:
         id=solution.id or row.place,
         labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
         where=row.where,
+        policy=solution.source,
+        unchecked=True,
     )
 
 
-def _shapes() -> dict[str, tuple[tuple[str, ...], _Reader]]:
-    """Name: the columns that identify a row of this kind, and the reader of such rows."""
+def _shapes(how: str) -> dict[str, tuple[tuple[str, ...], _Reader]]:
+    """Format of `stepmark convert`: the columns that identify a row of it, and the reader of such rows."""
     return {
-        "ProcessBench": (("final_answer_correct", "label"), _processbench),
-        "PRMBench": (("modified_process", "error_steps"), lambda rows: _prmbench_cases(rows, {})),
-        "candidates": (
-            ("candidates",),
-            lambda rows: (case for row in rows for case in _candidates(row, "auto")),
-        ),
-        "PRM800K": (("responses", "next_response", "rating"), _prm800k),
-        "TRL": (("prompt", "completions", "labels"), lambda rows: map(_trl, rows)),
+        "processbench": (("final_answer_correct", "label"), _processbench),
+        "prmbench": (("modified_process", "error_steps"), lambda rows: _prmbench_cases(rows, {})),
+        "prm800k-flat": (("responses", "next_response", "rating"), _prm800k),
+        "trl": (("prompt", "completions", "labels"), lambda rows: map(_trl, rows)),
         "stepmark-labels": (("solution", "judgements"), lambda rows: map(_labels, rows)),
         "openr": (("question", "final_answer", "reasoning_steps"), _openr),
-        "Math-Shepherd": (("input", "label", "task"), _math_shepherd),
+        "math-shepherd": (("input", "label", "task"), _math_shepherd),
+        **dict.fromkeys(("solutions", "chat", *TRACES), ((), lambda rows: _solutions(rows, how))),
     }
 
 
-def read_cases(files: Sequence[Source], *, columns: Columns | None = None) -> list[Case]:
-    """Cases of files of any known shape; the first row of a file says which.
+def read_cases(files: Sequence[Source], *, columns: Columns | None = None, how: str = "auto") -> list[Case]:
+    """Cases of files of any format that `stepmark convert` reads; the first row of a file says which.
+
+    Args:
+        files: as `store.read_rows` takes them.
+        columns: as there.
+        how: how a text is cut into steps.
 
     Raises:
-        InputError: with the place: a row of no known shape, or what the reader of that shape refuses.
+        InputError: with the place: a row of no known format, or what the reader of that format refuses.
     """
-    return _read(files, columns, _of_any_shape)
+    return _read(files, columns, lambda rows: _of_any_shape(rows, how))
 
 
-def _of_any_shape(rows: Iterable[Row]) -> Iterable[Case]:
+def _of_any_shape(rows: Iterable[Row], how: str) -> Iterable[Case]:
     rows = iter(rows)
     first = next(rows)
-    shapes = _shapes()
-    reader = next((read for keys, read in shapes.values() if all(key in first.data for key in keys)), None)
-    if reader is None:
-        known = "; ".join(f"{name} ({', '.join(keys)})" for name, (keys, _) in shapes.items())
-        raise InputError(
-            f"expected labelled solutions in one of these shapes: {known}; found {', '.join(map(repr, first.data))}",
-            where=first.where,
-        )
-    return reader(chain([first], rows))
+    rows, shapes = chain([first], rows), _shapes(how)
+    for keys, read in shapes.values():
+        # By the few columns that no other has, so that its reader says which of the others is missing.
+        if keys and all(key in first.data for key in keys):
+            return read(rows)
+    format = detect(first)
+    if format in shapes:
+        return shapes[format][1](rows)
+    read_rows_of = items_of_rows(rows, format, Reading(how=how), Losses())
+    return (_case(row, group=format) for row in read_rows_of if isinstance(row, LabelledRow))

@@ -32,7 +32,9 @@ from stepmark.records import read_record
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
 from stepmark.show.tables import ABSENT, Table
-from stepmark.store import Columns, Row, Source, json_type, read_rows
+from stepmark.show.text import amount
+from stepmark.store import Columns, Row, Source, read_rows
+from stepmark.store.columns import identifier, reference_answer
 
 _SHOWN = 300
 FALSE_POSITIVES, FALSE_NEGATIVES, UNPARSED = ERRORS = ("false positives", "false negatives", "unparsed")
@@ -110,7 +112,7 @@ class VerifierAccuracy(Evaluation):
         taken = run.spaced(pairs)
         if len(taken) < len(pairs):
             run.facts.append(
-                f"Only {len(taken):,} of {len(pairs):,} pairs were checked (limit {run.limit}), evenly spaced."
+                f"Only {len(taken):,} of {amount(len(pairs), 'pair')} were checked (limit {run.limit}), evenly spaced."
             )
         items = []
         with ExitStack() as stack:
@@ -127,7 +129,7 @@ class VerifierAccuracy(Evaluation):
             for number, item in enumerate(check_pairs(taken, verifiers), start=1):
                 items.append(item)
                 if number % 1000 == 0:
-                    run.note(f"checked {number:,} of {len(taken):,} pairs")
+                    run.note(f"checked {number:,} of {amount(len(taken), 'pair')}")
         given = {} if isolation is None else {"isolation": isolation}
         return self.of_items(items, run, **given)
 
@@ -163,7 +165,7 @@ class VerifierAccuracy(Evaluation):
             title=f"Verifiers: {', '.join(names)}",
             verdict=_verdict(figures, names),
             facts=(
-                f"{len(items):,} pairs of answers of {problems:,} problems: {equal:,} equal, {len(items) - equal:,} "
+                f"{amount(len(items), 'pair')} of answers of {amount(problems, 'problem')}: {equal:,} equal, {len(items) - equal:,} "
                 "different. A pair without a verdict counts as neither error.",
                 "Intervals are Wilson's at 95%."
                 if independent
@@ -224,7 +226,7 @@ def _disputed(items: Sequence[Item], names: Sequence[str]) -> Table:
         rows.append((item["id"], _short(item["gold"]), answer, truth, *verdicts, item["why"] or ""))
     more = len(rows) - _SHOWN
     return Table(
-        title=f"{len(rows):,} pairs where two verifiers differ or one is wrong",
+        title=f"{amount(len(rows), 'pair')} where two verifiers differ or one is wrong",
         columns=("pair", "reference", "answer", "truth", *names, "why"),
         rows=tuple(rows[:_SHOWN]),
         align=tuple(["left"] * (5 + len(names))),
@@ -298,15 +300,16 @@ def _pair(row: Row) -> Iterator[LabelledPair]:
 
 
 def _candidates(row: Row, part: str) -> Iterator[LabelledPair]:
-    gold, id_, listed = row.data.get("gold"), row.data.get("id"), row.data["candidates"]
-    if isinstance(gold, bool) or not isinstance(gold, str | int | float):
-        raise InputError(
-            f"expected the reference answer, found {json_type(gold)}", where=row.where, field="gold"
-        )
+    listed = row.data["candidates"]
+    try:
+        (gold, _), (id_, _) = reference_answer(row.data, row.named), identifier(row.data, named=row.named)
+    except InputError as error:
+        raise error.at(row.where) from None
+    if gold is None:
+        raise InputError("expected the reference answer, found none", where=row.where, field="answer")
     if not isinstance(listed, list) or not all(isinstance(candidate, dict) for candidate in listed):
         raise InputError("expected a list of objects", where=row.where, field="candidates")
-    if not isinstance(id_, str):
-        raise InputError(f"expected a string, found {json_type(id_)}", where=row.where, field="id")
+    id_ = id_ or row.place
     for number, candidate in enumerate(listed):
         place = f"{row.where}, candidate {number} (0-based)"
         if not isinstance(candidate.get("correct", ""), bool | None):
@@ -315,6 +318,6 @@ def _candidates(row: Row, part: str) -> Iterator[LabelledPair]:
             answer = candidate.get("text")
             if part == "answer" and "answer" in candidate:
                 answer = candidate["answer"]
-            own: dict[str, Any] = {"gold": str(gold), "answer": answer, "equal": candidate["correct"]}
+            own: dict[str, Any] = {"gold": gold, "answer": answer, "equal": candidate["correct"]}
             own |= {"id": f"{id_}/{number}", "problem": id_, "where": row.where}
             yield read_record(LabelledPair, own, where=place)

@@ -194,6 +194,16 @@ def load_tokenizer(folder: Path) -> Any:
         ) from error
 
 
+def saved_dtype(folder: Path) -> torch.dtype:
+    """The precision that a checkpoint is stored in, as its config says, else its first tensor of plain numbers."""
+    dtype = load_config(folder).dtype
+    if dtype is None:
+        facts = Tensors(folder).facts.values()
+        dtype = next((fact.dtype for fact in facts if fact.dtype in FLOATING), "float32")
+    known: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    return known
+
+
 def token_limit(config: Any) -> int | None:
     """Tokens that the backbone reads at most: its positions, or its attention window if that is shorter.
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, final
@@ -29,14 +29,15 @@ import torch
 
 from stepmark.batching import Graded, Ready, Release, Score
 from stepmark.errors import BackendError, CheckpointError, InputError, TooLongError
-from stepmark.models.encoding import Encoded, Encoder
-from stepmark.models.heads import Neutral, verdict_ids
+from stepmark.models.encoding import Encoded
+from stepmark.models.heads import verdict_ids
 from stepmark.models.prm import Session, WholePrefixSession
 from stepmark.models.served import ServedPRM, read_positions
-from stepmark.models.spec import ScoringSpec, VocabHead
+from stepmark.models.spec import VocabHead
 from stepmark.models.tree import pack
 from stepmark.models.watch import Growing
 from stepmark.records import Problem, Solution, Step, StepScores
+from stepmark.show.text import amount
 
 _LOG = logging.getLogger("stepmark")
 _NEVER = -9999.0
@@ -140,7 +141,7 @@ class _Sglang:
         inside, after = facts["input_token_ids_logprobs"], facts["output_token_ids_logprobs"]
         start, last = ask.reads[0], ask.reads[-1]
         if len(inside) != len(ask.ids) - start:
-            raise ValueError(f"{len(inside)} rows for {len(ask.ids) - start} tokens")
+            raise ValueError(f"{amount(len(inside), 'row')} for {amount(len(ask.ids) - start, 'token')}")
         rows = []
         for read in ask.reads:
             row = {entry[1]: entry[0] for entry in (after[0] if read == last else inside[read + 1 - start])}
@@ -150,56 +151,34 @@ class _Sglang:
 
 @final
 class CompletionsPRM(ServedPRM):
-    """Scores through a server that writes text: SGLang where `/v1/models` says so, else vLLM. Made by `load_prm` from an address.
+    """Scores through a server that writes text: SGLang where `/v1/models` says so, else vLLM. Arguments as of `ServedPRM`.
 
     The ledger counts as computed what the server does not report as cached.
 
-    Args:
-        concurrency: requests under way at once.
-
     Raises:
-        BackendError: the server cannot be reached, or does not give log-probabilities of chosen tokens.
+        BackendError: as `ServedPRM`, or the server does not give log-probabilities of chosen tokens.
         CheckpointError: a family that is not read by comparing tokens, or a verdict that is no token.
     """
 
-    def __init__(
-        self,
-        address: str,
-        spec: ScoringSpec,
-        encoder: Encoder,
-        *,
-        identity: Callable[[], str],
-        model: str | None = None,
-        neutral: Neutral = "positive",
-        concurrency: int = 32,
-        timeout: float = 300.0,
-        pause: float = 0.5,
-        api_key_env: str | None = None,
-    ) -> None:
-        head = spec.readout.head
-        if not isinstance(head, VocabHead) or spec.readout.activation not in ("softmax", "margin"):
+    together = 16_384
+
+    def _prepare(self) -> None:
+        head = self.spec.readout.head
+        if not isinstance(head, VocabHead) or self.spec.readout.activation not in (
+            "softmax",
+            "margin",
+        ):
             raise CheckpointError(
-                f"{spec.family} is not read by comparing tokens, and a completions server gives nothing else; load it in this process"
+                f"{self.spec.family} is not read by comparing tokens, and a completions server gives nothing else; load it in this process"
             )
-        self._candidates = verdict_ids(head, encoder.tokenizer)
-        super().__init__(
-            address,
-            spec,
-            encoder,
-            identity=identity,
-            model=model,
-            neutral=neutral,
-            token_budget=16_384,
-            timeout=timeout,
-            pause=pause,
-            api_key_env=api_key_env,
-        )
-        self._concurrency = concurrency
+        self._candidates = verdict_ids(head, self.encoder.tokenizer)
+
+    def _begin(self) -> None:
         [entry] = self._entries()[:1] or [{}]
         self._dialect: _Dialect = _Sglang() if entry.get("owned_by") == "sglang" else _Vllm()
         if isinstance(length := entry.get("max_model_len"), int):
             # Both servers want room for a token to write.
-            encoder.max_tokens = min(length - 1, encoder.max_tokens or length)
+            self.encoder.max_tokens = min(length - 1, self.encoder.max_tokens or length)
         probe = self._send(Ask(ids=self._candidates[:1], reads=(0,)))
         self._reports = probe.cached is not None
         if not self._reports:
@@ -270,7 +249,7 @@ class CompletionsPRM(ServedPRM):
             if new:
                 asks += self._dialect.asks(e.ids.tolist(), [read for read, _ in new])
                 order += [key for _, key in new]
-        pool = ThreadPoolExecutor(self._concurrency)
+        pool = ThreadPoolExecutor(self._batch)
         try:
             replies = [future.result() for future in [pool.submit(self._send, ask) for ask in asks]]
         finally:
@@ -298,7 +277,9 @@ class CompletionsPRM(ServedPRM):
                 f"({type(error).__name__}: {error}); use vLLM 0.32 or later ({_Vllm.start}) or SGLang 0.5 or later ({_Sglang.start})"
             ) from error
         if reply.read != len(ask.ids):
-            raise BackendError(f"{self.name}{path}: {len(ask.ids)} tokens sent, {reply.read!r} read")
+            raise BackendError(
+                f"{self.name}{path}: {amount(len(ask.ids), 'token')} sent, {reply.read!r} read"
+            )
         for row in reply.rows:
             if not all(isinstance(value, float | int) and math.isfinite(value) for value in row):
                 raise BackendError(f"{self.name}{path}: expected log-probabilities, found {row}")

@@ -19,91 +19,37 @@ step's tokens alone. Of an agent's trace only its own tokens count. Deviation: s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stepmark.errors import CheckpointError
-from stepmark.models.encoding import Encoder
-from stepmark.models.engine import Engine
-from stepmark.models.local import LocalPRM, before_own, encoded_of
-from stepmark.models.prm import Weights
-from stepmark.models.session import Read, States, Text, WholeSolution
-from stepmark.models.spec import ConfidenceHead, ScoringSpec
+from stepmark.models.local import TokenValuePRM
+from stepmark.models.spec import ConfidenceHead
 from stepmark.models.tree import Ints
 
-_WORDS = 256
-"""Distributions over a vocabulary that are made at a time."""
 _TOP = 20
 
 
-class ConfidencePRM(LocalPRM):
-    """A language model as its own grader. Made by `load_prm`.
+class ConfidencePRM(TokenValuePRM):
+    """A language model as its own grader. Made by `load_prm`."""
 
-    Args:
-        policy: an engine and the weight of its language-model head, [vocabulary, hidden].
-        identity: as of `HeadPRM`.
-    """
+    def token_values(self, tables: Sequence[Tensor], which: Ints, ids: Ints) -> Tensor:
+        """See the module."""
+        [table] = tables
+        return token_values(self._rule.measure, table, which, ids)
 
-    has_head = False
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        spec: ScoringSpec,
-        encoder: Encoder,
-        policy: tuple[Engine, Tensor],
-        identity: Callable[[], str],
-    ) -> None:
-        super().__init__(name, spec, encoder, (policy[0],), identity)
-        if not isinstance(spec.readout.head, ConfidenceHead):
-            raise CheckpointError(f"{spec.family} is no training-free score")
-        self.output, self.rule = policy[1], spec.readout.head
+    def step_values(self, values: Any, ends: Sequence[int]) -> list[float]:
+        """See `step_confidences`."""
+        return step_confidences(values, ends, self._rule)
 
     @property
-    def size(self) -> Weights | None:
-        """See `PRM.size`, with the output layer."""
-        bare = super().size
-        return bare and Weights(parameters=bare.parameters + self.output.numel(), attention=bare.attention)
-
-    def needed(self, text: Text) -> Ints:
-        """What stands before each token that the policy wrote."""
-        return before_own(text)
-
-    def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """See `TokenPRM.read`; a token's value is stored beside it (`States.value`)."""
-        needed = [before_own(text) for text in texts]
-        above = np.concatenate([path[n] for n, path in zip(needed, paths, strict=True)])
-        tokens = np.concatenate([path[n + 1] for n, path in zip(needed, paths, strict=True)])
-        ids = np.concatenate([text.ids[n + 1] for n, text in zip(needed, texts, strict=True)])
-        _, first = np.unique(tokens, return_index=True)
-        fresh = first[np.isnan(states.value[tokens[first]])]
-        fresh = fresh[np.argsort(above[fresh], kind="stable")]
-        for start in range(0, len(fresh), _WORDS):
-            batch = fresh[start : start + _WORDS]
-            parents, which = np.unique(above[batch], return_inverse=True)
-            logits = states.states(parents, 0).to(self.output.dtype) @ self.output.T
-            values = token_values(self.rule.measure, torch.log_softmax(logits.float(), -1), which, ids[batch])
-            states.value[tokens[batch]] = values.double().cpu().numpy()
-        results = []
-        for text, path, places in zip(texts, paths, needed, strict=True):
-            encoded = encoded_of(text)
-            before = (
-                None if isinstance(text.asked, WholeSolution) or len(encoded.reads) < 2 else encoded.reads[-2]
-            )
-            ends = np.searchsorted(places + 1, text.reads, side="right").tolist()
-            begin = 0 if before is None else int(np.searchsorted(places + 1, before, side="right"))
-            scores = step_confidences(states.value[path[places + 1]], [begin, *ends], self.rule)
-            if not all(map(math.isfinite, scores)):
-                raise CheckpointError(
-                    f"{self.name} gave NaN or an infinity as a score: its weights are damaged"
-                )
-            results.append(Read(scores=scores))
-        return results
+    def _rule(self) -> ConfidenceHead:
+        rule = self.spec.readout.head
+        assert isinstance(rule, ConfidenceHead)
+        return rule
 
 
 def token_values(measure: str, table: Tensor, which: Ints, ids: Ints) -> Tensor:

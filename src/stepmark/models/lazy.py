@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, final
 
 from stepmark.batching.cluster import Cluster
 from stepmark.errors import UsageError
 
 T = TypeVar("T")
+Bits: TypeAlias = Literal["int8", "int4"]
+"""What the weights of a model's layers are kept in, where they are quantized."""
 
 UNSAID: Mapping[str, object] = {
     **dict.fromkeys(("family", "reference", "model", "tokenizer", "samples", "token_budget", "quantize")),

@@ -14,8 +14,8 @@ from stepmark.errors import CheckpointError, MissingExtraError, UsageError
 from stepmark.models.families import find_published, full_name
 from stepmark.models.files import local_folder, present
 from stepmark.models.identity import CheckpointFiles, named
-from stepmark.models.lazy import UNSAID, Lazy, check_device, is_server, refuse_idle
-from stepmark.models.places import BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
+from stepmark.models.lazy import UNSAID, Bits, Lazy, check_device, is_server, refuse_idle
+from stepmark.models.places import BUILT_IN, BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM, identity_of
 from stepmark.models.spec import ConfidenceHead, LogRatioHead, VocabHead, spec_key
 from stepmark.settings import check_arguments as check_settings
@@ -24,7 +24,7 @@ from stepmark.settings import checked
 if TYPE_CHECKING:
     from stepmark.models.checkpoint import Tensors
     from stepmark.models.encoding import Encoder
-    from stepmark.models.quantized import Bits
+    from stepmark.models.generative import Settings
     from stepmark.models.spec import ScoringSpec
 
 
@@ -42,7 +42,7 @@ def load_prm(
     family: str | None = None,
     neutral: Literal["positive", "negative"] = "positive",
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
-    quantize: Literal["int8", "int4"] | None = None,
+    quantize: Bits | None = None,
     device: str = "auto",
     truncate: bool = False,
     token_budget: Annotated[int, Field(ge=1)] | None = None,
@@ -113,7 +113,7 @@ def prm_identity(name_or_path: str, settings: Mapping[str, Any]) -> str:
 
 def is_factory(name: str) -> bool:
     """Whether a PRM's name is "package.module:factory"."""
-    return ":" in name and not is_server(name) and "/" not in name
+    return ":" in name and not is_server(name) and "/" not in name and name not in BUILT_IN
 
 
 def writes_critiques(name: str, *, family: str | None = None, tokenizer: str | None = None) -> bool:
@@ -146,7 +146,7 @@ def idle_settings(name: str, *, family: str | None = None, tokenizer: str | None
     if is_factory(name):
         what, reads = "is made by that function: say it there", ()
     elif writes_critiques(name, family=family, tokenizer=tokenizer):
-        place = ("model", "tokenizer") if served else ("dtype", "device")
+        place = ("model", "tokenizer") if served else ("dtype", "quantize", "device")
         what, reads = (
             "is read as one that writes critiques: leave it out",
             ("family", "samples", "seed", *place),
@@ -195,7 +195,7 @@ class _Settings:
     family: str | None = None
     neutral: Literal["positive", "negative"] = "positive"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    quantize: Literal["int8", "int4"] | None = None
+    quantize: Bits | None = None
     device: str = "auto"
     truncate: bool = False
     token_budget: int | None = None
@@ -249,24 +249,33 @@ def _find(given: _Settings) -> _Found:
     return _checkpoint(given) if tokenizer is None else _made(_served(given, tokenizer))
 
 
-def _critic(given: _Settings) -> _Found:
-    """A generative PRM, on a server or of a checkpoint."""
-    from stepmark.models.generative import Settings, critic_settings, critic_spec_of
-    from stepmark.models.generative import generative_prm as prm
-    from stepmark.models.policies import policy_identity
+def critic_settings_of(
+    place: str, family: str | None, *, samples: int | None = None, seed: int = 0
+) -> Settings:
+    """The settings of a PRM that writes critiques; see `writes_critiques` and `generative_prm`."""
+    from stepmark.models.generative import critic_settings, critic_spec_of
 
-    family: str | Settings | None = given.family
+    named_so: str | Settings | None = family
     if family is None:
-        place = given.name if given.tokenizer is None else given.tokenizer
         published = find_published(place)
         if published is not None:
-            family = published.family
+            named_so = published.family
         else:  # a critic that stepmark trained says which it is
             folder = local_folder(place)
             spec = None if folder is None else critic_spec_of(folder)
             assert spec is not None
-            family = replace(spec.settings, seed=given.seed)
-    settings = critic_settings(family, samples=given.samples, seed=given.seed)
+            named_so = replace(spec.settings, seed=seed)
+    assert named_so is not None
+    return critic_settings(named_so, samples=samples, seed=seed)
+
+
+def _critic(given: _Settings) -> _Found:
+    """A generative PRM, on a server or of a checkpoint."""
+    from stepmark.models.generative import generative_prm as prm
+    from stepmark.models.policies import policy_identity
+
+    place = given.name if given.tokenizer is None else given.tokenizer
+    settings = critic_settings_of(place, given.family, samples=given.samples, seed=given.seed)
     if is_server(given.name):
         from stepmark.models.http import key_variable
         from stepmark.models.policies.openai import OpenAIPolicy
@@ -275,14 +284,15 @@ def _critic(given: _Settings) -> _Found:
         served = OpenAIPolicy(given.name, given.model, tokenizer=given.tokenizer, api_key_env=key)
         return _made(prm(settings, served))
 
+    how: Any = {"dtype": given.dtype, "quantize": given.quantize, "device": given.device}
+
     def load() -> PRM:
         from stepmark.models.policies.local import LocalPolicy
 
-        return prm(settings, LocalPolicy.load(given.name, dtype=given.dtype, device=given.device))
+        return prm(settings, LocalPolicy.load(given.name, **how))
 
     def identity() -> str:
-        policy = policy_identity(given.name, dtype=given.dtype, device=given.device)
-        return named(policy, settings)
+        return named(policy_identity(given.name, **how), settings)
 
     return _Found(identity=identity, load=load)
 
@@ -418,8 +428,8 @@ def _checkpoint(given: _Settings) -> _Found:
             from stepmark.models.confidence import ConfidencePRM
 
             encoder = _encoder(given, spec, tokens, engine.token_limit)
-            policy = with_output(engine, tensors)
-            return ConfidencePRM(name=name, spec=spec, encoder=encoder, policy=policy, identity=identity)
+            models = [with_output(engine, tensors)]
+            return ConfidencePRM(name=name, spec=spec, encoder=encoder, models=models, identity=identity)
         if reference is None:
             return HeadPRM(
                 name=name,
@@ -442,8 +452,7 @@ def _checkpoint(given: _Settings) -> _Found:
             name=name,
             spec=spec,
             encoder=_encoder(given, spec, tokens, min(limits, default=None)),
-            policy=with_output(engine, tensors),
-            reference=with_output(theirs, their_tensors),
+            models=[with_output(engine, tensors), with_output(theirs, their_tensors)],
             identity=identity,
         )
 
@@ -466,25 +475,30 @@ def _assemble(
     folder: Path, dtype: Any, devices: list[str], quantize: Bits | None, spec: ScoringSpec
 ) -> tuple[Any, Any, Tensors]:
     """Backbone, tokenizer and tensors of a checkpoint, or of an adapter over one."""
-    from stepmark.models.backbone import load_backbone, load_tokenizer
-    from stepmark.models.checkpoint import Tensors, adapter_head, merge_adapter, read_config
+    from transformers import AutoModel
+
+    from stepmark.models import attention
+    from stepmark.models.backbone import load_tokenizer
+    from stepmark.models.checkpoint import Tensors, adapter_head, read_config
     from stepmark.models.heads import check_head
-    from stepmark.models.placement import arrange, stream_backbone
+    from stepmark.models.placement import load_placed
 
     base, _ = base_of(folder)
-    adapted = base != folder
-    facts = Tensors(base).facts | (adapter_head(folder) if adapted else {})
+    facts = Tensors(base).facts | (adapter_head(folder) if base != folder else {})
     size = read_config(base).get("hidden_size")
     hidden = size if isinstance(size, int) else None
     check_head(spec.readout.head, facts, folder=folder, hidden=hidden, classes=spec.readout.classes)
-    arranged = quantize is not None or len(devices) > 1
-    if arranged and not adapted:
-        backbone = stream_backbone(base, dtype=dtype, devices=devices, quantize=quantize)
-    else:
-        backbone = load_backbone(base, dtype=dtype, device="cpu" if arranged else devices[0])
-    tensors = Tensors(base, merge_adapter(backbone, folder) if adapted else {})
-    if arranged and adapted:
-        arrange(backbone, backbone.get_parameter, dtype, devices, quantize)
+    attention.register()
+    backbone, others = load_placed(
+        AutoModel,
+        folder,
+        base,
+        dtype=dtype,
+        devices=devices,
+        quantize=quantize,
+        attn_implementation=attention.NAME,
+    )
+    tensors = Tensors(base, others)
     has_own = present(folder / "tokenizer.json") or present(folder / "tokenizer_config.json")
     return backbone, load_tokenizer(folder if has_own else base), tensors
 

@@ -251,14 +251,13 @@ class HeadPRM(LocalPRM):
         return results
 
 
-class ImplicitPRM(LocalPRM):
-    """An implicit PRM: two language models, and the log-ratio of the answer's tokens. Made by `load_prm`.
+class TokenValuePRM(LocalPRM):
+    """A PRM that gives each token of the answer a value, from what language models say of it, and makes scores of those. Abstract.
 
-    Source: Yuan et al. 2024, "Free process rewards without process labels", equation 4. Of an agent's conversation only the agent's own
-    tokens count (Oh et al. 2026, "Progress Advantage", arXiv 2606.26080): what tools and users answer is read and adds nothing.
+    Of an agent's conversation only the agent's own tokens count: what tools and users answer is read and has no value.
 
     Args:
-        policy, reference: an engine and the weight of its language-model head, [vocabulary, hidden].
+        models: of each an engine and the weight of its language-model head, [vocabulary, hidden].
         identity: as of `HeadPRM`.
     """
 
@@ -270,29 +269,30 @@ class ImplicitPRM(LocalPRM):
         name: str,
         spec: ScoringSpec,
         encoder: Encoder,
-        policy: tuple[Engine, Tensor],
-        reference: tuple[Engine, Tensor],
+        models: Sequence[tuple[Engine, Tensor]],
         identity: Callable[[], str],
     ) -> None:
-        super().__init__(name, spec, encoder, (policy[0], reference[0]), identity)
-        if not isinstance(spec.readout.head, LogRatioHead):
-            raise CheckpointError(f"{spec.family} is no implicit PRM")
-        self.policy, self.reference, self.rule = policy, reference, spec.readout.head
+        super().__init__(name, spec, encoder, tuple(engine for engine, _ in models), identity)
+        self.outputs = tuple(output for _, output in models)
 
     @property
     def size(self) -> Weights | None:
-        """See `PRM.size`: of both models, with their output layers."""
+        """See `PRM.size`: of all models, with their output layers."""
         bare = super().size
-        heads = self.policy[1].numel() + self.reference[1].numel()
-        return bare and Weights(parameters=bare.parameters + heads, attention=bare.attention)
+        outputs = sum(output.numel() for output in self.outputs)
+        return bare and Weights(parameters=bare.parameters + outputs, attention=bare.attention)
 
     def needed(self, text: Text) -> Ints:
-        """What stands before each token of the answer that its author wrote."""
-        return before_own(text)
+        """What stands before each token of the answer that its author, and no tool or user, wrote."""
+        encoded = encoded_of(text)
+        if encoded.answer < 1:
+            raise CheckpointError(
+                "a language model needs a token before the answer, and the template gives none"
+            )
+        return np.flatnonzero(encoded.own(len(text.ids))) + encoded.answer - 1
 
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """See `TokenPRM.read`; a token's log-ratio is stored beside it (`States.value`)."""
-        encoded = [encoded_of(text) for text in texts]
+        """See `TokenPRM.read`; a token's value is stored beside it (`States.value`)."""
         needed = [self.needed(text) for text in texts]
         above = np.concatenate([path[n] for n, path in zip(needed, paths, strict=True)])
         tokens = np.concatenate([path[n + 1] for n, path in zip(needed, paths, strict=True)])
@@ -304,44 +304,69 @@ class ImplicitPRM(LocalPRM):
         for start in range(0, len(fresh), _WORDS):
             batch = fresh[start : start + _WORDS]
             parents, which = np.unique(above[batch], return_inverse=True)
-            ratio = np.zeros(len(batch))
-            for number, (sign, (_, output)) in enumerate(((1.0, self.policy), (-1.0, self.reference))):
-                logits = states.states(parents, number).to(output.dtype) @ output.T
-                table = torch.log_softmax(logits.float(), -1)
-                picked = table[
-                    torch.from_numpy(which).to(table.device), torch.from_numpy(ids[batch]).to(table.device)
-                ]
-                ratio += sign * picked.double().cpu().numpy()
-            states.value[tokens[batch]] = ratio
+            tables = [
+                torch.log_softmax((states.states(parents, at).to(output.dtype) @ output.T).float(), -1)
+                for at, output in enumerate(self.outputs)
+            ]
+            states.value[tokens[batch]] = self.token_values(tables, which, ids[batch]).double().cpu().numpy()
         results = []
-        for text, e, path in zip(texts, encoded, paths, strict=True):
-            ratios = np.where(e.own(len(text.ids)), states.value[path[e.answer :]], 0.0)
-            total = self.rule.beta * np.cumsum(ratios)
+        for text, path, places in zip(texts, paths, needed, strict=True):
             # A step that is read begins where the one before it ends; that one may have been read earlier.
-            before = None if isinstance(text.asked, WholeSolution) or len(e.reads) < 2 else e.reads[-2]
-            scores = self._scores(total, text.reads.tolist(), e.answer, before)
+            reads = encoded_of(text).reads
+            before = None if isinstance(text.asked, WholeSolution) or len(reads) < 2 else reads[-2]
+            ends = np.searchsorted(places + 1, [-1 if before is None else before, *text.reads], side="right")
+            scores = self.step_values(states.value[path[places + 1]], ends.tolist())
             if not all(map(math.isfinite, scores)):
                 raise CheckpointError(
-                    f"{self.name} gave NaN or an infinity as a log-ratio: its weights are damaged, or too large for {self.policy[1].dtype}"
+                    f"{self.name} gave NaN or an infinity as a score: its weights are damaged, or too large for {self.outputs[0].dtype}"
                 )
             results.append(Read(scores=scores))
         return results
 
-    def _scores(self, total: Any, reads: Sequence[int], answer: int, before: int | None) -> list[float]:
-        """The sums of the log-ratios (`total`, running) up to each step's end (`reads`), or each step's share; `before` is where the step before these ends."""
-        at = [float(total[read - answer]) for read in reads]
-        if not self.rule.per_step:
+    @abstractmethod
+    def token_values(self, tables: Sequence[Tensor], which: Ints, ids: Ints) -> Tensor:
+        """Values of tokens, [tokens].
+
+        Args:
+            tables: of each model the log-probabilities, [places, vocabulary].
+            which: of each token the place before it.
+            ids: the tokens.
+        """
+
+    @abstractmethod
+    def step_values(self, values: Any, ends: Sequence[int]) -> list[float]:
+        """Scores of steps from the values of the tokens that the author wrote: [tokens].
+
+        Args:
+            values: see `token_values`.
+            ends: where the first step that is read begins, then where each ends, counted in those tokens.
+        """
+
+
+class ImplicitPRM(TokenValuePRM):
+    """An implicit PRM: a policy and its reference, and the log-ratio of the answer's tokens. Made by `load_prm`.
+
+    Source: Yuan et al. 2024, "Free process rewards without process labels", equation 4. Own tokens only: Oh et al. 2026, "Progress
+    Advantage", arXiv 2606.26080.
+    """
+
+    def token_values(self, tables: Sequence[Tensor], which: Ints, ids: Ints) -> Tensor:
+        """The log-ratios of tokens."""
+        policy, reference = (
+            table[torch.from_numpy(which).to(table.device), torch.from_numpy(ids).to(table.device)].double()
+            for table in tables
+        )
+        return policy - reference
+
+    def step_values(self, values: Any, ends: Sequence[int]) -> list[float]:
+        """The sums of the log-ratios up to each step's end, or each step's share."""
+        rule = self.spec.readout.head
+        assert isinstance(rule, LogRatioHead)
+        total = np.concatenate([[0.0], rule.beta * np.cumsum(values)])
+        begin, *at = (float(total[end]) for end in ends)
+        if not rule.per_step:
             return at
-        starts = [0.0 if before is None else float(total[before - answer]), *at[:-1]]
-        return [end - start for end, start in zip(at, starts, strict=False)]
-
-
-def before_own(text: Text) -> Ints:
-    """What stands before each token of the answer that its author, and no tool or user, wrote."""
-    encoded = encoded_of(text)
-    if encoded.answer < 1:
-        raise CheckpointError("a language model needs a token before the answer, and the template gives none")
-    return np.flatnonzero(encoded.own(len(text.ids))) + encoded.answer - 1
+        return [end - start for end, start in zip(at, [begin, *at], strict=False)]
 
 
 def encoded_of(text: Text) -> Encoded:

@@ -6,6 +6,9 @@ For a pass of T tokens (`token_budget`) in elements of b bytes:
     cache       = 2 x T x layers x key_heads x head_size x 2 x b
     activations = T x (8 hidden + 3 inner) x b + 10 x queries x heads x 2 T + 2 x the largest matrix's plain form, where quantized
 
+A critic writes 16 critiques at once: in its cache, T is 16 times the tokens of the longest; its activations are of 16 prompts of 1,024 tokens, with
+what the vocabulary's logits take in float32.
+
 The cache holds the keys and values that later passes need, at most those of one pass and a path, and a copy while its pool grows. Of the scores of attention, a piece of
 `queries` (128 on a CPU, 512 on CUDA) is there at a time. Measured on a CPU, the peak of
 the process was 0.81 (plain), 1.03 (int8) and 1.18 (int4) of the estimate with `PROCESS` at 1.5B, and 0.90, 0.94 and 0.91 at 7B (docs/memory.md).
@@ -21,13 +24,15 @@ from typing import Any, Literal
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models.families import find_published
-from stepmark.models.lazy import is_server
+from stepmark.models.lazy import Bits, is_server
 from stepmark.models.load import writes_critiques
 from stepmark.models.spec import LogRatioHead
 
-Bits = Literal["int8", "int4"]
 PROCESS = 500_000_000
 """Bytes that Python, torch and transformers take on a CPU beside the PRM."""
+_WRITTEN, _PROMPT = 16, 1024
+"""Critiques at once (`LocalPolicy`'s default), and tokens of a prompt."""
+_CHOICES: tuple[Bits | None, ...] = (None, "int8", "int4")
 _MATRIX_BITS = {"int8": 8, "int4": 4.5}
 
 
@@ -97,21 +102,24 @@ def _of_folder(
     device: str,
     budget: int | None,
 ) -> Memory:
+    from stepmark.models.backbone import saved_dtype
     from stepmark.models.checkpoint import Tensors, spec_of
-    from stepmark.models.load import base_of, compute_dtype
+    from stepmark.models.load import base_of, compute_dtype, critic_settings_of
     from stepmark.models.quantized import quantized_bytes
 
     base, in_bfloat16 = base_of(folder)
-    bytes_each = compute_dtype(dtype, device, in_bfloat16).itemsize
     config = _text_config(base)
+    critic = critic_settings_of(name, family) if writes_critiques(name, family=family) else None
+    saved = critic is not None and dtype == "auto"
+    bytes_each = (saved_dtype(base) if saved else compute_dtype(dtype, device, in_bfloat16)).itemsize
     # An implicit PRM loads a reference model of the same size beside it, and the output layers of both.
-    critic = writes_critiques(name, family=family)
-    implicit = not critic and isinstance(spec_of(folder, name, family).readout.head, LogRatioHead)
+    implicit = critic is None and isinstance(spec_of(folder, name, family).readout.head, LogRatioHead)
     models = 2 if implicit else 1
-    tokens = budget or (2048 if device == "cpu" else 16384)
+    # The head of a PRM is a few rows of the output layer; a tied one is the table of embeddings.
+    whole_head = implicit or (critic is not None and not config.get("tie_word_embeddings"))
     weights = largest = 0
     for tensor, fact in Tensors(base).facts.items():
-        if tensor == "lm_head.weight" and not (implicit or critic):  # a few rows of it
+        if tensor == "lm_head.weight" and not whole_head:
             continue
         matrix = len(fact.shape) == 2 and re.search(r"(^|\.)layers\.\d+\..*\.weight$", tensor) is not None
         if matrix:
@@ -122,10 +130,17 @@ def _of_folder(
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
     size = int(config.get("head_dim") or hidden // heads)
     groups = int(config.get("num_key_value_heads") or heads)
-    cache = 2 * tokens * int(config["num_hidden_layers"]) * groups * size * 2 * bytes_each
-    queries = 128 if device == "cpu" else 512
+    if critic is None:
+        held = tokens = budget or (2048 if device == "cpu" else 16384)
+        shared = 10 * (128 if device == "cpu" else 512) * heads * 2 * tokens
+    else:
+        longest = _PROMPT + critic.max_tokens
+        held = _WRITTEN * min(longest, int(config.get("max_position_embeddings") or longest))
+        tokens = min(held, _WRITTEN * _PROMPT)
+        shared = 3 * _WRITTEN * int(config["vocab_size"]) * 4
+    cache = 2 * held * int(config["num_hidden_layers"]) * groups * size * 2 * bytes_each
     activations = tokens * (8 * hidden + 3 * int(config["intermediate_size"])) * bytes_each
-    activations += 10 * queries * heads * 2 * tokens + (0 if bits is None else 2 * largest * bytes_each)
+    activations += shared + (0 if bits is None else 2 * largest * bytes_each)
     return Memory(weights=models * weights, cache=models * cache, activations=activations)
 
 
@@ -133,7 +148,7 @@ def _text_config(folder: Path) -> dict[str, Any]:
     from stepmark.models.backbone import load_config
 
     config: dict[str, Any] = load_config(folder).get_text_config().to_dict()
-    needed = ("num_attention_heads", "hidden_size", "num_hidden_layers", "intermediate_size")
+    needed = ("num_attention_heads", "hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size")
     if lacking := [key for key in needed if not isinstance(config.get(key), int)]:
         raise CheckpointError(f"{folder}/config.json lacks {', '.join(lacking)}")
     return config
@@ -162,10 +177,7 @@ def memory_lines(name: str, *, family: str | None = None, device: str = "auto") 
     free = free_on(device)
     for where, size in free.items():
         yield f"free on {where}: {size / 1e9:.1f} GB"
-    choices: tuple[Bits | None, ...] = (
-        (None,) if writes_critiques(name, family=family) else (None, "int8", "int4")
-    )
-    for bits in choices:
+    for bits in _CHOICES:
         memory = memory_of(name, family=family, quantize=bits, device=device)
         parts = [f"weights {memory.weights / 1e9:.2f}"]
         if memory.cache is not None and memory.activations is not None:

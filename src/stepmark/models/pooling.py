@@ -9,62 +9,29 @@ Source: vLLM 0.33, `POST /pooling`, task token_classify.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
 
 from stepmark.errors import BackendError, CheckpointError
-from stepmark.models.encoding import Encoded, Encoder
-from stepmark.models.heads import Neutral
+from stepmark.models.encoding import Encoded
 from stepmark.models.prm import Session, WholePrefixSession
 from stepmark.models.served import ServedPRM, read_positions
-from stepmark.models.spec import ConfidenceHead, LogRatioHead, ScoringSpec, VocabHead
+from stepmark.models.spec import ConfidenceHead, LogRatioHead, VocabHead
 from stepmark.records import StepScores
+from stepmark.show.text import amount
 
 
 @final
 class PoolingPRM(ServedPRM):
-    """Scores through `/pooling`. Made by `load_prm` from an address.
+    """Scores through `/pooling`; a `BackendError` where it answers something that is not one row of logits a step. Arguments as of `ServedPRM`."""
 
-    Args:
-        batch: solutions a request.
-
-    Raises:
-        BackendError: the server cannot be reached or answers something that is not one row of logits a step.
-        CheckpointError: a family that `/pooling` cannot serve.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        spec: ScoringSpec,
-        encoder: Encoder,
-        *,
-        identity: Callable[[], str],
-        model: str | None = None,
-        neutral: Neutral = "positive",
-        batch: int = 32,
-        timeout: float = 300.0,
-        pause: float = 0.5,
-        api_key_env: str | None = None,
-    ) -> None:
-        if isinstance(spec.readout.head, ConfidenceHead | LogRatioHead | VocabHead):
+    def _prepare(self) -> None:
+        if isinstance(self.spec.readout.head, ConfidenceHead | LogRatioHead | VocabHead):
             raise CheckpointError(
-                f"{spec.family} reads the language-model head, which /pooling does not serve; load it in this process"
+                f"{self.spec.family} reads the language-model head, which /pooling does not serve; load it in this process"
             )
-        super().__init__(
-            address,
-            spec,
-            encoder,
-            identity=identity,
-            model=model,
-            neutral=neutral,
-            timeout=timeout,
-            pause=pause,
-            api_key_env=api_key_env,
-        )
-        self._batch = batch
 
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
         """See `PRM.open_session`."""
@@ -88,7 +55,7 @@ class PoolingPRM(ServedPRM):
         data = self._ask("/pooling", body).get("data")
         if not isinstance(data, list) or len(data) != len(encoded):
             raise BackendError(
-                f"{self.name}/pooling: {len(encoded)} solutions sent, "
+                f"{self.name}/pooling: {amount(len(encoded), 'solution')} sent, "
                 f"{len(data) if isinstance(data, list) else 'no list'} answered"
             )
         by_index = {str(entry.get("index")): entry for entry in data if isinstance(entry, dict)}
@@ -115,7 +82,7 @@ class PoolingPRM(ServedPRM):
             ) from error
         if logits.dim() != 2 or len(logits) not in (len(reads), len(e.ids)):
             raise BackendError(
-                f"{self.name}/pooling: expected {len(reads)} rows (one a step) or {len(e.ids)} (one a token), found the "
+                f"{self.name}/pooling: expected {amount(len(reads), 'row')} (one a step) or {len(e.ids)} (one a token), found the "
                 f"shape {tuple(logits.shape)}; is the step tag of the server the mark of {self.spec.family}?"
             )
         if len(logits) == len(e.ids):

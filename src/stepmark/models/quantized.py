@@ -10,12 +10,13 @@ passes of the engine have. It is plain torch: the same on every device, with no 
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
-Bits: TypeAlias = Literal["int8", "int4"]
+from stepmark.models.lazy import Bits
+
 GROUP = 64
 """Neighbours that share a scale in 4 bit."""
 _ROWS = 256
@@ -68,23 +69,29 @@ class QuantizedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` [..., in] times the weight, [..., out]."""
-        if self.low is None:
-            # Whole numbers to 127 are exact in bfloat16: the scale is left for the product.
+        if self.low is None and x.dtype != torch.float16:
+            # Whole numbers to 127 are exact in bfloat16: the scale is left for the product, which in float16 could overflow.
             product = nn.functional.linear(x, self.packed.to(x.dtype)) * self.scale[:, 0]
             return product if self.bias is None else product + self.bias
         return nn.functional.linear(x, self.plain(), self.bias)
 
 
+def _least(dtype: torch.dtype) -> float:
+    """A scale above 0, for rows of zeros."""
+    return max(1e-12, torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
+
+
 def _eight(weight: Tensor) -> tuple[Tensor, ...]:
     values = weight.float()
-    scale = (values.abs().amax(1, keepdim=True) / 127).clamp(min=1e-12).to(weight.dtype)
+    scale = (values.abs().amax(1, keepdim=True) / 127).clamp(min=_least(weight.dtype)).to(weight.dtype)
     return (values / scale.float()).round().clamp(-127, 127).to(torch.int8), scale
 
 
 def _four(weight: Tensor) -> tuple[Tensor, ...]:
     values = weight.float().view(len(weight), -1, GROUP)
     low = values.amin(-1, keepdim=True).to(weight.dtype)
-    scale = ((values.amax(-1, keepdim=True) - low.float()) / 15).clamp(min=1e-12).to(weight.dtype)
+    scale = ((values.amax(-1, keepdim=True) - low.float()) / 15).clamp(min=_least(weight.dtype))
+    scale = scale.to(weight.dtype)
     numbers = ((values - low.float()) / scale.float()).round().clamp(0, 15)
     return numbers.to(torch.uint8).view(len(weight), -1), scale, low
 
@@ -95,6 +102,14 @@ def elements(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters()) + sum(
         m.out_features * m.in_features for m in quantized
     )
+
+
+def weights_of(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All that a network's weights are, by name: parameters, and what quantized layers hold."""
+    yield from network.named_parameters()
+    for name, module in network.named_modules():
+        if isinstance(module, QuantizedLinear):
+            yield from ((f"{name}.{part}", tensor) for part, tensor in module.named_buffers())
 
 
 def quantized_bytes(rows: int, width: int, bits: Bits | None, itemsize: int) -> int:

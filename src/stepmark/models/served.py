@@ -6,8 +6,9 @@ Token ids are sent, never text: in text mode a server adds special tokens and te
 from __future__ import annotations
 
 import random
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -22,13 +23,13 @@ from stepmark.models.spec import ScoringSpec
 
 
 class ServedPRM(WindowedPRM, Closing):
-    """Scores through a server. Abstract: `_window` scores.
+    """Scores through a server. Abstract: `_prepare` refuses what such a server cannot serve, `_window` scores. Made by `load_prm` from an address.
 
     Args:
         address: `http://host:port`; the paths are added.
         model: the served model's name; None asks the server, which must then serve one.
         identity: gives what tells tokenizer and reading from others; the server adds what it reports of the model.
-        token_budget: tokens of solutions that are sent together, a quarter of them.
+        batch: solutions a request; or requests under way at once, where each is of one solution.
         timeout: seconds without a byte before an attempt counts as failed.
         pause: seconds before the first retry; doubled at each.
         api_key_env: name of the environment variable that holds the API key; None sends none.
@@ -36,7 +37,11 @@ class ServedPRM(WindowedPRM, Closing):
     Raises:
         UsageError: that variable is not set.
         BackendError: the server cannot be reached, or serves several models and none is named.
+        CheckpointError: a family that such a server cannot serve.
     """
+
+    together: ClassVar[int] = 4096
+    """Tokens of solutions that are sent together, a quarter of them."""
 
     def __init__(
         self,
@@ -47,18 +52,27 @@ class ServedPRM(WindowedPRM, Closing):
         identity: Callable[[], str],
         model: str | None = None,
         neutral: Neutral = "positive",
-        token_budget: int = 4096,
+        batch: int = 32,
         timeout: float = 300.0,
         pause: float = 0.5,
         api_key_env: str | None = None,
     ) -> None:
-        super().__init__(address, spec, encoder, Ledger(), token_budget, identity)
+        super().__init__(address, spec, encoder, Ledger(), self.together, identity)
+        self._prepare()
         patience = Patience(retries=3, first_wait=pause, timeout=timeout)
         self._server = Server(
             address, patience=patience, key=api_key_env, rng=random.Random(0), again=AGAIN | {504}
         )
-        self._neutral = neutral
+        self._neutral, self._batch = neutral, batch
         self._model = model or self._only_model()
+        self._begin()
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Refuse (`CheckpointError`) a PRM that such a server cannot serve; nothing is asked yet."""
+
+    def _begin(self) -> None:
+        """Ask the server how it has to be asked."""
 
     def _place(self) -> dict[str, object]:
         return {"model": self._model}

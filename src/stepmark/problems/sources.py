@@ -16,6 +16,7 @@ from pydantic import Field
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Refusal, record_row
 from stepmark.settings import checked
+from stepmark.show.text import amount
 from stepmark.solutions.formats import text_of
 from stepmark.store import (
     Columns,
@@ -57,7 +58,7 @@ def load_problems(
     "####"; and ids. Other columns are kept under `meta`.
 
     Args:
-        source: a file (JSON lines, CSV, TSV, Parquet, a JSON list), several files, dicts, records, a data set or a data frame.
+        source: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), several files, dicts, records, a data set or a data frame.
         out: write the problems to this file: {"problem", "answer", "id", "meta"} a line, packed if its name ends in .gz; "-" for standard
             output.
         limit: take only so many, evenly spaced over the data.
@@ -87,7 +88,7 @@ def load_problems(
         lambda: (row.problem for row in rows),
         len(rows),
         out=written,
-        summary=f"{len(rows):,} problems" + ("" if written is None else f" in {written}"),
+        summary=amount(len(rows), "problem") + ("" if written is None else f" in {written}"),
     )
 
 

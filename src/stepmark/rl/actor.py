@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from stepmark.batching import Write
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.policies.local import Drawn, LocalPolicy, load_language_model
+from stepmark.models.quantized import QuantizedLinear
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +121,8 @@ class Actor:
         temperature: float = 1.0,
         seed: int = 0,
     ) -> None:
+        if any(isinstance(part, QuantizedLinear) for part in model.modules()):
+            raise UsageError(f"{name} is quantized, and cannot be trained: load it without `quantize`")
         self.name = name
         self.tokenizer = tokenizer
         self.temperature = temperature

@@ -15,7 +15,7 @@ from stepmark.batching import run as run_methods
 from stepmark.batching.cluster import Cluster
 from stepmark.errors import InputError
 from stepmark.models import policies
-from stepmark.models.lazy import Lazy, arguments_of, check_models
+from stepmark.models.lazy import Bits, Lazy, arguments_of, check_models
 from stepmark.models.policies import Dtype, PolicyLike, load_policy, policy_of
 from stepmark.models.replies import open_replies
 from stepmark.problems import answers
@@ -26,6 +26,7 @@ from stepmark.records import SAMPLE_FACTS, Problem, SampledSolution, record_row
 from stepmark.sampling import Sampled, Sampling, sample_and_judge
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
+from stepmark.show.text import amount
 from stepmark.store import Results, Source, evenly, read_rows, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order, usable
 
@@ -38,6 +39,7 @@ def build(
     policy: str | None,
     verifier: str | None,
     dtype: Dtype = "auto",
+    quantize: Bits | None = None,
     device: str = "auto",
     percent: Literal["distinct", "sign"] = "distinct",
     isolation: Isolation | None = None,
@@ -50,7 +52,7 @@ def build(
     if verifier is not None:
         built |= answers.answerers(load_verifier(verifier, percent=percent, isolation=isolation))
     if policy is not None:
-        built |= policies.answerers(load_policy(policy, dtype=dtype, device=device))
+        built |= policies.answerers(load_policy(policy, dtype=dtype, quantize=quantize, device=device))
     return built
 
 
@@ -160,7 +162,7 @@ def sample(
     again, and asks for no reply twice.
 
     Args:
-        problems: a file (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
+        problems: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
         policy: the policy that writes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory".
         n: solutions of each problem, 1 or more.
         temperature: of the samples, 0 or more; 0 with `n` 1 is greedy.
@@ -313,10 +315,10 @@ class Tally:
     def lines(self) -> Iterator[str]:
         """For people."""
         judged = self.right + self.wrong
-        yield f"{self.written:,} solutions of {self.problems:,} problems"
+        yield f"{amount(self.written, 'solution')} of {amount(self.problems, 'problem')}"
         if judged:
             yield (
-                f"{self.right:,} of {judged:,} right ({self.right / judged:.1%}), {self.solved:,} problems solved at least once, "
+                f"{self.right:,} of {judged:,} right ({self.right / judged:.1%}), {amount(self.solved, 'problem')} solved at least once, "
                 f"{self.without_verdict:,} without a verdict"
             )
         if self.blank:
@@ -324,7 +326,7 @@ class Tally:
         for why in self.why[:3]:
             yield f"left out: {why}"
         if len(self.why) > 3:
-            yield f"left out: {len(self.why) - 3:,} more problems"
+            yield f"left out: {amount(len(self.why) - 3, 'more problem')}"
 
 
 def _line(row: ProblemRow | InputError, judged: Sampled | None, policy: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ chat           `messages` (cut by `solutions.inputs`: an assistant turn is a ste
 TRL            `prompt`, `completions` (a list of strings: the steps), optional `labels` (one a step, as beside `steps`)
 a trace        of an agent, as its tool writes it (`solutions.traces`): brought into the shape chat first
 ProcessBench   `id`, `generator`, `problem`, `steps`, `final_answer_correct`, `label`
+labels         `solution`, `judgements`, as `stepmark label` writes them; the judgements are left out
 =============  =====================================================================================
 
 Every shape may have `id`, `answer` (the problem's reference answer), `source` (who wrote the solution), `problem_id`, `problem_source` and
@@ -26,7 +27,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from stepmark.errors import InputError
-from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, record_row
+from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, read_record, record_row
+from stepmark.show.text import amount
 from stepmark.solutions.thoughts import Reasoning
 from stepmark.solutions.traces import chat_rows
 from stepmark.store import Columns, Row, Source, json_type, read_rows
@@ -133,6 +135,12 @@ def solutions_of(
         solution = given if isinstance(given, Solution) else given.solution
         yield SolutionRow(solution=solution, row=record_row(solution), where=row.where)
         return
+    if _is_labelled(row.data):
+        solution = read_record(Solution, row.data["solution"], where=row.where)
+        if not solution.steps:
+            raise row.error("expected at least one step, found none", "solution.steps")
+        yield SolutionRow(solution=solution, row=record_row(solution), where=row.where)
+        return
     where, way = row.where, (how, marker, reasoning)
     try:
         candidates = _candidates(row)
@@ -171,6 +179,22 @@ def step_labels(row: Mapping[str, Any]) -> list[bool | int | float] | None:
 def is_solution(row: Mapping[str, Any]) -> bool:
     """Whether a row has the columns of a shape above."""
     return bool(columns_of(row, "messages") or (content_of(row) and columns_of(row, "problem")))
+
+
+def _is_labelled(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of the format stepmark-labels."""
+    return isinstance(row.get("solution"), dict) and "judgements" in row
+
+
+def candidates_of(row: Row) -> list[Any] | None:
+    """The entries of a row of several solutions, as they are; None where it is a row of one."""
+    if row.record is not None or _is_labelled(row.data):
+        return None
+    try:
+        kind, column = _content(row.data, row.named)
+        return list_of(row.data, column) if kind == "solutions" else None
+    except InputError as error:
+        raise error.at(row.where) from None
 
 
 def _candidates(whole: Row) -> list[dict[str, Any]] | None:
@@ -274,6 +298,17 @@ def _read_solution(
 
 def _check_foreign(row: dict[str, Any]) -> None:
     """Refuse rows that mean something else by our names; the error says what the row is."""
+    for keys, format in (
+        (("responses", "next_response"), "prm800k-flat"),
+        (("labeler", "question", "label"), "prm800k"),
+        (("input", "label", "task"), "math-shepherd"),
+        (("conversations",), "rlhflow"),
+    ):
+        if all(key in row for key in keys):
+            raise InputError(
+                f"this row is of the format {format}: make solutions of it with `stepmark.convert`, to solutions",
+                field=keys[-1],
+            )
     graded = [key for key in GRADED_KEYS if key in row]
     if len(graded) > 2:
         raise InputError(
@@ -286,15 +321,6 @@ def _check_foreign(row: dict[str, Any]) -> None:
             f"unknown column: grading writes it. Take it out, put it under 'meta', or keep it with `columns` (meta.{graded[0]}={graded[0]})",
             field=graded[0],
         )
-    for keys, format in (
-        (("responses", "next_response"), "prm800k-flat"),
-        (("solution", "judgements"), "stepmark-labels"),
-    ):
-        if all(key in row for key in keys):
-            raise InputError(
-                f"this row is of the format {format}: make solutions of it with `stepmark.convert`, to solutions",
-                field=keys[1],
-            )
 
 
 def _content(row: dict[str, Any], named: Collection[str] = ()) -> tuple[str, str]:
@@ -401,7 +427,7 @@ def _check_processbench(row: dict[str, Any]) -> str:
     steps = list_of(row, "steps")
     if isinstance(label, bool) or not isinstance(label, int) or not -1 <= label < len(steps):
         raise InputError(
-            f"expected the 0-based index of the first wrong step ({len(steps)} steps) or -1, found {label!r}",
+            f"expected the 0-based index of the first wrong step ({amount(len(steps), 'step')}) or -1, found {label!r}",
             field="label",
         )
     return generator

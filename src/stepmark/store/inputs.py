@@ -39,8 +39,8 @@ def run_input(source: Source, *, again: bool = False, hashed: bool = True) -> Ru
         UsageError: a pipe, where it is read more than once.
     """
     if isinstance(source, str | Path):
-        check_readable(source)
-        if again and is_stream(source):
+        check_readable(source, folder=True)
+        if again and is_stream(source) and not Path(source).is_dir():
             raise UsageError(
                 f"{source}: expected a file, found a pipe or a device; it is read more than once, so write it to a file first"
             )
@@ -51,7 +51,7 @@ def run_input(source: Source, *, again: bool = False, hashed: bool = True) -> Ru
             rows=None if known is None else known.lines,
             manifest=None
             if known is None
-            else {"name": Path(source).name, "bytes": known.bytes, "sha256": known.sha256},
+            else {"name": Path(source).name or str(source), "bytes": known.bytes, "sha256": known.sha256},
         )
     rows: Iterable[Any] = list(source) if isinstance(source, Iterator) else source
     digest = hashlib.sha256()

@@ -35,7 +35,7 @@ ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".tsv"
 """The ends of the names of files that hold rows, where a folder is read."""
 
 Source = str | Path | Iterable[Any]
-"""What rows are read from: a file's name, or an iterable of dicts or records, a `datasets.Dataset`, a pandas or polars frame."""
+"""What rows are read from: the name of a file or a folder, or an iterable of dicts or records, a `datasets.Dataset`, a pandas or polars frame."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,10 +94,11 @@ def read_rows(
 
     The end of a file's name says what it holds, also before ".gz": ".csv" and ".tsv" a table whose first line names the columns,
     ".parquet" a table, ".json" and ".traj" one JSON list of objects, one object, or JSON lines (a list of chat messages in the place of an object is a row of `messages`), ".eval" a log of inspect_ai, whose samples are the
-    rows. Any other file, and standard input, holds JSON lines: one object a line, UTF-8, blank lines skipped.
+    rows. Any other file, and standard input, holds JSON lines: one object a line, UTF-8, blank lines skipped. Of a folder the files that hold
+    rows are read, in the order of their names (`row_files`).
 
     Args:
-        source: a file's name, "-" for standard input; or an iterable of dicts or records, a `datasets.Dataset`, a pandas or polars frame.
+        source: the name of a file or a folder, "-" for standard input; or an iterable of dicts or records, a `datasets.Dataset`, a pandas or polars frame.
         columns: our name to the source's column, where they differ: {"problem": "question"}. Tables are checked by their header, other
             sources by their first row.
         keep_going: yield a `Refusal` in the place of a row that cannot be read, instead of raising. A source that is missing, empty
@@ -111,7 +112,12 @@ def read_rows(
         MissingExtraError: a Parquet file, and pyarrow is not installed.
     """
     if isinstance(source, str | Path):
-        check_readable(source)
+        check_readable(source, folder=True)
+        if source != STDIO and Path(source).is_dir():
+            files = row_files(source)
+            return chain.from_iterable(
+                read_rows(file, columns=columns, keep_going=keep_going) for file in files
+            )
         name = "stdin" if source == STDIO else str(source)
         by_line, entries = _of_file(source, name, columns or {})
     else:
@@ -137,11 +143,12 @@ def row_files(folder: str | Path) -> list[str]:
     return results
 
 
-def check_readable(path: str | Path) -> None:
-    """Refuse, before any work is done, a file that cannot be read; "-" always can.
+def check_readable(path: str | Path, *, folder: bool = False) -> None:
+    """Refuse, before any work is done, a file that cannot be read; "-" always can. With `folder`, a folder with files of rows can too.
 
     Raises:
         InputError: it is missing (the message names the nearest file there), a folder, empty, or not readable.
+        UsageError: a folder without a file of rows.
     """
     if path == STDIO:
         return
@@ -156,6 +163,9 @@ def check_readable(path: str | Path) -> None:
     if (loop := link_loop(path)) is not None:
         raise InputError(loop, where=str(path))
     path = Path(path)
+    if path.is_dir() and folder:
+        row_files(path)
+        return
     if path.is_dir():
         names = [file.name for file in sorted(path.iterdir()) if file.name.endswith(ENDINGS)]
         hint = f": name one of its files, such as {str(path / names[0])!r}" if names else ""

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO, cast
 
 from stepmark.errors import InputError, UsageError
+from stepmark.show.text import amount
 from stepmark.store.disk import link_loop, naming
 from stepmark.store.json_rows import json_type, parse_row
-from stepmark.store.reading import STDIO, count_rows, read_lines
+from stepmark.store.reading import ENDINGS, STDIO, count_rows, read_lines, row_files
 from stepmark.version import __version__
 
 
@@ -58,7 +59,14 @@ class Fingerprint:
 
 
 def fingerprint(path: str | Path) -> Fingerprint | None:
-    """Read a file once and say what it is; None for a stream, which can be read only once."""
+    """Read a file once and say what it is, or the files of rows in a folder; None for a stream, which can be read only once."""
+    if path != STDIO and Path(path).is_dir():
+        known = {Path(file).name: one for file in row_files(path) if (one := fingerprint(file))}
+        digest = hashlib.sha256("".join(f"{name} {one.sha256}\n" for name, one in known.items()).encode())
+        size, lines = (
+            sum(values) for values in zip(*((p.bytes, p.lines) for p in known.values()), strict=True)
+        )
+        return Fingerprint(bytes=size, sha256=digest.hexdigest(), lines=lines)
     if path == STDIO or not Path(path).is_file():
         return None
     digest, size, lines, last = hashlib.sha256(), 0, 0, b"\n"
@@ -220,6 +228,10 @@ def check_outputs(outputs: Mapping[str, str | Path | None], *inputs: object) -> 
         place = Path(path).resolve()
         if place in taken:
             raise UsageError(f"`{name}` {path} is {taken[place]} too: it would be replaced; choose another")
+        if taken.get(place.parent) == "the input" and place.name.endswith(ENDINGS):
+            raise UsageError(
+                f"`{name}` {path} lies in the folder that is read: it would be input of the next run; choose another folder"
+            )
         taken[place] = f"`{name}`"
 
 
@@ -375,7 +387,7 @@ class ResumableRows:
     def _check_same(self, old: object, new: object, how: str, what_to_do: str, at: str = "") -> None:
         if changed := differences(old, new, at):
             raise UsageError(
-                f"{self._part} holds {self.done} rows of an interrupted run that {how}: "
+                f"{self._part} holds {amount(self.done, 'row')} of an interrupted run that {how}: "
                 f"{'; '.join(changed)}. {what_to_do} to continue it. {self._remedy}"
             )
 

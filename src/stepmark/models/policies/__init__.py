@@ -15,7 +15,7 @@ from pydantic import Field
 from stepmark.batching import Answerer, Choose, Ready, Write, Written
 from stepmark.catalog import FACTORY, Catalog
 from stepmark.errors import InputError, UsageError
-from stepmark.models.lazy import Lazy, check_device, is_server, refuse_idle
+from stepmark.models.lazy import Bits, Lazy, check_device, is_server, refuse_idle
 from stepmark.models.prm import Reading, Weights
 from stepmark.settings import check_arguments, checked
 
@@ -110,15 +110,17 @@ def in_process(address: str) -> bool:
     return not factory and not address.startswith(("http://", "https://"))
 
 
-def policy_identity(address: str, *, dtype: Dtype = "auto", device: str = "auto") -> str:
+def policy_identity(
+    address: str, *, dtype: Dtype = "auto", quantize: Bits | None = None, device: str = "auto"
+) -> str:
     """The identity (`Policy.identity`) of the policy that `load_policy` would give; a folder's weights are not read into memory for it."""
     if in_process(address):
         from stepmark.models.policies.local import checkpoint_identity
 
-        identity = checkpoint_identity(address, dtype=dtype)
+        identity = checkpoint_identity(address, dtype=dtype, quantize=quantize)
         if identity is not None:
             return identity()
-    return load_policy(address, dtype=dtype, device=device).identity
+    return load_policy(address, dtype=dtype, quantize=quantize, device=device).identity
 
 
 PolicyLike: TypeAlias = Policy | str | Lazy[Policy]
@@ -144,11 +146,11 @@ def policy_of(policy: PolicyLike) -> Policy | Lazy[Policy]:
 def check_policy(address: str, arguments: Mapping[str, Any]) -> None:
     """Refuse (`UsageError`) arguments of `load_policy` that cannot work, or that mean nothing for a policy that computes elsewhere."""
     check_arguments(load_policy, arguments)
-    check_device(arguments.get("device", "auto"))
+    check_device(arguments.get("device", "auto"), several=True)
     if not in_process(address):
         where = "computes on its server" if is_server(address) else "is made by that function"
         why = f"the policy {address} {where}: leave it out"
-        refuse_idle(arguments, dict.fromkeys(("dtype", "device"), why))
+        refuse_idle(arguments, dict.fromkeys(("dtype", "quantize", "device"), why))
 
 
 @checked
@@ -156,6 +158,7 @@ def load_policy(
     address: str,
     *,
     dtype: Dtype = "auto",
+    quantize: Bits | None = None,
     device: str = "auto",
     counts: bool = False,
     memory_tokens: Annotated[int, Field(ge=0)] = 0,
@@ -167,7 +170,8 @@ def load_policy(
             it is asked for its only model; the key in `STEPMARK_API_KEY` is sent, if there is one); `package.module:factory`, whose
             call gives a policy; or `stepmark:arithmetic`, the tiny model of the arithmetic world.
         dtype: of a local model: "auto" (as saved), "float32", "bfloat16", "float16".
-        device: of a local model: "auto", "cpu", "cuda", "cuda:1".
+        quantize: of a local model: keep the layers' weights in 8 or 4 bit. Such a policy writes other texts, and has another identity.
+        device: of a local model: "cpu", "cuda", "cuda:1", "auto" (one GPU if there is one), or "all": the layers are spread over all GPUs.
         counts: ask a server for log-probabilities, which tell the tokens of each of several samples.
         memory_tokens: of a local model: see `LocalPolicy`.
 
@@ -181,6 +185,7 @@ def load_policy(
         raise UsageError(
             "expected a policy (a folder, a hub name, an address or package.module:factory), found an empty text"
         )
+    check_policy(address, {"dtype": dtype, "quantize": quantize, "device": device})
     if address.startswith(("http://", "https://")):
         from stepmark.models.http import key_variable
         from stepmark.models.policies.openai import OpenAIPolicy
@@ -192,4 +197,6 @@ def load_policy(
         return policy
     from stepmark.models.policies.local import LocalPolicy
 
-    return LocalPolicy.load(address, dtype=dtype, device=device, memory_tokens=memory_tokens)
+    return LocalPolicy.load(
+        address, dtype=dtype, quantize=quantize, device=device, memory_tokens=memory_tokens
+    )

@@ -17,6 +17,7 @@ from stepmark.models.encoding import PromptEncoder
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
 from stepmark.models.prm import Reading, Weights
 from stepmark.models.tree import Ints, pack
+from stepmark.show.text import amount
 
 try:
     import torch
@@ -24,15 +25,12 @@ try:
     from transformers.cache_utils import DynamicLayer
 
     from stepmark.models import attention
-    from stepmark.models.backbone import (
-        compute_device,
-        load_network,
-        load_tokenizer,
-    )
-    from stepmark.models.checkpoint import merge_adapter
+    from stepmark.models.backbone import compute_devices, load_tokenizer, saved_dtype
     from stepmark.models.engine import Known, PrefixCache, hidden_states, token_budget
     from stepmark.models.files import present, read_object
+    from stepmark.models.placement import load_placed
     from stepmark.models.places import adapter_base, built_in, find_checkpoint
+    from stepmark.models.quantized import elements, weights_of
 except ModuleNotFoundError:
     raise MissingExtraError(
         "a local policy needs torch and transformers: pip install 'stepmark[local]'"
@@ -40,6 +38,8 @@ except ModuleNotFoundError:
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from stepmark.models.lazy import Bits
 
 _Sample = TypeVar("_Sample")
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -98,17 +98,19 @@ class Drawn:
     finish: Finish
 
 
-def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = "auto") -> tuple[Any, Any]:
+def load_language_model(
+    path: str | Path, *, dtype: str = "auto", quantize: Bits | None = None, device: str = "auto"
+) -> tuple[Any, Any]:
     """A causal language model on its device, and its tokenizer; no code from the checkpoint is run. Arguments as `LocalPolicy.load`.
 
     Raises:
         CheckpointError: nothing there that transformers can load as a causal language model, or a config that disagrees with the
             weights.
-        UsageError: no such device or precision.
+        UsageError: no such device or precision; quantized already.
     """
     from transformers import AutoModelForCausalLM
 
-    place = compute_device(device)
+    devices = compute_devices(device)
     if dtype not in _DTYPES:
         raise UsageError(f"dtype should be one of {', '.join(_DTYPES)}, found {dtype!r}")
     folder = find_checkpoint(str(path))
@@ -119,9 +121,11 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
         read_object(base / "generation_config.json")
     has_own = present(folder / "tokenizer.json") or present(folder / "tokenizer_config.json")
     tokenizer = load_tokenizer(folder if has_own else base)
-    model = load_network(AutoModelForCausalLM, base, dtype=dtype, device=place)
-    if adapted is not None:
-        _put_output(model, merge_adapter(model.base_model, folder), folder)
+    precision = saved_dtype(base) if dtype == "auto" else getattr(torch, dtype)
+    model, others = load_placed(
+        AutoModelForCausalLM, folder, base, dtype=precision, devices=devices, quantize=quantize
+    )
+    _put_output(model, others, folder)
     return model, tokenizer
 
 
@@ -140,7 +144,9 @@ def _put_output(model: Any, extra: Mapping[str, torch.Tensor], folder: Path) -> 
         weight.copy_(rows)
 
 
-def checkpoint_identity(path: str | Path, *, dtype: str = "auto") -> Callable[[], str] | None:
+def checkpoint_identity(
+    path: str | Path, *, dtype: str = "auto", quantize: Bits | None = None
+) -> Callable[[], str] | None:
     """What gives the identity of the policy that `LocalPolicy.load` makes of a folder, without reading its weights into memory.
 
     Its files are noted at the call: weights that have changed by the time the identity is asked for are refused. None for a name on the hub, whose
@@ -150,7 +156,8 @@ def checkpoint_identity(path: str | Path, *, dtype: str = "auto") -> Callable[[]
     if not folder.is_dir():
         return None
     files = CheckpointFiles(folder)
-    return lambda: named(str(path), files.fingerprint(), dtype)
+    more = () if quantize is None else (quantize,)
+    return lambda: named(str(path), files.fingerprint(), dtype, *more)
 
 
 @final
@@ -190,7 +197,7 @@ class LocalPolicy:
         if memory_tokens < 0:
             raise UsageError(f"memory_tokens must be at least 0, found {memory_tokens}")
         if batch_size is None:
-            batch_size = max(16, min(256, 400_000_000 // max(1, model.num_parameters())))
+            batch_size = max(16, min(256, 400_000_000 // max(1, elements(model))))
         if batch_size < 1:
             raise UsageError(f"batch_size must be at least 1, found {batch_size}")
         self._model: Any = model
@@ -228,7 +235,7 @@ class LocalPolicy:
     def identity(self) -> str:
         """See `Policy.identity`: of weights, tokenizer and precision."""
         if self._identity is None:
-            weights = tensors_fingerprint(self._model.named_parameters())
+            weights = tensors_fingerprint(weights_of(self._model))
             identity = named(self.name, weights, self._encoder.fingerprint)
             self._identity = lambda: identity
         return self._identity()
@@ -239,6 +246,7 @@ class LocalPolicy:
         path: str | Path,
         *,
         dtype: str = "auto",
+        quantize: Bits | None = None,
         device: str = "auto",
         batch_size: int | None = None,
         memory_tokens: int = 0,
@@ -248,14 +256,14 @@ class LocalPolicy:
         Args:
             path: a folder in the Hugging Face layout, a hub name, or a name of `models.places.BUILT_IN`.
             dtype: "auto" (as saved), "float32", "bfloat16", "float16".
-            device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
+            quantize, device: as for `load_policy`.
             batch_size, memory_tokens: as for the class.
 
         Raises:
             CheckpointError: nothing there that transformers can load as a causal language model.
         """
-        identity = checkpoint_identity(path, dtype=dtype)
-        model, tokenizer = load_language_model(path, dtype=dtype, device=device)
+        identity = checkpoint_identity(path, dtype=dtype, quantize=quantize)
+        model, tokenizer = load_language_model(path, dtype=dtype, quantize=quantize, device=device)
         return cls(
             model.eval(),
             tokenizer,
@@ -368,7 +376,7 @@ class LocalPolicy:
     def _check_length(self, tokens: int) -> None:
         if self._context is not None and tokens > self._context:
             raise TooLongError(
-                f"{self.name} reads at most {self._context} tokens, the prompt and one more are {tokens}"
+                f"{self.name} reads at most {amount(self._context, 'token')}, the prompt and one more are {tokens}"
             )
 
     @torch.inference_mode()
@@ -379,7 +387,8 @@ class LocalPolicy:
         first = {row.index: row.prompt for row in rows}
         begun = self._begin([first[index] for index in prompts])
         out, mask, positions = begun.out, begun.mask, begun.positions
-        starts = torch.tensor([prompts[row.index] for row in rows], device=mask.device)
+        # On the CPU: layers may be on several devices, and such an index fits all.
+        starts = torch.tensor([prompts[row.index] for row in rows])
         width = mask.shape[1]
         logits, mask, positions = out.logits[starts, -1], mask[starts], positions[starts, -1:]
         cache = out.past_key_values
@@ -397,7 +406,7 @@ class LocalPolicy:
             if not going:
                 return
             if len(going) <= _WORTH_DROPPING * len(rows):
-                keep = torch.tensor(going, device=mask.device)
+                keep = torch.tensor(going)
                 cache.batch_select_indices(keep)
                 mask, positions = mask[keep], positions[keep]
                 rows = [rows[place] for place in going]

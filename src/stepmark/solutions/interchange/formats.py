@@ -129,6 +129,12 @@ def detect(row: Row) -> str:
         if columns_of(row.data, "messages"):
             return "chat"
         return "solutions" if step_labels(row.data) is None else "trl"
+    if columns_of(row.data, "problem") and columns_of(row.data, "answer"):
+        raise InputError(
+            f"expected a solution, found a problem with its reference answer ({', '.join(map(repr, row.data))}): stepmark sample writes "
+            "solutions of it",
+            where=row.where,
+        )
     known = "; ".join(
         f"{name} ({' or '.join(', '.join(keys) for keys in format.keys) or format.about})"
         for name, format in FORMATS.items()
@@ -182,7 +188,7 @@ def convert(
     names the setting that makes it. What is left out is counted in the summary and in the manifest.
 
     Args:
-        source: a file (JSON lines, CSV, TSV, Parquet, a JSON list or document, .eval), dicts, records, a data set or a data frame.
+        source: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list or document, .eval), dicts, records, a data set or a data frame.
         to: the format to write: stepmark-labels, solutions, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench, potato, who-and-when; of conversations chat, responses or otel.
         out: write the rows to this file, packed if its name ends in .gz; "-" for standard output.
         from_format: the format of the source: one of those, prmbench, openr, inspect, or a trace (swe-agent, mini-swe-agent, claude-code, codex, langsmith, langfuse). Default: recognised by the first row.
