@@ -29,6 +29,7 @@ from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.examples import Example, LabelRules, examples
+from stepmark.training.items import Item
 from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.steps import HardLabels
 from stepmark.training.settings import Training
@@ -145,7 +146,9 @@ def main() -> None:
         trainer = Trainer(net, objective, training, Path(temporary) / "run")
         loaded = time.perf_counter() - began
         # So many problems that an epoch has the steps; what is over is not trained on.
-        needed, groups, plan = (steps + UNCOUNTED) * processes, [], []
+        needed = (steps + UNCOUNTED) * processes
+        groups: list[list[Example]] = []
+        plan: list[list[Item]] = []
         problems = max(8, needed * arguments.token_budget // 2000)
         while len(plan) < needed:
             groups = list(labelled_problems(problems))
