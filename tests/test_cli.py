@@ -623,3 +623,32 @@ def test_a_run_of_unknown_length_is_shown_ever_more_rarely(capfd):
     # After 10 s, then 20 s, 40 s, … later.
     counts = [line.split()[1] for line in capfd.readouterr().err.splitlines()]
     assert counts == ["10", "30", "70", "150", "310", "630"]
+
+
+def test_it_runs_from_a_source_tree_that_is_not_installed(tmp_path):
+    """As `recipes/gpu.sh` has it where nothing can be installed: nothing asks for the package's own metadata."""
+    code = """
+import importlib.metadata as m, sys
+found = m.version
+def version(name):
+    if name == "stepmark":
+        raise m.PackageNotFoundError(name)
+    return found(name)
+m.version = version
+from stepmark.cli import main
+sys.exit(main(["label", "exact", sys.argv[1], "--out", sys.argv[2]]))
+"""
+    worlds, out = tmp_path / "right.jsonl", tmp_path / "labelled.jsonl"
+    words = [
+        "problems",
+        "arithmetic",
+        "--count",
+        "2",
+        "--seed",
+        "1",
+        "--out",
+        str(tmp_path / "problems.jsonl"),
+    ]
+    assert main([*words, "--solutions", str(worlds)]) == 0
+    subprocess.run([sys.executable, "-c", code, str(worlds), str(out)], check=True)
+    assert out.read_text()

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -60,6 +59,7 @@ from stepmark.annotation.stored import (
 from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.show.text import amount
 from stepmark.store import atomic_rows
+from stepmark.version import __version__
 
 Body = TypeVar("Body")
 
@@ -660,7 +660,7 @@ def build_app(live: Live, site: Site, *, started: Callable[[], None] | None = No
 
     app = FastAPI(
         title="stepmark annotate",
-        version=version("stepmark"),
+        version=__version__,
         lifespan=lifespan,
         openapi_url="/api/openapi.json",
         docs_url=None,  # they load scripts from elsewhere

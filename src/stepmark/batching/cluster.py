@@ -21,7 +21,6 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from itertools import count
 from math import ceil
 from pathlib import Path
@@ -46,6 +45,7 @@ from stepmark.batching.requests import (
 from stepmark.errors import BackendError, InputError, MissingExtraError, StepmarkError, UsageError
 from stepmark.settings import settings
 from stepmark.show.text import amount
+from stepmark.version import __version__
 
 Fact = str | int | float | bool | None
 
@@ -198,7 +198,7 @@ class ClusterWorker:
             return Trouble.of(error)
         self._built = made if isinstance(made, Built) else Built(answerers=made)
         return Hello(
-            version=version("stepmark"),
+            version=__version__,
             identities={kind: which.identity for kind, which in self._built.answerers.items()},
             facts=self._built.facts,
             place=f"process {os.getpid()} on {socket.gethostname()}",
@@ -532,9 +532,9 @@ class RayWorkers:
                 worker.greeting = worker.actor.build.remote()
 
     def _check_same(self, worker: _Worker, hello: Hello) -> None:
-        if hello.version != version("stepmark"):
+        if hello.version != __version__:
             raise BackendError(
-                f"{worker.name} has stepmark {hello.version}, here is {version('stepmark')}: install the same on every node"
+                f"{worker.name} has stepmark {hello.version}, here is {__version__}: install the same on every node"
             )
         if self._hello not in (None, hello):
             assert self._hello is not None

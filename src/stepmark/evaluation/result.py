@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_h
 from stepmark.show.tables import Table, interval_text, markdown, printed
 from stepmark.show.text import amount
 from stepmark.store import atomic_write, check_readable
+from stepmark.version import __version__
 
 if TYPE_CHECKING:  # NumPy, which no help needs
     from stepmark.metrics.intervals import Interval, Statistic
@@ -202,7 +202,7 @@ def html(result: Result) -> Iterator[str]:
             facts=result.facts,
             tiles=result.tiles,
             sections=result.sections,
-            settings={**settings, **data, "stepmark": version("stepmark")},
+            settings={**settings, **data, "stepmark": __version__},
         )
     )
 
@@ -215,7 +215,7 @@ def write_json(result: Result, path: str | Path) -> None:
     """Write everything as JSON; there complete or not at all."""
     body = {
         "format": FORMAT,
-        "stepmark": version("stepmark"),
+        "stepmark": __version__,
         "evaluation": result.evaluation,
         "title": result.title,
         "prm": result.prm,

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO, cast
@@ -22,6 +21,7 @@ from stepmark.show.text import amount
 from stepmark.store.disk import link_loop, naming
 from stepmark.store.json_rows import json_type, parse_row
 from stepmark.store.reading import ENDINGS, STDIO, count_rows, read_lines, row_files
+from stepmark.version import __version__
 
 
 def encode_row(row: Mapping[str, Any]) -> bytes:
@@ -320,9 +320,7 @@ class ResumableRows:
         self.part = self._part if resumable else None
         self.manifest_path = self.path.with_name(self.path.name + ".manifest.json")
         self._part_manifest = self._part.with_name(self._part.name + ".manifest.json")
-        self._manifest = cast(
-            dict[str, Any], json.loads(json.dumps({"stepmark": version("stepmark"), **manifest}))
-        )
+        self._manifest = cast(dict[str, Any], json.loads(json.dumps({"stepmark": __version__, **manifest})))
         self._resumable = resumable
         with naming(self._part):
             self._handle = self._part.open("a+b")

@@ -40,7 +40,7 @@ from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.base import Objective, StepObjective
 from stepmark.training.objectives.families import family_layout
 from stepmark.training.objectives.steps import HardLabels, keeps_neutral
-from stepmark.training.parallel import Workers, check_processes, processes
+from stepmark.training.parallel import Workers, check_launched
 from stepmark.training.report import CARD_FILE, CardFacts, prm_card
 from stepmark.training.settings import Training
 from stepmark.training.state import (
@@ -207,7 +207,7 @@ def _check_spec(recipe: Recipe, base: Path, spec: ScoringSpec | CriticSpec) -> N
     if not settings.adapter and isinstance(spec, ScoringSpec):
         layout_of(spec, base)
     if settings.shard:
-        check_processes(processes())
+        check_launched()
         own_head = isinstance(spec, ScoringSpec) and isinstance(spec.readout.head, LinearHead | MlpHead)
         if not own_head or (isinstance(objective, StepObjective) and objective.language_weight > 0):
             raise UsageError(

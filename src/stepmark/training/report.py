@@ -27,6 +27,7 @@ from stepmark.show.plots import Lines, Series
 from stepmark.show.text import amount
 from stepmark.training.checkpoint import Written
 from stepmark.training.measure import Trained
+from stepmark.version import __version__
 
 CARD_FILE = "README.md"
 FOLDER = "FOLDER"
@@ -65,9 +66,8 @@ def card_text(
     if pipeline is not None:
         front.append(f"pipeline_tag: {pipeline}")
     front += ["tags:", *(f"- {tag}" for tag in tags)]
-    made_with = ", ".join(
-        f"{package} {version(package)}" for package in ("stepmark", "torch", "transformers")
-    )
+    versions = {"stepmark": __version__} | {name: version(name) for name in ("torch", "transformers")}
+    made_with = ", ".join(f"{name} {number}" for name, number in versions.items())
     parts = ["\n".join(["---", *front, "---"]), f"# {facts.title}", about]
     for title, text in sections.items():
         parts += [f"## {title}", text]
