@@ -74,10 +74,7 @@ class ProcessBench(Evaluation):
             for case in read_cases(run.data, columns=run.columns)
         ]
         for case in cases:
-            if first_error(case.labelled) is None:
-                raise InputError(
-                    "the first error of this solution is not known", where=case.where, field="label"
-                )
+            _truth(case)
         check_asked(self.threshold, list(dict.fromkeys(case.group for case in cases)))
         return cases
 
@@ -186,6 +183,18 @@ def _verdict(figures: Figures, name: str) -> str:
     )
 
 
+def _truth(case: Case) -> int:
+    """The first error of a case, 0-based; -1: none. `InputError` where it is not known."""
+    truth = first_error(case.labelled)
+    if truth is None:
+        raise InputError(
+            "the first error of this solution is not known: every step up to it needs a label",
+            where=case.where,
+            field="label",
+        )
+    return truth
+
+
 def items_of(sheet: Sheet, chosen: Mapping[str, Policy], checks: str = "none") -> list[Item]:
     """One item a case: its true first error, and the earlier of those that the PRM and the exact checks name.
 
@@ -196,13 +205,7 @@ def items_of(sheet: Sheet, chosen: Mapping[str, Policy], checks: str = "none") -
     names = check_names(checks)
     for row in sheet.rows:
         case = row.case
-        truth = first_error(case.labelled)
-        if truth is None:
-            raise InputError(
-                "the first error of this solution is not known: every step up to it needs a label",
-                where=case.where,
-                field="label",
-            )
+        truth = _truth(case)
         named = chosen[case.group].found(row)
         steps = [step.text for step in case.solution.steps]
         proven = [finding.step for finding in check(case.problem, steps, names=names)] if names else []
