@@ -347,7 +347,7 @@ def _chat_call(chat: Chat, events: Sequence[Object]) -> None:
         raise chat.error(f"expected one choice, found {len(data['response']['choices'])}", "response.choices")
     for inside in ("request", "response"):
         chat.messages += _messages(chat, data[inside], inside)
-    chat.facts["source"] = _text(data["request"].get("model"))
+    chat.facts |= {"id": _text(data.get("id")), "source": _text(data["request"].get("model"))}
 
 
 def _responses(chat: Chat, events: Sequence[Object]) -> None:
@@ -635,7 +635,7 @@ TRACES: Mapping[str, TraceFormat] = {
     ),
     "chat-calls": TraceFormat(
         about="logged calls of the OpenAI chat API: request and response", matches=_is_chat_call, read=_chat_call,
-        used=("request", "response"),
+        used=("id", "request", "response"),
     ),
     "responses": TraceFormat(
         about="OpenAI Responses: input and output items", matches=_is_response, read=_responses,
