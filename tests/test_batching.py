@@ -236,7 +236,7 @@ def test_a_request_that_cannot_be_answered_raises_at_its_yield_and_is_not_record
     [
         ([[]], "expected 2 texts in reply to a Write, found 0"),
         ([[Written(text="x", finish="end")]], "expected 2 texts in reply to a Write, found 1"),
-        ([], "gave 0 replies to 1 requests"),
+        ([], "gave 0 replies to 1 request"),
     ],
 )
 def test_an_answer_that_does_not_fit_is_an_error(reply, message):

@@ -595,7 +595,7 @@ def test_a_file_to_fit_on(tmp_path, capsys):
     result = read_result(tmp_path / "o" / "result.json")
     roles = [item["role"] for item in result["items"]]
     assert (roles.count("measured"), roles.count("fitted here")) == (30, 30)
-    assert any(fact.startswith("10 solutions of second.jsonl were not fitted on") for fact in result["facts"])
+    assert any(fact.startswith("10 solutions of second.jsonl not fitted on") for fact in result["facts"])
     assert [one["name"] for one in result["data"]] == ["first.jsonl", "second.jsonl"]
 
 

@@ -158,7 +158,7 @@ def test_cutting_is_reported(tmp_path, capfd):
         )
         == 0
     )
-    assert "1 texts: the marker '#' does not occur" in capfd.readouterr().err
+    assert "1 text: the marker '#' does not occur" in capfd.readouterr().err
 
 
 def test_shown_for_people(tmp_path, capfd, monkeypatch):
@@ -230,7 +230,7 @@ def test_bad_files(tmp_path, capfd, content, parts):
         assert part in err
     assert not (tmp_path / "out.jsonl").exists() and not (tmp_path / "r.html").exists()
     # What stays, if anything, is the part; and the message says so.
-    assert ("out.jsonl.part" in left_in(tmp_path)) == ("1 rows are kept in" in err)
+    assert ("out.jsonl.part" in left_in(tmp_path)) == ("1 row is kept in" in err)
 
 
 @pytest.mark.parametrize("content", [content for content, _ in BAD_FILES if content.startswith(ROW)])
@@ -239,7 +239,7 @@ def test_one_bad_row_does_not_cost_the_others(tmp_path, capfd, content):
     assert grade(tmp_path / "in.jsonl", "--out", tmp_path / "out.jsonl", "--keep-going") == 0
     assert rows_of((tmp_path / "out.jsonl").read_text()) == GRADED
     err = capfd.readouterr().err
-    assert "left out 1 rows:\n  " in err
+    assert "left out 1 row:\n  " in err
     assert f"{tmp_path}/in.jsonl:2" in err
     manifest = json.loads((tmp_path / "out.jsonl.manifest.json").read_text())
     assert (manifest["rows"], manifest["left_out"]) == (2, 1)
@@ -249,7 +249,7 @@ def test_nothing_could_be_graded(tmp_path, capfd):
     path = file_of(tmp_path, {"problem": "p", "steps": []}, LONG, {"problem": ""})
     assert grade(path, "--out", tmp_path / "out", "--keep-going") == 2
     err = capfd.readouterr().err
-    assert "nothing could be graded: all 3 rows were left out" in err
+    assert "nothing could be graded: left out 3 rows, which is all" in err
     assert all(f"in.jsonl:{line}" in err for line in (1, 2, 3))
     assert left_in(tmp_path) == ["in.jsonl"]
 
@@ -373,10 +373,10 @@ def test_an_error_keeps_what_was_graded_and_keep_going_continues(tmp_path, capfd
     path = file_of(tmp_path, GOOD, MARKED, WRONG)
     assert grade(path, "--out", out) == 2
     err = capfd.readouterr().err
-    assert f"1 rows are kept in {out}.part" in err and "--keep-going" in err
+    assert f"1 row is kept in {out}.part" in err and "--keep-going" in err
     assert grade(path, "--out", out, "--keep-going", "--report", tmp_path / "r.html", "--show", "1") == 0
     printed, err = capfd.readouterr()
-    assert "continued after the 1 rows of an interrupted run" in err
+    assert "continued after the 1 row of an interrupted run" in err
     assert "2 solutions, 5 steps: 1 with an error" in err  # the summary is of the whole file
     assert "good" in printed and "5 + 5 = 10" in (tmp_path / "r.html").read_text(encoding="utf-8")
     assert rows_of(out.read_text()) == GRADED
@@ -623,3 +623,32 @@ def test_a_run_of_unknown_length_is_shown_ever_more_rarely(capfd):
     # After 10 s, then 20 s, 40 s, … later.
     counts = [line.split()[1] for line in capfd.readouterr().err.splitlines()]
     assert counts == ["10", "30", "70", "150", "310", "630"]
+
+
+def test_it_runs_from_a_source_tree_that_is_not_installed(tmp_path):
+    """As `recipes/gpu.sh` has it where nothing can be installed: nothing asks for the package's own metadata."""
+    code = """
+import importlib.metadata as m, sys
+found = m.version
+def version(name):
+    if name == "stepmark":
+        raise m.PackageNotFoundError(name)
+    return found(name)
+m.version = version
+from stepmark.cli import main
+sys.exit(main(["label", "exact", sys.argv[1], "--out", sys.argv[2]]))
+"""
+    worlds, out = tmp_path / "right.jsonl", tmp_path / "labelled.jsonl"
+    words = [
+        "problems",
+        "arithmetic",
+        "--count",
+        "2",
+        "--seed",
+        "1",
+        "--out",
+        str(tmp_path / "problems.jsonl"),
+    ]
+    assert main([*words, "--solutions", str(worlds)]) == 0
+    subprocess.run([sys.executable, "-c", code, str(worlds), str(out)], check=True)
+    assert out.read_text()

@@ -309,7 +309,7 @@ def test_a_worker_reports_trouble_with_the_replies_before_it_and_lives():
     assert str(error) == "worker 3: RuntimeError: no memory"
     assert "in write" in error.__notes__[0]
     assert at_work.answer([Write(prompt="c")]).trouble is None
-    assert at_work.answer([Verify(answer="1", gold="1")]).trouble.message == "v gave 0 replies to 1 requests"
+    assert at_work.answer([Verify(answer="1", gold="1")]).trouble.message == "v gave 0 replies to 1 request"
 
 
 def test_what_cannot_be_built_is_the_callers_error():

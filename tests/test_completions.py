@@ -227,7 +227,7 @@ def changed(change):
         (lambda data, top: top.clear(), r"vLLM 0\.32 or later"),
         (lambda data, top: data["choices"][0].update(logprobs=None), r"vLLM 0\.32 or later"),
         (lambda data, top: data.update(choices=[]), r"vLLM 0\.32 or later"),
-        (lambda data, top: data["usage"].update(prompt_tokens=7), "1 tokens sent, 7 read"),
+        (lambda data, top: data["usage"].update(prompt_tokens=7), "1 token sent, 7 read"),
         (lambda data, top: top.update(dict.fromkeys(top, None)), "expected log-probabilities"),
         (lambda data, top: top.update(dict.fromkeys(top, -9999.0)), "none of the verdicts"),
         (lambda data, top: (404, b"no such page"), "served by: vllm serve"),

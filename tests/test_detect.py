@@ -81,10 +81,17 @@ def test_a_plain_language_model_is_refused(zoo, copy_of, name):
         load(copy_of(name))
     message = str(caught.value)
     assert type(zoo[name].network).__name__ in message
-    assert "lm_head.weight" in message
-    assert "plain language model" in message
+    assert "is a language model without a PRM's head" in message and "`prm` default" in message
     assert "`family`" in message
     assert all(family in message for family in FAMILIES)
+
+
+def test_the_base_that_ships_is_no_prm_but_may_be_read_as_one_that_needs_no_training():
+    with pytest.raises(
+        UnknownFamilyError, match=r"^stepmark:arithmetic is a language model .*\(stepmark train\)"
+    ):
+        load_prm("stepmark:arithmetic")
+    assert load_prm("stepmark:arithmetic", family="mean-logprob").name == "stepmark:arithmetic"
 
 
 def test_the_names_of_published_checkpoints_tell(zoo, tmp_path):

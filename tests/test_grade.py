@@ -271,7 +271,7 @@ def test_an_outcome_model_reads_beside_the_prm():
 @pytest.mark.parametrize(
     ("results", "options", "found"),
     [
-        ([canned(0.5)], {}, r"gave 1 scores for the 2 steps of solution 'x'"),
+        ([canned(0.5)], {}, r"gave 1 score for the 2 steps of solution 'x'"),
         ([canned(0.5, 0.5, 0.5)], {}, "gave 3 scores for the 2 steps"),
         ([canned(0.5, math.nan)], {}, r"solution 'x'.*step 1 \(0-based\) is nan"),
         ([canned(0.5, 1.2)], {}, r"step 1 .*1\.2"),
@@ -300,7 +300,7 @@ def test_scores_that_are_there_already_are_graded_alike():
     [asked] = grade([one], CannedPRM([unread]), settings)
     assert graded(one, unread, prm, settings) == asked
     assert (asked.score, asked.first_error) == (None, 0)
-    for wrong, found in ((canned(0.9), "1 scores for the 2 steps"), (canned(0.9, 1.2), "step 1 ")):
+    for wrong, found in ((canned(0.9), "1 score for the 2 steps"), (canned(0.9, 1.2), "step 1 ")):
         with pytest.raises(BackendError, match=found):
             graded(one, wrong, prm)
     with pytest.raises(UsageError, match="threshold"):
@@ -363,7 +363,7 @@ def test_rows_are_read_back():
     assert from_row(solution("a", "b"), row) == full()
     for scored in grade([solution("good", "bad")], ScriptedPRM(TABLE)):
         assert from_row(scored.solution, json.loads(json.dumps(to_row(scored, {})))) == scored
-    with pytest.raises(InputError, match="expected 1 scores"):
+    with pytest.raises(InputError, match="expected 1 score"):
         from_row(solution("a"), row)
     with pytest.raises(InputError, match=r"step 0 .*7"):
         from_row(solution("a", "b"), row | {"scores": [7, None]})

@@ -149,7 +149,7 @@ SCORED_ROW = to_columns(SCORED)
             LabelledSolution,
             "field 'judgements.1.0.kind'",
         ),
-        ({**SCORED_ROW, "scores": [0.5, 0.5]}, ScoredSolution, "expected 1 scores, one a step, found 2"),
+        ({**SCORED_ROW, "scores": [0.5, 0.5]}, ScoredSolution, "expected 1 score, one a step, found 2"),
         ({**SCORED_ROW, "scores": [1.5]}, ScoredSolution, r"1.5: expected a number in \[0, 1\]"),
         ({**SCORED_ROW, "score_kind": "odds"}, ScoredSolution, "field 'steps.kind'"),
         ({**SCORED_ROW, "first_error": 0.5}, ScoredSolution, "field 'first_error'"),

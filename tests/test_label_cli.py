@@ -166,7 +166,7 @@ def test_one_solution_of_a_tree_that_cannot_be_labelled_costs_only_itself(tmp_pa
         row.solution.id: row.meta["first_error"] for row in read_labelled(out) if "first_error" in row.meta
     }
     assert given == {"first": 0, "last": 0}
-    assert "left out 1 rows" in capsys.readouterr().err
+    assert "left out 1 row" in capsys.readouterr().err
     file.write_text(json.dumps(rows[1]) + "\n", encoding="utf-8")
     assert run(*words, "--keep-going") == 2
     assert "nothing was labelled" in capsys.readouterr().err
@@ -197,7 +197,7 @@ def test_a_budget_ends_the_run_and_says_what_was_left(tmp_path, capsys):
     words = ["binary", file, "--policy", ARITHMETIC, "--verifier", "number", "--out", out, "--budget", "1"]
     assert run(*words) == 0
     assert len(list(read_labelled(out))) == 1
-    assert "5 solutions were not labelled: the budget of 1 tokens was spent" in capsys.readouterr().err
+    assert "5 solutions were not labelled: the budget of 1 token was spent" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -243,5 +243,5 @@ def test_a_solution_without_a_reference_answer_is_refused_with_its_line(
     assert f"error: {place}" in err and "with --keep-going, such rows are left out" in err
     assert run(*words, "--keep-going") == 0
     err = capsys.readouterr().err
-    assert "left out 1 rows" in err and f"  {place}" in err
+    assert "left out 1 row" in err and f"  {place}" in err
     assert len(list(read_labelled(out))) == 2

@@ -183,7 +183,7 @@ ROW = [0.5, -0.5]
         (answered([[[math.nan, 1.0]] * 2]), "no number in JSON"),
         (answered([[[10**400, 1]] * 2]), "rows of numbers expected"),
         (answered([[[0.1, 0.2, 0.3]] * 2]), "2 classes, the checkpoint's has 3"),
-        (answered([]), "1 solutions sent, 0 answered"),
+        (answered([]), "1 solution sent, 0 answered"),
         ({"data": [{"index": 4, "data": [ROW] * 2}]}, "no answer has index 0"),
         ({"data": [None]}, "no answer has index 0"),
         ({"data": {"0": [ROW] * 2}}, "no list answered"),

@@ -78,6 +78,22 @@ def test_a_quantized_policy_is_the_plain_one_of_its_numbers(tmp_path, bits, tied
     assert policy.size == truth.size
 
 
+@pytest.mark.parametrize("bits", BITS)
+def test_no_weight_is_copied_for_each_row(tmp_path, bits):
+    """A head without gradients is copied for every row of a batch, in a product of many (bmm), where its input is a slice."""
+    save(tmp_path)
+    ids = torch.arange(12).view(3, 4)
+    counts = []
+    for how in (None, bits):
+        model, _ = load_language_model(tmp_path, quantize=how, device="cpu")
+        with torch.inference_mode(), torch.profiler.profile() as profile:
+            model(input_ids=ids, attention_mask=torch.ones_like(ids), logits_to_keep=1)
+        names = {event.key: event.count for event in profile.key_averages()}
+        assert names["aten::mm"] >= 14
+        counts.append(names.get("aten::bmm", 0))
+    assert counts[0] == counts[1]
+
+
 def test_the_identity_says_how_a_policy_is_quantized(tmp_path):
     save(tmp_path)
     folder = str(tmp_path)

@@ -225,7 +225,7 @@ def test_held_out_problems_are_not_trained_on(tmp_path, policy, capsys, no_page)
     file, other = problems(tmp_path), problems(tmp_path, ("a", "new"), "other.jsonl")
     out = tmp_path / "out"
     assert main(words(file, policy, out, updates=1, held_out=other)) == 0
-    assert "left out 1 problems that are among the held-out ones" in capsys.readouterr().err
+    assert "left out 1 problem found among the held-out ones" in capsys.readouterr().err
     assert "Trained on 5 problems" in (out / "README.md").read_text()
     assert main(words(other, policy, tmp_path / "none", held_out=other)) == 2
     assert "not held out, found none" in capsys.readouterr().err

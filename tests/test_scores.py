@@ -133,7 +133,7 @@ def test_a_case_without_a_row(write):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({**B, "scores": [0.1, 0.2]}, "expected 1 scores, one a step of 'a-1' (data.jsonl:a-1), found 2"),
+        ({**B, "scores": [0.1, 0.2]}, "expected 1 score, one a step of 'a-1' (data.jsonl:a-1), found 2"),
         ({**B, "scores": []}, "found 0"),
         ({**B, "scores": None}, "expected a list of scores, found null"),
         ({**B, "scores": 0.5}, "expected a list of scores, found a number"),
@@ -163,7 +163,7 @@ def test_a_case_without_a_row(write):
             "one probability for each of the class_names",
         ),
         ({**B, "classes": [[0.5, 0.2, 3]], "class_names": list(NAMES)}, "one probability for each"),
-        ({**B, "classes": [], "class_names": list(NAMES)}, "for each of the 1 steps"),
+        ({**B, "classes": [], "class_names": list(NAMES)}, "for each of the 1 step"),
         ({**B, "classes": [[1.0]]}, "class_names"),
         ({**B, "critiques": "so"}, "field 'critiques'"),
         ({**B, "problem_tokens": "5"}, "field 'problem_tokens'"),
@@ -256,7 +256,7 @@ def test_classes_and_critiques_are_kept(tmp_path):
     assert sheet.rows == (CaseScores(case=CASES[0], steps=made),)
     assert read_scores(path, CASES[:1]) == sheet
     # Two scores for the one step of the second case.
-    with pytest.raises(BackendError, match="tells gave 2 scores for the 1 steps of solution 'a-1'"):
+    with pytest.raises(BackendError, match="tells gave 2 scores for the 1 step of solution 'a-1'"):
         graded(CASES, Tells(), tmp_path / "other.jsonl", MANIFEST)
 
 

@@ -208,7 +208,7 @@ def test_a_full_queue_refuses_and_tells_when_to_come_back():
         waiting = asyncio.create_task(batcher.score([solution("b" * 20)]))
         await until(lambda: batcher.figures.waiting_tokens == 20)
         with pytest.raises(
-            BusyError, match="about 6 tokens were asked, 20 wait, and the queue takes 25"
+            BusyError, match="asked were about 6 tokens, 20 wait, and the queue takes 25"
         ) as caught:
             await batcher.score([solution("c" * 6)])
         assert caught.value.retry_after == (20 + 10) / 5.0

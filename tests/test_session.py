@@ -190,7 +190,7 @@ def test_others_read_whole_prefixes_and_say_so():
     found = prm.open_session().score(asked, lambda index, reply: None)
     assert [reply.score for reply in found] == [3.0, 2.0]
     assert prm.read == 3
-    with pytest.raises(BackendError, match="0 scores for 1 steps"):
+    with pytest.raises(BackendError, match="0 scores for 1 step"):
         Counting(short=True).open_session().score(asked[:1], lambda index, reply: None)
 
 

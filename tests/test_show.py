@@ -30,7 +30,7 @@ from stepmark.show.html import (
     text_html,
 )
 from stepmark.show.terminal import solution_lines
-from stepmark.show.text import number, one_line, visible
+from stepmark.show.text import amount, number, one_line, visible
 
 PLACES = [at / 100 for at in range(101)]
 MODES: list[colour.Mode] = ["light", "dark"]
@@ -482,3 +482,9 @@ def test_importing_show_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_number_and_what_it_counts() -> None:
+    assert [amount(n, "step") for n in (0, 1, 2, 2000)] == ["0 steps", "1 step", "2 steps", "2,000 steps"]
+    assert [amount(n, "reply", "replies") for n in (1, 2)] == ["1 reply", "2 replies"]
+    assert amount(None, "token") == "an unknown number of tokens"

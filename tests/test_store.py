@@ -204,6 +204,9 @@ def test_of_a_folder_the_files_of_rows_are_read_in_the_order_of_their_names(tmp_
     with pytest.raises(UsageError, match="lies in the folder that is read"):
         check_outputs({"out": tmp_path / "c.jsonl"}, tmp_path)
     check_outputs({"out": tmp_path / "report.html"}, tmp_path)
+    for name in ("a.csv", "a.csv.gz", "a.parquet"):
+        with pytest.raises(UsageError, match=r"written as JSON lines, not as a table: name it a\.jsonl"):
+            check_outputs({"out": tmp_path / name})
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no file in this folder ends in"):
         read_rows(tmp_path / "empty")
@@ -440,7 +443,7 @@ def test_rows_of_another_model_do_not_go_into_a_part(tmp_path):
     ):
         second = ResumableRows(tmp_path / "out", {"settings": {"prm": "m"}})
         with pytest.raises(
-            UsageError, match=rf"holds 1 rows of an interrupted run that another model made: {said}"
+            UsageError, match=rf"holds 1 row of an interrupted run that another model made: {said}"
         ):
             second.identify(models)
         second.close()
@@ -665,7 +668,7 @@ def test_it_says_what_it_is():
     assert repr(results()) == "<7 Solutions>"
     assert (
         repr(results(RECORDS[:1], out=Path("a.jsonl"), refused=["row 2: no"]))
-        == "<1 Solution, 1 rows left out, in a.jsonl>"
+        == "<1 Solution, 1 row left out, in a.jsonl>"
     )
     assert repr(results([])) == "<0 records>"
 

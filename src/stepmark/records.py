@@ -12,6 +12,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stepmark.errors import InputError
+from stepmark.show.text import amount
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -120,7 +121,7 @@ class Solution:
         from stepmark.show.html import steps_fragment
 
         return steps_fragment(
-            self.texts, problem=self.problem.text, headline=f"{len(self.steps)} steps, not graded"
+            self.texts, problem=self.problem.text, headline=f"{amount(len(self.steps), 'step')}, not graded"
         )
 
 
@@ -191,7 +192,7 @@ class LabelledSolution:
         return steps_fragment(
             self.solution.texts,
             problem=self.solution.problem.text,
-            headline=f"{sum(map(len, self.judgements))} judgements",
+            headline=amount(sum(map(len, self.judgements)), "judgement"),
             notes=[", ".join(_words(j) for j in step) for step in self.judgements],
         )
 

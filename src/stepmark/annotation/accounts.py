@@ -17,6 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from starlette.exceptions import HTTPException
 
 from stepmark.annotation import tables
+from stepmark.show.text import amount
 
 Role = Literal["annotator", "adjudicator", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -146,7 +147,7 @@ def join(connection: Connection, code: str, name: str, now: float) -> Login:
     """
     name = name.strip()
     if not 1 <= len(name) <= MOST_NAME or not name.isprintable():
-        message = f"expected a name of 1 to {MOST_NAME} printable characters, found {len(name)} characters"
+        message = f"expected a name of 1 to {MOST_NAME} printable characters, found {amount(len(name), 'character')}"
         raise RequestError(400, message, field="name")
     t = tables.invitations
     valid = (t.c.code_hash == hashed(code)) & (t.c.expires > now) & (t.c.uses_left > 0)

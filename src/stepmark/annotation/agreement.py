@@ -35,6 +35,7 @@ from stepmark.annotation.marks import NO_ERROR, Answer, Decision, Marks, Rating,
 from stepmark.errors import InputError
 from stepmark.metrics.agreement import Alpha, krippendorff_alpha
 from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wilson
+from stepmark.show.text import amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,7 +235,7 @@ def _words(left: str, right: str, worst: Gap, marks: Mapping[str, Marks]) -> str
             return f"{right} finds the first error at step {second + 1} of {steps}, {left} finds none"
         return f"{left} puts the first error at step {first + 1}, {right} at step {second + 1} of {steps}"
     step, more = worst.steps[0], len(worst.steps) - 1
-    rest = "" if more == 0 else "; 1 more step differs" if more == 1 else f"; {more} more steps differ"
+    rest = f"; {amount(more, 'more step differs', 'more steps differ')}" if more else ""
     ratings = [_RATINGS[marks[name].ratings[step]] for name in (left, right)]
     return f"{left} rates step {step + 1} of {steps} {ratings[0]}, {right} {ratings[1]}{rest}"
 

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -58,7 +57,9 @@ from stepmark.annotation.stored import (
     titles_of,
 )
 from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.show.text import amount
 from stepmark.store import atomic_rows
+from stepmark.version import __version__
 
 Body = TypeVar("Body")
 
@@ -451,7 +452,7 @@ def _marks(project: Project, item: Item, data: dict[str, Any]) -> Marks:
         # The number of steps first: marks of a made-up one would be built at that length.
         if data.get("steps") != steps or data.get("mode") != mode:
             raise InputError(
-                f"expected marks in mode {mode} on {steps} steps, found {data.get('mode')} on {data.get('steps')}"
+                f"expected marks in mode {mode} on {amount(steps, 'step')}, found {data.get('mode')} on {data.get('steps')}"
             )
         marks = replace(read_marks(data), submitted=True)
         for step, text in marks.notes:
@@ -659,7 +660,7 @@ def build_app(live: Live, site: Site, *, started: Callable[[], None] | None = No
 
     app = FastAPI(
         title="stepmark annotate",
-        version=version("stepmark"),
+        version=__version__,
         lifespan=lifespan,
         openapi_url="/api/openapi.json",
         docs_url=None,  # they load scripts from elsewhere

@@ -23,6 +23,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.labels.consensus import Consensus
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.settings import settings
+from stepmark.show.text import amount
 from stepmark.solutions.interchange import LabelledRow, Losses, Writing, write_labelled
 from stepmark.solutions.interchange.potato import AI, CONFIRMED
 from stepmark.solutions.interchange.prm800k import IN_META
@@ -127,7 +128,7 @@ def _check(answer: Answer | Decision, known: Mapping[str, Item]) -> None:
         raise InputError(f"there is no item {answer.item!r} in the project", where=who)
     steps = len(item.solution.steps)
     if answer.marks.steps != steps or len(answer.marks.ratings) != steps:
-        raise InputError(f"expected marks on {steps} steps, found {answer.marks.steps}", where=who)
+        raise InputError(f"expected marks on {amount(steps, 'step')}, found {answer.marks.steps}", where=who)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

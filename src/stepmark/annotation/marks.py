@@ -60,6 +60,7 @@ from pydantic import BeforeValidator
 from stepmark.errors import InputError
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import read_record
+from stepmark.show.text import amount
 
 Mode = Literal["first_error", "per_step"]
 
@@ -483,7 +484,7 @@ def read_marks(data: Mapping[str, Any], *, where: str | None = None) -> Marks:
     elif marks.first_error is not None:
         raise refuse("first_error", "none in mode per_step")
     elif len(marks.ratings) != marks.steps:
-        raise refuse("ratings", f"{marks.steps} ratings")
+        raise refuse("ratings", amount(marks.steps, "rating"))
     steps: dict[str, set[int | None]] = {
         "unsure": {*marks.unsure} - {None},
         "notes": {step for step, _ in marks.notes} - {None},

@@ -50,6 +50,7 @@ from stepmark.records import (
     StepScores,
     read_record,
 )
+from stepmark.show.text import amount
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading, detect
 from stepmark.solutions.interchange.formats import format_named
 from stepmark.solutions.interchange.potato import STEPS_KEYS, Keys, shown
@@ -382,7 +383,7 @@ def from_prm(items: Sequence[Item], prm: PRM | str, *, threshold: float | None =
             refused[item.id] = result.error.message
     if not suggestions:
         why = "".join(f", the first because: {reason}" for reason in [*refused.values()][:1])
-        raise InputError(f"{prm.name} could read none of {len(items)} items{why}")
+        raise InputError(f"{prm.name} could read none of {amount(len(items), 'item')}{why}")
     return _suggested(items, suggestions, refused, "")
 
 
@@ -438,7 +439,7 @@ def from_scores(items: Sequence[Item], path: str | Path, *, threshold: float | N
             places.setdefault(item.id, row.where)
     if not suggestions:
         raise InputError(
-            f"none of its {count:,} rows has scores of any of the {len(items):,} solutions: neither the ids nor the texts are theirs",
+            f"none of its {amount(count, 'row')} has scores of any of the {amount(len(items), 'solution')}: neither the ids nor the texts are theirs",
             where=str(path),
         )
     return _suggested(items, suggestions, refused, f"no row in {Path(path).name}")

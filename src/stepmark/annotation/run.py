@@ -21,6 +21,7 @@ from stepmark.annotation.exporting import Agreement, Exporting, View, export
 from stepmark.errors import InputError, MissingExtraError, UsageError
 from stepmark.hosting import is_loopback, link_of, listen, uvicorn_config
 from stepmark.settings import checked
+from stepmark.show.text import amount
 from stepmark.solutions.interchange import Losses
 from stepmark.store import Results, atomic_rows, check_outputs, check_writable, is_stream, read_rows
 
@@ -101,7 +102,7 @@ def annotate(
     with Database(where) as opened, opened.lock(), ExitStack() as stack:
         listening = stack.enter_context(listen(host, port))
         count = prepare(loaded.project, opened, suggest=_suggester(suggest, threshold))
-        _say(f"{count:,} item{'' if count == 1 else 's'}; labels are kept in {opened.shown}")
+        _say(f"{amount(count, 'item')}; labels are kept in {opened.shown}")
         with opened.writing() as connection:
             store_setting(connection, "link", site.link)
         code = first_code(opened)
@@ -337,7 +338,7 @@ def _suggester(
         if suggested.without:
             item, why = suggested.without[0]
             more = ", …" if len(suggested.without) > 1 else ""
-            _say(f"no suggestion for {len(suggested.without)} items: {item}: {why}{more}")
+            _say(f"no suggestion for {amount(len(suggested.without), 'item')}: {item}: {why}{more}")
         return suggested.items
 
     return suggester

@@ -21,7 +21,6 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from itertools import count
 from math import ceil
 from pathlib import Path
@@ -45,6 +44,8 @@ from stepmark.batching.requests import (
 )
 from stepmark.errors import BackendError, InputError, MissingExtraError, StepmarkError, UsageError
 from stepmark.settings import settings
+from stepmark.show.text import amount
+from stepmark.version import __version__
 
 Fact = str | int | float | bool | None
 
@@ -197,7 +198,7 @@ class ClusterWorker:
             return Trouble.of(error)
         self._built = made if isinstance(made, Built) else Built(answerers=made)
         return Hello(
-            version=version("stepmark"),
+            version=__version__,
             identities={kind: which.identity for kind, which in self._built.answerers.items()},
             facts=self._built.facts,
             place=f"process {os.getpid()} on {socket.gethostname()}",
@@ -216,7 +217,7 @@ class ClusterWorker:
             replies = answerer.answer(requests, made.__setitem__)
             if len(replies) != len(requests):
                 raise BackendError(
-                    f"{answerer.identity} gave {len(replies)} replies to {len(requests)} requests"
+                    f"{answerer.identity} gave {amount(len(replies), 'reply', 'replies')} to {amount(len(requests), 'request')}"
                 )
             made = dict(enumerate(replies))
         except BaseException as error:
@@ -310,7 +311,7 @@ class RayWorkers:
             for number in range(1, size + 1):
                 actor = kind.remote(build.function, json.dumps(dict(build.settings)), str(Path.cwd()))
                 self._workers.append(_Worker(number=number, actor=actor, greeting=actor.build.remote()))
-            self._tell(f"{many(size, 'worker')} on a Ray cluster with {self._has()}")
+            self._tell(f"{amount(size, 'worker')} on a Ray cluster with {self._has()}")
             while not self._ready():
                 self._wait(())
         except BaseException:
@@ -458,7 +459,7 @@ class RayWorkers:
             except self._ray.exceptions.RayError as error:
                 why = f"{worker.name} died: {short(error)}"
                 self._died(worker)
-                self._tell(f"{why}; {many(len(chunk), 'request')} will be asked again")
+                self._tell(f"{why}; {amount(len(chunk), 'request')} will be asked again")
                 again.extendleft({place: request} for place, request in reversed(chunk.items()))
                 deaths.update(chunk.keys())
                 deadly = next((place for place in chunk if deaths[place] == DEATHS), None)
@@ -531,9 +532,9 @@ class RayWorkers:
                 worker.greeting = worker.actor.build.remote()
 
     def _check_same(self, worker: _Worker, hello: Hello) -> None:
-        if hello.version != version("stepmark"):
+        if hello.version != __version__:
             raise BackendError(
-                f"{worker.name} has stepmark {hello.version}, here is {version('stepmark')}: install the same on every node"
+                f"{worker.name} has stepmark {hello.version}, here is {__version__}: install the same on every node"
             )
         if self._hello not in (None, hello):
             assert self._hello is not None
@@ -638,14 +639,11 @@ def _named(request: Ask) -> str:
         named = "" if request.solution.id is None else f" with the id {request.solution.id!r}"
         return f"the scores of a solution of the problem {request.solution.problem.text[-160:]!r}{named}"
     prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
-    asked = f"{len(request.options)} options" if isinstance(request, Choose) else many(request.n, "sample")
+    asked = (
+        amount(len(request.options), "option") if isinstance(request, Choose) else amount(request.n, "sample")
+    )
     after = f" and whose reply begins {request.prefill[:80]!r}" if request.prefill else ""
     return f"the {type(request).__name__} of {asked} whose prompt ends {prompt[-160:]!r}{after}"
-
-
-def many(count: int, what: str) -> str:
-    """`1 request`, `2 requests`."""
-    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def _about(request: Ask) -> object:

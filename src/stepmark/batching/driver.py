@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from stepmark.batching.requests import Graded, Release, Request, Score, Verify, Write, Written, content_key
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.records import StepScores, Verdict
+from stepmark.show.text import amount
 
 Result = TypeVar("Result")
 Method = Generator[Request | tuple[Request, ...], Any, Result]
@@ -261,7 +262,9 @@ class _Desk:
 
         replies = answerer.answer([request for request, _ in parts], ready)
         if len(replies) != len(parts):
-            raise BackendError(f"{answerer.identity} gave {len(replies)} replies to {len(parts)} requests")
+            raise BackendError(
+                f"{answerer.identity} gave {amount(len(replies), 'reply', 'replies')} to {amount(len(parts), 'request')}"
+            )
         # Those that were not reported one by one are recorded in one go: a durable write costs milliseconds.
         record([(index, reply) for index, reply in enumerate(replies) if parts[index][1][0] not in have])
 
@@ -299,7 +302,7 @@ def _check_reply(request: Request, reply: Reply, samples: int, identity: str) ->
         problem = _misfit(request, reply)
     elif not isinstance(reply, Sequence) or len(reply) != samples:
         count = len(reply) if isinstance(reply, Sequence) else reply
-        problem = f"expected {samples} texts in reply to a Write, found {count!r}"
+        problem = f"expected {amount(samples, 'text')} in reply to a Write, found {count!r}"
     else:
         problem = next(filter(None, (_misfit(request, sample) for sample in reply)), None)
     if problem is not None:

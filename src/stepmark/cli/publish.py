@@ -5,12 +5,13 @@ from __future__ import annotations
 from stepmark.cli.twin import Call, command, report
 from stepmark.errors import UsageError
 from stepmark.integrations.hub import Plan, publish
+from stepmark.show.text import amount
 
 
 def _run(call: Call) -> int:
     if len(call.inputs) != 2:
         raise UsageError(
-            f"expected the checkpoint's folder and the repository as OWNER/NAME, found {len(call.inputs)} words"
+            f"expected the checkpoint's folder and the repository as OWNER/NAME, found {amount(len(call.inputs), 'word')}"
         )
     folder, repo = call.inputs
     published = publish(folder, repo, on_plan=_print_plan, **call.settings)
@@ -25,7 +26,7 @@ def _run(call: Call) -> int:
 
 
 def _print_plan(planned: Plan) -> None:
-    print(f"{planned.repo}: {len(planned.upload)} files, {_bytes(planned.size)}")
+    print(f"{planned.repo}: {amount(len(planned.upload), 'file')}, {_bytes(planned.size)}")
     for name, size in planned.upload.items():
         print(f"  {name}  {_bytes(size)}")
     if planned.left:

@@ -17,6 +17,7 @@ from stepmark.models.policies import check_policy, load_policy
 from stepmark.search.base import Found
 from stepmark.search.methods import METHODS, OF_THE_RUN
 from stepmark.search.run import count_of, search
+from stepmark.show.text import amount
 
 app = App(
     name="search",
@@ -108,7 +109,7 @@ def _print_found(found: Found, threshold: float | None) -> None:
     note = f" ({found.note})" if found.note else ""
     nothing = "nothing was found; " if solution is None else ""
     print(
-        f"{nothing}stopped: {found.stopped}{note}; {count_of(cost.decoded)} tokens written in {cost.samples:,} texts, "
+        f"{nothing}stopped: {found.stopped}{note}; {amount(cost.decoded, 'token')} written in {amount(cost.samples, 'text')}, "
         f"{count_of(cost.prm)} read by the PRM",
         file=sys.stderr,
     )

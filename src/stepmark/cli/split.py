@@ -8,6 +8,7 @@ from typing import Any
 
 from stepmark.cli.twin import Call, command
 from stepmark.records import Step
+from stepmark.show.text import amount
 from stepmark.solutions.inputs import split_file
 from stepmark.solutions.segmentation import Segmentation
 
@@ -44,16 +45,12 @@ def _rows(segmentation: Segmentation) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _count(segmentation: Segmentation) -> str:
-    return f"{len(segmentation)} step{'s' if len(segmentation) > 1 else ''}"
-
-
 def _visible(text: str) -> str:
     return "\n".join(text.splitlines()).translate(_VISIBLE)
 
 
 def _print(segmentation: Segmentation) -> None:
-    print(f"{segmentation.how}: {_count(segmentation)} ({_visible(segmentation.why)})")
+    print(f"{segmentation.how}: {amount(len(segmentation), 'step')} ({_visible(segmentation.why)})")
     width = len(str(len(segmentation)))
     for number, step in enumerate(segmentation, start=1):
         print()

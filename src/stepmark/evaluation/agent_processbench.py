@@ -27,6 +27,7 @@ from stepmark.evaluation.step_labels import Ratings, StepLabels, rated
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Statistic, ratio_statistic
 from stepmark.settings import settings
+from stepmark.show.text import amount
 from stepmark.solutions.formats import solutions_of
 from stepmark.store import Row, Source, read_rows
 
@@ -64,7 +65,9 @@ class AgentProcessBench(StepLabels):
             turns = [f"messages[{at}]" for at, item in enumerate(messages) if item.get("role") == "assistant"]
             labels = _labels(row)
             if set(labels) != set(turns):
-                raise row.error(f"expected a label of each of {len(turns)} assistant messages", "step_labels")
+                raise row.error(
+                    f"expected a label of each of {amount(len(turns), 'assistant message')}", "step_labels"
+                )
             (read,) = solutions_of(replace(row, data={"messages": _filled(row, messages)}), how="agent")
             solution = replace(read.solution, id=_id(row))
             source = str(row.data.get("data_source") or "")

@@ -63,6 +63,7 @@ from stepmark.show.page import ProblemView
 from stepmark.show.plots import Lines
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
+from stepmark.show.text import amount
 from stepmark.solutions.segmentation import check_way
 from stepmark.store import open_rows
 
@@ -241,7 +242,7 @@ class BestOfN(Evaluation):
             cases = checked(cases, verifier)
             if unchecked:
                 run.note(
-                    f"{unchecked:,} candidates do not say whether they are right: compared with the reference ({self.verifier})"
+                    f"{amount(unchecked, 'candidate does', 'candidates do')} not say whether the answer is right: compared with the reference ({self.verifier})"
                 )
             sheet = run.grade(cases)
             judged = None if run.orm is None else run.grade(cases, outcome=True)
@@ -279,7 +280,7 @@ class BestOfN(Evaluation):
                 f"The PRM's choice, where one is named, is by its {how} of step scores.",
                 *(
                     [
-                        f"The candidates come from {len(writers)} policies: choosing among them is partly choosing the policy."
+                        f"The candidates come from {amount(len(writers), 'policy', 'policies')}: choosing among them is partly choosing the policy."
                     ]
                     if len(writers) > 1
                     else []
@@ -472,6 +473,8 @@ def _verdict(figures: Figures, how: str, most: int) -> str:
     )
     if best is None or oracle is None:
         return ""
+    if most == 1:
+        return f"Every problem has one candidate, so there is nothing to choose: {shown(oracle)} % are right."
     over = ""
     if lead is not None and lead.value is not None:
         over = f", {100 * abs(lead.value):.1f} points {'more' if lead.value >= 0 else 'less'} than the majority vote"

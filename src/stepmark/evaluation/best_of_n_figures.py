@@ -57,6 +57,7 @@ from stepmark.metrics.aggregate import AGGREGATES, aggregate, allowed, check_sco
 from stepmark.metrics.binary import weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, shares
 from stepmark.records import ScoreKind, StepScores
+from stepmark.show.text import amount
 
 TIE = 1e-9
 """Vote totals closer than this, relative to the highest, are a tie: a sum of floats depends on its order in the
@@ -343,7 +344,7 @@ def items(sets: Sequence[CandidateSet], settings: Counting | None = None) -> lis
     if not any(row["counted"] for row in rows):
         most = max(row["candidates"] for row in rows)
         raise UsageError(
-            f"N = {sizes[-1]}, but no problem has more than {most} candidates: lower the largest size"
+            f"N = {sizes[-1]}, but no problem has more than {amount(most, 'candidate')}: lower the largest size"
         )
     return rows
 
@@ -575,9 +576,9 @@ def coverage(rows: Sequence[Item]) -> str:
         if not all(row["subsets"][n]["exact"] for row in used)
     )
     parts = {
-        f"{len(used)} of {len(rows)} problems have at least {rows[0]['sizes'][-1]} candidates and count": True,
-        f"{sum(row['candidates'] for row in used)} candidates": True,
-        f"greedy: {greedy} problems": greedy,
+        f"{len(used)} of {amount(len(rows), 'problem')} with at least {amount(rows[0]['sizes'][-1], 'candidate')} counted": True,
+        amount(sum(row["candidates"] for row in used), "candidate"): True,
+        f"greedy: {amount(greedy, 'problem')}": greedy,
         f"correctness unknown for {missing['correct']}: left out where one of them is chosen": missing[
             "correct"
         ],

@@ -43,6 +43,7 @@ from stepmark.show.evaluation import Examples, Section, Tile
 from stepmark.show.evaluation import Item as Shown
 from stepmark.show.plots import Bin, Reliability
 from stepmark.show.tables import ABSENT, Table, interval_text
+from stepmark.show.text import amount
 from stepmark.store import read_rows
 
 if TYPE_CHECKING:
@@ -287,7 +288,9 @@ def _sections(
 
 def _counted(items: Sequence[Item], targets: Sequence[Target], how: str) -> list[str]:
     inside = [item for item in items if item["counts"]]
-    parts = [f"{len(inside):,} solutions of {len({item['problem'] for item in inside}):,} problems."]
+    parts = [
+        f"{amount(len(inside), 'solution')} of {amount(len({item['problem'] for item in inside}), 'problem')}."
+    ]
     if "steps" in targets:
         parts.append("Steps: the score of every judged step against its label.")
     if "outcome" in targets:
@@ -301,7 +304,7 @@ def _counted(items: Sequence[Item], targets: Sequence[Target], how: str) -> list
 
 
 def _left_out(sheet: Sheet, items: Sequence[Item], targets: Sequence[Target]) -> list[str]:
-    facts = unreadable(sheet, "and are in no figure")
+    facts = unreadable(sheet, "(in no figure)")
     for target in targets:
         pairs = [
             pair
@@ -313,11 +316,13 @@ def _left_out(sheet: Sheet, items: Sequence[Item], targets: Sequence[Target]) ->
         unread = sum(score is None and label is not None for score, label in pairs)
         if unjudged:
             facts.append(
-                f"{unjudged:,} of {len(pairs):,} {_OF[target]} have no label and are in no figure"
+                f"In no figure: {unjudged:,} of {amount(len(pairs), _OF[target][:-1])} without a label"
                 + (" (such as steps after the first error)." if target == "steps" else ".")
             )
         if unread:
-            facts.append(f"{unread:,} {_OF[target]} have a label and no score, and are in no figure.")
+            facts.append(
+                f"In no figure: {amount(unread, _OF[target][:-1])} with a label and without a score."
+            )
     return facts
 
 
@@ -332,7 +337,7 @@ def _fitted(maps: Mapping[Target, Maps], split: Split | None) -> list[str]:
             else f"no temperature ({item.no_temperature})"
         )
         facts.append(
-            f"Fitted for {target} on {split.words} ({item.count:,} scores): {warmth}; Platt scale {item.scale:.4g}, shift "
+            f"Fitted for {target} on {split.words} ({amount(item.count, 'score')}): {warmth}; Platt scale {item.scale:.4g}, shift "
             f"{item.shift:+.4g}."
         )
         if item.scale <= 0:
@@ -346,7 +351,7 @@ def _fitted(maps: Mapping[Target, Maps], split: Split | None) -> list[str]:
             )
     if split.dropped:
         facts.append(
-            f"{split.dropped:,} solutions of {split.words} were not fitted on, because their problems are measured on."
+            f"{amount(split.dropped, 'solution')} of {split.words} not fitted on, because their problems are measured on."
         )
     return facts
 

@@ -25,6 +25,7 @@ from stepmark.metrics.binary import bin_of, weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, shares
 from stepmark.metrics.scaling import logit, platt, sigmoid, temperature
 from stepmark.records import ScoreKind
+from stepmark.show.text import amount
 
 Target = Literal["steps", "outcome"]
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -409,7 +410,7 @@ def fit(items: Sequence[Item], target: Target) -> Maps:
         scale, shift = platt(logits, y)
     except UsageError as error:
         raise UsageError(
-            f"{target}: nothing can be fitted on the {len(y):,} scores to fit on: {error}"
+            f"{target}: nothing can be fitted on the {amount(len(y), 'score')} to fit on: {error}"
         ) from None
     warmth, why = None, "unbounded scores have no middle that a temperature could keep"
     if kind != "unbounded":

@@ -16,6 +16,7 @@ from stepmark.evaluation.result import Item, Result, read_result
 from stepmark.metrics.intervals import Difference, Statistic, paired_bootstrap
 from stepmark.settings import checked
 from stepmark.show.tables import Table, interval_text, printed, table_html, terminal
+from stepmark.show.text import amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -169,7 +170,7 @@ def table(comparison: Comparison, *, only: Sequence[str] | None = None) -> Table
         )
     left = [f"{n:,} only in {who}" for n, who in ((comparison.only_a, "A"), (comparison.only_b, "B")) if n]
     return Table(
-        title=f"{comparison.evaluation}: A = {comparison.a}, B = {comparison.b}; {comparison.common:,} common items"
+        title=f"{comparison.evaluation}: A = {comparison.a}, B = {comparison.b}; {amount(comparison.common, 'common item')}"
         + (f" ({', '.join(left)})" if left else ""),
         columns=("Figure", "A", "B", "B - A", "p"),
         rows=tuple(rows),

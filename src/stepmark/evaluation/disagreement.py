@@ -31,6 +31,7 @@ from stepmark.settings import settings
 from stepmark.show.evaluation import Section
 from stepmark.show.page import ProblemView
 from stepmark.show.tables import ABSENT, Table
+from stepmark.show.text import amount
 
 Process = Literal["labels", "scores"]
 """What says whether the steps are right."""
@@ -364,10 +365,10 @@ def _facts(
     sheet: Sheet | None,
 ) -> list[str]:
     def solutions(count: int) -> str:
-        return f"{count:,} solution{'' if count == 1 else 's'}"
+        return amount(count, "solution")
 
     facts = [
-        f"{len(items):,} solutions of {len({item['problem'] for item in items}):,} problems. Process: whether every step is right; "
+        f"{amount(len(items), 'solution')} of {amount(len({item['problem'] for item in items}), 'problem')}. Process: whether every step is right; "
         "outcome: whether the final answer is."
     ]
     if unknown := sum(item["outcome"] is None for item in items):

@@ -42,6 +42,7 @@ from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section, Tile
 from stepmark.show.plots import Bars, Lines
 from stepmark.show.tables import Table
+from stepmark.show.text import amount
 from stepmark.store import Columns, Source
 
 _SHOWN = 3
@@ -301,7 +302,7 @@ class Drift(Evaluation):
             title=f"Drift: {sheet.prm}",
             verdict=_verdict(warned, chosen, by),
             facts=(
-                f"{len(items):,} solutions of {len({item['problem'] for item in items}):,} problems in {len(names)} parts (by {by}). A "
+                f"{amount(len(items), 'solution')} of {amount(len({item['problem'] for item in items}), 'problem')} in {amount(len(names), 'part')} (by {by}). A "
                 f"solution's score is the {how} of its steps; {where}"
                 + (
                     ", at or over which a wrong answer passes."
@@ -357,10 +358,10 @@ def _left_out(sheet: Sheet, items: Sequence[Item]) -> list[str]:
     unknown = sum(item["outcome"] is None for item in items)
     if unscored:
         facts.append(
-            f"{unscored:,} solutions have no score (not read, or a step without one) and count only in accuracy and length."
+            f"Without a score (not read, or a step without one): {amount(unscored, 'solution')}, counted only in accuracy and length."
         )
     if unknown:
-        facts.append(f"Of {unknown:,} solutions the outcome is not known; they count only in length.")
+        facts.append(f"Of {amount(unknown, 'solution')} the outcome is not known; they count only in length.")
     return facts
 
 
@@ -368,7 +369,7 @@ def _tiles(names: Sequence[str], figures: Figures, warned: Mapping[str, Sequence
     tiles = []
     for name in names[:6]:
         count = len(warned.get(name, ()))
-        detail = "" if name == names[0] else f"{count} warning sign{'' if count == 1 else 's'}"
+        detail = "" if name == names[0] else amount(count, "warning sign")
         made = tile(f"AUC (%), {name}", replace(figures[f"{name}/auc"], policy=""), detail=detail)
         tiles.append(replace(made, sort="bad" if count else ""))
     return tiles

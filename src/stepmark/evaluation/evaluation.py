@@ -29,6 +29,7 @@ from stepmark.own import Kind, load_method
 from stepmark.show.evaluation import Section, Tile
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
+from stepmark.show.text import amount
 from stepmark.store import Columns, Source, differences, held, run_input
 
 if TYPE_CHECKING:  # NumPy, which no help needs
@@ -94,7 +95,7 @@ class Run:
         taken = [case for case in cases if (case.group, case.problem) in chosen]
         if len(taken) < len(cases):
             self.facts.append(
-                f"Only {len(taken):,} of the data's {len(cases):,} solutions were taken (limit {self.limit}), evenly spaced."
+                f"Only {len(taken):,} of the data's {amount(len(cases), 'solution')} were taken (limit {self.limit}), evenly spaced."
             )
         return taken
 
@@ -289,7 +290,9 @@ class Evaluation:
         table = Table(title="Figures", columns=("Figure", "Value"), rows=rows)
         return Views(
             title=f"{self.name}: {sheet.prm}",
-            facts=(f"{len(items):,} items of {len({item['problem'] for item in items}):,} problems.",),
+            facts=(
+                f"{amount(len(items), 'item')} of {amount(len({item['problem'] for item in items}), 'problem')}.",
+            ),
             remarks=(INTERVALS,),
             sections=(Section(title="Figures", items=(table,)),),
         )

@@ -32,6 +32,7 @@ from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
 from stepmark.show.page import ProblemView
+from stepmark.show.text import amount
 from stepmark.solutions.checks import check, check_names
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
@@ -213,10 +214,10 @@ class PRMBench(Evaluation):
             title=f"PRMBench: {sheet.prm}{beside}",
             verdict=f"PRMScore {shown(figures['overall/prmscore'])} over all classes; a PRM that knows nothing is near 50 at best.",
             facts=(
-                f"{len(items):,} solutions, {steps:,} steps with a score. A step is called right when its score is over the "
+                f"{amount(len(items), 'solution')}, {amount(steps, 'step')} with a score. A step is called right when its score is over the "
                 f"threshold ({policy.words}). PRMScore is half of F1 on right steps plus half of F1 on wrong ones.",
-                *unreadable(sheet, "and are in no figure"),
-                f"{sheet.unread_steps:,} steps of {cut:,} truncated solutions have no score and are in no figure."
+                *unreadable(sheet, "(in no figure)"),
+                f"In no figure: {amount(sheet.unread_steps, 'step')} without a score, of {amount(cut, 'truncated solution')}."
                 if cut
                 else "No step was truncated.",
             ),

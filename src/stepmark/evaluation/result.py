@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepmark.errors import InputError, UsageError
 from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
 from stepmark.show.tables import Table, interval_text, markdown, printed
+from stepmark.show.text import amount
 from stepmark.store import atomic_write, check_readable
+from stepmark.version import __version__
 
 if TYPE_CHECKING:  # NumPy, which no help needs
     from stepmark.metrics.intervals import Interval, Statistic
@@ -201,20 +202,20 @@ def html(result: Result) -> Iterator[str]:
             facts=result.facts,
             tiles=result.tiles,
             sections=result.sections,
-            settings={**settings, **data, "stepmark": version("stepmark")},
+            settings={**settings, **data, "stepmark": __version__},
         )
     )
 
 
 def _size(one: Mapping[str, Any]) -> str:
-    return f"{one['bytes']:,} bytes" if "bytes" in one else f"{one['rows']:,} rows"
+    return f"{one['bytes']:,} bytes" if "bytes" in one else amount(one["rows"], "row")
 
 
 def write_json(result: Result, path: str | Path) -> None:
     """Write everything as JSON; there complete or not at all."""
     body = {
         "format": FORMAT,
-        "stepmark": version("stepmark"),
+        "stepmark": __version__,
         "evaluation": result.evaluation,
         "title": result.title,
         "prm": result.prm,

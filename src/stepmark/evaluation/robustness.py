@@ -68,6 +68,7 @@ from stepmark.show.evaluation import Examples, Section, Tile
 from stepmark.show.page import ProblemView
 from stepmark.show.plots import Bars
 from stepmark.show.tables import Table
+from stepmark.show.text import amount
 
 NOISE = 1e-5
 """A change no greater than this is none: the same steps in another batch differ by as much in float32."""
@@ -440,8 +441,8 @@ def _facts(items: Sequence[Item], how: Judging) -> list[str]:
     originals = {item["original"]: item for item in items}
     right = Counter(item["right"] for item in originals.values())
     facts = [
-        f"{len(originals):,} solutions of {len({item['problem'] for item in items}):,} problems ({right[True]:,} right and "
-        f"{right[False]:,} wrong by their labels, {right[None]:,} without a label), {len(items):,} changed copies. A change that "
+        f"{amount(len(originals), 'solution')} of {amount(len({item['problem'] for item in items}), 'problem')} ({right[True]:,} right and "
+        f"{right[False]:,} wrong by their labels, {right[None]:,} without a label), {amount(len(items), 'changed copy', 'changed copies')}. A change that "
         "keeps the meaning must not raise the score; one that breaks it must lower it.",
         f"The score of a solution is the {how.aggregate} of its steps; its verdict is good when no step is under "
         f"{'a threshold, of which there is none here' if how.threshold is None else f'{how.threshold:g}'}; a rise "
@@ -451,7 +452,7 @@ def _facts(items: Sequence[Item], how: Judging) -> list[str]:
     if unscored:
         why = next((f": {item['refused']}" for item in unscored if item["refused"]), "")
         facts.append(
-            f"{len(unscored):,} comparisons have no score before or after the change and enter no figure of scores, "
+            f"{amount(len(unscored), 'comparison')} without a score before or after the change, in no figure of scores, "
             f"first {unscored[0]['id']}{why}"
         )
     facts.append(INTERVALS)
@@ -572,7 +573,7 @@ def examples(
         chosen = succeeded[:_SHOWN] or pairs[:1]
         groups.append(
             Examples(
-                title=f"{name}: {len(succeeded):,} of {len(pairs):,} attacks succeeded",
+                title=f"{name}: {len(succeeded):,} of {amount(len(pairs), 'attack')} succeeded",
                 problems=tuple(_before_and_after(trial, item, by_id, sheet, how) for trial, item in chosen),
                 text=perturbation(name).summary,
             )

@@ -19,6 +19,7 @@ from stepmark.evaluation.cases import Case
 from stepmark.metrics.aggregate import AGGREGATES, check_score
 from stepmark.models.prm import PRM, checked_scores
 from stepmark.records import Refusal, ScoreKind, StepScores, compact, read_record
+from stepmark.show.text import amount
 from stepmark.store import Row, json_type, open_rows, read_rows
 
 _R_PRM = "step_level_validity_scores"
@@ -145,7 +146,8 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
     kind = next((row.steps.kind for row in rows if row.steps is not None), None)
     if kind is None:
         raise InputError(
-            f"all {len(rows):,} solutions were refused, the first because: {rows[0].refused}", where=str(path)
+            f"refused {amount(len(rows), 'solution')}, which is all; the first because: {rows[0].refused}",
+            where=str(path),
         )
     for data, row in zip(used, rows, strict=True):
         if row.steps is not None and row.steps.kind != kind:
@@ -260,7 +262,7 @@ def _row(case: Case, row: Row, model: str | None = None) -> CaseScores:
         )
     if len(scores) != len(case.solution.steps):
         raise InputError(
-            f"expected {len(case.solution.steps)} scores, one a step of {case.id!r} ({case.where}), found {len(scores)}",
+            f"expected {amount(len(case.solution.steps), 'score')}, one a step of {case.id!r} ({case.where}), found {len(scores)}",
             where=row.where,
             field="scores",
         )
@@ -283,7 +285,7 @@ def _row(case: Case, row: Row, model: str | None = None) -> CaseScores:
         )
     ):
         raise InputError(
-            f"expected for each of the {len(scores)} steps null or one probability for each of the class_names",
+            f"expected for each of the {amount(len(scores), 'step')} null or one probability for each of the class_names",
             where=row.where,
             field="classes",
         )

@@ -60,6 +60,7 @@ from stepmark.show.evaluation import Section
 from stepmark.show.plots import Lines
 from stepmark.show.search import SearchPage, SearchView, search_html
 from stepmark.show.tables import ABSENT, Table
+from stepmark.show.text import amount
 from stepmark.store import held
 
 SHOWN = 4
@@ -157,7 +158,7 @@ class SearchContest(Evaluation):
         problems = run.spaced(every)
         if len(problems) < len(every):
             run.facts.append(
-                f"Only {len(problems):,} of the data's {len(every):,} problems were taken (limit {run.limit}), evenly spaced."
+                f"Only {len(problems):,} of the data's {amount(len(every), 'problem')} were taken (limit {run.limit}), evenly spaced."
             )
         with ExitStack() as stack:
             verifier = stack.enter_context(
@@ -196,7 +197,9 @@ class SearchContest(Evaluation):
                 ),
                 store=store,
                 in_flight=self.in_flight,
-                tell=lambda line: run.note(f"{line}; {policy.tokens_written:,} tokens written so far"),
+                tell=lambda line: run.note(
+                    f"{line}; {amount(policy.tokens_written, 'token')} written so far"
+                ),
             )
             try:
                 return self.of_arena(
@@ -270,7 +273,7 @@ class SearchContest(Evaluation):
         fitted = sum(fit.tried for fit in contested.fits.values())
         count = len(items)
         facts = [
-            f"{count:,} problems, {contest_.seeds} {'seed' if contest_.seeds == 1 else 'seeds'}; budgets are limits on "
+            f"{amount(count, 'problem')}, {amount(contest_.seeds, 'seed')}; budgets are limits on "
             f"{contest_.unit} a problem, the policy's and the PRM's together.",
             f"Prefixes and solutions are compared by the {aggregate} of their step scores.",
         ]
@@ -281,7 +284,7 @@ class SearchContest(Evaluation):
             )
         if count < FEW:
             facts.append(
-                f"With only {count} {'problem' if count == 1 else 'problems'} the intervals are too narrow, and "
+                f"With only {amount(count, 'problem')} the intervals are too narrow, and "
                 "of a method that is right on all or on none they have no width: read no star as a finding."
             )
         facts += [f"Left out: {why}" for why in contested.refused]
@@ -309,7 +312,7 @@ class SearchContest(Evaluation):
                             names,
                             contest_,
                             lambda budget: cell(figures, f"accuracy/{{}}/{budget}"),
-                            note=f"{count:,} problems, {contest_.seeds} seeds each; 95 % intervals over problems. The budget is a limit: "
+                            note=f"{amount(count, 'problem')}, {amount(contest_.seeds, 'seed')} each; 95 % intervals over problems. The budget is a limit: "
                             "what was spent is in the next table.",
                         ),
                         spent_table(names, contested, figures, contest_),

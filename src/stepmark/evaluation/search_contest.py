@@ -54,6 +54,7 @@ from stepmark.search.methods import remade
 from stepmark.search.rebase import Rebase
 from stepmark.search.run import run
 from stepmark.settings import settings
+from stepmark.show.text import amount
 
 Unit = Literal["tokens", "flops"]
 Fit = Literal["none", "round", "children", "field"]
@@ -355,7 +356,7 @@ def contest(problems: Sequence[Problem], settings: Contest, arena: Arena) -> Con
                 size = fits[entrant.name, name].size
                 sized = "" if entrant.fit == "none" else f"size {size}, "
                 arena.tell(
-                    f"{entrant.name} at {name} {settings.unit}, {sized}seed {arena.common.how.seed + seed}: {len(problems)} problems"
+                    f"{entrant.name} at {name} {settings.unit}, {sized}seed {arena.common.how.seed + seed}: {amount(len(problems), 'problem')}"
                 )
                 searched = arena.search(problems, settings, entrant, size, budget, seed)
                 for problem, result in zip(problems, searched, strict=True):
@@ -463,7 +464,9 @@ def _fitted(
     tried = 0
     while settings.pilot and tried < _TRIALS[entrant.fit]:
         tried += 1
-        arena.tell(f"fitting {entrant.name} at {name} {settings.unit}: size {size} on {len(pilot)} problems")
+        arena.tell(
+            f"fitting {entrant.name} at {name} {settings.unit}: size {size} on {amount(len(pilot), 'problem')}"
+        )
         now = _mean_run(pilot, settings, entrant, size, budget, arena)
         cut = entrant.fit != "children" and now.cut > _CUT
         if cut or (good and measured is not None and now.spent <= measured.spent):

@@ -37,6 +37,7 @@ from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, share
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
+from stepmark.show.text import amount
 from stepmark.solutions.interchange import read_labelled
 from stepmark.store import Row, Source, read_rows
 
@@ -162,7 +163,7 @@ class StepLabels(Evaluation, ABC):
             )
             + ".",
             facts=(
-                f"{len(items):,} solutions with {sum(len(item['truth']) for item in items):,} labelled steps.",
+                f"{amount(len(items), 'solution')} with {amount(sum(len(item['truth']) for item in items), 'labelled step')}.",
                 *(unreadable(sheet) if sheet is not None else []),
                 *_unrated(items),
             ),
@@ -289,7 +290,9 @@ def _threshold(figures: Mapping[str, Figure], what: str) -> Callable[[str], str]
 
 def _unrated(items: Sequence[Item]) -> list[str]:
     count = sum(item["named"].count(None) for item in items)
-    return [f"{count:,} steps have no rating; they count as rated wrongly."] if count else []
+    return (
+        [f"{amount(count, 'step has', 'steps have')} no rating: counted as rated wrongly."] if count else []
+    )
 
 
 # --- DeltaBench -------------------------------------------------------------------------------------------------
@@ -434,7 +437,7 @@ class Hard2Verify(StepLabels):
                 raise row.error(f"expected a list of steps, found {texts!r:.80}", "model_response_by_step")
             if not isinstance(labels, list) or len(labels) != len(texts) or not set(labels) <= {0, 1}:
                 raise row.error(
-                    f"expected {len(texts)} labels of 0 or 1, found {labels!r:.80}", "human_labels"
+                    f"expected {amount(len(texts), 'label')} of 0 or 1, found {labels!r:.80}", "human_labels"
                 )
             id = _text(row, "unique_id")
             solution = Solution(

@@ -28,6 +28,7 @@ from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.records import Problem, Solution
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
+from stepmark.show.text import amount
 from stepmark.solutions.inputs import read_messages
 from stepmark.store import Row, read_rows
 
@@ -98,8 +99,8 @@ class ToolPRMBench(Evaluation):
             title=f"ToolPRMBench: {sheet.prm}",
             verdict=f"Prefers the right action in {shown(figures[f'{names[-1]}/accuracy'])} % of the pairs; guessing gives 50.",
             facts=(
-                f"{len(items):,} pairs of actions; {ties:,} ties count as half.",
-                *unreadable(sheet, "and lose their pair"),
+                f"{amount(len(items), 'pair')} of actions; {ties:,} ties count as half.",
+                *unreadable(sheet, "(their pairs are lost)"),
             ),
             remarks=(INTERVALS,),
             tiles=[tile(f"Accuracy, {name}", figures[f"{name}/accuracy"]) for name in names],

@@ -32,6 +32,7 @@ from stepmark.records import read_record
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
 from stepmark.show.tables import ABSENT, Table
+from stepmark.show.text import amount
 from stepmark.store import Columns, Row, Source, read_rows
 from stepmark.store.columns import identifier, reference_answer
 
@@ -111,7 +112,7 @@ class VerifierAccuracy(Evaluation):
         taken = run.spaced(pairs)
         if len(taken) < len(pairs):
             run.facts.append(
-                f"Only {len(taken):,} of {len(pairs):,} pairs were checked (limit {run.limit}), evenly spaced."
+                f"Only {len(taken):,} of {amount(len(pairs), 'pair')} were checked (limit {run.limit}), evenly spaced."
             )
         items = []
         with ExitStack() as stack:
@@ -128,7 +129,7 @@ class VerifierAccuracy(Evaluation):
             for number, item in enumerate(check_pairs(taken, verifiers), start=1):
                 items.append(item)
                 if number % 1000 == 0:
-                    run.note(f"checked {number:,} of {len(taken):,} pairs")
+                    run.note(f"checked {number:,} of {amount(len(taken), 'pair')}")
         given = {} if isolation is None else {"isolation": isolation}
         return self.of_items(items, run, **given)
 
@@ -164,7 +165,7 @@ class VerifierAccuracy(Evaluation):
             title=f"Verifiers: {', '.join(names)}",
             verdict=_verdict(figures, names),
             facts=(
-                f"{len(items):,} pairs of answers of {problems:,} problems: {equal:,} equal, {len(items) - equal:,} "
+                f"{amount(len(items), 'pair')} of answers of {amount(problems, 'problem')}: {equal:,} equal, {len(items) - equal:,} "
                 "different. A pair without a verdict counts as neither error.",
                 "Intervals are Wilson's at 95%."
                 if independent
@@ -225,7 +226,7 @@ def _disputed(items: Sequence[Item], names: Sequence[str]) -> Table:
         rows.append((item["id"], _short(item["gold"]), answer, truth, *verdicts, item["why"] or ""))
     more = len(rows) - _SHOWN
     return Table(
-        title=f"{len(rows):,} pairs where two verifiers differ or one is wrong",
+        title=f"{amount(len(rows), 'pair')} where two verifiers differ or one is wrong",
         columns=("pair", "reference", "answer", "truth", *names, "why"),
         rows=tuple(rows[:_SHOWN]),
         align=tuple(["left"] * (5 + len(names))),

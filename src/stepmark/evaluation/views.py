@@ -17,6 +17,7 @@ from stepmark.show.evaluation import Examples, Tile
 from stepmark.show.page import CardView, ProblemView
 from stepmark.show.plots import Bars, Series
 from stepmark.show.tables import ABSENT, Align, Table
+from stepmark.show.text import amount
 
 Figures = Mapping[str, Figure]
 """By name."""
@@ -226,5 +227,5 @@ def unreadable(sheet: Sheet, consequence: str = "") -> list[str]:
     if not sheet.refused:
         return []
     first = sheet.refused[0]
-    what = f"{len(sheet.refused):,} solutions could not be read {consequence}".strip()
+    what = f"{amount(len(sheet.refused), 'solution')} could not be read {consequence}".strip()
     return [f"{what}, first {first.case.id}: {first.refused}"]

@@ -38,6 +38,7 @@ from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.records import Refusal
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
+from stepmark.show.text import amount
 from stepmark.solutions.formats import solutions_of
 from stepmark.solutions.traces import chat_rows
 from stepmark.store import Columns, Source, read_rows
@@ -134,7 +135,7 @@ class Blame(Evaluation, ABC):
             verdict=f"Names the agent to blame in {shown(figures[f'{names[-1]}/agent'])} % and its step in "
             f"{shown(figures[f'{names[-1]}/step'])} % of the conversations{', on average over the parts' if len(groups) > 1 else ''}.",
             facts=(
-                f"{len(items):,} failed conversations with {sum(item['steps'] for item in items):,} steps; "
+                f"{amount(len(items), 'failed conversation')} with {amount(sum(item['steps'] for item in items), 'step')}; "
                 "one agent and one step are blamed in each.",
                 *([f"In {open_:,} no step is named; they count as missed."] if open_ else []),
                 *(unreadable(sheet) if sheet is not None else []),
@@ -201,7 +202,8 @@ def _cases(file: Source, columns: Columns | None) -> Iterator[Case]:
         steps = len(read.solution.steps)
         if not str(step).isdecimal() or not int(str(step)) < steps:
             raise row.error(
-                f"expected the 0-based number of one of {steps} entries, found {step!r}", "mistake_step"
+                f"expected the 0-based number of one of {amount(steps, 'entry', 'entries')}, found {step!r}",
+                "mistake_step",
             )
         if read.solution.id is None:
             raise row.error("expected an id, found none", "question_ID")

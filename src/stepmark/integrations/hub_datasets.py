@@ -25,6 +25,7 @@ from stepmark.records import (
     read_record,
     to_data,
 )
+from stepmark.show.text import amount
 from stepmark.store import json_type
 
 AnyRecord = Problem | Solution | LabelledSolution | ScoredSolution
@@ -170,7 +171,9 @@ def _check(record: AnyRecord) -> None:
     if isinstance(record, ScoredSolution):
         scores = record.steps.scores
         if len(scores) != count:
-            raise InputError(f"expected {count} scores, one a step, found {len(scores)}", field="scores")
+            raise InputError(
+                f"expected {amount(count, 'score')}, one a step, found {len(scores)}", field="scores"
+            )
         for at, score in enumerate(scores):
             if score is not None:
                 check_score(score, record.steps.kind, step=at)

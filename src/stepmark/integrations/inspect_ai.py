@@ -32,6 +32,7 @@ from stepmark.models.watch import Seen, Watch
 from stepmark.problems.answers import load_verifier
 from stepmark.records import Refusal, Solution
 from stepmark.search.choosing import check_pick, pick
+from stepmark.show.text import amount
 from stepmark.solutions.interchange import inspect_logs
 from stepmark.solutions.interchange.rows import Losses, Reading
 from stepmark.store import Row
@@ -217,7 +218,7 @@ def prm_watched(
         model, watch = get_model(), await anyio.to_thread.run_sync(opened, state.input_text)
         starts: list[int] = []  # the messages before each turn
         written: list[dict[str, Any]] = []
-        why = f"{turns} turns were written"
+        why = f"{amount(turns, 'turn was', 'turns were')} written"
 
         async def add(message: ChatMessage) -> Seen | None:
             chat = inspect_logs.chat_message(message.model_dump(), "message", "the sample")

@@ -40,6 +40,7 @@ from stepmark.labels.labelling import Cost, Labelling, Probe, Rollouts, judged_u
 from stepmark.labels.rollout import count_steps, labelled, own_answer
 from stepmark.records import Solution, Verdict
 from stepmark.settings import settings
+from stepmark.show.text import amount
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -136,7 +137,9 @@ class Posterior:
         if places is None:
             places = np.append(np.full(steps, 1 / steps), 0.0)
         if places.shape != (steps + 1,) or (places < 0).any() or not np.isclose(places.sum(), 1):
-            raise UsageError(f"places must be {steps + 1} probabilities that sum to 1, found {places}")
+            raise UsageError(
+                f"places must be {amount(steps + 1, 'probability', 'probabilities')} that sum to 1, found {places}"
+            )
         self.steps = steps
         self.successes = np.zeros(steps + 1)
         self.trials = np.zeros(steps + 1)

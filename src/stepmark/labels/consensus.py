@@ -39,6 +39,7 @@ from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.settings import checked, settings
+from stepmark.show.text import amount
 from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
 from stepmark.store import Results, Source, check_outputs, is_stream, open_rows, run_input, write_beside
 
@@ -135,7 +136,7 @@ class Consensus:
             silent = f"; nothing from {', '.join(missing)}" if missing else ""
             evidence = sorted(set(sources) - set(opinions) - set(missing))
             silent += f"; no conclusion by {', '.join(evidence)}" if evidence else ""
-            reason = f"{_count(len(opinions), 'source')}, {needed} needed{silent}"
+            reason = f"{amount(len(opinions), 'source')}, {needed} needed{silent}"
             return self._view(labelled, places, "too few sources", reason)
         if self.rule == "first-error-agrees":
             dropped = _places_differ(places)
@@ -266,7 +267,7 @@ def side_by_side(*sources: Iterable[LabelledSolution]) -> Iterator[LabelledSolut
             solution = labelled.solution
             if len(labelled.judgements) != len(solution.steps):
                 raise InputError(
-                    f"expected judgements for each of {len(solution.steps)} steps, found {len(labelled.judgements)} entries",
+                    f"expected judgements for each of {amount(len(solution.steps), 'step')}, found {amount(len(labelled.judgements), 'entry', 'entries')}",
                     where=solution.id,
                     field="judgements",
                 )
@@ -296,10 +297,6 @@ def _places_differ(places: Mapping[str, int | None]) -> tuple[Why, str] | None:
         )
         return "places differ", f"different first errors: {named}"
     return None
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 @checked
@@ -394,7 +391,7 @@ def _summary(views: Sequence[View], files: int, judges: Mapping[str, int], besid
     clean, still_open = places.count(-1), places.count(None)
     names = ", ".join(f"{name} ({count:,})" for name, count in sorted(judges.items())) or "none"
     lines = [
-        f"{len(views):,} solutions in {_count(files, 'file')}; sources: {names}",
+        f"{amount(len(views), 'solution')} in {amount(files, 'file')}; sources: {names}",
         f"kept {len(places):,} by {views[0].rule}: {len(places) - clean - still_open:,} with a first error, {clean:,} without"
         + (f", {still_open:,} where steps before it are open" if still_open else ""),
     ]

@@ -14,6 +14,7 @@ from stepmark.labels.labelling import Labelling
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.settings import settings
+from stepmark.show.text import amount
 from stepmark.solutions.checks import Finding, check
 from stepmark.solutions.checks.equations import calculations
 
@@ -54,6 +55,10 @@ class Formulas:
             return (Judgement(kind="correctness", judge=self.name, rating=-1, note=note),)
         formulas = calculations(text) if self.vouch else ()
         if formulas and all(formula.truth == "right" for formula in formulas):
-            note = f"{len(formulas)} calculations, all true" if len(formulas) > 1 else "1 calculation, true"
+            note = (
+                f"{amount(len(formulas), 'calculation')}, all true"
+                if len(formulas) > 1
+                else "1 calculation, true"
+            )
             return (Judgement(kind="correctness", judge=self.name, rating=1, note=note),)
         return ()

@@ -49,6 +49,7 @@ from stepmark.models.critics import refuse_markers
 from stepmark.problems.extraction import find_answer
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.settings import settings
+from stepmark.show.text import amount
 
 _TAG = re.compile(r"</?(?:paragraph|observation)_\d+>")
 _THOUGHT_END = "</think>"
@@ -263,7 +264,7 @@ class Judge:
         """What won, and why it did or why nothing did."""
         quorum = self.votes // 2 + 1 if self.quorum is None else self.quorum
         if votes.cast < quorum:
-            return None, f"{votes.cast} of the {quorum} votes that are needed"
+            return None, f"{votes.cast} of the {amount(quorum, 'vote')} that are needed"
         ranked = sorted(votes.counts.items(), key=lambda item: -item[1])
         if len(ranked) > 1 and ranked[0][1] == ranked[1][1]:
             return None, "a tie"

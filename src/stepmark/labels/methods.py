@@ -57,9 +57,11 @@ def asks_verifier(labeller: Labeller) -> bool:
     return not isinstance(labeller, Formulas | Judge)
 
 
-def texts_of(labeller: Labeller) -> str:
-    """What the texts that a policy writes for a labeller are called."""
-    return "replies" if isinstance(labeller, Judge) else "rollouts" if needs_policy(labeller) else "texts"
+def texts_of(labeller: Labeller) -> tuple[str, str]:
+    """What a text that a policy writes for a labeller is called, and several."""
+    if isinstance(labeller, Judge):
+        return "reply", "replies"
+    return ("rollout", "rollouts") if needs_policy(labeller) else ("text", "texts")
 
 
 def named_after(labeller: Labeller, policy: str | None) -> Labeller:

@@ -34,6 +34,7 @@ from stepmark.records import LabelledSolution, Refusal, read_record
 from stepmark.sampling.problems import Answering
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
+from stepmark.show.text import amount
 from stepmark.solutions.formats import SolutionRow, read_solutions
 from stepmark.solutions.interchange.labels import from_row, to_row
 from stepmark.solutions.interchange.rows import outcome_of
@@ -308,7 +309,7 @@ class Tally:
         texts: what the policy's texts are called; None for a run without a policy.
     """
 
-    def __init__(self, texts: str | None) -> None:
+    def __init__(self, texts: tuple[str, str] | None) -> None:
         self.texts = texts
         self.counts: Counter[str] = Counter()
         self.tokens: int | None = 0
@@ -365,22 +366,29 @@ class Tally:
         wrong_later = f"{n['wrong_later']} with a wrong step that may not be the first, "
         later = wrong_later if self.counts["wrong_later"] else ""
         lines = [
-            f"{n['solutions']} solutions: {n['found']} with a first error, {later}{n['clean']} without, "
+            f"{amount(self.counts['solutions'], 'solution')}: {n['found']} with a first error, {later}{n['clean']} without, "
             f"{n['abstained']} abstained, {n['unknown']} where the method says nothing"
         ]
         if self.counts["others"]:
-            lines.append(f"{n['others']} more solutions were labelled on the way")
+            lines.append(
+                f"{amount(self.counts['others'], 'more solution was', 'more solutions were')} labelled on the way"
+            )
         if self.texts is not None:
-            tokens = f"{n.get('tokens', 'an unknown number of')} tokens"
+            tokens = amount(self.tokens, "token")
             if self.tokens:
                 tokens += f", {self.tokens / self.labelled:,.0f} tokens a solution"
-            lines.append(f"{n['rollouts']} {self.texts}, {tokens}; {n['unparsed']} without a verdict")
+            lines.append(
+                f"{amount(self.counts['rollouts'], *self.texts)}, {tokens}; {n['unparsed']} without a verdict"
+            )
         if unlabelled:
             lines.append(
-                f"{unlabelled:,} solutions were not labelled: the budget of {budget:,} tokens was spent"
+                f"{amount(unlabelled, 'solution was', 'solutions were')} not labelled: the budget of {amount(budget, 'token')} was spent"
             )
         if self.refused:
-            lines += [f"left out {n['refused']} rows:", *(f"  {error}" for error in self.refused)]
+            lines += [
+                f"left out {amount(len(self.refused), 'row')}:",
+                *(f"  {error}" for error in self.refused),
+            ]
         if out is not None:
             replies = f"; every reply is in {out}.replies.sqlite" if self.texts is not None else ""
             lines.append(f"wrote {out}{replies}")

@@ -26,6 +26,7 @@ from stepmark.problems.extraction import find_answer
 from stepmark.problems.sources import Worked, worked_row
 from stepmark.records import LabelledSolution, Refusal, Solution
 from stepmark.settings import checked, settings
+from stepmark.show.text import amount
 from stepmark.solutions.checks.equations import calculations
 from stepmark.solutions.formats import SolutionRow, read_solutions
 from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
@@ -203,11 +204,13 @@ def _rows(variants: Variants, where: str) -> Iterator[LabelledRow]:
 def _summary(made: Counter[str], refused: Sequence[Mapping[str, Any]], beside: str | None) -> list[str]:
     kinds = {kind: count for kind, count in made.most_common() if kind not in ("right", "twin")}
     lines = [
-        f"{made['right']:,} right solutions, {made['twin']:,} right twins of jumps, {sum(kinds.values()):,} wrong ones: "
+        f"{amount(made['right'], 'right solution')}, {made['twin']:,} right twins of jumps, {sum(kinds.values()):,} wrong ones: "
         + ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
     ]
     if refused:
-        lines.append(f"left out {len(refused):,} solutions{f', listed in {beside}' if beside else ''}:")
+        lines.append(
+            f"left out {amount(len(refused), 'solution')}{f', listed in {beside}' if beside else ''}:"
+        )
         reasons: dict[str, list[str]] = {}
         for entry in refused:
             # "step 3 is not right: …" is of one row; the count is of the kind of reason.

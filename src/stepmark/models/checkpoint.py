@@ -20,6 +20,7 @@ from stepmark.errors import CheckpointError, UnknownFamilyError
 from stepmark.models.families import FAMILIES
 from stepmark.models.files import ADAPTER_FILE, present, read_object, weight_files
 from stepmark.models.spec import SPEC_FILE, ScoringSpec, read_spec
+from stepmark.show.text import amount
 
 # Settings of PEFT's LoraConfig that change what the adapter computes.
 _VARIANTS = (
@@ -225,15 +226,16 @@ def spec_of(folder: Path, name: str, family: str | None) -> ScoringSpec:
         if architecture.endswith("ForSequenceClassification"):
             return _classifier(folder, tensors, "orm", 1)
     heads = beside_backbone(tensors.facts)
-    raise UnknownFamilyError(
-        f"{name}: the PRM family cannot be told. Found architectures {architectures or 'none'} and, beside the backbone, "
-        f"the tensors {heads[:6] or 'none'}"
-        + (
-            " (a plain language model; several families look like this)"
-            if heads in ([], ["lm_head.weight"])
-            else ""
+    known = f"`family`, of: {', '.join(FAMILIES)}"
+    if heads in ([], ["lm_head.weight"]):
+        raise UnknownFamilyError(
+            f"{name} is a language model without a PRM's head ({', '.join(architectures) or 'no architectures'}): train a PRM on this "
+            f"base first (stepmark train), or name a PRM, such as `prm` default. If it is a PRM that scores with the language "
+            f"model's own head, name its {known}"
         )
-        + f". Name the family with `family`, of: {', '.join(FAMILIES)}"
+    raise UnknownFamilyError(
+        f"{name}: the PRM family is not recognised. Found architectures {architectures or 'none'} and, beside the backbone, "
+        f"the tensors {heads[:6]}. Name it with {known}"
     )
 
 
@@ -270,7 +272,7 @@ def _classifier(folder: Path, tensors: Tensors, family: str, labels: int) -> Sco
     classes = shape[0] if shape else 0
     if classes != labels:
         raise UnknownFamilyError(
-            f"{folder}: a classifier with {classes} labels; {family} has {labels}. Name the family with `family`, or put a "
+            f"{folder}: a classifier with {amount(classes, 'label')}; {family} has {labels}. Name the family with `family`, or put a "
             f"{SPEC_FILE} beside it that says how it is read"
         )
     return FAMILIES[family]
@@ -342,7 +344,7 @@ def _pairs(tensors: Tensors, config: Mapping[str, Any], backbone: Any) -> dict[s
         pairs[target] = (down, up)
     if lacking := sorted(_targets(config, backbone) - pairs.keys()):
         raise CheckpointError(
-            f"{folder}: by target_modules of {ADAPTER_FILE} the adapter changes {', '.join(lacking[:3])} ({len(lacking)} modules), "
+            f"{folder}: by target_modules of {ADAPTER_FILE} the adapter changes {', '.join(lacking[:3])} ({amount(len(lacking), 'module')}), "
             "and its weights hold nothing for them; fetch the whole adapter, or name the layers that it changes in layers_to_transform"
         )
     return pairs

@@ -37,6 +37,7 @@ from stepmark.models.spec import VocabHead
 from stepmark.models.tree import pack
 from stepmark.models.watch import Growing
 from stepmark.records import Problem, Solution, Step, StepScores
+from stepmark.show.text import amount
 
 _LOG = logging.getLogger("stepmark")
 _NEVER = -9999.0
@@ -140,7 +141,7 @@ class _Sglang:
         inside, after = facts["input_token_ids_logprobs"], facts["output_token_ids_logprobs"]
         start, last = ask.reads[0], ask.reads[-1]
         if len(inside) != len(ask.ids) - start:
-            raise ValueError(f"{len(inside)} rows for {len(ask.ids) - start} tokens")
+            raise ValueError(f"{amount(len(inside), 'row')} for {amount(len(ask.ids) - start, 'token')}")
         rows = []
         for read in ask.reads:
             row = {entry[1]: entry[0] for entry in (after[0] if read == last else inside[read + 1 - start])}
@@ -276,7 +277,9 @@ class CompletionsPRM(ServedPRM):
                 f"({type(error).__name__}: {error}); use vLLM 0.32 or later ({_Vllm.start}) or SGLang 0.5 or later ({_Sglang.start})"
             ) from error
         if reply.read != len(ask.ids):
-            raise BackendError(f"{self.name}{path}: {len(ask.ids)} tokens sent, {reply.read!r} read")
+            raise BackendError(
+                f"{self.name}{path}: {amount(len(ask.ids), 'token')} sent, {reply.read!r} read"
+            )
         for row in reply.rows:
             if not all(isinstance(value, float | int) and math.isfinite(value) for value in row):
                 raise BackendError(f"{self.name}{path}: expected log-probabilities, found {row}")

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from stepmark.batching import Choose, Message, Method, Prompt, Request, Write, Written
 from stepmark.errors import InputError, MarkerInTextError, UsageError
+from stepmark.show.text import amount
 
 Asking = Generator[Request | tuple[Request, ...], Any, "Critiqued"]
 Odds = tuple[tuple[float, ...], ...]
@@ -54,7 +55,7 @@ class Critiqued:
             given = [verdict for verdict in of_step if verdict is not None]
             if of_step and not given:
                 raise InputError(
-                    f"step {t + 1} of {len(verdicts)}: none of the {len(of_step)} critiques gave a verdict (expected {expected}); the last "
+                    f"step {t + 1} of {len(verdicts)}: none of the {amount(len(of_step), 'critique')} gave a verdict (expected {expected}); the last "
                     f"one ends {texts[-1][-120:]!r}. Ask for more samples or more max_tokens",
                     field=f"steps[{t}]",
                 )

@@ -27,6 +27,7 @@ from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooL
 from stepmark.models.spec import SPEC_FILE, ChatLayout, DialogueLayout, Layout, PieceLayout, Space, TextLayout
 from stepmark.models.tree import Ints, common_prefix
 from stepmark.records import Solution
+from stepmark.show.text import amount
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -256,7 +257,7 @@ class Encoder:
             fits = sum(1 for r in reads if r is not None and r < limit)
             if not self.truncate:
                 raise TooLongError(
-                    f"{last + 1} tokens, and this model reads {limit} ({fits} of {len(reads)} steps fit); shorten the "
+                    f"{amount(last + 1, 'token')}, and this model reads {limit} ({fits} of {amount(len(reads), 'step')} fit); shorten the "
                     "solution, cut it into several, or use `truncate` to leave the later steps without a score",
                     where=where,
                     field="steps",

@@ -27,6 +27,7 @@ from stepmark.models import attention
 from stepmark.models.backbone import token_limit
 from stepmark.models.prm import Ledger
 from stepmark.models.tree import Ints, PackedTree, Pass, common_prefix, pack, passes
+from stepmark.show.text import amount
 
 Kept = dict[Any, tuple[Tensor, Tensor]]
 """Layer -> keys and values, [1, kv_heads, tokens, head_dim]. The owner chooses the names of the layers."""
@@ -256,7 +257,7 @@ class KeyValuePool:
     def take(self, count: int) -> Ints:
         """As many free slots."""
         if count > self.left:
-            raise ValueError(f"the pool has room for {self.left} tokens, not for {count}")
+            raise ValueError(f"the pool has room for {amount(self.left, 'token')}, not for {count}")
         if count > len(self._free):
             room = min(self.capacity, max(_FIRST, 2 * self._room, self._room + count - len(self._free)))
             self._free = [*range(room - 1, self._room - 1, -1), *self._free]
@@ -522,7 +523,7 @@ class PrefixCache:
             leaves = np.flatnonzero((self._born > 0) & (self._kids == 0) & (self._used < self._now))
             if not len(leaves):
                 raise CheckpointError(
-                    f"a cache of {self.pool.capacity} tokens is smaller than what is asked at once"
+                    f"a cache of {amount(self.pool.capacity, 'token')} is smaller than what is asked at once"
                 )
             gone: list[int] = []
             for leaf in leaves[np.argsort(self._used[leaves], kind="stable")].tolist():

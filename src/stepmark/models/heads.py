@@ -21,6 +21,7 @@ from stepmark.models.spec import (
     Readout,
     VocabHead,
 )
+from stepmark.show.text import amount
 
 Neutral = Literal["positive", "negative"]
 HeadFunction = Callable[[Tensor], Tensor]
@@ -68,7 +69,7 @@ def check_head(
         wrong = None
         if classes is not None and count != classes:
             wrong = (
-                f"{facts[head.weight].file}: {head.weight} has {count} classes, and the spec reads {classes}; name the right `family`, "
+                f"{facts[head.weight].file}: {head.weight} has {amount(count, 'class', 'classes')}, and the spec reads {classes}; name the right `family`, "
                 "or say in stepmark.json how it is read"
             )
         elif head.bias is None and usual in facts:
@@ -165,7 +166,7 @@ def _verdict_rows(head: VocabHead, rows: Tensor, tokenizer: Any) -> Tensor:
     ids = verdict_ids(head, tokenizer)
     if max(ids) >= len(rows):
         raise CheckpointError(
-            f"the tokenizer has the verdicts {head.candidates} at {ids}, and lm_head.weight only {len(rows)} rows"
+            f"the tokenizer has the verdicts {head.candidates} at {ids}, and lm_head.weight only {amount(len(rows), 'row')}"
         )
     return rows[torch.tensor(ids, device=rows.device)]
 
@@ -201,7 +202,7 @@ def step_scores(
         raise CheckpointError("the ensemble has no members")
     if readout.classes not in (None, logits.shape[1]):
         raise CheckpointError(
-            f"this family's head has {readout.classes} classes, the checkpoint's has {logits.shape[1]}"
+            f"this family's head has {amount(readout.classes, 'class', 'classes')}, the checkpoint's has {logits.shape[1]}"
         )
     if readout.activation == "sigmoid":
         return torch.sigmoid(readout.scale * logits[:, 0] + readout.shift).tolist(), None

@@ -15,7 +15,7 @@ from stepmark.models.families import find_published, full_name
 from stepmark.models.files import local_folder, present
 from stepmark.models.identity import CheckpointFiles, named
 from stepmark.models.lazy import UNSAID, Bits, Lazy, check_device, is_server, refuse_idle
-from stepmark.models.places import BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
+from stepmark.models.places import BUILT_IN, BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM, identity_of
 from stepmark.models.spec import ConfidenceHead, LogRatioHead, VocabHead, spec_key
 from stepmark.settings import check_arguments as check_settings
@@ -113,7 +113,7 @@ def prm_identity(name_or_path: str, settings: Mapping[str, Any]) -> str:
 
 def is_factory(name: str) -> bool:
     """Whether a PRM's name is "package.module:factory"."""
-    return ":" in name and not is_server(name) and "/" not in name
+    return ":" in name and not is_server(name) and "/" not in name and name not in BUILT_IN
 
 
 def writes_critiques(name: str, *, family: str | None = None, tokenizer: str | None = None) -> bool:

@@ -173,11 +173,8 @@ def arrange(
                 module.weight = network.get_input_embeddings().weight
                 continue
             weight = read(f"{name}.{leaf}" if name else leaf).detach()
-            setattr(
-                module,
-                leaf,
-                nn.Parameter(weight.to(place(name), dtype, copy=stays), requires_grad=False),
-            )
+            # With gradients, as transformers loads it: torch would copy a head without them for every row of a batch that reads its last token.
+            setattr(module, leaf, nn.Parameter(weight.to(place(name), dtype, copy=stays)))
         if becomes is not None:
             network.set_submodule(name, QuantizedLinear(module, becomes))
             del module.weight  # and with it the map, which this loop would hold to its end

@@ -20,6 +20,7 @@ from stepmark.models.prm import Session, WholePrefixSession
 from stepmark.models.served import ServedPRM, read_positions
 from stepmark.models.spec import ConfidenceHead, LogRatioHead, VocabHead
 from stepmark.records import StepScores
+from stepmark.show.text import amount
 
 
 @final
@@ -54,7 +55,7 @@ class PoolingPRM(ServedPRM):
         data = self._ask("/pooling", body).get("data")
         if not isinstance(data, list) or len(data) != len(encoded):
             raise BackendError(
-                f"{self.name}/pooling: {len(encoded)} solutions sent, "
+                f"{self.name}/pooling: {amount(len(encoded), 'solution')} sent, "
                 f"{len(data) if isinstance(data, list) else 'no list'} answered"
             )
         by_index = {str(entry.get("index")): entry for entry in data if isinstance(entry, dict)}
@@ -81,7 +82,7 @@ class PoolingPRM(ServedPRM):
             ) from error
         if logits.dim() != 2 or len(logits) not in (len(reads), len(e.ids)):
             raise BackendError(
-                f"{self.name}/pooling: expected {len(reads)} rows (one a step) or {len(e.ids)} (one a token), found the "
+                f"{self.name}/pooling: expected {amount(len(reads), 'row')} (one a step) or {len(e.ids)} (one a token), found the "
                 f"shape {tuple(logits.shape)}; is the step tag of the server the mark of {self.spec.family}?"
             )
         if len(logits) == len(e.ids):

@@ -27,6 +27,7 @@ from stepmark.records import (
     read_findings,
     scored_keys,
 )
+from stepmark.show.text import amount
 from stepmark.solutions.checks import check, check_names
 from stepmark.solutions.inputs import ProblemLike, SolutionLike, problem_of, solution_of
 from stepmark.solutions.thoughts import Reasoning
@@ -445,7 +446,7 @@ class WholePrefixSession:
             ready(len(replies) - 1, replies[-1])
         if len(replies) < len(requests):
             raise BackendError(
-                f"{self._prm.name} gave {len(replies)} results for {len(requests)} prefixes; what it did not score has no score"
+                f"{self._prm.name} gave {amount(len(replies), 'result')} for {amount(len(requests), 'prefix', 'prefixes')}; what it did not score has no score"
             )
         return replies
 
@@ -458,7 +459,7 @@ class WholePrefixSession:
             return result.error
         if len(result.scores) != len(request.steps):
             raise BackendError(
-                f"{self._prm.name} gave {len(result.scores)} scores for {len(request.steps)} steps; "
+                f"{self._prm.name} gave {amount(len(result.scores), 'score')} for {amount(len(request.steps), 'step')}; "
                 f"expected one a step. Nothing was recorded of it"
             )
         score = result.scores[-1]
@@ -612,7 +613,7 @@ def _check(solution: Solution, result: StepScores, prm: PRM) -> None:
     name = f"solution {solution.id!r}" if solution.id else f"a solution of {solution.problem.text[:60]!r}"
     if len(result.scores) != len(solution.steps):
         raise BackendError(
-            f"{prm.name} gave {len(result.scores)} scores for the {len(solution.steps)} steps of {name}"
+            f"{prm.name} gave {amount(len(result.scores), 'score')} for the {amount(len(solution.steps), 'step')} of {name}"
         )
     for step, score in enumerate(result.scores):
         if score is not None:
@@ -701,12 +702,14 @@ def from_row(solution: Solution, row: Mapping[str, Any]) -> ScoredSolution:
     )
     if len(steps.scores) != len(solution.steps):
         raise InputError(
-            f"expected {len(solution.steps)} scores, one a step, found {len(steps.scores)}", field="scores"
+            f"expected {amount(len(solution.steps), 'score')}, one a step, found {len(steps.scores)}",
+            field="scores",
         )
     for name, entries in (("classes", steps.classes), ("critiques", steps.critiques)):
         if entries is not None and len(entries) != len(solution.steps):
             raise InputError(
-                f"expected {len(solution.steps)} entries, one a step, found {len(entries)}", field=name
+                f"expected {amount(len(solution.steps), 'entry', 'entries')}, one a step, found {len(entries)}",
+                field=name,
             )
     for step, score in enumerate(steps.scores):
         if score is not None:

@@ -69,11 +69,17 @@ class QuantizedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` [..., in] times the weight, [..., out]."""
+        shape, x = (
+            x.shape[:-1],
+            x.reshape(-1, self.in_features),
+        )  # of other strides, torch would copy the weight for every row
         if self.low is None and x.dtype != torch.float16:
             # Whole numbers to 127 are exact in bfloat16: the scale is left for the product, which in float16 could overflow.
-            product = nn.functional.linear(x, self.packed.to(x.dtype)) * self.scale[:, 0]
-            return product if self.bias is None else product + self.bias
-        return nn.functional.linear(x, self.plain(), self.bias)
+            out = nn.functional.linear(x, self.packed.to(x.dtype)).mul_(self.scale[:, 0])
+            out = out if self.bias is None else out.add_(self.bias)
+        else:
+            out = nn.functional.linear(x, self.plain(), self.bias)
+        return out.view(*shape, self.out_features)
 
 
 def _least(dtype: torch.dtype) -> float:

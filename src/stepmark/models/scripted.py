@@ -13,6 +13,7 @@ from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import check_score
 from stepmark.models.prm import Grader, Ledger, Session, WholePrefixSession
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.show.text import amount
 
 T = TypeVar("T")
 Script = Callable[[str, tuple[str, ...]], float | None]
@@ -197,7 +198,7 @@ class ScriptedPolicy:
             if len(reply) != len(request.options):
                 raise BackendError(
                     f"{self.name}: the script gave {len(reply)} log-probabilities for the "
-                    f"{len(request.options)} options {request.options!r}"
+                    f"{amount(len(request.options), 'option')} {request.options!r}"
                 )
             replies.append(reply)
             if ready is not None:

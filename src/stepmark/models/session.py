@@ -24,6 +24,7 @@ from stepmark.models.engine import NONE, Engine, KeyValuePool, Known, PrefixCach
 from stepmark.models.prm import Ledger, check_finite
 from stepmark.models.tree import Ints, common_prefix
 from stepmark.records import Problem, Solution, Step, StepScores
+from stepmark.show.text import amount
 
 _STEP = 96
 """Bytes of a step's record."""
@@ -304,7 +305,7 @@ class CachedSession:
             check_vocabulary(text.ids, self._vocabulary)
         if len(text.ids) > self.pool.capacity:
             return TooLongError(
-                f"the prefix has {len(text.ids)} tokens and the session keeps {self.pool.capacity}; give it more memory",
+                f"the prefix has {amount(len(text.ids), 'token')} and the session keeps {self.pool.capacity}; give it more memory",
                 where=where,
             )
         return None

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.files import present, read_object
 from stepmark.records import ScoreKind, read_record
+from stepmark.show.text import amount
 from stepmark.store import atomic_write
 
 SPEC_FILE = "stepmark.json"
@@ -214,7 +215,7 @@ class Readout:
         classes = self.classes
         if not 0 <= self.good < (classes or 1):
             raise UsageError(
-                f"good should be the index of one of {classes or 1} classes, counted from 0 (activation {self.activation!r}), "
+                f"good should be the index of one of {amount(classes or 1, 'class', 'classes')}, counted from 0 (activation {self.activation!r}), "
                 f"found {self.good}"
             )
         if self.neutral is not None and (

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, final
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.records import Problem, ScoreKind, Solution, Step
+from stepmark.show.text import amount
 from stepmark.solutions.inputs import read_message
 from stepmark.solutions.thoughts import Reasoning
 
@@ -170,7 +171,7 @@ class Watch:
         )
         if first < 0 or not all(weak):
             return seen
-        why = f"{rule.patience} turn{'s' if rule.patience > 1 else ''} in a row under {rule.threshold:g}"
+        why = f"{amount(rule.patience, 'turn')} in a row under {rule.threshold:g}"
         if not self._left:
             return replace(seen, advice="stop", why=f"{why}, and no return is left")
         self._left -= 1

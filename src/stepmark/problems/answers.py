@@ -18,7 +18,6 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
 
@@ -28,6 +27,7 @@ from stepmark.errors import UsageError
 from stepmark.problems.extraction import find_answer
 from stepmark.problems.quantities import LONGEST, Quantity, clean, key, plain, read_quantity, same_quantity
 from stepmark.records import Verdict
+from stepmark.version import __version__
 
 if TYPE_CHECKING:
     from stepmark.problems.code_sandbox import Isolation
@@ -390,4 +390,4 @@ def answerers(verifier: Verifier) -> dict[type, Answerer]:
                 ready(number, verdicts[-1])
         return verdicts
 
-    return {Verify: Answerer(identity=f"{verifier.name} {version('stepmark')}", answer=answer)}
+    return {Verify: Answerer(identity=f"{verifier.name} {__version__}", answer=answer)}

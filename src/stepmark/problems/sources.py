@@ -16,6 +16,7 @@ from pydantic import Field
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Refusal, record_row
 from stepmark.settings import checked
+from stepmark.show.text import amount
 from stepmark.solutions.formats import text_of
 from stepmark.store import (
     Columns,
@@ -87,7 +88,7 @@ def load_problems(
         lambda: (row.problem for row in rows),
         len(rows),
         out=written,
-        summary=f"{len(rows):,} problems" + ("" if written is None else f" in {written}"),
+        summary=amount(len(rows), "problem") + ("" if written is None else f" in {written}"),
     )
 
 

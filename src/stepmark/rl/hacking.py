@@ -16,6 +16,7 @@ from stepmark.metrics.intervals import Floats, Interval, wilson
 from stepmark.metrics.scaling import logit, sigmoid
 from stepmark.records import ScoreKind, Solution, Step
 from stepmark.settings import settings
+from stepmark.show.text import amount
 
 Probe = Literal["empty", "irrelevant", "repeated", "shuffled"]
 PROBES: Mapping[Probe, str] = {
@@ -173,7 +174,7 @@ class Baseline:
         """
         if len(scores) != len(self.residuals):
             raise UsageError(
-                f"expected the {len(self.residuals):,} held-out problems of the first evaluation, found {len(scores):,}"
+                f"expected the {amount(len(self.residuals), 'held-out problem')} of the first evaluation, found {len(scores):,}"
             )
         pairs = zip(self.residuals_of(scores, right), self.residuals, strict=True)
         risen = np.array([now - then for now, then in pairs if now is not None and then is not None])

@@ -38,6 +38,7 @@ from stepmark.rl.settings import Refitting
 from stepmark.rl.settings import Training as PolicyTraining
 from stepmark.rl.trainer import STATE_FILE, Evaluation, Update, collect, seed_of
 from stepmark.settings import settings
+from stepmark.show.text import amount
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.checkpoint import head_names
 from stepmark.training.examples import Example, LabelRules, examples
@@ -284,7 +285,7 @@ class Refit:
         self._pool = [problems[n] for n in sorted(order[how.held_out :]) if problems[n].text not in texts]
         if not self._pool:
             raise UsageError(
-                f"a refit holds out {how.held_out} of the {len(problems)} problems, which leaves none to train the PRM on; give more problems, or hold out fewer"
+                f"a refit holds out {how.held_out} of the {amount(len(problems), 'problem')}, which leaves none to train the PRM on; give more problems, or hold out fewer"
             )
         self._lines = Lines(folder / REFIT_FILE)
         saved = saved_updates(folder)

@@ -18,6 +18,7 @@ from stepmark.show.page import CardView, ProblemView, StepView
 from stepmark.show.plots import Lines, Mark, Series
 from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
 from stepmark.show.tables import ABSENT, Table, interval_text, markdown
+from stepmark.show.text import amount
 from stepmark.training.report import CardFacts, card_text, smoothed
 
 
@@ -214,7 +215,7 @@ def rl_html(
     best, last = best_of(rows), rows[-1]
     when = "Best checkpoint" if last.alarmed is None else "Best checkpoint before the alarm"
     checkpoint = "" if best is None else f" {when}: after update {best.update:,}."
-    verdict = f"{alarm_words(rows)}{checkpoint} In brackets and bands: 95 % intervals over {last.solutions:,} held-out problems."
+    verdict = f"{alarm_words(rows)}{checkpoint} In brackets and bands: 95 % intervals over {amount(last.solutions, 'held-out problem')}."
     sections = (
         Section(title=name, text=texts.get(name, ""), items=tuple(items))
         for name, items in parts.items()
@@ -408,7 +409,7 @@ def policy_card(facts: CardFacts, rows: Sequence[Watched], *, credit: str, data:
     }
     lines = [(what, *cells[name]) for what, name in _FIGURES.items() if {*cells[name]} != {ABSENT}]
     measured = (
-        f"On {last.solutions:,} held-out problems, one solution each at the temperature of training.\n\n"
+        f"On {amount(last.solutions, 'held-out problem')}, one solution each at the temperature of training.\n\n"
         f"{markdown(Table(title='', columns=('figure', *shown), rows=tuple(lines)))}\n"
         f"{alarm_words(rows)} In brackets: 95 % intervals over problems. The best of several evaluations looks better than it is: measure what "
         "you keep on problems that chose nothing."
@@ -417,7 +418,7 @@ def policy_card(facts: CardFacts, rows: Sequence[Watched], *, credit: str, data:
         facts,
         pipeline="text-generation",
         tags=("stepmark", "reinforcement-learning", "reasoning"),
-        about=f"A policy: `{facts.base}` after {last.update:,} updates ({last.rollouts:,} solutions) of training with the credit method "
+        about=f"A policy: `{facts.base}` after {amount(last.update, 'update')} ({amount(last.rollouts, 'solution')}) of training with the credit method "
         f"`{credit}`, by [stepmark](https://pypi.org/project/stepmark/). transformers loads it as `AutoModelForCausalLM`.",
         sections={"Measured": measured, "Data": f"Trained on {data}."},
     )

@@ -22,6 +22,7 @@ from stepmark.problems.answers import Verifier
 from stepmark.records import Problem, Refusal, Solution, Step, Verdict
 from stepmark.rl.batch import Batch
 from stepmark.rl.settings import Training
+from stepmark.show.text import amount
 from stepmark.solutions.segmentation import split
 
 
@@ -178,7 +179,7 @@ def scored(rated: Sequence[Rated], prm: PRM) -> list[Rated]:
             continue
         if len(result.scores) != len(item.steps):
             raise UsageError(
-                f"{prm.name} gave {len(result.scores)} scores for {len(item.steps)} steps; expected one a step"
+                f"{prm.name} gave {amount(len(result.scores), 'score')} for {amount(len(item.steps), 'step')}; expected one a step"
             )
         known = [score for score in result.scores if score is not None]
         wrong = next((score for score in known if not math.isfinite(score)), None)

@@ -25,6 +25,7 @@ from stepmark.rl.credit import Credit
 from stepmark.rl.hacking import Cusum, Watch, Watched
 from stepmark.rl.settings import Implicit, Refitting, Training
 from stepmark.settings import checked
+from stepmark.show.text import amount
 from stepmark.solutions.segmentation import split
 from stepmark.store import LOCK_FILE, RunInput, Source, atomic_write, differences, held, naming, run_input
 from stepmark.training.run import check_packages
@@ -67,7 +68,7 @@ class TrainedPolicy:
         return self.evaluations[-1].alarmed if self.evaluations else None
 
     def __repr__(self) -> str:
-        return f"<TrainedPolicy in {self.out}, {len(self.updates):,} updates>"
+        return f"<TrainedPolicy in {self.out}, {amount(len(self.updates), 'update')}>"
 
 
 @checked
@@ -183,13 +184,13 @@ def rl(
             summary = f"{run.out}: this run is done, all of its files are there; its page is {run.out / REPORT_FILE}"
             return _result(run.out, record, summary)
         if lost:
-            run.note(f"left out {lost:,} problems that are among the held-out ones")
+            run.note(f"left out {amount(lost, 'problem')} found among the held-out ones")
         if apart is not None:
             run.note(isolation_note(apart))
         with naming(run.out):
             actor, monitor, notes = run.train(learnt, kept_out, checker, record)
             name = "rows" if given.name == "rows" else Path(given.name).name
-            summary = run.finish(actor, monitor, record, f"{len(learnt):,} problems of {name}")
+            summary = run.finish(actor, monitor, record, f"{amount(len(learnt), 'problem')} of {name}")
         return _result(run.out, record, "\n".join([*notes, summary]))
 
 
@@ -491,7 +492,7 @@ def _split(
         count = held_out
         if not isinstance(count, int) or not 0 < count < len(every):
             raise UsageError(
-                f"`held_out` {held_out}: expected from 1 to under the {len(every):,} problems of {given.name}, or a file"
+                f"`held_out` {held_out}: expected from 1 to under the {amount(len(every), 'problem')} of {given.name}, or a file"
             )
         chosen = set(random.Random(f"{seed} held out").sample(range(len(every)), count))
         others = [problem for number, problem in enumerate(every) if number in chosen]

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from stepmark.errors import UsageError
 from stepmark.settings import settings
+from stepmark.show.text import amount
 
 LORA_RATE, FULL_RATE = 1e-5, 1e-6
 """Peak learning rates: GRPO's with all weights (Shao et al. 2024, section 4.2); ten times that with LoRA (Schulman et al. 2025, "LoRA without
@@ -78,7 +79,7 @@ class Training:
     def __post_init__(self) -> None:
         if self.minibatches > self.problems * self.group:
             raise UsageError(
-                f"`minibatches` {self.minibatches}: expected at most the {self.problems * self.group} completions of an update"
+                f"`minibatches` {self.minibatches}: expected at most the {amount(self.problems * self.group, 'completion')} of an update"
             )
         if self.keep_consistent is not None and self.keep_consistent >= self.group:
             raise UsageError(

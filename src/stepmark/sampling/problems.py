@@ -26,6 +26,7 @@ from stepmark.records import SAMPLE_FACTS, Problem, SampledSolution, record_row
 from stepmark.sampling import Sampled, Sampling, sample_and_judge
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
+from stepmark.show.text import amount
 from stepmark.store import Results, Source, evenly, read_rows, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order, usable
 
@@ -314,10 +315,10 @@ class Tally:
     def lines(self) -> Iterator[str]:
         """For people."""
         judged = self.right + self.wrong
-        yield f"{self.written:,} solutions of {self.problems:,} problems"
+        yield f"{amount(self.written, 'solution')} of {amount(self.problems, 'problem')}"
         if judged:
             yield (
-                f"{self.right:,} of {judged:,} right ({self.right / judged:.1%}), {self.solved:,} problems solved at least once, "
+                f"{self.right:,} of {judged:,} right ({self.right / judged:.1%}), {amount(self.solved, 'problem')} solved at least once, "
                 f"{self.without_verdict:,} without a verdict"
             )
         if self.blank:
@@ -325,7 +326,7 @@ class Tally:
         for why in self.why[:3]:
             yield f"left out: {why}"
         if len(self.why) > 3:
-            yield f"left out: {len(self.why) - 3:,} more problems"
+            yield f"left out: {amount(len(self.why) - 3, 'more problem')}"
 
 
 def _line(row: ProblemRow | InputError, judged: Sampled | None, policy: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.records import ScoredSolution, ScoreKind, Solution, StepScores
 from stepmark.show import colour
 from stepmark.show.page import CardView, ProblemView, StepView, Summary, page_html
-from stepmark.show.text import check_solution, number
+from stepmark.show.text import amount, check_solution, number
 from stepmark.store import atomic_write, check_writable
 
 SHOWN = 2000
@@ -194,7 +194,7 @@ class _Tally:
                 yield f"An outcome{models} of {self.good_from:g} or more is good."
         if solutions < self.solutions:
             yield (
-                f"Shown are {problems:,} of {len(self.problems):,} problems, {solutions:,} of {self.solutions:,} "
+                f"Shown are {problems:,} of {amount(len(self.problems), 'problem')}, {solutions:,} of {self.solutions:,} "
                 "solutions, as they came; the figures count all, and the graded JSON lines hold all."
             )
 
@@ -205,7 +205,7 @@ def _problem(at: int, first: int, group: list[ScoredSolution], fits: int, tally:
         problem.id,
         problem.source,
         None if problem.answer is None else f"reference answer {problem.answer}",
-        f"{fits:,} of its {len(group):,} solutions are shown" if fits < len(group) else None,
+        f"{fits:,} of its {amount(len(group), 'solution')} are shown" if fits < len(group) else None,
     ]
     cards = tuple(_card(first + k, k, group[k], k in best, tally) for k in range(fits))
     return ProblemView(number=at, text=problem.text, note=" · ".join(filter(None, parts)), cards=cards)

@@ -27,6 +27,7 @@ from stepmark.models.prm import grade as grade_stream
 from stepmark.records import Refusal, ScoredSolution, ScoreKind, Solution, StepScores
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
+from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
 from stepmark.solutions.formats import GRADED_KEYS, SolutionRow, read_solution, read_solutions
 from stepmark.solutions.segmentation import check_way, split
@@ -83,7 +84,7 @@ def build(*, prm: str, prm_arguments: str = "{}", orm: str | None = None, orm_ar
                 ready(place, replies[place])
         if len(replies) < len(requests):
             raise BackendError(
-                f"{len(requests) - len(replies)} of {len(requests)} solutions got no result; what a PRM did not score has no score"
+                f"{len(requests) - len(replies)} of {amount(len(requests), 'solution')} got no result; what a PRM did not score has no score"
             )
         return [replies[place] for place in range(len(requests))]
 
@@ -406,7 +407,8 @@ class _Run:
         if not self.tally.counts["solutions"]:
             self.out.discard()
             raise InputError(
-                f"nothing could be graded: all {len(refused)} rows were left out:\n" + "\n".join(refused),
+                f"nothing could be graded: left out {amount(len(refused), 'row')}, which is all:\n"
+                + "\n".join(refused),
                 where=self.source.name,
             )
 
@@ -536,7 +538,7 @@ def _kept(out: RowWriter) -> str | None:
     """What an unfinished run leaves, in words."""
     if out.part is None or not out.written:
         return None
-    return f"{out.written} rows are kept in {out.part}; the same command continues from there"
+    return f"{amount(out.written, 'row is', 'rows are')} kept in {out.part}; the same command continues from there"
 
 
 def _way_out(error: StepmarkError, keep_going: bool) -> str | None:
@@ -555,7 +557,7 @@ def _summary(run: _Run, split_by: str, written: list[str]) -> str:
         lines.append(f"texts cut into steps: {ways}")
     elif split_by != "auto" and not tally.ways:
         lines.append(f"`split` {split_by} had nothing to cut: every row came with its steps")
-    lines += [f"{number:,} texts: {note}" for note, number in tally.notes.most_common()]
+    lines += [f"{amount(number, 'text')}: {note}" for note, number in tally.notes.most_common()]
     threshold, checked = run.settings.threshold, run.settings.checks != "none"
     causes = []
     if threshold is not None:
@@ -571,14 +573,17 @@ def _summary(run: _Run, split_by: str, written: list[str]) -> str:
     wrote = f"{ledger.tokens_written:,} written; " if ledger.tokens_written else ""
     rate = f"{ledger.solutions / max(run.progress.seconds, 1e-9):,.1f} solutions/s"
     lines += [
-        f"{count['solutions']:,} solutions, {count['steps']:,} steps{unread}: {', '.join(verdicts)}",
-        f"{ledger.tokens_in:,} tokens read, {ledger.tokens_computed:,} computed, {ledger.tokens_distinct:,} distinct, "
+        f"{amount(count['solutions'], 'solution')}, {amount(count['steps'], 'step')}{unread}: {', '.join(verdicts)}",
+        f"{amount(ledger.tokens_in, 'token')} read, {ledger.tokens_computed:,} computed, {ledger.tokens_distinct:,} distinct, "
         f"{ledger.cache_hits:,} from shared prefixes; {wrote}{run.progress.seconds:,.1f} s, {rate}",
     ]
     if run.out.done:
-        lines.append(f"continued after the {run.out.done:,} rows of an interrupted run")
+        lines.append(f"continued after the {amount(run.out.done, 'row')} of an interrupted run")
     if tally.refused:
-        lines += [f"left out {len(tally.refused):,} rows:", *(f"  {error}" for error in tally.refused)]
+        lines += [
+            f"left out {amount(len(tally.refused), 'row')}:",
+            *(f"  {error}" for error in tally.refused),
+        ]
     if run.prm.name == "default":
         lines.append(NOTICE)
     if written:

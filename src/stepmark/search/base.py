@@ -18,6 +18,7 @@ from stepmark.metrics.aggregate import check_aggregate
 from stepmark.records import Problem, ScoreKind
 from stepmark.settings import settings
 from stepmark.show.search import TraceNode
+from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
 
 Stopped = Literal["done", "budget", "dead end"]
@@ -239,7 +240,8 @@ class Found:
         from stepmark.show.html import steps_fragment
 
         steps = () if self.solution is None else self.solution.steps
-        headline = f"{self.method}: {'nothing was found' if self.solution is None else f'{len(steps)} steps'}"
+        result = "nothing was found" if self.solution is None else amount(len(steps), "step")
+        headline = f"{self.method}: {result}"
         return steps_fragment(steps, problem=self.problem.text, headline=headline)
 
 

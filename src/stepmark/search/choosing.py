@@ -27,6 +27,7 @@ from stepmark.problems.quantities import key
 from stepmark.records import Verdict
 from stepmark.search.base import Choice, Found
 from stepmark.search.tree import Node, Tree, value_of
+from stepmark.show.text import amount
 
 CHOICES: tuple[Choice, ...] = ("best", "majority", "vote")
 """The names of the choices."""
@@ -178,7 +179,7 @@ def pick(
 def _best(aggregates: Sequence[float | None], before: str) -> Picked:
     index = _highest(aggregates, range(len(aggregates)))
     if aggregates[index] is None:
-        raise InputError(f"none of the {len(aggregates)} candidates could be graded")
+        raise InputError(f"none of the {amount(len(aggregates), 'candidate')} could be graded")
     return Picked(index=index, choice="best", why=f"{before}it has the highest score")
 
 

@@ -32,6 +32,7 @@ from stepmark.search.base import Choice, Choosing, Found
 from stepmark.search.choosing import choose
 from stepmark.search.tree import Node, Tree, ranked
 from stepmark.settings import settings
+from stepmark.show.text import amount
 
 
 def allocation(scores: Sequence[float], *, width: int, temperature: float) -> list[int]:
@@ -98,7 +99,7 @@ class Rebase(Choosing):
                 asks = [(node, count) for node, count in zip(running, counts, strict=True) if count]
                 for node, count in zip(running, counts, strict=True):
                     if not count:
-                        node.prune(f"its share of {left} steps is none")
+                        node.prune(f"its share of {amount(left, 'step')} is none")
             tree.release_but(node for node, _ in asks)
             round_ += 1
         return (yield from choose(tree, tree.finished, self.choose))

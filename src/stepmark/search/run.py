@@ -36,6 +36,7 @@ from stepmark.search.methods import OF_THE_RUN, load_search, remade
 from stepmark.search.rows import found_row, read_found, trace_row, write_page
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
+from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
 from stepmark.store import Results, Source, atomic_rows, run_input
 from stepmark.store.runs import ResumableRun, check_files, in_order, usable
@@ -318,7 +319,7 @@ class _Models:
 
     def facts(self) -> Sequence[str]:
         """What progress reports."""
-        return (f"{self.written:,} tokens written", f"{self.read:,} read by the PRM")
+        return (f"{amount(self.written, 'token')} written", f"{self.read:,} read by the PRM")
 
 
 def _rows(key: str, line: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -397,15 +398,18 @@ def _size(models: Built, which: str, parameters: float | None) -> ModelSize | No
 def _summary(tally: _Tally, saved: str, written: Sequence[str], out: str | Path | None) -> str:
     """What a run came to, for people."""
     lines = [
-        f"{tally.problems:,} problems: {tally.finished:,} with a solution, {tally.unfinished:,} with an unfinished one, "
+        f"{amount(tally.problems, 'problem')}: {tally.finished:,} with a solution, {tally.unfinished:,} with an unfinished one, "
         f"{tally.none:,} with none; stopped: "
         + ", ".join(f"{count:,} {why}" for why, count in sorted(tally.stopped.items())),
-        f"{count_of(tally.decoded)} tokens written, {count_of(tally.read)} read by the PRM",
+        f"{amount(tally.decoded, 'token')} written, {count_of(tally.read)} read by the PRM",
     ]
     if saved:
         lines.append(saved)
     if tally.refused:
-        lines += [f"left out {len(tally.refused):,} problems:", *(f"  {why}" for why in tally.refused)]
+        lines += [
+            f"left out {amount(len(tally.refused), 'problem')}:",
+            *(f"  {why}" for why in tally.refused),
+        ]
     if written:
         *most, last = written
         files = f"{', '.join(most)} and {last}" if most else last

@@ -17,6 +17,7 @@ from stepmark.records import Problem
 from stepmark.search.base import Budget, Candidate, Cost, Found, Searching, Sizes, Steps, Stopped, Trace
 from stepmark.search.meaning import meaning
 from stepmark.show.search import NodeState, TraceNode
+from stepmark.show.text import amount
 from stepmark.solutions.checks import check, check_names
 from stepmark.solutions.segmentation import own_text
 
@@ -154,7 +155,9 @@ class Nodes:
         assert parent is not None
         if written.finish == "length":
             node.prune(
-                "cut off by the budget" if cut else f"not at its end after {self._how.max_tokens} tokens"
+                "cut off by the budget"
+                if cut
+                else f"not at its end after {amount(self._how.max_tokens, 'token')}"
             )
         elif not node.step and (parent.parent is None or written.finish == "stop"):
             node.prune("nothing was written")
@@ -165,7 +168,7 @@ class Nodes:
         elif written.finish == "end or stop" and find_answer(node.step) is not None:
             node.ended = True  # the server does not say which, and an answer is there
         elif len(node.steps) >= self._how.max_steps:
-            node.prune(f"not finished after {self._how.max_steps} steps")
+            node.prune(f"not finished after {amount(self._how.max_steps, 'step')}")
         if node.running:
             node.text += self._how.stop
 
@@ -193,7 +196,7 @@ class Nodes:
         node.policy_tokens = written.tokens
         if written.finish == "length":
             most = self._how.max_solution_tokens
-            why = "cut off by the budget" if cut else f"not at its end after {most} tokens"
+            why = "cut off by the budget" if cut else f"not at its end after {amount(most, 'token')}"
         elif not node.step and parent.parent is None:
             why = "nothing was written"
         else:

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from importlib.metadata import version
 from types import FrameType
 from typing import TYPE_CHECKING, final
 
@@ -31,6 +30,7 @@ from stepmark.serving.guard import Guard, Keys
 from stepmark.serving.metrics import Metrics
 from stepmark.serving.service import Service
 from stepmark.serving.settings import CHAT, DEFAULTS, ChatModel, ServerSettings
+from stepmark.version import __version__
 
 if TYPE_CHECKING:
     from stepmark.models.policies import PolicyLike
@@ -63,7 +63,7 @@ def build_app(service: Service, *, keyed: bool = False) -> FastAPI:
 
     app = FastAPI(
         title="stepmark serve",
-        version=version("stepmark"),
+        version=__version__,
         description=_ABOUT,
         lifespan=lifespan,
         redoc_url=None,

@@ -14,6 +14,7 @@ from stepmark.batching import Graded, Score
 from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.prm import PRM, checked_scores, why_whole_prefixes
 from stepmark.records import Problem, Refusal, Solution, Step, StepScores
+from stepmark.show.text import amount
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -301,7 +302,9 @@ class CachedBackend:
             raise InputError(f"the token {wrong} is none of the model's {known}", field="input")
         limit = self.max_tokens
         if limit is not None and len(ask.tokens) > limit:
-            raise TooLongError(f"{len(ask.tokens)} tokens, and this model reads {limit}", field="input")
+            raise TooLongError(
+                f"{amount(len(ask.tokens), 'token')}, and this model reads {limit}", field="input"
+            )
         ids: Ints = np.asarray(ask.tokens, dtype=np.int64)
         return Encoded(ids=ids, reads=tuple(marked(ids, self._mark).tolist()), answer=0)
 

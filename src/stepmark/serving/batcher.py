@@ -33,6 +33,7 @@ from stepmark.serving.backend import (
     Whole,
     refused,
 )
+from stepmark.show.text import amount
 
 Owner = TypeVar("Owner")
 
@@ -418,7 +419,7 @@ class Batcher:
         if waiting and (total > self._room or waiting - self._excess + total > self._room):
             figures.busy += 1
             raise BusyError(
-                f"about {total} tokens were asked, {waiting} wait, and the queue takes {self._room}",
+                f"asked were about {amount(total, 'token')}, {waiting} wait, and the queue takes {self._room}",
                 retry_after=(waiting + figures.computing_tokens) / (figures.tokens_per_second or 1e9),
             )
         request = _Request(
@@ -582,7 +583,9 @@ class Batcher:
                 self.backend.release(released)
             results = self.backend.compute(works)
             if len(results) != len(works):
-                raise BackendError(f"{len(works)} were to be computed, and {len(results)} results came")
+                raise BackendError(
+                    f"{len(works)} were to be computed, and {amount(len(results), 'result')} came"
+                )
             return results
 
         figures, started = self._figures, self.clock()

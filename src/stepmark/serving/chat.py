@@ -51,6 +51,7 @@ from stepmark.serving.routes import (
 )
 from stepmark.serving.service import Service, served_name
 from stepmark.serving.settings import CHAT, MOST_CANDIDATES, ChatModel
+from stepmark.show.text import amount
 from stepmark.solutions.inputs import solution_of
 from stepmark.solutions.segmentation import split as split_text
 
@@ -386,7 +387,7 @@ class Completions:
         settings = self.settings
         n = body.selection.n or settings.n
         if n > settings.max_n:
-            message = f"expected at most {settings.max_n} candidates, found {n} (`max_n`)"
+            message = f"expected at most {amount(settings.max_n, 'candidate')}, found {n} (`max_n`)"
             raise invalid(message, field="stepmark.n")
         temperature = settings.temperature if body.temperature is None else body.temperature
         if n > 1 and not temperature:
@@ -474,7 +475,7 @@ def _check_any_scored(
     if any(item.get("score") is not None for item in results):
         return
     if not any(item.text.strip() for item in texts):
-        raise Refused("policy", f"the policy wrote nothing in any of {len(texts)} candidates")
+        raise Refused("policy", f"the policy wrote nothing in any of {amount(len(texts), 'candidate')}")
     for result, solution in zip(results, solutions, strict=True):
         if "error" in result and isinstance(solution, Solution):
             message = f"the PRM can read no candidate; of the first: {result['error']['message']}"

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -19,6 +18,7 @@ from stepmark.serving.batcher import Batcher
 from stepmark.serving.errors import Refused, retry
 from stepmark.serving.sessions import Sessions
 from stepmark.serving.settings import DEFAULTS, ServerSettings
+from stepmark.version import __version__
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -77,7 +77,7 @@ class Service:
         self.splitter = ThreadPoolExecutor(1, thread_name_prefix="stepmark-split")
         """Splits texts into steps, and runs exact checks."""
         self.facts = PRMFacts(
-            version=version("stepmark"),
+            version=__version__,
             identity=self.name + prm.identity.removeprefix(prm.name),
             score_kind=prm.score_kind,
             default_aggregate=resolve_aggregate(self.grade.aggregate, prm.default_aggregate, prm.score_kind),

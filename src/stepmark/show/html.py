@@ -26,6 +26,7 @@ from stepmark.show import colour
 from stepmark.show.text import (
     ABSENT,
     INVISIBLE,
+    amount,
     check_solution,
     code_point,
     first_error_words,
@@ -198,6 +199,7 @@ def _environment() -> Environment:
     classes = {"negative": "l0", "neutral": "l-", "positive": f"l{colour.LEVELS}"}
     made.globals |= {"levels": colour.LEVELS, "class_level": lambda name: classes.get(name, "l-")}
     filters: dict[str, Callable[..., Any]] = {
+        "amount": amount,
         "line": one_line,
         "number": lambda value: ABSENT if value is None else number(value),
         "exact": repr,
@@ -329,7 +331,7 @@ def steps_fragment(
         InputError: notes are given, and not one a step.
     """
     if notes and len(notes) != len(steps):
-        raise InputError(f"{len(steps)} steps and {len(notes)} notes", field="notes")
+        raise InputError(f"{amount(len(steps), 'step')} and {amount(len(notes), 'note')}", field="notes")
     return template("fragment").plain(problem, headline, list(zip_longest(steps, notes)))
 
 

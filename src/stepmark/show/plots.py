@@ -22,7 +22,7 @@ from stepmark.errors import InputError, MissingExtraError
 from stepmark.show import colour
 from stepmark.show.html import template
 from stepmark.show.tables import ABSENT, Table
-from stepmark.show.text import one_line
+from stepmark.show.text import amount, one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -194,11 +194,13 @@ def words(plot: Plot) -> str:
             parts = [_line_words(series) for series in plot.series]
             parts += [f"{mark.name} at {exact(mark.x)}" for mark in plot.marks]
         case Bars():
-            kind = f"Bars of {plot.y_label} for {_several(len(plot.labels), 'label')}"
+            kind = f"Bars of {plot.y_label} for {amount(len(plot.labels), 'label')}"
             parts = [_line_words(series) for series in plot.series]
         case Reliability():
             kind = f"Reliability diagram: {plot.y_label} over {plot.x_label}"
-            parts = [f"{sum(item.count for item in plot.bins):,} items in {_several(len(plot.bins), 'bin')}"]
+            parts = [
+                f"{amount(sum(item.count for item in plot.bins), 'item')} in {amount(len(plot.bins), 'bin')}"
+            ]
         case _:
             assert_never(plot)
     more = "" if len(parts) <= _MOST else f"; and {len(parts) - _MOST} more"
@@ -238,10 +240,6 @@ def numbers(plot: Plot) -> Table:
             return Table(title=title, columns=("Bin", "Items", plot.x_label, plot.y_label), rows=rows_)
         case _:
             assert_never(plot)
-
-
-def _several(count: int, name: str) -> str:
-    return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
 
 
 def _place(x: float | str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from stepmark.errors import InputError
 from stepmark.show import text as texts
 from stepmark.show.html import template
-from stepmark.show.text import one_line
+from stepmark.show.text import amount, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ class Table:
         for at, row in enumerate(self.rows, start=1):
             if len(row) != len(self.columns):
                 raise InputError(
-                    f"expected {len(self.columns)} cells in row {at}, one a column, found {len(row)}",
+                    f"expected {amount(len(self.columns), 'cell')} in row {at}, one a column, found {len(row)}",
                     where=where,
                 )
             for name, cell in zip(self.columns, row, strict=True):

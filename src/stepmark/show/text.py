@@ -28,6 +28,12 @@ INVISIBLE = re.compile(
 where there is no script or emoji for them to act on."""
 
 
+def amount(count: int | None, one: str, many: str | None = None) -> str:
+    """A number (None: not known) and what it counts: "1 step", "2,000 steps"; `many` where the plural is not `one` and an s."""
+    known = "an unknown number of" if count is None else f"{count:,}"
+    return f"{known} {one if count == 1 else many or one + 's'}"
+
+
 def code_point(character: str) -> str:
     """The name of a character by its number: "U+200E"."""
     return f"U+{ord(character):04X}"
@@ -90,6 +96,6 @@ def check_solution(steps: Sequence[str], scores: Sequence[float | None], first_e
         )
     if first_error is not None and not -1 <= first_error < len(steps):
         raise InputError(
-            f"expected -1 (none) or the index of one of {len(steps)} steps, found {first_error}",
+            f"expected -1 (none) or the index of one of {amount(len(steps), 'step')}, found {first_error}",
             field="first_error",
         )

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, read_record, record_row
+from stepmark.show.text import amount
 from stepmark.solutions.thoughts import Reasoning
 from stepmark.solutions.traces import chat_rows
 from stepmark.store import Columns, Row, Source, json_type, read_rows
@@ -39,6 +40,7 @@ from stepmark.store.columns import (
     content_of,
     identifier,
     nearly,
+    plain,
     problem_column,
     quoted,
     reference_answer,
@@ -342,6 +344,10 @@ def _content(row: dict[str, Any], named: Collection[str] = ()) -> tuple[str, str
 
 
 def _no_solution(row: dict[str, Any]) -> InputError:
+    names = {name for field in CONTENT for name in (field, *COMMON.get(field, ()))}
+    empty = next((column for column, value in row.items() if value is None and plain(column) in names), None)
+    if empty is not None:
+        return InputError("expected a solution, found nothing (null, or an empty cell)", field=empty)
     near = nearly(row, (*CONTENT, *COMMON["solution"], *COMMON["solutions"]))
     if near is not None:
         hint = f" Did you mean {near[1]!r} by {near[0]!r}? Then say so with `columns` ({near[1]}={near[0]})."
@@ -426,7 +432,7 @@ def _check_processbench(row: dict[str, Any]) -> str:
     steps = list_of(row, "steps")
     if isinstance(label, bool) or not isinstance(label, int) or not -1 <= label < len(steps):
         raise InputError(
-            f"expected the 0-based index of the first wrong step ({len(steps)} steps) or -1, found {label!r}",
+            f"expected the 0-based index of the first wrong step ({amount(len(steps), 'step')}) or -1, found {label!r}",
             field="label",
         )
     return generator

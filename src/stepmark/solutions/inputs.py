@@ -38,6 +38,7 @@ from typing import Any, NamedTuple, TypeAlias
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Solution, Step
 from stepmark.settings import checked
+from stepmark.show.text import amount
 from stepmark.solutions.segmentation import ASKED, Segmentation, check_way, split
 from stepmark.solutions.segmentation import split as split_text
 from stepmark.solutions.thoughts import Reasoning, texts_of
@@ -132,7 +133,7 @@ def read_messages(
     turns = [i for i, message in enumerate(read) if message.role == "assistant"]
     if not turns:
         raise place.error(
-            f"expected at least one assistant message (its turns are the steps), found none in {len(read)} messages"
+            f"expected at least one assistant message (its turns are the steps), found none in {amount(len(read), 'message')}"
         )
     for i in turns:
         if not any(share.strip() for share in read[i].shares("keep")):
@@ -151,7 +152,7 @@ def read_messages(
     if not steps:
         needed = "a thought" if reasoning == "only" else "something beside thoughts"
         raise place.error(f"expected a turn with {needed} (`reasoning` {reasoning}), found none")
-    why = f"the conversation has {len(turns)} assistant {'turn' if len(turns) == 1 else 'turns'}"
+    why = f"the conversation has {amount(len(turns), 'assistant turn')}"
     text = "".join(step.raw for step in steps)
     return problem, Segmentation(text=text, steps=steps, how="agent", why=ASKED if how == "agent" else why)
 

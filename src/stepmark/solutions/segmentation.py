@@ -32,6 +32,7 @@ from typing import overload
 from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Step
+from stepmark.show.text import amount
 from stepmark.solutions import borders
 from stepmark.solutions.borders import Fence, Span
 from stepmark.solutions.thoughts import Reasoning, limit_cuts, sections, turn_cuts
@@ -414,7 +415,9 @@ class Segmentation(Sequence[Step]):
     def _repr_html_(self) -> str:
         from stepmark.show.html import steps_fragment
 
-        return steps_fragment(self.texts, headline=f"{len(self.steps)} steps by {self.how!r}: {self.why}")
+        return steps_fragment(
+            self.texts, headline=f"{amount(len(self.steps), 'step')} by {self.how!r}: {self.why}"
+        )
 
     def rejoin(self) -> str:
         """The original text, put together from the steps."""
@@ -588,14 +591,17 @@ def _choose(text: str, marker: str | None, language: str | None) -> tuple[str, s
     if len(paragraphs) > 1 and not (len(lines) > 2 and _one_paragraph_rules(paragraphs, lines, text)):
         whole = _shares(text, _cuts(text, "blank-line")[0])
         if len(whole) > 1:
-            return "blank-line", f"it has {len(whole)} paragraphs"
+            return "blank-line", f"it has {amount(len(whole), 'paragraph')}"
     sentences = _shares(text, _cuts(text, "sentence")[0])
     if len(lines) > 1:
         if any(text[start:end].lstrip().startswith(_DISPLAYS) for start, end in lines):
-            return "sentence", f"it has formulas on lines of their own within its {len(sentences)} sentences"
-        return "line", f"it has {len(lines)} lines"
+            return (
+                "sentence",
+                f"it has formulas on lines of their own within its {amount(len(sentences), 'sentence')}",
+            )
+        return "line", f"it has {amount(len(lines), 'line')}"
     if len(sentences) > 1:
-        return "sentence", f"it is one line of {len(sentences)} sentences"
+        return "sentence", f"it is one line of {amount(len(sentences), 'sentence')}"
     return "whole", "it is a single sentence"
 
 

@@ -7,6 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar, final, overload
 
+from stepmark.show.text import amount
+
 R_co = TypeVar("R_co", covariant=True)
 
 _SHOWN = 5
@@ -57,14 +59,14 @@ class Results(Sequence[R_co], Generic[R_co]):
             return list(self._read())[index]
         place = index + self._count if index < 0 else index
         if not 0 <= place < self._count:
-            raise IndexError(f"there are {self._count} records, found index {index}")
+            raise IndexError(f"there are {amount(self._count, 'record')}, found index {index}")
         return next(islice(self._read(), place, None))
 
     def __repr__(self) -> str:
         kind = type(self[0]).__name__ if self._count else "record"
         where = "" if self.out is None else f", in {self.out}"
-        left_out = f", {len(self.refused):,} rows left out" if self.refused else ""
-        return f"<{self._count:,} {kind}{'' if self._count == 1 else 's'}{left_out}{where}>"
+        left_out = f", {amount(len(self.refused), 'row')} left out" if self.refused else ""
+        return f"<{amount(self._count, kind)}{left_out}{where}>"
 
     def _repr_html_(self) -> str:
         import html

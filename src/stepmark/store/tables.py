@@ -25,6 +25,7 @@ from uuid import UUID
 
 from stepmark.errors import InputError, MissingExtraError
 from stepmark.records import Record
+from stepmark.show.text import amount
 from stepmark.store.columns import Columns, check_columns
 from stepmark.store.json_rows import BOM, Entries, json_type, mistaken, parse_value
 
@@ -157,7 +158,9 @@ def _row(header: list[str], cells: list[str], named: dict[str, str], kind: str) 
             if len(cells) > len(header)
             else "is the file cut off?"
         )
-        raise InputError(f"expected {len(header)} cells, as the header has, found {len(cells)}: {advice}")
+        raise InputError(
+            f"expected {amount(len(header), 'cell')}, as the header has, found {len(cells)}: {advice}"
+        )
     return {
         column: _value(cell, column, named.get(column, column))
         for column, cell in zip(header, cells, strict=True)

@@ -12,15 +12,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO, cast
 
 from stepmark.errors import InputError, UsageError
+from stepmark.show.text import amount
 from stepmark.store.disk import link_loop, naming
 from stepmark.store.json_rows import json_type, parse_row
 from stepmark.store.reading import ENDINGS, STDIO, count_rows, read_lines, row_files
+from stepmark.version import __version__
 
 
 def encode_row(row: Mapping[str, Any]) -> bytes:
@@ -225,6 +226,11 @@ def check_outputs(outputs: Mapping[str, str | Path | None], *inputs: object) -> 
         if is_stream(path):
             continue
         place = Path(path).resolve()
+        if place.name.removesuffix(".gz").endswith((".csv", ".tsv", ".parquet", ".xlsx")):
+            jsonl = place.with_name(f"{place.name.split('.')[0]}.jsonl").name
+            raise UsageError(
+                f"`{name}` {path}: rows are written as JSON lines, not as a table: name it {jsonl}"
+            )
         if place in taken:
             raise UsageError(f"`{name}` {path} is {taken[place]} too: it would be replaced; choose another")
         if taken.get(place.parent) == "the input" and place.name.endswith(ENDINGS):
@@ -314,9 +320,7 @@ class ResumableRows:
         self.part = self._part if resumable else None
         self.manifest_path = self.path.with_name(self.path.name + ".manifest.json")
         self._part_manifest = self._part.with_name(self._part.name + ".manifest.json")
-        self._manifest = cast(
-            dict[str, Any], json.loads(json.dumps({"stepmark": version("stepmark"), **manifest}))
-        )
+        self._manifest = cast(dict[str, Any], json.loads(json.dumps({"stepmark": __version__, **manifest})))
         self._resumable = resumable
         with naming(self._part):
             self._handle = self._part.open("a+b")
@@ -388,7 +392,7 @@ class ResumableRows:
     def _check_same(self, old: object, new: object, how: str, what_to_do: str, at: str = "") -> None:
         if changed := differences(old, new, at):
             raise UsageError(
-                f"{self._part} holds {self.done} rows of an interrupted run that {how}: "
+                f"{self._part} holds {amount(self.done, 'row')} of an interrupted run that {how}: "
                 f"{'; '.join(changed)}. {what_to_do} to continue it. {self._remedy}"
             )
 

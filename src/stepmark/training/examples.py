@@ -14,6 +14,7 @@ from typing import Literal
 from stepmark.errors import InputError
 from stepmark.records import Judgement, Problem, Solution, Step
 from stepmark.settings import settings
+from stepmark.show.text import amount
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.solutions.interchange.rows import WRITTEN
 
@@ -154,7 +155,7 @@ def examples(
     for row in kept:
         if len(row.labelled.judgements) != len(row.solution.steps):
             raise InputError(
-                f"{len(row.labelled.judgements)} lists of judgements for {len(row.solution.steps)} steps",
+                f"{amount(len(row.labelled.judgements), 'list')} of judgements for {amount(len(row.solution.steps), 'step')}",
                 where=row.where,
             )
         prefixes = _prefixes(row.solution)
@@ -282,7 +283,7 @@ def _critiques(row: LabelledRow) -> tuple[tuple[tuple[str, ...], ...], Literal["
     ):
         return tuple(tuple(item) for item in given), asked
     raise InputError(
-        f"expected a list of texts for each of the {steps} steps, or one list of texts on the whole solution",
+        f"expected a list of texts for each of the {amount(steps, 'step')}, or one list of texts on the whole solution",
         where=row.where,
         field="critiques",
     )

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from stepmark.errors import InputError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.tree import Ints, PackedTree, common_prefix, pack
+from stepmark.show.text import amount
 from stepmark.training.examples import Dropped, Example, Target
 
 
@@ -110,7 +111,7 @@ def cut(sequences: Sequence[Ints], examples: Sequence[Example], budget: int) -> 
         size, before = len(sequences[start]), sequences[start]
         if size > budget:
             raise InputError(
-                f"one example has {size} tokens and a batch holds {budget}; raise the token budget or lower max_tokens",
+                f"one example has {amount(size, 'token')} and a batch holds {budget}; raise the token budget or lower max_tokens",
                 where=examples[start].where or examples[start].solution.id,
             )
         while end < len(sequences):

@@ -12,6 +12,7 @@ from stepmark.metrics.binary import auc
 from stepmark.metrics.first_error import FirstErrors, best_threshold, first_errors
 from stepmark.metrics.scaling import logit, platt, sigmoid
 from stepmark.models.spec import Readout, ScoringSpec, store_calibration
+from stepmark.show.text import amount
 from stepmark.training.examples import Dropped, Example
 
 if TYPE_CHECKING:
@@ -218,14 +219,14 @@ class Trained:
     @property
     def figures(self) -> Sequence[str]:
         """What was trained on and measured, one line each."""
-        lines = [f"{self.folder}: {self.examples:,} examples of {self.problems:,} problems"]
+        lines = [f"{self.folder}: {amount(self.examples, 'example')} of {amount(self.problems, 'problem')}"]
         measured = self.held_out
         if measured is None:
             return lines
-        lines.append(f"held out: {measured.labels:,} labels, " + ", ".join(measured.words()))
+        lines.append(f"held out: {amount(measured.labels, 'label')}, " + ", ".join(measured.words()))
         if self.first_errors is not None:
             lines.append(
-                f"first errors of {measured.solutions:,} held-out solutions, calibrated, at {self.first_errors.threshold:g}: "
+                f"first errors of {amount(measured.solutions, 'held-out solution')}, calibrated, at {self.first_errors.threshold:g}: "
                 f"F1 {self.first_errors.f1:.3f}"
             )
         return lines

@@ -417,13 +417,13 @@ class Net:
         _, _, reads = packed(batch)
         rows, back = np.unique(reads, return_inverse=True)
         hidden = hidden_rows(self.backbone, [item.tree for item in batch], self.device, rows)
-        logits: Tensor = self.head(hidden[torch.from_numpy(back).to(self.device)].float())
+        logits: Tensor = self.head(hidden[attention.moved(back, self.device)].float())
         return logits
 
     def read_hidden(self, hidden: Tensor, batch: Sequence[Item]) -> Tensor:
         """The head's logits at the step ends, from the hidden states of the batch."""
         _, _, reads = packed(batch)
-        logits: Tensor = self.head(hidden[torch.from_numpy(reads).to(self.device)].float())
+        logits: Tensor = self.head(hidden[attention.moved(reads, self.device)].float())
         return logits
 
     @property

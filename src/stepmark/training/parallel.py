@@ -80,18 +80,13 @@ class Workers:
         self._state.wait_for_everyone()
 
 
-def check_processes(size: int) -> None:
-    """Raises `UsageError`: weights are not shared out to a single process."""
-    if size == 1:
+def check_launched() -> None:
+    """Raises `UsageError`: nothing launched this process as one of a group (which may be of one, to try it out)."""
+    if "LOCAL_RANK" not in os.environ:
         raise UsageError(
             "`shard` shares the weights out among several processes, and this is one: start them with `torchrun --nproc_per_node N -m "
-            "stepmark.cli train …`, or leave `shard` out"
+            "stepmark train …`, or leave `shard` out"
         )
-
-
-def processes() -> int:
-    """How many were launched together."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def shard(net: Net, workers: Workers) -> None:

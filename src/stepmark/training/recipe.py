@@ -21,6 +21,7 @@ from stepmark.models.load import load_prm
 from stepmark.models.places import BUILT_IN_BASE, find_checkpoint, folder_of
 from stepmark.models.spec import NOTE_FILE, SPEC_FILE, LinearHead, MlpHead, ScoringSpec, read_spec
 from stepmark.records import StepScores
+from stepmark.show.text import amount
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.store import atomic_write
 from stepmark.training.checkpoint import Written, layout_of, write_trained
@@ -39,7 +40,7 @@ from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.base import Objective, StepObjective
 from stepmark.training.objectives.families import family_layout
 from stepmark.training.objectives.steps import HardLabels, keeps_neutral
-from stepmark.training.parallel import Workers, check_processes, processes
+from stepmark.training.parallel import Workers, check_launched
 from stepmark.training.report import CARD_FILE, CardFacts, prm_card
 from stepmark.training.settings import Training
 from stepmark.training.state import (
@@ -206,7 +207,7 @@ def _check_spec(recipe: Recipe, base: Path, spec: ScoringSpec | CriticSpec) -> N
     if not settings.adapter and isinstance(spec, ScoringSpec):
         layout_of(spec, base)
     if settings.shard:
-        check_processes(processes())
+        check_launched()
         own_head = isinstance(spec, ScoringSpec) and isinstance(spec.readout.head, LinearHead | MlpHead)
         if not own_head or (isinstance(objective, StepObjective) and objective.language_weight > 0):
             raise UsageError(
@@ -258,7 +259,7 @@ def _split(
         shared = [g for g in measured_on if g[0].solution.problem.text in known]
         if shared:
             raise InputError(
-                f"{len(shared)} held-out problems are trained on too; leave them out of one of the two",
+                f"{amount(len(shared), 'held-out problem is', 'held-out problems are')} trained on too; leave out of one of the two",
                 where=shared[0][0].where,
             )
     if not training:
@@ -267,7 +268,7 @@ def _split(
         )
     if settings.held_out > 0 and held_out is None and not measured_on:
         raise UsageError(
-            f"{len(training)} problems are too few to hold out {settings.held_out:.0%} of them; label more, name `held_out_data`, "
+            f"{amount(len(training), 'problem is', 'problems are')} too few to hold out {settings.held_out:.0%} of them; label more, name `held_out_data`, "
             "or train without measuring (`held_out` 0)"
         )
     fitted = [
@@ -285,7 +286,7 @@ def _split(
     if calibrated and measured_on and not can_calibrate(fitted):
         # Known now, and not after hours of training, when calibration would need them.
         raise UsageError(
-            f"the {len(measured_on)} held-out problems have no right or no wrong step; hold out more, or label more"
+            f"there is no right or no wrong step in {amount(len(measured_on), 'held-out problem')}; hold out more, or label more"
         )
     return training, measured_on
 
@@ -344,16 +345,16 @@ def _card(recipe: Recipe, written: Written, done: Trained, notes: Mapping[str, A
     objective, settings = recipe.objective, asdict(recipe.training)
     problems, held_out = done.problems, notes["held_out_problems"]
     dropped = "; ".join(f"{count:,} {reason}" for reason, count in done.dropped.counts.items())
-    data = f"{', '.join(notes['data']) or 'Rows without a name'}: {rows:,} rows" + (
+    data = f"{', '.join(notes['data']) or 'Rows without a name'}: {amount(rows, 'row')}" + (
         f", of which were left out: {dropped}." if dropped else "."
     )
     if held_out:
-        data += f" {held_out:,} of {problems + held_out:,} problems were held out, each with all of its solutions."
+        data += f" {held_out:,} of {amount(problems + held_out, 'problem')} were held out, each with all of its solutions."
     measured = {}
     if (figures := done.held_out) is not None:
         threshold = 0.5 if written.spec is None else written.spec.threshold
         scores = "last scores against outcomes" if objective.outcomes else "step scores"
-        on = f"on {figures.labels:,} labels of {held_out:,} held-out problems"
+        on = f"on {amount(figures.labels, 'label')} of {amount(held_out, 'held-out problem')}"
         values = (
             (f"loss a label, {on}", figures.loss),
             (f"accuracy of {scores} at {threshold:g}, not calibrated", figures.accuracy),
@@ -362,7 +363,7 @@ def _card(recipe: Recipe, written: Written, done: Trained, notes: Mapping[str, A
         measured = {what: f"{value:.4g}" for what, value in values if value is not None}
         if (first := done.first_errors) is not None:
             tuned = " and the threshold chosen" if recipe.training.tune_threshold else ""
-            what = f"first-error F1 at {first.threshold:g}, calibrated{tuned} on the same {figures.solutions:,} solutions"
+            what = f"first-error F1 at {first.threshold:g}, calibrated{tuned} on the same {amount(figures.solutions, 'solution')}"
             measured[what] = f"{first.f1:.4g}"
     seed = settings.pop("seed")
     return prm_card(

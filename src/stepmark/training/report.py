@@ -24,8 +24,10 @@ from stepmark.models.spec import (
 )
 from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
 from stepmark.show.plots import Lines, Series
+from stepmark.show.text import amount
 from stepmark.training.checkpoint import Written
 from stepmark.training.measure import Trained
+from stepmark.version import __version__
 
 CARD_FILE = "README.md"
 FOLDER = "FOLDER"
@@ -64,9 +66,8 @@ def card_text(
     if pipeline is not None:
         front.append(f"pipeline_tag: {pipeline}")
     front += ["tags:", *(f"- {tag}" for tag in tags)]
-    made_with = ", ".join(
-        f"{package} {version(package)}" for package in ("stepmark", "torch", "transformers")
-    )
+    versions = {"stepmark": __version__} | {name: version(name) for name in ("torch", "transformers")}
+    made_with = ", ".join(f"{name} {number}" for name, number in versions.items())
     parts = ["\n".join(["---", *front, "---"]), f"# {facts.title}", about]
     for title, text in sections.items():
         parts += [f"## {title}", text]
@@ -310,7 +311,7 @@ def training_html(
                 y_range=(0.0, 1.0),
             )
         )
-    trained_on = f"{trained.examples:,} examples of {trained.problems:,} problems were trained on."
+    trained_on = f"Trained on {amount(trained.examples, 'example')} of {amount(trained.problems, 'problem')}."
     yield from evaluation_html(
         EvaluationView(
             title=title,
@@ -326,7 +327,7 @@ def _tiles(trained: Trained) -> tuple[Tile, ...]:
     measured, first = trained.held_out, trained.first_errors
     if measured is None:
         return ()
-    steps = f"{measured.labels:,} held-out steps"
+    steps = amount(measured.labels, "held-out step")
     tiles = [
         Tile(label=label, value=f"{value:.3f}", detail=detail)
         for label, value, detail in (
@@ -337,7 +338,7 @@ def _tiles(trained: Trained) -> tuple[Tile, ...]:
         if value is not None
     ]
     if first is not None:
-        detail = f"{measured.solutions:,} held-out solutions, calibrated, at {first.threshold:g}"
+        detail = f"{amount(measured.solutions, 'held-out solution')}, calibrated, at {first.threshold:g}"
         tiles.append(Tile(label="First-error F1", value=f"{first.f1:.3f}", detail=detail))
     return tuple(tiles)
 

@@ -173,7 +173,7 @@ def train(
 
     A row is a solution with labels of its steps, in any format that `stepmark convert` reads. A run that is interrupted continues when the
     same call is made again, and gives the same checkpoint; a finished run is not repeated. Its state lies in `<out>.run` meanwhile.
-    Several processes share each step when started by `accelerate launch -m stepmark.cli train …`.
+    Several processes share each step when started by `accelerate launch -m stepmark train …`.
 
     Args:
         rows: a file, several files, or "OWNER/NAME" of a data set on the hub; or dicts, records, a data set or a data frame.

@@ -32,7 +32,7 @@ from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
 from stepmark.training.parallel import (
     Workers,
-    check_processes,
+    check_launched,
     gathered,
     local,
     norm_of,
@@ -244,7 +244,7 @@ class Trainer:
             warm_start(settings.warm_start, dict(zip(named, self.masters, strict=True)), net)
             self._publish()
         if net.weights.shard:
-            check_processes(self.workers.size)
+            check_launched()
             del self.masters  # or the whole of them would be held beside the parts
             shard(net, self.workers)
             named = net.named_parameters

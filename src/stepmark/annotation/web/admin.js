@@ -1,7 +1,7 @@
 // The admin's pages of figures: progress of each annotator and of all, agreement, the audit log.
 
 import { ask } from "./api.js";
-import { button, digits, duration, make, moment, page, percent, table, visible } from "./dom.js";
+import { button, count, digits, duration, make, moment, page, percent, table, visible } from "./dom.js";
 import { ItemsPage } from "./items.js";
 import { PeoplePage } from "./people.js";
 
@@ -79,18 +79,18 @@ class AgreementPage {
   async open() {
     const found = await ask("GET", "/api/admin/agreement");
     const why = { "no pairs": "no step was rated twice", "one category": "all ratings are the same" };
-    const alpha = ({ value, units, why: none }, words, about) => [words, ranged(value, two), none ? (why[none] ?? none) : `${units} steps`, about];
+    const alpha = ({ value, units, why: none }, words, about) => [words, ranged(value, two), none ? (why[none] ?? none) : count(units, "step"), about];
     const rows = [
       alpha(found.nominal, "Krippendorff's alpha, nominal", "1: always the same rating; 0: as often as by chance."),
       alpha(found.ordinal, "Krippendorff's alpha, ordinal", "The same, where wrong against right weighs more than neutral against either."),
-      ["The same first error", ranged(found.exact, percent), `${found.answer_pairs} pairs of answers`, "Or both say that there is none."],
-      ["First errors at most one step apart", ranged(found.within_one, percent), `${found.answer_pairs} pairs of answers`, "An error against none is never within one."],
+      ["The same first error", ranged(found.exact, percent), `${count(found.answer_pairs, "pair")} of answers`, "Or both say that there is none."],
+      ["First errors at most one step apart", ranged(found.within_one, percent), `${count(found.answer_pairs, "pair")} of answers`, "An error against none is never within one."],
     ];
     const pairs = found.pairs.map(({ annotators, items, exact, within_one: near }) => [annotators.join(" and "), String(items), ranged(exact, percent), ranged(near, percent)]);
     this.main.replaceChildren(
       page(
         "Agreement",
-        `Of ${found.items} items that two people or more have submitted, by ${found.annotators} annotators. Ranges hold with 95% confidence and are bootstraps over items.`,
+        `Of ${count(found.items, "item")} that two people or more have submitted, by ${count(found.annotators, "annotator")}. Ranges hold with 95% confidence and are bootstraps over items.`,
         table("Agreement", ["What", "Figure", "Of", ["Meaning", "wide"]], rows),
         pairs.length ? make("h2", {}, "By pair") : null,
         pairs.length ? table("Agreement by pair", ["Annotators", ["Items", "number"], "Same first error", "Within one"], pairs) : null,

@@ -197,7 +197,7 @@ export class LabelPage {
           button("Apply my changes to it", () =>
             this.#settle(() => {
               const { fit, all } = work.keepMine();
-              if (fit < all) say(`${all - fit} of ${all} changes no longer fit and were left out.`, { shown: true, bad: true });
+              if (fit < all) say(`Left out ${all - fit} of ${count(all, "change")}, which no longer fit.`, { shown: true, bad: true });
             }),
           ),
         ],

@@ -1,6 +1,6 @@
 // One item under the annotator's hands: what is shown, the log as the server has it, and what is still on its way.
 
-import { make, visible } from "./dom.js";
+import { count, make, visible } from "./dom.js";
 import { Folding, Refused } from "./fold.js";
 
 const IDLE = 60; // seconds without a sign of life that still count as reading
@@ -134,7 +134,7 @@ export function countsOf(work) {
     const first = folding.firstError;
     const error = view.agent ? "decisive error" : "first error";
     if (first === null) parts.push(chip("none", `${error}: not marked yet`));
-    else if (first < 0) parts.push(chip("good", `no error in ${all} steps`));
+    else if (first < 0) parts.push(chip("good", `no error in ${count(all, "step")}`));
     else parts.push(chip("bad", `${error}: step ${first + 1} of ${all}`));
   } else {
     const seen = { "-1": 0, 0: 0, 1: 0, null: 0 };

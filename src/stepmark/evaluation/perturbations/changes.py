@@ -35,6 +35,7 @@ from stepmark.evaluation.perturbations.text import (
 )
 from stepmark.labels.exact import compute
 from stepmark.records import Solution, Step
+from stepmark.show.text import amount
 from stepmark.solutions.borders import protected_spans
 
 _STYLE = "ours; cf. changes of style in Reward Under Attack, arXiv 2603.06621"
@@ -200,7 +201,7 @@ def filler_steps(solution: Solution, rng: random.Random) -> Perturbed | None:
     steps: list[Step] = [solution.steps[0]]
     for step in solution.steps[1:]:
         steps += [Step(text=rng.choice(_FILLERS)), step]
-    return changed(solution, f"{len(solution.steps) - 1} steps without content added", steps=steps)
+    return changed(solution, f"{amount(len(solution.steps) - 1, 'step')} without content added", steps=steps)
 
 
 @keeps_meaning(_EST)
@@ -214,7 +215,7 @@ def cut_steps(solution: Solution, rng: random.Random) -> Perturbed | None:
             continue
         at = rng.randrange(1, len(parts))
         steps += [Step(text=" ".join(parts[:at])), bare(step, " ".join(parts[at:]))]
-    note = f"{len(solution.steps)} steps cut into {len(steps)}"
+    note = f"{amount(len(solution.steps), 'step')} cut into {len(steps)}"
     return changed(solution, note, steps=steps) if len(steps) > len(solution.steps) else None
 
 
@@ -233,7 +234,7 @@ def merged_steps(solution: Solution, rng: random.Random) -> Perturbed | None:
         else:
             steps.append(step)
             index += 1
-    note = f"{len(solution.steps)} steps merged into {len(steps)}"
+    note = f"{amount(len(solution.steps), 'step')} merged into {len(steps)}"
     return changed(solution, note, steps=steps) if len(steps) < len(solution.steps) else None
 
 
@@ -540,7 +541,7 @@ def truncated(solution: Solution, rng: random.Random) -> Perturbed | None:
         return None
     kept = rng.randint(1, kept)
     gone = len(solution.steps) - kept
-    return changed(solution, f"the last {gone} steps removed", steps=solution.steps[:kept])
+    return changed(solution, f"the last {amount(gone, 'step')} removed", steps=solution.steps[:kept])
 
 
 def _reaches(text: str, answer: str | None) -> bool:

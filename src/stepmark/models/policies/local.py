@@ -17,6 +17,7 @@ from stepmark.models.encoding import PromptEncoder
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
 from stepmark.models.prm import Reading, Weights
 from stepmark.models.tree import Ints, pack
+from stepmark.show.text import amount
 
 try:
     import torch
@@ -375,7 +376,7 @@ class LocalPolicy:
     def _check_length(self, tokens: int) -> None:
         if self._context is not None and tokens > self._context:
             raise TooLongError(
-                f"{self.name} reads at most {self._context} tokens, the prompt and one more are {tokens}"
+                f"{self.name} reads at most {amount(self._context, 'token')}, the prompt and one more are {tokens}"
             )
 
     @torch.inference_mode()

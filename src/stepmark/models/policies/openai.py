@@ -26,6 +26,7 @@ from stepmark.errors import BackendError, CheckpointError, InputError, StepmarkE
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.files import CONFIGURATION, folder_of_name
 from stepmark.models.http import AGAIN, Closing, DeclinedError, GarbageError, Patience, Server
+from stepmark.show.text import amount
 
 Asked = TypeVar("Asked")
 Answered = TypeVar("Answered")
@@ -251,7 +252,7 @@ class OpenAIPolicy(Closing):
         ours = values[len(shared) : len(shared) + len(rest)]
         if len(values) != len(shared) + len(rest) or None in ours:
             raise BackendError(
-                f"{self._server.address}: sent {len(shared) + len(rest)} tokens, the server read {len(values)}"
+                f"{self._server.address}: sent {amount(len(shared) + len(rest), 'token')}, the server read {len(values)}"
             )
         return sum(value for value in ours if value is not None)
 

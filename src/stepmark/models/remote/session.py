@@ -15,6 +15,7 @@ from stepmark.models.http import Closing, DeclinedError, Verb
 from stepmark.models.remote.calls import Calls, ServedModel, complaint, nonsense, read_error, utf8
 from stepmark.models.remote.wire import SessionAnswer, SessionFullError, StepsAnswer
 from stepmark.records import ScoreKind
+from stepmark.show.text import amount
 
 
 class Observed(NamedTuple):
@@ -246,7 +247,9 @@ def _body(step: str | Observed) -> dict[str, str]:
 def _stepped(answer: StepsAnswer, count: int, kind: ScoreKind) -> list[Node | InputError]:
     """One node with its score a step, in order."""
     if len(answer.results) != count:
-        raise nonsense("results", f"{count} entries", f"{len(answer.results)} entries")
+        raise nonsense(
+            "results", amount(count, "entry", "entries"), amount(len(answer.results), "entry", "entries")
+        )
     nodes: list[Node | InputError] = []
     for i, result in enumerate(answer.results):
         if result.error is not None:

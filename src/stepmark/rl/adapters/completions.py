@@ -27,6 +27,7 @@ from stepmark.records import Problem, Refusal, Solution
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import Credit
 from stepmark.rl.rewarding import Rated, batch_of, scored, step_spans, token_offsets
+from stepmark.show.text import amount
 from stepmark.solutions.segmentation import split as cut
 
 
@@ -189,7 +190,7 @@ def token_row(
     places = [at for at in range(tokens) if written is None or written[at]]
     if not places or len(ends) != len(scores) or (ends and ends[-1] > places[-1]):
         raise InputError(
-            f"expected one score for each step, and steps that end inside {tokens} tokens, found {len(scores)} scores for the ends {list(ends)}"
+            f"expected one score for each step, and steps that end inside {amount(tokens, 'token')}, found {amount(len(scores), 'score')} for the ends {list(ends)}"
         )
     row = [0.0] * tokens
     before_outcome = places[-2] if len(places) > 1 else -1

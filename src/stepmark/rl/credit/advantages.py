@@ -19,6 +19,7 @@ from torch import Tensor
 
 from stepmark.errors import UsageError
 from stepmark.rl.batch import Batch
+from stepmark.show.text import amount
 
 Deviation = Literal["sample", "population"]
 """Which standard deviation of N numbers: `sample` divides the sum of squares by N - 1, as TRL and verl do; `population` by N.
@@ -214,7 +215,7 @@ def prof_keep(batch: Batch, *, remove: int, fewest_steps: int = 2, most_steps: i
         here = torch.nonzero(batch.groups == group)[:, 0]
         if remove >= len(here):
             raise UsageError(
-                f"remove: expected fewer than the {len(here)} completions of a problem, found {remove}"
+                f"remove: expected fewer than the {amount(len(here), 'completion')} of a problem, found {remove}"
             )
         good, bad = here[right[here]].tolist(), here[~right[here]].tolist()
         # Python rounds halves to even, as the published code does.

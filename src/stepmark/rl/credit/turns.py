@@ -22,6 +22,7 @@ from torch import Tensor
 
 from stepmark.errors import InputError, UsageError
 from stepmark.rl.credit.advantages import normalised, over_step_tokens, to_go
+from stepmark.show.text import amount
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,13 +143,13 @@ def gigpo(
     for row, (listed, count) in enumerate(zip(states, counts, strict=False)):
         if len(listed) != count:
             raise InputError(
-                f"expected {count} states, one a turn, found {len(listed)}",
+                f"expected {amount(count, 'state')}, one a turn, found {len(listed)}",
                 where=f"row {row}",
                 field="states",
             )
     if len(states) != len(counts):
         raise InputError(
-            f"expected states of {len(counts)} conversations, found {len(states)}", field="states"
+            f"expected states of {amount(len(counts), 'conversation')}, found {len(states)}", field="states"
         )
     numbers: dict[Hashable, int] = {}
     anchors = torch.full_like(turns.taken, -1, dtype=torch.int64)

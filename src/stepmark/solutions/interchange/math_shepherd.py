@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stepmark.records import LabelledSolution, Problem, Solution
+from stepmark.show.text import amount
 from stepmark.solutions.formats import text_of
 from stepmark.solutions.interchange import rows
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, NotRepresentableError, Reading, Writing
@@ -157,7 +158,7 @@ def read_rlhflow(row: Row, _settings: Reading, _losses: Losses) -> Iterator[Labe
 def _turns(row: Row) -> list[str]:
     listed = row.data.get("conversations")
     if not isinstance(listed, list) or not listed or len(listed) % 2:
-        actual = f"{len(listed)} turns" if isinstance(listed, list) else json_type(listed)
+        actual = amount(len(listed), "turn") if isinstance(listed, list) else json_type(listed)
         raise row.error(
             f"expected a user turn and an assistant turn for each step, found {actual}", "conversations"
         )

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Refusal, Solution, Step, read_record
+from stepmark.show.text import amount
 from stepmark.solutions.interchange import rows
 from stepmark.solutions.interchange.rows import (
     Item,
@@ -145,7 +146,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             break
         if chosen is not None and not 0 <= chosen < len(offered):
             raise row.error(
-                f"expected the index of one of {len(offered)} completions, found {chosen}",
+                f"expected the index of one of {amount(len(offered), 'completion')}, found {chosen}",
                 f"label.steps.{number}.chosen_completion",
             )
         ends = chosen is None and step.human_completion is None

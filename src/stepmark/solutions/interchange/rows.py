@@ -14,6 +14,7 @@ from pydantic import Field
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelKind, LabelledSolution, Problem, Refusal, Solution, Step
 from stepmark.settings import settings
+from stepmark.show.text import amount
 from stepmark.solutions.thoughts import Reasoning
 from stepmark.store import Row
 from stepmark.store.columns import riding
@@ -91,7 +92,9 @@ class Losses:
 
     def lines(self) -> list[str]:
         """The same for people, a line a reason."""
-        lines = [f"kept: {self.written:,} rows written of {self.read:,} labelled solutions read"]
+        lines = [
+            f"kept: {amount(self.written, 'row')} written of {amount(self.read, 'labelled solution')} read"
+        ]
         for title, noted in (("dropped", self._dropped), ("changed", self._lost)):
             lines += [f"{title}: {count:,} x {why} (first: {at})" for why, (count, at) in noted.items()]
         return lines
@@ -382,7 +385,7 @@ def one_label_each(row: LabelledRow, settings: Writing, losses: Losses) -> Label
     judges = list(dict.fromkeys(j.judge for step in steps for j in step))
     if len(judges) > 1 and settings.consensus is None:
         raise InputError(
-            f"the steps have judgements of {len(judges)} judges ({', '.join(judges)}) and this format holds one label a "
+            f"the steps have judgements of {amount(len(judges), 'judge')} ({', '.join(judges)}) and this format holds one label a "
             "step: choose one with `judge`, or set how they decide together with `consensus` agree or majority",
             where=row.where,
         )
