@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import stepmark
 from stepmark.cli import main
 from stepmark.evaluation import best_of_n as best_of_n_report
 from stepmark.evaluation.best_of_n import (
@@ -203,3 +204,11 @@ def test_a_row_that_nothing_can_check_is_refused_before_anything_is_graded(
     err = capsys.readouterr().err
     assert err.startswith(f"error: {data}:2, field 'correct': ") and why in err, err
     assert not list(tmp_path.rglob("scores*"))
+
+
+def test_one_candidate_a_problem_leaves_nothing_to_choose() -> None:
+    rows = [{"problem": f"p{n}", "solution": "a", "correct": n > 0} for n in range(2)]
+    prm = stepmark.ScriptedPRM(lambda problem, steps: 0.5)
+    result = stepmark.evaluate("best-of-n", prm, data=rows, resamples=100)
+    assert result.verdict.startswith("Every problem has one candidate, so there is nothing to choose: 50.0")
+    assert result.figures["accuracy/single/1"].value == 0.5

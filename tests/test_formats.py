@@ -157,6 +157,7 @@ BAD = [
     ),
     ({"problem": "p", "steps": ["a", None]}, ["step 1 (0-based", "expected a text, found null"]),
     ({"problem": "p", "solution": ["a"]}, ["field 'solution'", "expected a text, found a list"]),
+    ({"problem": "p", "Response": None}, ["field 'Response'", "found nothing (null, or an empty cell)"]),
     ({"problem": "p", "solution": ""}, ["field 'solution'", "found an empty string"]),
     ({**NATIVE, "id": 1.5}, ["field 'id'", "a string or a whole number, found a number"]),
     ({**NATIVE, "answer": True}, ["field 'answer'", "expected a text or a number, found true"]),

@@ -163,7 +163,7 @@ def test_a_step_that_every_critique_stopped_before_has_no_score_and_an_unread_on
     stopped = r" Step 1: \boxed{correct} Step 2: \boxed{incorrect}"
     assert prm(stopped, stopped).score(PROBLEM, STEPS) == [1.0, 0.0, None]
     with pytest.raises(
-        InputError, match=r"step 3 of 3: none of the 1 critiques gave a verdict .*ends .*and then"
+        InputError, match=r"step 3 of 3: none of the 1 critique gave a verdict .*ends .*and then"
     ):
         prm(r" Step 1: \boxed{correct} Step 2: \boxed{correct} and then").score(PROBLEM, STEPS)
 

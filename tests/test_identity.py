@@ -77,6 +77,13 @@ def test_the_base_of_an_adapter_counts(tmp_path: Path) -> None:
         checkpoint_fingerprint(adapter)
 
 
+def test_weights_in_a_folder_of_a_training_run_are_named(tmp_path: Path) -> None:
+    inside = checkpoint(tmp_path / "checkpoint-10")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=rf"holds no weights .*; there are some in {inside}: name that"):
+        checkpoint_fingerprint(tmp_path)
+
+
 def test_weights_that_change_between_loading_and_naming_are_refused(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "a")
     files = CheckpointFiles(folder)

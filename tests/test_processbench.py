@@ -16,7 +16,7 @@ from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.processbench import ProcessBench
 from stepmark.evaluation.result import as_markdown, html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores
-from stepmark.evaluation.sources import read_processbench
+from stepmark.evaluation.sources import read_cases
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, StepScores
 from stepmark.show.evaluation import Examples
 
@@ -280,9 +280,7 @@ def test_published_scores_give_the_same_figures_in_plain_loops(model, threshold)
         rows[row["split"]].append((labels[row["id"]], row["scores"][model]))
     assert sum(map(len, rows.values())) == len(labels) == 700
 
-    found = evaluate(
-        read_scores(scores, read_processbench(files), model=model), threshold=threshold, resamples=100
-    )
+    found = evaluate(read_scores(scores, read_cases(files), model=model), threshold=threshold, resamples=100)
     expected, at = {}, {}
     for group, own in rows.items():
         at[group] = 0.5 if threshold == "0.5" else plain_best(rows["gsm8k" if ":" in threshold else group])[0]
@@ -328,3 +326,17 @@ def test_exact_checks_name_the_earlier_error_and_leave_the_scores_alone(tmp_path
     assert measured("all") == {"error": 0.5, "correct": 1.0, "f1": pytest.approx(2 / 3)}
     with pytest.raises(UsageError, match="names of checks"):
         measured("no such")
+
+
+def test_labelled_solutions_of_any_format_are_measured(tmp_path):
+    rows = [
+        {"prompt": "p", "completions": ["good", "bad", "good"], "labels": [True, False, True]},
+        {"problem": "q", "steps": ["good", "bad"], "labels": [True, True]},
+    ]
+    for number, row in enumerate(rows):
+        (tmp_path / f"own{number}.jsonl").write_text(json.dumps(row) + "\n")
+    prm = stepmark.ScriptedPRM({"good": 0.9, "bad": 0.1})
+    found = stepmark.evaluate("processbench", prm, data=tmp_path, resamples=100).figures
+    assert (found["own0/error"].value, found["own1/correct"].value) == (1.0, 0.0)
+    with pytest.raises(InputError, match=r"row 1, field 'label': the first error .* needs a label"):
+        stepmark.evaluate("processbench", prm, data=[{"problem": "q", "steps": ["good"]}], resamples=100)

@@ -461,3 +461,8 @@ def test_a_fingerprint_counts_the_rows_of_parquet(tmp_path):
 
     parquet.write_table(pa.table({"a": list(range(7))}), tmp_path / "a.parquet")
     assert fingerprint(tmp_path / "a.parquet").lines == 7
+
+
+def test_a_spreadsheet_is_refused_with_what_to_do(tmp_path):
+    with pytest.raises(InputError, match=r"a\.xlsx: a spreadsheet is not read: save it as CSV UTF-8"):
+        list(read_rows(write(tmp_path / "a.xlsx", b"PK\x03\x04")))

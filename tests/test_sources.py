@@ -14,7 +14,6 @@ from stepmark.evaluation.sources import (
     files_of,
     read_cases,
     read_prmbench,
-    read_processbench,
     without_number,
 )
 
@@ -81,7 +80,7 @@ def refused(read, path, said, *, line=1):
 
 def test_processbench(write):
     path = write(WRONG, RIGHT)
-    one, two = read_processbench([path])
+    one, two = read_cases([path])
     assert (one.id, one.group, one.policy, one.outcome, one.where) == (
         "gsm8k-7",
         "gsm8k",
@@ -98,15 +97,15 @@ def test_processbench(write):
 
 def test_a_json_list_is_read_as_the_hub_has_it(write, tmp_path):
     as_list = write(json.dumps([WRONG, RIGHT], indent=2), name="gsm8k.json")
-    assert [case.where for case in read_processbench([as_list])] == [f"{as_list}, row 1", f"{as_list}, row 2"]
+    assert [case.where for case in read_cases([as_list])] == [f"{as_list}, row 1", f"{as_list}, row 2"]
     as_lines = write(WRONG, RIGHT, name="lines.json")
     marked = tmp_path / "marked.json"
     marked.write_bytes(b"\xef\xbb\xbf" + json.dumps([WRONG, RIGHT]).encode())
-    expected = [case.labelled for case in read_processbench([as_list])]
-    assert [case.labelled for case in read_processbench([as_lines])] == expected
-    assert [case.labelled for case in read_processbench([str(marked)])] == expected
+    expected = [case.labelled for case in read_cases([as_list])]
+    assert [case.labelled for case in read_cases([as_lines])] == expected
+    assert [case.labelled for case in read_cases([str(marked)])] == expected
     one = write(json.dumps(WRONG, indent=1), name="one.json")
-    assert [case.labelled for case in read_processbench([one])] == expected[:1]
+    assert [case.labelled for case in read_cases([one])] == expected[:1]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,7 @@ def test_a_json_list_is_read_as_the_hub_has_it(write, tmp_path):
     ],
 )
 def test_a_row_that_is_no_processbench_row(write, key, value, said):
-    message = refused(read_processbench, write({**WRONG, key: value}), said)
+    message = refused(read_cases, write({**WRONG, key: value}), said)
     assert f"field {key!r}" in message
 
 
@@ -392,7 +391,7 @@ def test_the_hub(hub, write):
     files = files_of(["hub"], dataset="processbench")
     assert files == tuple(places.values())
     assert asked == [("Qwen/ProcessBench", name, "dataset") for name in places]
-    assert [case.group for case in read_processbench(files)] == ["gsm8k", "math", "olympiadbench", "omnimath"]
+    assert [case.group for case in read_cases(files)] == ["gsm8k", "math", "olympiadbench", "omnimath"]
 
 
 def test_rows_of_stepmark_label_are_cases_with_all_their_evidence(tmp_path):

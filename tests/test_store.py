@@ -204,6 +204,9 @@ def test_of_a_folder_the_files_of_rows_are_read_in_the_order_of_their_names(tmp_
     with pytest.raises(UsageError, match="lies in the folder that is read"):
         check_outputs({"out": tmp_path / "c.jsonl"}, tmp_path)
     check_outputs({"out": tmp_path / "report.html"}, tmp_path)
+    for name in ("a.csv", "a.csv.gz", "a.parquet"):
+        with pytest.raises(UsageError, match=r"written as JSON lines, not as a table: name it a\.jsonl"):
+            check_outputs({"out": tmp_path / name})
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no file in this folder ends in"):
         read_rows(tmp_path / "empty")

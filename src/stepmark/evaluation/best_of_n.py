@@ -473,6 +473,8 @@ def _verdict(figures: Figures, how: str, most: int) -> str:
     )
     if best is None or oracle is None:
         return ""
+    if most == 1:
+        return f"Every problem has one candidate, so there is nothing to choose: {shown(oracle)} % are right."
     over = ""
     if lead is not None and lead.value is not None:
         over = f", {100 * abs(lead.value):.1f} points {'more' if lead.value >= 0 else 'less'} than the majority vote"

@@ -142,15 +142,6 @@ def _downloaded(dataset: str | None) -> list[str]:
         ) from error
 
 
-def read_processbench(files: Sequence[Source], *, columns: Columns | None = None) -> list[Case]:
-    """ProcessBench rows (Zheng et al. 2024). The subset is what stands before the number in the id, else the file's name.
-
-    Raises:
-        InputError: with the place: another format, a label outside -1 … steps - 1, a blank step, an id twice.
-    """
-    return _read(files, columns, _processbench)
-
-
 _Reader = Callable[[Iterable[Row]], Iterable[Case]]
 """Makes cases of the rows of one file."""
 
@@ -160,6 +151,7 @@ def _read(files: Sequence[Source], columns: Columns | None, reader: _Reader) -> 
 
 
 def _processbench(rows: Iterable[Row]) -> Iterator[Case]:
+    """ProcessBench rows (Zheng et al. 2024). The subset is what stands before the number in the id, else the file's name."""
     for row in rows:
         need(row, PROCESSBENCH_KEYS, "ProcessBench")
         solution = read_solution(row.data, where=row.where).solution
@@ -169,7 +161,7 @@ def _processbench(rows: Iterable[Row]) -> Iterator[Case]:
             id=solution.id,
             labelled=ratings_until(solution, row.data["label"], judge="human"),
             where=row.where,
-            group=_subset(solution.id, row.file),
+            group=subset(solution.id, row.file),
             outcome=row.data["final_answer_correct"],
             policy=row.data["generator"],
         )
@@ -183,10 +175,10 @@ def without_number(step: str) -> str:
 _NUMBERED = re.compile(r"(.+)-[0-9]{1,7}")
 
 
-def _subset(id_: str, file: str) -> str:
-    """The subset that an id names ("gsm8k-12"); of other ids the file's."""
+def subset(id_: str, place: str) -> str:
+    """The subset that an id names ("gsm8k-12"); of other ids the name of the file, of which `place` may be FILE:LINE."""
     named = _NUMBERED.fullmatch(id_)
-    return named[1] if named else Path(file).name.split(".")[0]
+    return named[1] if named else Path(place).name.split(".")[0].split(":")[0]
 
 
 def read_prmbench(

@@ -92,7 +92,9 @@ def weight_files(folder: Path) -> WeightFiles:
     for files in candidates.values():
         if files:
             return WeightFiles(every=files, network=(), places={})
-    raise CheckpointError(f"{folder} holds no weights (no *.safetensors, no pytorch_model*.bin)")
+    inside = sorted(file.parent for file in folder.glob("*/model*.safetensors")) if folder.is_dir() else []
+    hint = f"; there are some in {inside[-1]}: name that folder" if inside else ""
+    raise CheckpointError(f"{folder} holds no weights (no *.safetensors, no pytorch_model*.bin){hint}")
 
 
 _KINDS = (("model", "safetensors"), ("pytorch_model", "bin"))

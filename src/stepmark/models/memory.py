@@ -7,7 +7,8 @@ For a pass of T tokens (`token_budget`) in elements of b bytes:
     activations = T x (8 hidden + 3 inner) x b + 10 x queries x heads x 2 T + 2 x the largest matrix's plain form, where quantized
 
 A critic writes 16 critiques at once: in its cache, T is 16 times the tokens of the longest; its activations are of 16 prompts of 1,024 tokens, with
-what the vocabulary's logits take in float32.
+what the vocabulary's logits take in float32. Measured with 16 prompts of 1,016 tokens and few written (0.2B weights in 4 layers), the peak was 0.92 (plain) and 0.93
+(int8) of the estimate with `PROCESS`; long critiques were not measured.
 
 The cache holds the keys and values that later passes need, at most those of one pass and a path, and a copy while its pool grows. Of the scores of attention, a piece of
 `queries` (128 on a CPU, 512 on CUDA) is there at a time. Measured on a CPU, the peak of

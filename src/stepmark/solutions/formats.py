@@ -40,6 +40,7 @@ from stepmark.store.columns import (
     content_of,
     identifier,
     nearly,
+    plain,
     problem_column,
     quoted,
     reference_answer,
@@ -343,6 +344,10 @@ def _content(row: dict[str, Any], named: Collection[str] = ()) -> tuple[str, str
 
 
 def _no_solution(row: dict[str, Any]) -> InputError:
+    names = {name for field in CONTENT for name in (field, *COMMON.get(field, ()))}
+    empty = next((column for column, value in row.items() if value is None and plain(column) in names), None)
+    if empty is not None:
+        return InputError("expected a solution, found nothing (null, or an empty cell)", field=empty)
     near = nearly(row, (*CONTENT, *COMMON["solution"], *COMMON["solutions"]))
     if near is not None:
         hint = f" Did you mean {near[1]!r} by {near[0]!r}? Then say so with `columns` ({near[1]}={near[0]})."

@@ -26,9 +26,17 @@ META = "meta."
 
 COMMON: Mapping[str, tuple[str, ...]] = {
     "problem": ("question", "prompt", "query", "instruction"),
-    "solution": ("response", "completion", "output", "generation"),
+    "solution": ("response", "completion", "output", "generation", "model_response", "model_output"),
     "solutions": ("candidates", "responses", "completions"),
-    "answer": ("ground_truth", "reference", "gold", "target", "expected_answer"),
+    "answer": (
+        "ground_truth",
+        "reference",
+        "gold",
+        "target",
+        "expected_answer",
+        "correct_answer",
+        "reference_answer",
+    ),
     "id": ("unique_id",),
 }
 """Field: the other names that it has in data sets."""
@@ -122,7 +130,7 @@ def _columns(columns: tuple[str, ...], field: str, named: frozenset[str]) -> tup
         column
         for name in names
         for column in sorted(columns, key=lambda column: column != name)
-        if _plain(column) == name
+        if plain(column) == name
     )
 
 
@@ -137,7 +145,8 @@ def content_of(row: Mapping[str, Any], named: Collection[str] = ()) -> list[tupl
     return explicit or [(field, column) for field in CONTENT for column in columns_of(row, field, named)]
 
 
-def _plain(column: str) -> str:
+def plain(column: str) -> str:
+    """The name of a column without capitals, spaces and dashes."""
     return re.sub(r"[\s-]+", "_", column.strip().lower())
 
 
@@ -148,7 +157,7 @@ def chosen(row: Mapping[str, Any], field: str, named: Collection[str] = ()) -> s
         InputError: two common names.
     """
     result = columns_of(row, field, named)
-    if len(result) > 1 and _plain(result[0]) != field:
+    if len(result) > 1 and plain(result[0]) != field:
         raise InputError(
             f"{result[0]!r} and {result[1]!r} may both be the {field}: say which it is with `columns` ({field}={result[0]})",
             field=result[1],
@@ -181,10 +190,10 @@ def _misspelt(columns: Iterable[str], fields: list[str]) -> Iterator[tuple[str, 
 
 @lru_cache(maxsize=1024)
 def _near_field(column: str, fields: tuple[str, ...]) -> str | None:
-    plain = _plain(column)
-    for field in difflib.get_close_matches(plain, fields, n=1, cutoff=_NEAR):
+    name = plain(column)
+    for field in difflib.get_close_matches(name, fields, n=1, cutoff=_NEAR):
         # "problem_id" and "resource" are names of their own.
-        if abs(len(plain) - len(field)) <= 1 and plain.count("_") == field.count("_"):
+        if abs(len(name) - len(field)) <= 1 and name.count("_") == field.count("_"):
             return field
     return None
 

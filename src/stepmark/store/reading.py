@@ -222,6 +222,8 @@ def _of_file(source: str | Path, name: str, columns: Columns) -> tuple[bool, Ent
     ending = _ending(name)
     if ending in (".csv", ".tsv"):
         return True, delimited_rows(read_lines(source, name), tab=ending == ".tsv", columns=columns)
+    if ending in (".xlsx", ".xls", ".ods"):
+        raise InputError("a spreadsheet is not read: save it as CSV UTF-8, and name that file", where=name)
     if ending == ".parquet":
         return False, parquet_rows(source, columns)
     if ending == ".eval":

@@ -226,6 +226,11 @@ def check_outputs(outputs: Mapping[str, str | Path | None], *inputs: object) -> 
         if is_stream(path):
             continue
         place = Path(path).resolve()
+        if place.name.removesuffix(".gz").endswith((".csv", ".tsv", ".parquet", ".xlsx")):
+            jsonl = place.with_name(f"{place.name.split('.')[0]}.jsonl").name
+            raise UsageError(
+                f"`{name}` {path}: rows are written as JSON lines, not as a table: name it {jsonl}"
+            )
         if place in taken:
             raise UsageError(f"`{name}` {path} is {taken[place]} too: it would be replaced; choose another")
         if taken.get(place.parent) == "the input" and place.name.endswith(ENDINGS):
