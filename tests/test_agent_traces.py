@@ -175,6 +175,9 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         ]}]}]},
         {"resourceSpans": [{"scopeSpans": [{"spans": [span(1, [OTEL_USER], [OTEL_TURN], system_instructions=RULES)]}]}]},
     ],
+    "chat-calls": [
+        {"id": "t1", "request": {"model": "m", "messages": CHAT[:4]}, "response": {"choices": [{"index": 0, "message": CHAT[4]}]}}
+    ],
     "langsmith": [
         run("2", LANG[:4], LANG[4]),
         {"id": "root", "trace_id": "t1", "run_type": "chain", "inputs": {}, "outputs": {}, "child_runs": [run("1", LANG[:2], LANG[2])]},

@@ -21,7 +21,8 @@ from stepmark.evaluation.best_of_n_figures import items, statistic
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Figure, measured, read_result, write_html, write_json
-from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.evaluation.scores import CaseScores, Sheet, read_scores
+from stepmark.evaluation.sources import read_cases
 from stepmark.records import LabelledSolution, Problem, Solution, Step, StepScores
 from stepmark.show.evaluation import Examples
 
@@ -212,3 +213,14 @@ def test_one_candidate_a_problem_leaves_nothing_to_choose() -> None:
     result = stepmark.evaluate("best-of-n", prm, data=rows, resamples=100)
     assert result.verdict.startswith("Every problem has one candidate, so there is nothing to choose: 50.0")
     assert result.figures["accuracy/single/1"].value == 0.5
+
+
+def test_scores_of_grade_are_those_of_the_candidates(tmp_path: Path) -> None:
+    rows = [{"problem": f"p{n}", "solutions": ["bad", "good"], "answer": "3", "id": n} for n in range(2)]
+    data, scores = tmp_path / "rows.jsonl", tmp_path / "graded.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stepmark.grade(data, stepmark.ScriptedPRM({"bad": 0.1, "good": 0.9}), out=scores)
+    sheet = read_scores(scores, read_cases([data]))
+    assert [(row.case.id, row.scores) for row in sheet.rows] == [
+        (f"{n}/{at}", (score,)) for n in range(2) for at, score in enumerate((0.1, 0.9))
+    ]

@@ -142,7 +142,11 @@ BAD = [
         ["prm800k-flat", "`stepmark.convert`, to solutions"],
     ),
     ({"input": "a", "label": "b", "task": "c"}, ["math-shepherd", "`stepmark.convert`"]),
-    ({"conversations": []}, ["rlhflow", "`stepmark.convert`"]),
+    ({"conversations": [{"role": "assistant", "content": "+"}]}, ["rlhflow", "`stepmark.convert`"]),
+    (
+        {"conversations": [{"from": "gpt", "value": "a"}]},
+        ["expected a solution under", "found 'conversations'"],
+    ),
     ({"solution": {"problem": {}}, "judgements": [[]]}, ["field 'problem.text'", "Field required"]),
     ({"problem": "p", "solutions": []}, ["field 'solutions'", "at least one"]),
     ({"problem": "p", "solutions": [3]}, ["field 'solutions'", "candidate 0 (0-based)", "found a number"]),

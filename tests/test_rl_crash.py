@@ -128,7 +128,7 @@ def test_killed_it_is_finished_by_the_same_command(runs, place, out, whole, part
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"rank": 2}], ids=["all weights", "LoRA"])
+@pytest.mark.parametrize("options", [{}, {"lora-rank": 2}], ids=["all weights", "LoRA"])
 def test_killed_at_any_moment_it_is_finished_by_the_same_command(runs, place, out, options):
     moments, wanted = unbroken(runs, place, **options)
     chosen = [n for n, one in enumerate(moments) if one not in moments[:n] or not one.startswith("os.mkdir")]

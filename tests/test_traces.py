@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from stepmark.errors import InputError, UnknownNameError, UsageError
 from stepmark.records import Step
+from stepmark.solutions.formats import read_solutions
 from stepmark.solutions.inputs import read_messages
 
 
@@ -337,3 +338,19 @@ def test_every_trace_rejoins_and_nothing_is_lost(problem, turns):
         for answer in answers:
             at = step.observation.index(answer["content"], at)
             assert answer["role"].capitalize() in step.observation
+
+
+def test_a_logged_call_of_the_chat_api_is_a_trace():
+    asked = [
+        {"role": "user", "content": "2 * 3?"},
+        {"role": "assistant", "content": "2 * 3 = 7"},
+        {"role": "user", "content": "Sure?"},
+    ]
+    choice = {"index": 0, "message": {"role": "assistant", "content": "2 * 3 = 6"}, "finish_reason": "stop"}
+    call = {"request": {"model": "m", "messages": asked}, "response": {"choices": [choice]}, "latency": 3}
+    (row,) = read_solutions([call])
+    assert (row.solution.problem.text, row.solution.texts) == ("2 * 3?", ("2 * 3 = 7", "2 * 3 = 6"))
+    assert (row.solution.source, row.meta) == ("m", {"latency": 3})
+    two = {**call, "response": {"choices": [choice, choice]}}
+    with pytest.raises(InputError, match=r"row 1, field 'response.choices': expected one choice, found 2"):
+        list(read_solutions([two]))

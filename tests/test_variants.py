@@ -140,7 +140,7 @@ def test_gsm8k_in_labelled_solutions_out(tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     assert run(gsm8k(tmp_path), "--wrong", "3", "--out", out) == 0
     said = capsys.readouterr().err
-    assert "1 right solutions" in said
+    assert "1 right solution" in said
     assert "3 wrong ones" in said
     assert "1 x no step writes down a calculation" in said
     assert "1 x a calculation is false (first: gsm.jsonl:3)" in said

@@ -187,7 +187,7 @@ def load_project(path: str | Path, settings: Mapping[str, Any] | None = None) ->
         MissingExtraError: PyYAML is not installed.
     """
     file, notes = Path(path), list[str]()
-    check_readable(str(file))
+    check_readable(str(file), folder=True)
     if file.suffix not in (".yaml", ".yml"):
         return Loaded(project=_project({"items": [str(file)], **(settings or {})}, "command line", Path()))
     data = _yaml(file)

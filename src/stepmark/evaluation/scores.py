@@ -8,6 +8,7 @@ A row of scores is `{"id": …, "scores": […], "score_kind": …, "prm": …, 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -238,14 +239,23 @@ def score_lengths(path: str | Path, *, model: str | None = None) -> dict[str, in
     return lengths
 
 
+_CANDIDATE = re.compile(r"#([0-9]{1,7})\Z")
+
+
 def _by_id(path: str | Path) -> dict[str, Row]:
     """The rows of a file of scores; of those with one id the first."""
     result: dict[str, Row] = {}
     for row in read_rows(path):
         key = row.data.get("id", row.data.get("idx"))
         if isinstance(key, bool) or not isinstance(key, str | int):
-            raise InputError("expected an id", where=row.where, field="id")
+            raise InputError(
+                "expected an id, by which scores are joined; give the rows ids before they are graded",
+                where=row.where,
+                field="id",
+            )
         result.setdefault(str(key), row)
+        # Grading names the candidates of a row ID#0, ID#1, ...
+        result.setdefault(_CANDIDATE.sub(r"/\1", str(key)), row)
     return result
 
 

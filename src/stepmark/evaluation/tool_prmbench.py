@@ -99,7 +99,7 @@ class ToolPRMBench(Evaluation):
             title=f"ToolPRMBench: {sheet.prm}",
             verdict=f"Prefers the right action in {shown(figures[f'{names[-1]}/accuracy'])} % of the pairs; guessing gives 50.",
             facts=(
-                f"{amount(len(items), 'pair')} of actions; {ties:,} ties count as half.",
+                f"{amount(len(items), 'pair')} of actions; {amount(ties, 'tie counts', 'ties count')} as half.",
                 *unreadable(sheet, "(their pairs are lost)"),
             ),
             remarks=(INTERVALS,),

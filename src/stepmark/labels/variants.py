@@ -204,7 +204,7 @@ def _rows(variants: Variants, where: str) -> Iterator[LabelledRow]:
 def _summary(made: Counter[str], refused: Sequence[Mapping[str, Any]], beside: str | None) -> list[str]:
     kinds = {kind: count for kind, count in made.most_common() if kind not in ("right", "twin")}
     lines = [
-        f"{amount(made['right'], 'right solution')}, {made['twin']:,} right twins of jumps, {sum(kinds.values()):,} wrong ones: "
+        f"{amount(made['right'], 'right solution')}, {amount(made['twin'], 'right twin')} of jumps, {amount(sum(kinds.values()), 'wrong one')}: "
         + ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
     ]
     if refused:

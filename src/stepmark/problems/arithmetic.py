@@ -23,6 +23,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.problems.sources import Worked
 from stepmark.records import Problem, Solution, Step, record_row
 from stepmark.settings import checked
+from stepmark.show.text import amount
 from stepmark.store import Results, atomic_rows, check_outputs, is_stream
 
 Number = int | Fraction
@@ -470,7 +471,7 @@ def make_problems(
         lambda: iter(made),
         len(made),
         out=written,
-        summary=f"{len(made):,} problems" + ("" if written is None else f" in {written}"),
+        summary=f"{amount(len(made), 'problem')}" + ("" if written is None else f" in {written}"),
     )
 
 

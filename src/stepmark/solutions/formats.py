@@ -297,13 +297,21 @@ def _read_solution(
     )
 
 
+def _is_rlhflow(row: Mapping[str, Any]) -> bool:
+    """Whether the conversation of a row has turns that are signs: + and -."""
+    turns = row.get("conversations")
+    return isinstance(turns, list) and any(
+        isinstance(turn, dict) and turn.get("content") in ("+", "-") for turn in turns
+    )
+
+
 def _check_foreign(row: dict[str, Any]) -> None:
     """Refuse rows that mean something else by our names; the error says what the row is."""
     for keys, format in (
         (("responses", "next_response"), "prm800k-flat"),
         (("labeler", "question", "label"), "prm800k"),
         (("input", "label", "task"), "math-shepherd"),
-        (("conversations",), "rlhflow"),
+        *(((("conversations",), "rlhflow"),) if _is_rlhflow(row) else ()),
     ):
         if all(key in row for key in keys):
             raise InputError(

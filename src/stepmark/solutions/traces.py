@@ -4,6 +4,7 @@
 format           rows
 ===============  ===============================================================================================
 messages         chat messages alone, one a line or in one list: `role`, `content`
+chat-calls       calls of the OpenAI chat API: `request` (with `messages`), `response` (with `choices`); each is a trace
 responses        OpenAI Responses: `input` (a text or items), `output` (items), optional `instructions`
 swe-agent        a `.traj` of SWE-agent: `trajectory`, `history`, `info`; a demonstration has `history` alone
 mini-swe-agent   a `.traj.json` of mini-swe-agent: `trajectory_format`, `messages`, `info`
@@ -340,6 +341,15 @@ def _bare(chat: Chat, events: Sequence[Object]) -> None:
         chat.message(event)
 
 
+def _chat_call(chat: Chat, events: Sequence[Object]) -> None:
+    (data,) = events
+    if len(data["response"]["choices"]) != 1:
+        raise chat.error(f"expected one choice, found {len(data['response']['choices'])}", "response.choices")
+    for inside in ("request", "response"):
+        chat.messages += _messages(chat, data[inside], inside)
+    chat.facts |= {"id": _text(data.get("id")), "source": _text(data["request"].get("model"))}
+
+
 def _responses(chat: Chat, events: Sequence[Object]) -> None:
     (data,) = events
     if _text(data.get("instructions")):
@@ -590,6 +600,14 @@ def _is_of_swe_agent(data: Object) -> bool:
     return bool(entries and history) and data.keys().isdisjoint(_OF_ROWS)
 
 
+def _is_chat_call(data: Object) -> bool:
+    keys = {"request": "messages", "response": "choices"}
+    return all(
+        isinstance(data.get(k), Mapping) and isinstance(data[k].get(inside), list)
+        for k, inside in keys.items()
+    )
+
+
 def _is_response(data: Object) -> bool:
     output = data.get("output")
     items = isinstance(output, list) and any(isinstance(item, dict) and "type" in item for item in output)
@@ -614,6 +632,10 @@ TRACES: Mapping[str, TraceFormat] = {
     "messages": TraceFormat(
         about="chat messages alone, one a line or in one list", matches=_is_message, read=_bare,
         events=lambda data: [("", data)],
+    ),
+    "chat-calls": TraceFormat(
+        about="logged calls of the OpenAI chat API: request and response", matches=_is_chat_call, read=_chat_call,
+        used=("id", "request", "response"),
     ),
     "responses": TraceFormat(
         about="OpenAI Responses: input and output items", matches=_is_response, read=_responses,
