@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from stepmark.errors import CheckpointError, UsageError
+from stepmark.models.files import folder_of_name
 from stepmark.models.generative import GENERATIVE, generative_prm
 from stepmark.models.identity import (
     CheckpointFiles,
@@ -198,3 +199,14 @@ def test_a_prm_of_ones_own_names_itself_or_is_refused(
     assert prm_identity("own_identities:named", {}) == "rules 1"
     with pytest.raises(UsageError, match=r"own: a Nameless has no identity.*Add the property `identity`"):
         load_prm("own_identities:Nameless")
+
+
+def test_the_nearest_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    checkpoint(tmp_path / "run").rename(tmp_path / "checkpoint-10")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "checkpoint-10").rename(tmp_path / "run" / "checkpoint-10")
+    for name, near in (("run/checkpoint-11", "run/checkpoint-10"), ("./runn", "run")):
+        with pytest.raises(CheckpointError, match=rf"Did you mean '{near}'\?"):
+            folder_of_name(name, ["config.json"])

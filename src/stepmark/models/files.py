@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import stat
@@ -139,9 +140,20 @@ def folder_of_name(name: str, patterns: Sequence[str]) -> Path:
     if occupied or name.startswith((".", "/", "~")) or name.count("/") != 1:
         link = ": that is a file, or a link that leads nowhere" if occupied else ""
         raise CheckpointError(
-            f"there is no folder {name!r}{link}; expected a checkpoint's folder, or a hub name OWNER/NAME"
+            f"there is no folder {name!r}{link}; expected a checkpoint's folder, or a hub name OWNER/NAME{_near(name)}"
         )
-    return fetch(name, patterns)
+    try:
+        return fetch(name, patterns)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}{_near(name)}") from error
+
+
+def _near(name: str) -> str:
+    """The folder beside the one of that name whose name is nearest, as a question; empty where there is none."""
+    path = Path(name).expanduser()
+    names = [other.name for other in path.parent.iterdir() if other.is_dir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f". Did you mean {str(path.with_name(near[0]))!r}?" if near else ""
 
 
 def fetch(name: str, patterns: Sequence[str], *, kind: Kind = "model") -> Path:
