@@ -106,8 +106,11 @@ def test_both_attentions_score_alike(zoo, method, dtype, monkeypatch):
         pytest.skip("compiled on a GPU only: see tests/test_attention.py for a CPU")
     monkeypatch.setitem(attention.METHOD, DEVICE.partition(":")[0], method)
     expected = scores_of(prm_on(zoo, "qwen-prm", "cpu"))
+    compilations = torch._dynamo.utils.counters["stats"]
+    before = compilations["unique_graphs"]
     found = scores_of(prm_on(zoo, "qwen-prm", dtype=dtype, token_budget=64))
     assert found == pytest.approx(expected, abs=1e-4 if dtype == "float32" else 0.1)
+    assert compilations["unique_graphs"] - before <= 4
 
 
 def test_training_ends_as_on_the_cpu(tmp_path):

@@ -181,7 +181,7 @@ def test_weights_by_hand(model, tokenizer, zoo):
         sum(p.numel() for p in engine.backbone.parameters())
         - engine.backbone.get_input_embeddings().weight.numel()
         + output.numel()
-        for engine, output in (implicit.policy, implicit.reference)
+        for engine, output in zip(implicit.engines, implicit.outputs, strict=True)
     )
     assert implicit.size.parameters == ours + theirs
     prm = load_prm(str(zoo["qwen-prm"].folder), dtype="float32", device="cpu")
