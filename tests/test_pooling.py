@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stepmark import load_prm
-from stepmark.errors import BackendError, CheckpointError, InputError
+from stepmark.errors import BackendError, CheckpointError, InputError, UnreachableError, UsageError
 from stepmark.models.encoding import Encoder
 from stepmark.models.families import FAMILIES
 from stepmark.models.pooling import PoolingPRM
@@ -228,3 +228,50 @@ def test_families_that_read_the_language_model_head_are_refused(built, family):
     encoder = Encoder(built.tokenizer, FAMILIES["qwen-prm"].layout, max_tokens=None)
     with pytest.raises(CheckpointError, match=f"{family} reads the language-model head"):
         PoolingPRM("http://127.0.0.1:9", FAMILIES[family], encoder, identity=lambda: "")
+
+
+# Where it is, and what it serves
+
+
+def test_a_model_that_is_not_served_is_refused_with_those_that_are(built):
+    with (
+        TokenServer("/pooling", as_vllm(built, every_token=False), models=("a", "b")) as server,
+        pytest.raises(BackendError, match=r"serves \['a', 'b'\] and not 'nope'"),
+    ):
+        client(server, built, model="nope")
+
+
+def test_the_identity_outlives_the_server(built):
+    with TokenServer("/pooling", as_vllm(built, every_token=False)) as server:
+        prm = client(server, built, model="tiny-prm")
+        while_it_is_there = prm.identity
+    assert prm.identity == while_it_is_there
+    # An identity without what the server reports would be another PRM's, and a run that begins so could not be continued.
+    with pytest.raises(UnreachableError):
+        client(server, built, model="tiny-prm")
+
+
+@pytest.mark.parametrize(
+    "address", ["http://[::1", "http://", "ftp://a", "http://a/?b=c", "http://me:secret@127.0.0.1:9"]
+)
+def test_an_address_that_is_none_or_holds_a_password_is_refused_unshown(built, address):
+    encoder = Encoder(built.tokenizer, FAMILIES["qwen-prm"].layout, max_tokens=None)
+    with pytest.raises(UsageError, match="expected a server's address") as caught:
+        PoolingPRM(address, FAMILIES["qwen-prm"], encoder, identity=lambda: "")
+    assert "secret" not in str(caught.value)
+
+
+def test_v1_at_the_end_of_an_address_is_left_out(built):
+    with TokenServer("/pooling", as_vllm(built, every_token=False)) as server:
+        encoder = Encoder(built.tokenizer, FAMILIES["qwen-prm"].layout, max_tokens=None)
+        spec = FAMILIES["qwen-prm"]
+        with PoolingPRM(f"{server.url}/v1", spec, encoder, identity=lambda: "") as prm:
+            assert len(prm.score("2 + 2 = ?", ["2 + 2 = 4", "so 4"])) == 2
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_json_that_is_nested_too_deeply_is_no_answer(built, status):
+    with TokenServer("/pooling", lambda body: (status, b"[" * 200_000)) as server:
+        prm = client(server, built)
+        with pytest.raises(BackendError, match=r"expected JSON, found|HTTP 400"):
+            prm.score("2 + 2 = ?", ["2 + 2 = 4", "so 4"])

@@ -174,7 +174,7 @@ class CompletionsPRM(ServedPRM):
         self._candidates = verdict_ids(head, self.encoder.tokenizer)
 
     def _begin(self) -> None:
-        [entry] = self._entries()[:1] or [{}]
+        entry = self._entry or {}
         self._dialect: _Dialect = _Sglang() if entry.get("owned_by") == "sglang" else _Vllm()
         if isinstance(length := entry.get("max_model_len"), int):
             # Both servers want room for a token to write.

@@ -132,7 +132,7 @@ class Server(Closing):
         again: HTTP statuses that are retried.
 
     Raises:
-        UsageError: an address without http:// or https://, or the variable is not set.
+        UsageError: no address of a server, or the variable is not set.
     """
 
     def __init__(
@@ -147,8 +147,7 @@ class Server(Closing):
         clock: Callable[[], float] = time.monotonic,
         again: frozenset[int] = AGAIN,
     ) -> None:
-        if not address.startswith(("http://", "https://")):
-            raise UsageError(f"a server's address begins with http:// or https://, found {address!r}")
+        _parsed(address)
         self.address = address.rstrip("/")
         self.patience = patience
         self._http = httpx.Client(headers=key_header(key), transport=transport)
@@ -224,7 +223,7 @@ class Server(Closing):
                 self._answered = True
                 if reply.is_success:
                     try:
-                        return parse(_json(reply))
+                        return parse(_json(reply, url))
                     except GarbageError as error:
                         why = str(error)
                 elif reply.status_code not in self._again:
@@ -300,26 +299,53 @@ class Server(Closing):
         _LOG.warning("%s: %s; next attempt in %.1f s", url, why, pause)
 
 
-def _json(response: httpx.Response) -> Mapping[str, Any]:
+def root_of(address: str) -> str:
+    """The address of a PRM's server without /v1.
+
+    Raises:
+        UsageError: no address of a server, or one with credentials: it is the PRM's name, which stands in logs and outputs.
+    """
+    url = _parsed(address)
+    if url.userinfo:
+        place = f"{url.scheme}://…@{url.netloc.decode()}"
+        raise UsageError(
+            f"expected a server's address, found {place!r}: a key is not part of it, {KEY_VARIABLE} holds it"
+        )
+    return address.rstrip("/").removesuffix("/v1")
+
+
+def _parsed(address: str) -> httpx.URL:
     try:
-        data = json.loads(response.content, parse_constant=_no_constant)
-    except ValueError:
+        url = httpx.URL(address)
+    except httpx.InvalidURL:
+        url = httpx.URL("")
+    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
+        shown = re.sub("//[^/]*@", "//…@", address)  # what may be a password
+        raise UsageError(f"expected a server's address such as http://127.0.0.1:8000, found {shown!r}")
+    return url
+
+
+def _json(response: httpx.Response, url: str) -> Mapping[str, Any]:
+    def no_constant(name: str) -> float:
+        # json.loads takes NaN and Infinity, which are no JSON, and would make scores of them.
+        raise BackendError(
+            f"{url}: the server answers {name}, which is no number in JSON; no score was made from it"
+        )
+
+    try:
+        data = json.loads(response.content, parse_constant=no_constant)
+    except (ValueError, RecursionError):
         raise GarbageError(f"expected JSON, found {response.text[:80]!r}") from None
     if not isinstance(data, dict):
         raise GarbageError(f"expected a JSON object, found {response.text[:80]!r}")
     return data
 
 
-def _no_constant(name: str) -> float:
-    # json.loads takes NaN and Infinity, which are no JSON, and would make scores of them.
-    raise BackendError(f"the server answers {name}, which is no number in JSON; no score was made from it")
-
-
 def _declined(response: httpx.Response, url: str) -> DeclinedError:
     """The server's error: our and OpenAI's {"error": {"message", …}}, vLLM's {"message"}, or the text."""
     try:
         data = json.loads(response.content)
-    except ValueError:
+    except (ValueError, RecursionError):
         data = None
     inner = data.get("error", data) if isinstance(data, dict) else None
     if not isinstance(inner, dict) or not isinstance(inner.get("message"), str):

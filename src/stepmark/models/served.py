@@ -15,7 +15,7 @@ from torch import Tensor
 from stepmark.errors import BackendError, CheckpointError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.heads import Neutral, step_scores
-from stepmark.models.http import AGAIN, Closing, DeclinedError, Patience, Server
+from stepmark.models.http import AGAIN, Closing, DeclinedError, Patience, Server, root_of
 from stepmark.models.identity import named
 from stepmark.models.local import WindowedPRM
 from stepmark.models.prm import Ledger
@@ -35,8 +35,8 @@ class ServedPRM(WindowedPRM, Closing):
         api_key_env: name of the environment variable that holds the API key; None sends none.
 
     Raises:
-        UsageError: that variable is not set.
-        BackendError: the server cannot be reached, or serves several models and none is named.
+        UsageError: that variable is not set, or no address of a server.
+        BackendError: the server cannot be reached, serves several models and none is named, or not the one that is named.
         CheckpointError: a family that such a server cannot serve.
     """
 
@@ -57,6 +57,7 @@ class ServedPRM(WindowedPRM, Closing):
         pause: float = 0.5,
         api_key_env: str | None = None,
     ) -> None:
+        address = root_of(address)
         super().__init__(address, spec, encoder, Ledger(), self.together, identity)
         self._prepare()
         patience = Patience(retries=3, first_wait=pause, timeout=timeout)
@@ -64,7 +65,15 @@ class ServedPRM(WindowedPRM, Closing):
             address, patience=patience, key=api_key_env, rng=random.Random(0), again=AGAIN | {504}
         )
         self._neutral, self._batch = neutral, batch
-        self._model = model or self._only_model()
+        listed = self._listed()
+        names = [entry.get("id") for entry in listed]
+        if model is None and (len(names) != 1 or not isinstance(names[0], str)):
+            raise BackendError(f"{self.name} serves {names}; name one with `model`")
+        if model is not None and names and model not in names:
+            raise BackendError(f"{self.name} serves {names} and not {model!r}; name one of them with `model`")
+        self._model = names[0] if model is None else model
+        self._entry = next((entry for entry in listed if entry.get("id") == self._model), None)
+        """What the server lists of the model; None where it lists no models."""
         self._begin()
 
     @abstractmethod
@@ -81,30 +90,22 @@ class ServedPRM(WindowedPRM, Closing):
     def identity(self) -> str:
         """See `PRM.identity`. Of weights that lie on the server it has what the server reports: the model's name, folder and length."""
         keys = ("id", "root", "parent", "max_model_len")
-        reported = [{key: entry.get(key) for key in keys} for entry in self._entries()]
+        reported = [] if self._entry is None else [{key: self._entry.get(key) for key in keys}]
         return named(super().identity, self._model, reported)
 
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too."""
         self._server.close()
 
-    def _entries(self) -> list[dict[str, Any]]:
-        """What the server lists of the model; nothing where it lists no models."""
+    def _listed(self) -> list[dict[str, Any]]:
+        """The models that the server lists; nothing where it has no such list."""
         try:
-            listed = self._models()
-        except BackendError:  # a server that is gone fails when it is asked for scores
-            return []
-        return [entry for entry in listed if entry.get("id") == self._model]
-
-    def _models(self) -> list[dict[str, Any]]:
-        listed = self._ask("/v1/models", None).get("data")
+            listed = self._server.ask("/v1/models", None, lambda data: data.get("data"))
+        except DeclinedError as declined:
+            if declined.status in (404, 405):
+                return []
+            raise declined.as_backend_error() from None
         return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
-
-    def _only_model(self) -> str:
-        names = [entry.get("id") for entry in self._models()]
-        if len(names) != 1 or not isinstance(names[0], str):
-            raise BackendError(f"{self.name} serves {names}; name one with `model`")
-        return names[0]
 
     def _scores(self, logits: Tensor, path: str) -> tuple[list[float], Sequence[tuple[float, ...]] | None]:
         """Scores of logits [rows, classes] that the server gave, and the class probabilities of PRMs of three classes."""
@@ -113,7 +114,7 @@ class ServedPRM(WindowedPRM, Closing):
         except CheckpointError as error:  # here it is the server that gave what the family cannot have
             raise BackendError(f"{self.name}{path}: {error}") from error
 
-    def _ask(self, path: str, body: dict[str, Any] | None) -> Mapping[str, Any]:
+    def _ask(self, path: str, body: dict[str, Any]) -> Mapping[str, Any]:
         try:
             return self._server.ask(path, body, lambda data: data)
         except DeclinedError as declined:

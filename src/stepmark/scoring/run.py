@@ -572,10 +572,13 @@ def _summary(run: _Run, split_by: str, written: list[str]) -> str:
     unread = f" ({count['unread']:,} of them not read)" if count["unread"] else ""
     wrote = f"{ledger.tokens_written:,} written; " if ledger.tokens_written else ""
     rate = f"{ledger.solutions / max(run.progress.seconds, 1e-9):,.1f} solutions/s"
+    # A server that writes is asked step by step, and may read the beginning of a text several times.
+    hits = ledger.cache_hits
+    shared = f"{hits:,} from shared prefixes" if hits >= 0 else f"{-hits:,} more than once"
     lines += [
         f"{amount(count['solutions'], 'solution')}, {amount(count['steps'], 'step')}{unread}: {', '.join(verdicts)}",
         f"{amount(ledger.tokens_in, 'token')} read, {ledger.tokens_computed:,} computed, {ledger.tokens_distinct:,} distinct, "
-        f"{ledger.cache_hits:,} from shared prefixes; {wrote}{run.progress.seconds:,.1f} s, {rate}",
+        f"{shared}; {wrote}{run.progress.seconds:,.1f} s, {rate}",
     ]
     if run.out.done:
         lines.append(f"continued after the {amount(run.out.done, 'row')} of an interrupted run")

@@ -21,7 +21,7 @@ from stepmark.errors import (
     TooLongError,
     UsageError,
 )
-from stepmark.models.http import KEY_VARIABLE, DeclinedError, Patience, Server, key_variable
+from stepmark.models.http import DeclinedError, Patience, Server, key_variable, root_of
 from stepmark.models.prm import Ledger
 from stepmark.models.remote.wire import Answer, ErrorBody, ModelsAnswer, PRMFacts, SessionFullError
 
@@ -57,7 +57,7 @@ class Calls:
         if batch < 1:
             raise UsageError(f"batch: expected 1 or more solutions, found {batch}")
         self.server = Server(
-            _root(address),
+            root_of(address),
             patience=patience,
             key=key_variable(),
             transport=transport,
@@ -192,21 +192,6 @@ def utf8(text: str, field: str) -> str:
         half = f"half of a surrogate pair ({text[error.start]!a}) in the text: that is no character"
         raise InputError(half, field=field) from None
     return text
-
-
-def _root(address: str) -> str:
-    """The address without /v1; a `UsageError` for none, or for one with credentials, which would be logged."""
-    try:
-        url = httpx.URL(address)
-    except httpx.InvalidURL:
-        url = httpx.URL("")
-    if url.userinfo:
-        raise UsageError(
-            f"expected a server's address, found {f'{url.scheme}://…@{url.netloc.decode()}'!r}: a key is not part of it, {KEY_VARIABLE} holds it"
-        )
-    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
-        raise UsageError(f"expected a server's address such as http://127.0.0.1:8000, found {address!r}")
-    return address.rstrip("/").removesuffix("/v1")
 
 
 def nonsense(place: str, expected: str, actual: object) -> InputError:
