@@ -101,9 +101,9 @@ def test_the_page_of_a_run_and_of_a_typed_problem(tmp_path):
     for row in rows_of(out):
         assert row["id"] in text
         assert "trace" not in row
-    assert "Scores by truth." in text
+    assert "Each step is scored by the PRM truth." in text
     assert main(["search", "beam", "--problem", row["problem"]["text"], *MODELS, "--report", str(page)]) == 0
-    assert "beam: rows" in page.read_text()
+    assert "Search by beam: rows" in page.read_text()
 
 
 @pytest.mark.parametrize(
