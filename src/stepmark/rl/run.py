@@ -476,7 +476,7 @@ class _Run:
             )
         elif fall := fall_words(rows):
             lines.append(fall)
-        return "\n".join([*lines, f"page: {out / REPORT_FILE}"])
+        return "\n".join([*lines, f"wrote {out / REPORT_FILE}"])
 
 
 def _split(

@@ -314,8 +314,8 @@ class _Models:
         if not counted.get("policy.given"):
             return ""
         forgotten = counted.get("policy.again", 0)
-        again = f", {forgotten:,} of them again: give it more `policy_memory_tokens`" if forgotten else ""
-        return f"the policy computed {counted['policy.computed']:,} of {counted['policy.given']:,} tokens of its prompts{again}"
+        again = f", {forgotten:,} of them again: raise `policy_memory_tokens`" if forgotten else ""
+        return f"policy prompts: {counted['policy.given']:,} tokens, {counted['policy.computed']:,} computed{again}"
 
     def facts(self) -> Sequence[str]:
         """What progress reports."""
