@@ -199,7 +199,9 @@ def test_a_local_policy_keeps_its_prefixes_and_counts_its_operations(tmp_path, c
     read = {}
     for memory, out in outs.items():
         assert main([*words, "--policy-memory-tokens", memory, "--out", str(out)]) == 0
-        said = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("policy prompts: "))
+        said = next(
+            line for line in capsys.readouterr().err.splitlines() if line.startswith("policy prompts: ")
+        )
         read[memory] = [int(word.replace(",", "")) for word in said.split() if word[0].isdigit()]
     assert outs["0"].read_bytes() == outs["5000"].read_bytes()
     found = rows_of(outs["0"])

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, read_record, record_row
 from stepmark.show.text import amount
+from stepmark.solutions.messages import plain_messages
 from stepmark.solutions.thoughts import Reasoning
 from stepmark.solutions.traces import chat_rows
 from stepmark.store import Columns, Row, Source, json_type, read_rows
@@ -258,12 +259,12 @@ def _read_solution(
         lacking += [] if "labels" in row else ["labels"]
 
     cut: Segmentation | None = None
+    messages: Sequence[Any] | None = None
     if kind == "messages":
         from stepmark.solutions.inputs import read_messages
 
-        problem, cut = read_messages(
-            list_of(row, column), where=where, how=how, marker=marker, reasoning=reasoning
-        )
+        messages = plain_messages(list_of(row, column), where, column)
+        problem, cut = read_messages(messages, where=where, how=how, marker=marker, reasoning=reasoning)
         problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)
     else:
         asked = problem_column(row, named)
@@ -293,7 +294,7 @@ def _read_solution(
         why=None if cut is None else cut.why,
         columns=rest,
         own_meta=own_meta or {},
-        messages=row[column] if kind == "messages" else None,
+        messages=messages,
     )
 
 

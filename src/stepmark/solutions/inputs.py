@@ -47,7 +47,7 @@ from stepmark.store import STDIO, json_type
 ROLES: tuple[str, ...] = ("system", "developer", "user", "assistant", "tool")
 """The roles that a message may have. Only the assistant's turns are steps."""
 
-_WORDS_ELSEWHERE = ("function_call", "refusal", "audio")
+_WORDS_ELSEWHERE = ("function_call", "audio")
 """Fields in which some servers put words of the assistant. Dropping them would grade half a turn."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 """Fields in which servers put the assistant's thought; two that say the same are one."""
@@ -222,6 +222,8 @@ def read_message(message: object, field: str, where: str | None, names: dict[str
     spoken = role == "assistant"
     content = message.get("content")
     content = "" if content is None and spoken else _content(content, place.inside("content"))
+    if spoken and isinstance(refusal := message.get("refusal"), str):
+        content = "\n".join(filter(None, (content, refusal)))
     calls = _calls(message.get("tool_calls"), place.inside("tool_calls"), names)
     if calls and not spoken:
         raise place.inside("tool_calls").error(
