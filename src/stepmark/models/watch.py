@@ -129,12 +129,14 @@ class Watch:
                 raise InputError(
                     f"expected the agent's first turn, found a {read.role} message: it belongs to the problem"
                 )
-            return self._observe(f"{read.heading}\n{read.content}")
+            self._observe(f"{read.heading}\n{read.content}")
+            return None
         before, text, after = read.shares(self._reasoning)
         if not text.strip():
             if not "".join(read.shares("keep")).strip():
                 raise InputError("expected a turn with a text or tool calls to grade, found none")
-            return self._observe(f"{read.heading}\n{before}{after}")
+            self._observe(f"{read.heading}\n{before}{after}")
+            return None
         step = Step(
             text=text.strip(),
             lead=f"{self._opening if not self._steps else ''}{read.heading}\n{before}",
