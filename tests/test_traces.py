@@ -245,15 +245,15 @@ USER = {"role": "user", "content": "q"}
         ([USER], "messages", "at least one assistant message"),
         ([USER, "hi"], "messages[1]", "expected a message.*found a string"),
         ([USER, {"content": "x"}], "messages[1].role", "expected one of system.*found null"),
-        ([USER, {"role": "function", "content": "x"}], "messages[1].role", "found 'function'"),
+        ([USER, {"role": "robot", "content": "x"}], "messages[1].role", "found 'robot'"),
         ([USER, {"role": 3, "content": "x"}], "messages[1].role", "found a number"),
         ([{"role": "user"}], "messages[0].content", "expected a string or a list of text parts"),
         ([{"role": "user", "content": 5}], "messages[0].content", "found a number"),
         ([{"role": "user", "content": ["x"]}], "messages[0].content[0]", "found a string"),
         (
-            [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}],
+            [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "hologram"}]}],
             "messages[0].content[1].type",
-            "found 'image_url'",
+            "found 'hologram'",
         ),
         (
             [{"role": "user", "content": [{"type": "text"}]}],
@@ -299,9 +299,9 @@ USER = {"role": "user", "content": "q"}
             "expected one thought",
         ),
         (
-            [USER, {"role": "assistant", "content": "x", "function_call": {"name": "f"}}],
-            "messages[1].function_call",
-            "tool_calls",
+            [USER, {"role": "assistant", "content": "x", "audio": {"id": "a"}}],
+            "messages[1].audio",
+            "'audio' holds a part",
         ),
     ],
 )

@@ -263,7 +263,7 @@ def _read_solution(
     if kind == "messages":
         from stepmark.solutions.inputs import read_messages
 
-        messages = plain_messages(list_of(row, column), where, column)
+        messages = plain_messages(list_of(row, column), where)
         problem, cut = read_messages(messages, where=where, how=how, marker=marker, reasoning=reasoning)
         problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)
     else:
