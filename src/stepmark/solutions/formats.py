@@ -30,7 +30,7 @@ from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, read_record, record_row
 from stepmark.show.text import amount
 from stepmark.solutions.thoughts import Reasoning
-from stepmark.solutions.traces import chat_rows
+from stepmark.solutions.traces import chat_rows, standard_message
 from stepmark.store import Columns, Row, Source, json_type, read_rows
 from stepmark.store.columns import (
     COMMON,
@@ -293,15 +293,7 @@ def _read_solution(
         why=None if cut is None else cut.why,
         columns=rest,
         own_meta=own_meta or {},
-        messages=row[column] if kind == "messages" else None,
-    )
-
-
-def _is_rlhflow(row: Mapping[str, Any]) -> bool:
-    """Whether the conversation of a row has turns that are signs: + and -."""
-    turns = row.get("conversations")
-    return isinstance(turns, list) and any(
-        isinstance(turn, dict) and turn.get("content") in ("+", "-") for turn in turns
+        messages=[standard_message(message) for message in row[column]] if kind == "messages" else None,
     )
 
 
@@ -311,7 +303,7 @@ def _check_foreign(row: dict[str, Any]) -> None:
         (("responses", "next_response"), "prm800k-flat"),
         (("labeler", "question", "label"), "prm800k"),
         (("input", "label", "task"), "math-shepherd"),
-        *(((("conversations",), "rlhflow"),) if _is_rlhflow(row) else ()),
+        (("conversations",), "rlhflow"),
     ):
         if all(key in row for key in keys):
             raise InputError(

@@ -42,6 +42,7 @@ from stepmark.show.text import amount
 from stepmark.solutions.segmentation import ASKED, Segmentation, check_way, split
 from stepmark.solutions.segmentation import split as split_text
 from stepmark.solutions.thoughts import Reasoning, texts_of
+from stepmark.solutions.traces import standard_message
 from stepmark.store import STDIO, json_type
 
 ROLES: tuple[str, ...] = ("system", "developer", "user", "assistant", "tool")
@@ -209,6 +210,7 @@ def read_message(message: object, field: str, where: str | None, names: dict[str
     place = _Place(where, field)
     if not isinstance(message, Mapping):
         raise place.expected("a message (an object with 'role' and 'content')", message)
+    message = standard_message(message)
     role = message.get("role")
     if role not in ROLES:
         actual = repr(role) if isinstance(role, str) else json_type(role)
@@ -217,7 +219,7 @@ def read_message(message: object, field: str, where: str | None, names: dict[str
         if message.get(other):
             raise place.inside(other).error(
                 f"{other!r} holds a part of the message that is not read: move its text into 'content' "
-                f"(a function call into 'tool_calls') to have it graded, or remove it"
+                "(a function call into 'tool_calls') to have it graded, or remove it"
             )
     spoken = role == "assistant"
     content = message.get("content")
@@ -297,7 +299,7 @@ def _calls(calls: object, place: _Place, names: dict[str, str]) -> tuple[str, ..
             raise at.inside("name").error(f"expected a function's name, found {name!r}")
         if not isinstance(arguments, str):
             raise at.inside("arguments").error(
-                f"expected the arguments as the string that the model wrote, found {json_type(arguments)}; write an object with json.dumps"
+                f"expected the arguments as an object, or as the string that the model wrote, found {json_type(arguments)}"
             )
         written.append(f"{name}({arguments})")
         if isinstance(call.get("id"), str):

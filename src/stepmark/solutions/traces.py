@@ -4,6 +4,7 @@
 format           rows
 ===============  ===============================================================================================
 messages         chat messages alone, one a line or in one list: `role`, `content`
+sharegpt         ShareGPT: `conversations` of {`from`, `value`} (or {`role`, `content`})
 chat-calls       calls of the OpenAI chat API: `request` (with `messages`), `response` (with `choices`); each is a trace
 responses        OpenAI Responses: `input` (a text or items), `output` (items), optional `instructions`
 swe-agent        a `.traj` of SWE-agent: `trajectory`, `history`, `info`; a demonstration has `history` alone
@@ -43,6 +44,8 @@ Object = Mapping[str, Any]
 
 _ROLES = {
     "human": "user",
+    "gpt": "assistant",
+    "observation": "tool",
     "humanmessage": "user",
     "ai": "assistant",
     "aimessage": "assistant",
@@ -124,6 +127,7 @@ class Chat:
         """Add a message of the OpenAI chat API, of Anthropic, of LangChain or of OpenTelemetry."""
         if not isinstance(data, Mapping):
             raise self.error(f"expected a message (an object), found {json_type(data)}")
+        data = standard_message(data)
         kind = data.get("role") or data.get("type")
         kwargs = data.get("kwargs")
         if isinstance(kwargs, Mapping):  # as LangChain serialises it
@@ -221,6 +225,25 @@ class Chat:
                 self.answer(results, item.get("call_id"), name)
         else:
             raise self.error(f"expected an item of the Responses API, found {kind!r}", ".type")
+
+
+def standard_message(message: Object) -> dict[str, Any]:
+    """A chat message with a legacy `function_call` as a tool call, and the arguments of calls as texts."""
+    result = dict(message)
+    if result.get("role") == "function":
+        result["role"] = "tool"
+    if isinstance(result.get("function_call"), Mapping) and not result.get("tool_calls"):
+        result["tool_calls"] = [{"type": "function", "function": result.pop("function_call")}]
+    if isinstance(result.get("tool_calls"), list):
+        result["tool_calls"] = [_standard_call(call) for call in result["tool_calls"]]
+    return result
+
+
+def _standard_call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), Mapping):
+        return call
+    return {**call, "function": {**function, "arguments": _json(function["arguments"])}}
 
 
 def _kind(part: Object) -> str:
@@ -339,6 +362,32 @@ def _bare(chat: Chat, events: Sequence[Object]) -> None:
     for event in events:
         chat.where = event["where"]
         chat.message(event)
+
+
+def _sharegpt(chat: Chat, events: Sequence[Object]) -> None:
+    (data,) = events
+    if _text(data.get("system")):
+        chat.write("system", data["system"])
+    for turn in _objects(chat, data["conversations"], "conversations"):
+        message = {
+            "role": turn.get("from", turn.get("role")),
+            "content": turn.get("value", turn.get("content")),
+        }
+        if (
+            message["role"] == "function_call"
+        ):  # as LLaMA-Factory writes a call: its JSON in a turn of its own
+            message = {"role": "assistant", "function_call": _call_of(chat, message["content"])}
+        chat.message({**turn, **message})
+    chat.facts["id"] = data.get("id")
+
+
+def _call_of(chat: Chat, text: object) -> Object:
+    with contextlib.suppress(TypeError, json.JSONDecodeError):
+        if isinstance(call := json.loads(text), dict):  # type: ignore[arg-type]
+            return call
+    raise chat.error(
+        f'expected a call as JSON, {{"name": …, "arguments": …}}, found {json_type(text)}', ".value"
+    )
 
 
 def _chat_call(chat: Chat, events: Sequence[Object]) -> None:
@@ -600,6 +649,16 @@ def _is_of_swe_agent(data: Object) -> bool:
     return bool(entries and history) and data.keys().isdisjoint(_OF_ROWS)
 
 
+def _is_sharegpt(data: Object) -> bool:
+    # A turn that is a sign is RLHFlow's.
+    turns = data.get("conversations")
+    return (
+        bool(turns)
+        and isinstance(turns, list)
+        and all(isinstance(turn, dict) and turn.get("content") not in ("+", "-") for turn in turns)
+    )
+
+
 def _is_chat_call(data: Object) -> bool:
     keys = {"request": "messages", "response": "choices"}
     return all(
@@ -632,6 +691,10 @@ TRACES: Mapping[str, TraceFormat] = {
     "messages": TraceFormat(
         about="chat messages alone, one a line or in one list", matches=_is_message, read=_bare,
         events=lambda data: [("", data)],
+    ),
+    "sharegpt": TraceFormat(
+        about="ShareGPT: conversations of from and value", matches=_is_sharegpt, read=_sharegpt,
+        used=("id", "system", "conversations"),
     ),
     "chat-calls": TraceFormat(
         about="logged calls of the OpenAI chat API: request and response", matches=_is_chat_call, read=_chat_call,
