@@ -38,7 +38,7 @@ from typing import Any
 from stepmark.errors import InputError
 from stepmark.records import Refusal
 from stepmark.store import Row, json_type
-from stepmark.store.columns import COMMON, CONTENT
+from stepmark.store.columns import NAMES
 
 Object = Mapping[str, Any]
 
@@ -636,7 +636,7 @@ def _has(*keys: str) -> Callable[[Object], bool]:
 
 def _is_message(data: Object) -> bool:
     said = not data.keys().isdisjoint(("content", "parts", "tool_calls"))
-    return isinstance(data.get("role"), str) and said and data.keys().isdisjoint(_OF_ROWS)
+    return isinstance(data.get("role"), str) and said and data.keys().isdisjoint(NAMES)
 
 
 def _is_of_swe_agent(data: Object) -> bool:
@@ -646,7 +646,7 @@ def _is_of_swe_agent(data: Object) -> bool:
     entries = isinstance(history, list) and all(
         isinstance(entry, Mapping) and "role" in entry for entry in history
     )
-    return bool(entries and history) and data.keys().isdisjoint(_OF_ROWS)
+    return bool(entries and history) and data.keys().isdisjoint(NAMES)
 
 
 def _is_sharegpt(data: Object) -> bool:
@@ -683,8 +683,6 @@ def _is_observed(data: Object) -> bool:
     return isinstance(data.get("observations"), list) or _has("traceId", "type", "input")(data)
 
 
-_OF_ROWS = frozenset(name for field in ("problem", *CONTENT) for name in (field, *COMMON.get(field, ())))
-"""Columns of a row that is a problem or a solution, and so no message and no demonstration."""
 _CODEX = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 
 TRACES: Mapping[str, TraceFormat] = {
