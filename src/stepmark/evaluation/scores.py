@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -263,9 +263,15 @@ def _joined(path: str | Path, cases: Sequence[Case]) -> dict[str, Row]:
     rows: dict[tuple[str, ...], list[Row]] = {}
     for row in listed if others else ():
         # Grading names candidates in its own way, and rows may have no ids at all.
-        with suppress(InputError):
+        try:
             for read in solutions_of(replace(row, data={"prm": None, **row.data})):
                 rows.setdefault(_texts(read.solution), []).append(row)
+        except InputError:
+            if row.data.get("id", row.data.get("idx")) is None:
+                raise row.error(
+                    "expected an id, or a problem and its steps, by which scores are joined; give the rows ids before they are graded",
+                    "id",
+                ) from None
     for texts, ids in others.items():
         own = rows.get(texts, [])
         if len(own) != len(ids) and any(row.data.get("scores") != own[0].data.get("scores") for row in own):

@@ -378,7 +378,7 @@ def _sharegpt(chat: Chat, events: Sequence[Object]) -> None:
         ):  # as LLaMA-Factory writes a call: its JSON in a turn of its own
             message = {"role": "assistant", "function_call": _call_of(chat, message["content"])}
         chat.message({**turn, **message})
-    chat.facts["id"] = data.get("id")
+    chat.facts |= {"id": data.get("id"), "source": _text(data.get("model"))}
 
 
 def _call_of(chat: Chat, text: object) -> Object:
@@ -692,7 +692,7 @@ TRACES: Mapping[str, TraceFormat] = {
     ),
     "sharegpt": TraceFormat(
         about="ShareGPT: conversations of from and value", matches=_is_sharegpt, read=_sharegpt,
-        used=("id", "system", "conversations"),
+        used=("id", "model", "system", "conversations"),
     ),
     "chat-calls": TraceFormat(
         about="logged calls of the OpenAI chat API: request and response", matches=_is_chat_call, read=_chat_call,

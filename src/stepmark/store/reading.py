@@ -80,7 +80,7 @@ class Row:
         """The error; where it is of a field that is missing (by default the problem or the solution), and a cell of such a column is
         empty, of that cell."""
         fields = fields or (("problem",) if content_of(self.data, self.named) else CONTENT)
-        names = self.named.union(*((field, *COMMON.get(field, ())) for field in fields))
+        names = {name for field in fields for name in (field, *COMMON.get(field, ()))}
         column = next((column for column in self.empty if plain(column) in names), None)
         if error.field is not None or column is None:
             return error

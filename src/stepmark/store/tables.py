@@ -48,7 +48,7 @@ class Cells(dict[str, Any]):
     """The cells of a row, without empty ones."""
 
     empty: tuple[str, ...] = ()
-    """The columns of those."""
+    """The columns of those, under the caller's names."""
 
 
 _LONGEST_NAME = 100
@@ -174,7 +174,7 @@ def _row(header: list[str], cells: list[str], named: dict[str, str], kind: str) 
         if cell.strip():
             row[column] = _value(cell, column, named.get(column, column))
         else:
-            row.empty += (column,)
+            row.empty += (named.get(column, column),)
     return row
 
 
