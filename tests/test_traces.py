@@ -217,7 +217,7 @@ USER = {"role": "user", "content": "q"}
         ([USER], "messages", "at least one assistant message"),
         ([USER, "hi"], "messages[1]", "expected a message.*found a string"),
         ([USER, {"content": "x"}], "messages[1].role", "expected one of system.*found null"),
-        ([USER, {"role": "robot", "content": "x"}], "messages[1].role", "found 'robot'"),
+        ([USER, {"role": "function", "content": "x"}], "messages[1].role", "found 'function'"),
         ([USER, {"role": 3, "content": "x"}], "messages[1].role", "found a number"),
         ([{"role": "user"}], "messages[0].content", "expected a string or a list of text parts"),
         ([{"role": "user", "content": 5}], "messages[0].content", "found a number"),
@@ -254,9 +254,9 @@ USER = {"role": "user", "content": "q"}
             "function's name",
         ),
         (
-            [USER, {"role": "assistant", "tool_calls": [call("f", "{}"), call("f", [1])]}],
+            [USER, {"role": "assistant", "tool_calls": [call("f", "{}"), call("f", {"a": 1})]}],
             "messages[1].tool_calls[1].function.arguments",
-            "expected the arguments as an object, or as the string that the model wrote, found a list",
+            "found an object.*json.dumps",
         ),
         ([{**USER, "tool_calls": [call("f", "{}")]}], "messages[0].tool_calls", "in a user message"),
         ([{"role": "tool", "content": "x", "name": 3}], "messages[0].name", "expected a string"),
@@ -271,7 +271,7 @@ USER = {"role": "user", "content": "q"}
             "expected one thought",
         ),
         (
-            [USER, {"role": "assistant", "tool_calls": [call("f", "{}")], "function_call": {"name": "g"}}],
+            [USER, {"role": "assistant", "content": "x", "function_call": {"name": "f"}}],
             "messages[1].function_call",
             "tool_calls",
         ),
@@ -358,24 +358,16 @@ def test_a_logged_call_of_the_chat_api_is_a_trace():
 
 def test_legacy_calls_and_arguments_as_objects_are_tool_calls():
     function = {"name": "search", "arguments": {"to": "OSL"}}
-    legacy = [
-        {"role": "user", "content": "To Oslo."},
-        {"role": "assistant", "content": None, "function_call": function},
-        {"role": "function", "name": "search", "content": "140"},
-        {"role": "assistant", "content": "140 euros."},
-    ]
-    modern = [
-        legacy[0],
-        {"role": "assistant", "content": None, "tool_calls": [call("search", '{"to": "OSL"}')]},
-    ]
-    modern += [{"role": "tool", "name": "search", "content": "140"}, legacy[3]]
-    objects = [modern[0], {"role": "assistant", "tool_calls": [{"function": function}]}, *modern[2:]]
-    assert read_messages(legacy) == read_messages(modern) == read_messages(objects)
-    (row,) = read_solutions([{"messages": legacy}])
-    assert row.messages[1]["tool_calls"][0]["function"]["arguments"] == '{"to": "OSL"}'
-    request = {"request": {"messages": legacy[:3]}, "response": {"choices": [{"message": legacy[3]}]}}
-    (logged,) = read_solutions([request])
-    assert logged.solution.texts == row.solution.texts
+    asked, reply = {"role": "user", "content": "To Oslo."}, {"role": "assistant", "content": "140 euros."}
+    result = {"role": "tool", "name": "search", "content": "140"}
+    modern = [asked, {"role": "assistant", "tool_calls": [call("search", '{"to": "OSL"}')]}, result, reply]
+    legacy = [asked, {"role": "assistant", "function_call": function}, {**result, "role": "function"}, reply]
+    objects = [asked, {"role": "assistant", "tool_calls": [{"function": function}]}, result, reply]
+    first, *others = (
+        one.solution for one in read_solutions([{"messages": m} for m in (modern, legacy, objects)])
+    )
+    assert first.texts == ('search({"to": "OSL"})', "140 euros.")
+    assert others == [first, first]
 
 
 def test_sharegpt_is_a_conversation():
@@ -388,5 +380,7 @@ def test_sharegpt_is_a_conversation():
     (same,) = read_solutions([{"conversations": roles}])
     assert same.solution.texts == row.solution.texts
     conversation.insert(1, {"from": "function_call", "value": "search()"})
-    with pytest.raises(InputError, match=r"field 'conversations\[1\].value': expected a call as JSON"):
+    with pytest.raises(
+        InputError, match=r"field 'conversations\[1\].value': expected a call as JSON, found a string"
+    ):
         list(read_solutions([{"conversations": conversation}]))

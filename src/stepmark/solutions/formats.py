@@ -39,13 +39,13 @@ from stepmark.records import (
     record_row,
 )
 from stepmark.show.text import amount
+from stepmark.solutions.messages import plain_messages
 from stepmark.solutions.thoughts import Reasoning
-from stepmark.solutions.traces import chat_rows, standard_message
+from stepmark.solutions.traces import chat_rows
 from stepmark.store import Columns, Row, Source, json_type, read_rows
 from stepmark.store.columns import (
     COMMON,
     CONTENT,
-    NAMES,
     chosen,
     columns_of,
     content_of,
@@ -153,7 +153,7 @@ def ungraded(row: Row) -> Row:
     if data.get("steps") is not None and data.get("messages") is not None:
         from stepmark.solutions.inputs import read_messages
 
-        problem, cut = read_messages(data["messages"], where=row.where)
+        problem, cut = read_messages(plain_messages(data["messages"], row.where), where=row.where)
         if [step.text for step in cut.steps] == data["steps"]:
             del data["steps"]  # the conversation says more
         else:
@@ -305,12 +305,12 @@ def _read_solution(
         lacking += [] if "labels" in row else ["labels"]
 
     cut: Segmentation | None = None
+    messages: Sequence[Any] | None = None
     if kind == "messages":
         from stepmark.solutions.inputs import read_messages
 
-        problem, cut = read_messages(
-            list_of(row, column), where=where, how=how, marker=marker, reasoning=reasoning
-        )
+        messages = plain_messages(list_of(row, column), where, column)
+        problem, cut = read_messages(messages, where=where, how=how, marker=marker, reasoning=reasoning)
         problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)
     else:
         asked = problem_column(row, named)
@@ -340,7 +340,7 @@ def _read_solution(
         why=None if cut is None else cut.why,
         columns=rest,
         own_meta=own_meta or {},
-        messages=[standard_message(message) for message in row[column]] if kind == "messages" else None,
+        messages=messages,
     )
 
 
@@ -385,7 +385,8 @@ def _content(row: dict[str, Any], named: Collection[str] = ()) -> tuple[str, str
 
 
 def _no_solution(row: dict[str, Any]) -> InputError:
-    empty = next((column for column, value in row.items() if value is None and plain(column) in NAMES), None)
+    names = {name for field in CONTENT for name in (field, *COMMON.get(field, ()))}
+    empty = next((column for column, value in row.items() if value is None and plain(column) in names), None)
     if empty is not None:
         return InputError("expected a solution, found null", field=empty)
     near = nearly(row, (*CONTENT, *COMMON["solution"], *COMMON["solutions"]))

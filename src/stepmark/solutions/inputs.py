@@ -42,13 +42,12 @@ from stepmark.show.text import amount
 from stepmark.solutions.segmentation import ASKED, Segmentation, check_way, split
 from stepmark.solutions.segmentation import split as split_text
 from stepmark.solutions.thoughts import Reasoning, texts_of
-from stepmark.solutions.traces import standard_message
 from stepmark.store import STDIO, json_type
 
 ROLES: tuple[str, ...] = ("system", "developer", "user", "assistant", "tool")
 """The roles that a message may have. Only the assistant's turns are steps."""
 
-_WORDS_ELSEWHERE = ("function_call", "refusal", "audio")
+_WORDS_ELSEWHERE = ("function_call", "audio")
 """Fields in which some servers put words of the assistant. Dropping them would grade half a turn."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 """Fields in which servers put the assistant's thought; two that say the same are one."""
@@ -210,7 +209,6 @@ def read_message(message: object, field: str, where: str | None, names: dict[str
     place = _Place(where, field)
     if not isinstance(message, Mapping):
         raise place.expected("a message (an object with 'role' and 'content')", message)
-    message = standard_message(message)
     role = message.get("role")
     if role not in ROLES:
         actual = repr(role) if isinstance(role, str) else json_type(role)
@@ -219,11 +217,13 @@ def read_message(message: object, field: str, where: str | None, names: dict[str
         if message.get(other):
             raise place.inside(other).error(
                 f"{other!r} holds a part of the message that is not read: move its text into 'content' "
-                "(a function call into 'tool_calls') to have it graded, or remove it"
+                f"(a function call into 'tool_calls') to have it graded, or remove it"
             )
     spoken = role == "assistant"
     content = message.get("content")
     content = "" if content is None and spoken else _content(content, place.inside("content"))
+    if spoken and isinstance(refusal := message.get("refusal"), str):
+        content = "\n".join(filter(None, (content, refusal)))
     calls = _calls(message.get("tool_calls"), place.inside("tool_calls"), names)
     if calls and not spoken:
         raise place.inside("tool_calls").error(
@@ -299,7 +299,7 @@ def _calls(calls: object, place: _Place, names: dict[str, str]) -> tuple[str, ..
             raise at.inside("name").error(f"expected a function's name, found {name!r}")
         if not isinstance(arguments, str):
             raise at.inside("arguments").error(
-                f"expected the arguments as an object, or as the string that the model wrote, found {json_type(arguments)}"
+                f"expected the arguments as the string that the model wrote, found {json_type(arguments)}; write an object with json.dumps"
             )
         written.append(f"{name}({arguments})")
         if isinstance(call.get("id"), str):

@@ -44,9 +44,6 @@ COMMON: Mapping[str, tuple[str, ...]] = {
 CONTENT = ("steps", "solution", "solutions", "messages")
 """The fields of which a solution has one: its steps, its text, several of them, a conversation."""
 
-NAMES = frozenset(name for field in ("problem", *CONTENT) for name in (field, *COMMON.get(field, ())))
-"""All names of a problem and of a solution."""
-
 _NEAR = 0.8
 """How like a field's name a column's must be to be taken for it misspelt: difflib's ratio."""
 
@@ -225,7 +222,7 @@ def problem_column(row: Mapping[str, Any], named: Collection[str] = ()) -> str:
         raise InputError(
             f"expected a problem under one of {quoted(known)}; found {quoted(row)}. {hint}"
             if null is None
-            else "expected a problem, found null",
+            else "expected a text, found null",
             field=null if near is None else near[0],
         )
     if column == "instruction" and isinstance(row.get("input"), str) and row["input"].strip():
