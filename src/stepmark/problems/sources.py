@@ -59,9 +59,9 @@ def load_problems(
 
     Args:
         source: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), several files, dicts, records, a data set or a data frame.
-        out: write the problems to this file: {"problem", "answer", "id", "meta"} a line, packed if its name ends in .gz; "-" for standard
+        out: write the problems to this file: {"problem", "answer", "id", "meta"} a line, gzipped if its name ends in .gz; "-" for standard
             output.
-        limit: take only so many, evenly spaced over the data.
+        limit: take only this many problems, evenly spaced over the data.
         columns: names of columns, where they differ: problem=task,answer=result.
 
     Returns:

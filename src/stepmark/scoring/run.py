@@ -215,7 +215,7 @@ def grade(
     Args:
         rows: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
         prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory".
-        out: write the graded rows to this file, packed if its name ends in .gz; "-" for standard output.
+        out: write the graded rows to this file, gzipped if its name ends in .gz; "-" for standard output.
         report: write an HTML report, which needs no network, to this file.
         aggregate: how step scores become one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own.
         threshold: a step whose score is under this is an error. Default: the PRM's own.

@@ -154,7 +154,7 @@ def train(
         base: the model that is trained: a folder, a hub name, or a built-in one.
         objective: what is fitted: hard, ce, soft, mse, beta-binomial, three-class, target-tokens, outcome, implicit-ce, implicit-dpo,
             generative, or "package.module:Class". Default: hard; with `family`, the one for its head.
-        settings: a field of the objective, as name=value; once for each.
+        settings: a field of the objective, as name=value; repeat for several.
         family: train in the prompt, layout and head of this published family (`stepmark families`). Default: a layout of stepmark's own.
         rules: which labels are trained on.
         training: which weights are trained, and for how long.

@@ -192,7 +192,7 @@ def convert(
     Args:
         source: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list or document, .eval), dicts, records, a data set or a data frame.
         to: the format to write: stepmark-labels, solutions, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench, potato, who-and-when; of conversations chat, responses or otel.
-        out: write the rows to this file, packed if its name ends in .gz; "-" for standard output.
+        out: write the rows to this file, gzipped if its name ends in .gz; "-" for standard output.
         from_format: the format of the source: one of those, prmbench, openr, inspect, or a trace (sharegpt, swe-agent, mini-swe-agent, claude-code, codex, chat-calls, langsmith, langfuse). Default: recognised by the first row of each file.
         columns: names of columns, where they differ: problem=question,solution=response.
         judge: whose judgements count, where a step has several: a judge's name, or the part of it before ":" ("human").
