@@ -190,6 +190,34 @@ def test_a_plain_solution_with_its_thought_beside_it():
     assert read_messages(messages, reasoning="drop")[1].texts == ("It is 5.",)
 
 
+def test_a_thought_beside_is_one_whatever_marks_are_in_it():
+    """Servers that leave marks in `reasoning_content`, and a thought that speaks of them."""
+    message = {
+        "role": "assistant",
+        "content": "It is 4.",
+        "reasoning_content": "<think>\nSo </think> ends it.\n</think>",
+    }
+    plain = [{"role": "user", "content": "2 + 2?"}, message]
+    for trace in (plain, [*plain, {"role": "user", "content": "Thanks."}]):
+        assert read_messages(trace, reasoning="drop")[1].texts == ("It is 4.",)
+        only = read_messages(trace, reasoning="only")[1]
+        assert " ".join(only.texts).split() == ["So", "ends", "it."]
+
+
+def test_an_empty_thought_is_layout():
+    """As Qwen3 writes with thinking switched off."""
+    content = "<think>\n\n</think>\n\nIt is 4."
+    plain = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": content}]
+    for trace in (plain, [*plain, {"role": "user", "content": "Thanks."}]):
+        for reasoning in ("keep", "drop"):
+            assert read_messages(trace, reasoning=reasoning)[1].texts == ("It is 4.",)
+
+
+def test_a_refusal_is_words():
+    trace = [{"role": "user", "content": "q"}, {"role": "assistant", "content": None, "refusal": "I refuse."}]
+    assert read_messages(trace, how="agent")[1].texts == ("I refuse.",)
+
+
 def test_bad_ways():
     with pytest.raises(UnknownNameError, match="way to split"):
         read_messages(TRACE, how="turn")
