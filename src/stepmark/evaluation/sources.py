@@ -18,7 +18,7 @@ from pathlib import Path
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until, unique
 from stepmark.records import Judgement, LabelledSolution, Step, read_record
-from stepmark.solutions.formats import candidates_of, read_solution, solutions_of
+from stepmark.solutions.formats import candidates_of, read_solution, solutions_of, ungraded
 from stepmark.solutions.interchange import labels, math_shepherd, openr
 from stepmark.solutions.interchange.benchmarks import (
     PRMBENCH_KEYS,
@@ -335,7 +335,7 @@ def read_cases(files: Sequence[Source], *, columns: Columns | None = None, how: 
 
 
 def _of_any_shape(rows: Iterable[Row], how: str) -> Iterable[Case]:
-    rows = iter(rows)
+    rows = map(ungraded, rows)
     first = next(rows)
     rows, shapes = chain([first], rows), _shapes(how)
     for keys, read in shapes.values():
