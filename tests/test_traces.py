@@ -382,3 +382,33 @@ def test_a_logged_call_of_the_chat_api_is_a_trace():
     two = {**call, "response": {"choices": [choice, choice]}}
     with pytest.raises(InputError, match=r"row 1, field 'response.choices': expected one choice, found 2"):
         list(read_solutions([two]))
+
+
+def test_legacy_calls_and_arguments_as_objects_are_tool_calls():
+    function = {"name": "search", "arguments": {"to": "OSL"}}
+    asked, reply = {"role": "user", "content": "To Oslo."}, {"role": "assistant", "content": "140 euros."}
+    result = {"role": "tool", "name": "search", "content": "140"}
+    modern = [asked, {"role": "assistant", "tool_calls": [call("search", '{"to": "OSL"}')]}, result, reply]
+    legacy = [asked, {"role": "assistant", "function_call": function}, {**result, "role": "function"}, reply]
+    objects = [asked, {"role": "assistant", "tool_calls": [{"function": function}]}, result, reply]
+    first, *others = (
+        one.solution for one in read_solutions([{"messages": m} for m in (modern, legacy, objects)])
+    )
+    assert first.texts == ('search({"to": "OSL"})', "140 euros.")
+    assert others == [first, first]
+
+
+def test_sharegpt_is_a_conversation():
+    turns = [("human", "2 * 3?"), ("gpt", "2 * 3 = 7"), ("human", "Sure?"), ("gpt", "2 * 3 = 6")]
+    conversation = [{"from": speaker, "value": text} for speaker, text in turns]
+    (row,) = read_solutions([{"id": 7, "conversations": conversation, "level": 1}])
+    assert (row.solution.problem.text, row.solution.texts) == ("2 * 3?", ("2 * 3 = 7", "2 * 3 = 6"))
+    assert (row.solution.id, row.meta) == ("7", {"level": 1})
+    roles = [{"role": speaker, "content": text} for speaker, text in turns]
+    (same,) = read_solutions([{"conversations": roles}])
+    assert same.solution.texts == row.solution.texts
+    conversation.insert(1, {"from": "function_call", "value": "search()"})
+    with pytest.raises(
+        InputError, match=r"field 'conversations\[1\].value': expected a call as JSON, found a string"
+    ):
+        list(read_solutions([{"conversations": conversation}]))
