@@ -282,9 +282,9 @@ USER = {"role": "user", "content": "q"}
             "function's name",
         ),
         (
-            [USER, {"role": "assistant", "tool_calls": [call("f", "{}"), call("f", {"a": 1})]}],
+            [USER, {"role": "assistant", "tool_calls": [call("f", "{}"), call("f", 3)]}],
             "messages[1].tool_calls[1].function.arguments",
-            "found an object.*json.dumps",
+            "found a number.*json.dumps",
         ),
         ([{**USER, "tool_calls": [call("f", "{}")]}], "messages[0].tool_calls", "in a user message"),
         ([{"role": "tool", "content": "x", "name": 3}], "messages[0].name", "expected a string"),
