@@ -175,6 +175,15 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         ]}]}]},
         {"resourceSpans": [{"scopeSpans": [{"spans": [span(1, [OTEL_USER], [OTEL_TURN], system_instructions=RULES)]}]}]},
     ],
+    "sharegpt": [
+        {"id": "t1", "model": "m", "system": SYSTEM, "conversations": [
+            {"from": "human", "value": ASK},
+            {"from": "gpt", "value": SAID, "reasoning_content": THOUGHT},
+            {"from": "function_call", "value": json.dumps({"name": "search", "arguments": ARGUMENTS})},
+            {"from": "observation", "value": RESULT, "name": "search"},
+            {"from": "gpt", "value": DONE},
+        ]}
+    ],
     "chat-calls": [
         {"id": "t1", "request": {"model": "m", "messages": CHAT[:4]}, "response": {"choices": [{"index": 0, "message": CHAT[4]}]}}
     ],

@@ -206,7 +206,7 @@ def test_the_top_counts_everything(tmp_path: Path) -> None:
     assert facts == [
         "Each solution is graded step by step by the PRM prm-a. Step scores are probabilities from 0 to 1.",
         "A solution's score is the min of its step scores; a step under 0.5 is an error.",
-        "Outcomes of orm-b are good from 0.5.",
+        "Outcome model: orm-b. An outcome of 0.5 or more is good.",
         "One more thing.",
     ]
 

@@ -88,7 +88,8 @@ def annotate(
         "order": order,
         "columns": columns,
     }
-    loaded = load_project(file, {key: value for key, value in given.items() if value is not None})
+    given = {key: value for key, value in given.items() if value is not None}
+    loaded = load_project(file, given, suggest=suggest is not None)
     for note in loaded.notes:
         _say(f"note: {note}")
 

@@ -128,7 +128,7 @@ def problem_rows(
         try:
             yield row.error if isinstance(row, Refusal) else _problem(row, need_answer=need_answer)
         except InputError as error:
-            yield error.at(row.where) if isinstance(row, Row) else error
+            yield row.about(error, ("problem",)).at(row.where) if isinstance(row, Row) else error
 
 
 def _problem(row: Row, *, need_answer: bool) -> ProblemRow:

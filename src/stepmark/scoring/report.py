@@ -191,7 +191,10 @@ class _Tally:
                     "of outcome and steps are not shown."
                 )
             else:
-                yield f"Outcomes{models} are good from {self.good_from:g}."
+                graded_by = (
+                    f"Outcome model: {', '.join(self.outcome_models)}. " if self.outcome_models else ""
+                )
+                yield f"{graded_by}An outcome of {self.good_from:g} or more is good."
         if solutions < self.solutions:
             yield (
                 f"Shown are {problems:,} of {amount(len(self.problems), 'problem')}, {solutions:,} of {self.solutions:,} "

@@ -29,7 +29,7 @@ from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
-from stepmark.solutions.formats import GRADED_KEYS, SolutionRow, read_solution, read_solutions
+from stepmark.solutions.formats import SolutionRow, read_solutions, solutions_of
 from stepmark.solutions.segmentation import check_way, split
 from stepmark.solutions.thoughts import Reasoning
 from stepmark.store import (
@@ -43,7 +43,6 @@ from stepmark.store import (
     read_rows,
     run_input,
 )
-from stepmark.store.columns import columns_of
 
 BUILD = "stepmark.scoring.run:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -324,11 +323,9 @@ def read_graded(path: str | Path) -> Iterator[ScoredSolution]:
         if isinstance(row.record, ScoredSolution):
             yield row.record
             continue
-        # A text that was split stands beside its steps.
-        texts = columns_of(row.data, "solution") if "steps" in row.data else []
-        plain = {key: value for key, value in row.data.items() if key not in (*GRADED_KEYS, *texts)}
         try:
-            yield from_row(read_solution(plain, where=row.where).solution, row.data)
+            (read,) = solutions_of(row)
+            yield from_row(read.solution, row.data)
         except InputError as error:
             raise error.at(row.where) from None
 

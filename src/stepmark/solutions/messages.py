@@ -19,6 +19,8 @@ Object = Mapping[str, Any]
 
 _ROLES = {
     "human": "user",
+    "gpt": "assistant",
+    "observation": "tool",
     "humanmessage": "user",
     "ai": "assistant",
     "aimessage": "assistant",
@@ -291,6 +293,11 @@ def _parts(content: object, wanted: Callable[[Any], bool]) -> list[Object]:
     return [part for part in listed if isinstance(part, Mapping) and wanted(part.get("type"))]
 
 
+def _is_call_of_object(call: object) -> bool:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return isinstance(function, Mapping) and isinstance(function.get("arguments"), Mapping)
+
+
 def _maybe(data: Object, key: str) -> Sequence[Any]:
     """The list under a key; empty where there is none."""
     value = data.get(key) or []
@@ -338,6 +345,7 @@ def plain_messages(messages: Sequence[object], where: str, inside: str = "messag
         and (
             message.get("function_call")
             or message.get("role") == "function"
+            or any(map(_is_call_of_object, _maybe(message, "tool_calls")))
             or _parts(message.get("content"), lambda kind: kind != "text")
         )
         for message in messages

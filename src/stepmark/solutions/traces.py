@@ -4,6 +4,7 @@
 format           rows
 ===============  ===============================================================================================
 messages         chat messages alone, one a line or in one list: `role`, `content`
+sharegpt         ShareGPT: `conversations` of {`from`, `value`} (or {`role`, `content`})
 chat-calls       calls of the OpenAI chat API: `request` (with `messages`), `response` (with `choices`); each is a trace
 responses        OpenAI Responses: `input` (a text or items), `output` (items), optional `instructions`
 swe-agent        a `.traj` of SWE-agent: `trajectory`, `history`, `info`; a demonstration has `history` alone
@@ -127,6 +128,21 @@ def _bare(chat: Chat, events: Sequence[Object]) -> None:
     for event in events:
         chat.where = event["where"]
         chat.append(event)
+
+
+def _sharegpt(chat: Chat, events: Sequence[Object]) -> None:
+    (data,) = events
+    if text_or_none(data.get("system")):
+        chat.write("system", data["system"])
+    for turn in chat.objects(data["conversations"], "conversations"):
+        role, content = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
+        message = {**turn, "role": role, "content": content}
+        if role == "function_call":  # LLaMA-Factory's: the JSON of a call, in a turn of its own
+            if not isinstance(call := loaded(content), Mapping):
+                raise chat.error(f"expected a call as JSON, found {json_type(call)}", ".value")
+            message = {"role": "assistant", "function_call": call}
+        chat.message(message)
+    chat.facts |= {"id": data.get("id"), "source": text_or_none(data.get("model"))}
 
 
 def _chat_call(chat: Chat, events: Sequence[Object]) -> None:
@@ -401,6 +417,13 @@ def _is_of_agents(data: Object) -> bool:
     return _has("question", "history")(data) and data.keys().isdisjoint(_OF_SOLUTIONS)
 
 
+def _is_sharegpt(data: Object) -> bool:
+    turns = data.get("conversations")
+    listed = turns if isinstance(turns, list) else []
+    # A turn that is a sign is RLHFlow's.
+    return bool(listed) and all(isinstance(t, dict) and t.get("content") not in ("+", "-") for t in listed)
+
+
 def _is_chat_call(data: Object) -> bool:
     keys = {"request": "messages", "response": "choices"}
     return all(
@@ -434,6 +457,10 @@ TRACES: Mapping[str, TraceFormat] = {
     "messages": TraceFormat(
         about="chat messages alone, one a line or in one list", matches=_is_message, read=_bare,
         events=lambda data: [("", data)],
+    ),
+    "sharegpt": TraceFormat(
+        about="ShareGPT: conversations of from and value", matches=_is_sharegpt, read=_sharegpt,
+        used=("id", "model", "system", "conversations"),
     ),
     "chat-calls": TraceFormat(
         about="logged calls of the OpenAI chat API: request and response", matches=_is_chat_call, read=_chat_call,
