@@ -63,6 +63,13 @@ def whole_sentences(
         lines[:0] = ["..", ""]
 
 
+def plain_types(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Take pydantic's constraints out of the types of arguments: the texts say them in words."""
+    types = app.env.current_document.autodoc_annotations.get(name, {})
+    for argument, text in types.items():
+        types[argument] = re.sub(r"Annotated\[(.+?), FieldInfo\(.*?\]\)\]", r"\1", text)
+
+
 def dashes(app: Sphinx, doctree: nodes.document, name: str) -> None:
     """Between a parameter and what it is, the two hyphens that Sphinx writes become a dash."""
     for text in list(doctree.findall(nodes.Text)):
@@ -82,6 +89,7 @@ def setup(app: Sphinx) -> None:
     """Add what is ours to Sphinx."""
     # Before napoleon, which has the priority 500.
     app.connect("autodoc-process-docstring", whole_sentences, priority=400)
+    app.connect("autodoc-process-docstring", plain_types)
     app.connect("doctree-read", words_that_look_like_addresses)
     app.connect("doctree-resolved", dashes)
     app.add_source_suffix(".ipynb", "ipynb")

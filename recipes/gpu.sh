@@ -10,6 +10,7 @@
 # $STATE, and joins the pieces once all are there. Results go to $OUT. --small rehearses a part on a CPU.
 #
 # STATE: what is kept from call to call (/tmp/stepmark-gpu). OUT: results (gpu-results). PIECES: into how many files `pack` cuts the base (3).
+# STEPMARK_VLLM_PYTHON: the Python of an environment with vLLM, for `serve`, if there is one.
 # WHEELS_FOR: the other machine's Python (3.12). MINUTES: of `default-prm`'s training in all (8); a call that is killed is continued by the next.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -152,7 +153,7 @@ train)
     stepmark grade examples/solutions.jsonl --prm "$state/fsdp2/prm" --out "$state/fsdp2/graded.jsonl" | tee "$out/fsdp2.txt"
     ;;
 serve)
-    bench serve --only ours naive --quick --clients "$([ -n "$small" ] && echo 4 || echo 64)"
+    bench serve --quick --clients "$([ -n "$small" ] && echo 4 || echo 64)"
     ;;
 default-prm)
     folder=$state/default-prm$small

@@ -175,6 +175,15 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         ]}]}]},
         {"resourceSpans": [{"scopeSpans": [{"spans": [span(1, [OTEL_USER], [OTEL_TURN], system_instructions=RULES)]}]}]},
     ],
+    "sharegpt": [
+        {"id": "t1", "model": "m", "system": SYSTEM, "conversations": [
+            {"from": "human", "value": ASK},
+            {"from": "gpt", "value": SAID, "reasoning_content": THOUGHT},
+            {"from": "function_call", "value": json.dumps({"name": "search", "arguments": ARGUMENTS})},
+            {"from": "observation", "value": RESULT, "name": "search"},
+            {"from": "gpt", "value": DONE},
+        ]}
+    ],
     "chat-calls": [
         {"id": "t1", "request": {"model": "m", "messages": CHAT[:4]}, "response": {"choices": [{"index": 0, "message": CHAT[4]}]}}
     ],
@@ -209,7 +218,7 @@ def test_one_conversation_in_every_format(name, tmp_path):
     assert solution.steps[0].observation == f"\n\nTool (search):\n{RESULT}"
     assert row.meta["format"] == name
     if name != "messages" and "swe" not in name:
-        assert (solution.source, solution.id) == ("m", "trace.jsonl:1" if name == "codex" else "t1")
+        assert (solution.source, solution.id) == ("m", "t1")
     (only,) = read_labelled(ROWS[name], settings=Reading(reasoning="only"))
     assert only.solution.texts == (THOUGHT,)
     (graded,) = grade(file, "scripted_prms:certain", progress=False)
@@ -378,6 +387,182 @@ def test_odd_traces_are_read():
     assert len(read.solution.steps[0].observation) > 2_000_000
     (empty,) = read_solutions([claude("user", ASK), claude("assistant", []), claude("assistant", DONE)])
     assert empty.solution.texts == (DONE,)
+
+
+OWN = {"role": "assistant", "content": "x"}
+USER = {"role": "user", "content": ASK}
+
+
+def answered(*items: dict[str, Any]) -> list[tuple[str, str]]:
+    (row,) = read_solutions([{"input": ASK, "output": [*items, RESPONSES_ITEMS[-1]]}])
+    return [(step.text, step.observation) for step in row.solution.steps]
+
+
+def test_every_item_of_responses_has_its_arguments_and_its_answer():
+    """A tool at the server answers in its call, so what follows is a new turn; pictures are not read as their bytes."""
+    made = answered(
+        part("mcp_list_tools", tools=[]),
+        part("web_search_call", id="w", status="completed", action={"query": "q"}),
+        part("apply_patch_call", call_id="p", operation={"path": "a"}),
+        part("apply_patch_call_output", call_id="p", output="ok"),
+        part("computer_call", call_id="k", actions=[{"x": 1}]),
+        part("computer_call_output", call_id="k", output=part("computer_screenshot", image_url="data:AAAA")),
+        part("mcp_call", name="roll", arguments="{}", output=None, error="timeout"),
+        part("image_generation_call", id="i", status="completed", result="AAAA"),
+        part("code_interpreter_call", id="i", code="1 + 1", outputs=[part("logs", logs="2")]),
+    )
+    assert made == [
+        ('web_search({"query": "q"})', "\n\nTool (web_search):\n"),
+        ('apply_patch({"path": "a"})', "\n\nTool (apply_patch):\nok"),
+        ('computer([{"x": 1}])', "\n\nTool (computer):\n[image]"),
+        ("roll({})", "\n\nTool (roll):\ntimeout"),
+        ("image_generation({})", "\n\nTool (image_generation):\n[image]"),
+        ("code_interpreter(1 + 1)", '\n\nTool (code_interpreter):\n{"type": "logs", "logs": "2"}'),
+        (DONE, ""),
+    ]
+
+
+BLOCKS = [
+    USER,
+    {
+        "role": "assistant",
+        "content": [
+            part("redacted_thinking", data="x"),
+            part("server_tool_use", id="s1", name="web_search", input={"q": 1}),
+            part("web_search_tool_result", tool_use_id="s1", content=[{"type": "web_search_result", "title": "T", "encrypted_content": "XX"}]),
+            part("tool_use", id="t1", name="ls", input={}),
+            part("tool_use", id="t2", name="rm", input={}),
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            part("tool_result", tool_use_id="t2", is_error=True, content="denied"),
+            part("tool_result", tool_use_id="t1", content=[part("text", text="f"), part("image", source={})]),
+            part("text", text="Go on."),
+            part("document", source={"type": "text", "data": "Page."}),
+        ],
+    },
+    {"role": "assistant", "content": None, "refusal": "I refuse."},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [BLOCKS, [{"messages": BLOCKS}], [{"request": {"messages": BLOCKS[:3]}, "response": {"choices": [{"message": BLOCKS[3]}]}}]])  # fmt: skip
+def test_blocks_of_anthropic_read_alike_in_every_row(rows, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (read,) = read_solutions(file)
+    assert [(step.text, step.observation) for step in read.solution.steps] == [
+        ('web_search({"q": 1})', '\n\nTool (web_search):\n{"type": "web_search_result", "title": "T"}'),
+        ("ls({})\nrm({})", "\n\nTool (rm):\ndenied\n\nTool (ls):\nf\n[image]\n\nUser:\nGo on.\nPage."),
+        ("I refuse.", ""),
+    ]
+    (labelled,) = read_labelled(file)
+    ((_, item),) = items_of_file(file, Project())
+    assert labelled.solution.texts == item.solution.texts == read.solution.texts
+    assert labelled.messages is not None
+
+
+@pytest.mark.parametrize(
+    ("messages", "field", "message"),
+    [
+        ([USER, {"role": "user", "content": [part("tool_use", name="f")]}, OWN], "[1].content[0].type", "a tool's result or a file, found 'tool_use'"),
+        ([{"role": "user", "content": [part("hologram")]}, OWN], "[0].content[0].type", "found 'hologram'"),
+        ([USER, {**OWN, "content": [part("text", text="x"), part("output_audio")]}], "[1].content[1].type", "found 'output_audio'"),
+        ([{**USER, "function_call": {"name": "f"}}, OWN], "[0].tool_calls", "found one in a user message"),
+        ([USER, {**OWN, "content": [part("thinking", thinking="x")], "audio": {"id": "a"}}], "[1].audio", "found audio"),
+    ],
+)  # fmt: skip
+def test_unknown_parts_are_named(messages, field, message):
+    with pytest.raises(InputError, match=message) as caught:
+        list(read_solutions([{"messages": messages}]))
+    assert caught.value.field == f"messages{field}"
+
+
+def failed(start: str) -> dict[str, Any]:
+    return {**run(start, LANG[:2], None), "outputs": None, "error": "RateLimitError"}
+
+
+def texts(rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    (row,) = read_solutions(rows)
+    return row.solution.texts
+
+
+def test_calls_that_failed_and_came_twice():
+    """A retry is one turn; runs without times stand in their order; arguments that were written anew are the same."""
+    assert texts([failed("0"), *ROWS["langsmith"]]) == (f"{THOUGHT}\n{SAID}\nsearch({WRITTEN})", DONE)
+    spoken = {"role": "assistant", "content": SAID}
+    child = {"run_type": "llm", "inputs": {"messages": [USER]}, "outputs": {"messages": [spoken]}}
+    later = {**child, "inputs": {"messages": [USER, spoken, USER]}, "outputs": {"messages": [OWN]}}
+    root = {"id": "r", "run_type": "chain", "inputs": {}, "outputs": {}, "child_runs": [child, later]}
+    assert texts([root]) == (SAID, "x")
+    tight = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": '{"a":1}'}}]}  # fmt: skip
+    loose = {
+        "role": "assistant",
+        "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": '{"a": 1}'}}],
+    }
+    result = {"role": "tool", "tool_call_id": "c", "content": "r"}
+    assert texts([generation("1", [USER], tight), generation("2", [USER, loose, result], OWN)]) == ('f({"a":1})', "x")  # fmt: skip
+    with pytest.raises(InputError, match="expected one choice, found 2"):
+        texts([generation("1", [USER], {"choices": [{"message": OWN}, {"message": OWN}]})])
+
+
+@pytest.mark.parametrize("text", ["42", '{"answer": 42}', '["a"]', "null", "[]"])
+def test_an_answer_that_is_json_is_a_text(text):
+    assert texts([generation("1", [USER], text)]) == (text,)
+
+
+def test_each_message_is_a_turn_of_its_own():
+    assert texts([USER, OWN, {**OWN, "content": "y"}, USER]) == ("x", "y")
+
+
+def test_a_question_with_its_history_and_a_solution_is_no_conversation_of_agents():
+    (row,) = read_solutions([{"question": ASK, "history": [USER], "response": DONE}])
+    assert row.solution.texts == (DONE,)
+
+
+def test_sessions_in_a_folder_stay_apart(tmp_path):
+    for name in "ab":
+        lines = [{**line, "payload": {**line["payload"], "id": name}} for line in ROWS["codex"]]
+        lines.insert(2, {"type": "response_item", "payload": part("ghost_snapshot", ghost_commit={})})
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [(row.solution.id, len(row.solution.steps)) for row in read_solutions(tmp_path)] == [
+        ("a", 2),
+        ("b", 2),
+    ]
+
+
+def test_what_claude_code_wrote_itself_is_no_turn():
+    error = claude("assistant", [part("text", text="API Error")])
+    error["message"]["model"] = "<synthetic>"
+    assert texts([claude("user", ASK), error, claude("assistant", DONE)]) == (DONE,)
+
+
+ODD: list[Any] = [None, 3, "x", [], {}, [3], [[]], {"type": 3}, {"id": 3}]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, inner in pairs for found in places(inner, (*path, key)))]
+
+
+def changed(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
+    if not path:
+        return odd
+    copy: Any = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = changed(value[path[0]], path[1:], odd)
+    return copy
+
+
+@pytest.mark.parametrize("name", [*ROWS, "blocks"])
+def test_a_trace_with_anything_anywhere_is_read_or_refused(name):
+    rows = ROWS.get(name, [{"messages": BLOCKS}])
+    for place in places(rows):
+        for odd in ODD if len(place) > 1 else ():
+            try:
+                assert all(row.solution.steps for row in read_solutions(changed(rows, place, odd)))
+            except InputError as error:
+                assert error.where
 
 
 def turns(count: int, seen: str) -> list[dict[str, Any]]:

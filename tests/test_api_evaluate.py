@@ -192,7 +192,7 @@ class Weakest(stepmark.evaluate.Evaluation):
         ({"resamples": 5}, SettingError, "resamples=5: expected 100 or more"),
         ({"seed": "1"}, SettingError, "seed='1': expected a whole number"),
         ({"data": []}, UsageError, "expected `data`"),
-        ({"data": [{"steps": ["1"]}]}, InputError, "row 1, field .id.: expected a row of ProcessBench"),
+        ({"data": [{"steps": ["1"]}]}, InputError, "row 1: a row of no known format"),
         ({"orm": PRM}, UsageError, "`orm`: processbench uses none"),
         ({"policy": "http://x"}, UsageError, "`policy`: processbench uses none"),
         ({"settings": ["treshold=1"]}, UsageError, "threshold"),

@@ -212,7 +212,6 @@ BAD_FILES = [
     (ROW + b'{"problem": "p", "solution": " "}\n', ["in.jsonl:2, field 'solution'", "white space"]),
     (ROW + json.dumps(MARKED).encode(), ["in.jsonl:2, field 'steps'", "the marker stands in the text"]),
     (ROW + json.dumps(LONG).encode(), ["in.jsonl:2 (p): 5000 tokens"]),
-    (json.dumps(GRADED[0]).encode(), ["in.jsonl:1, field 'scores'", "graded already"]),
 ]
 
 

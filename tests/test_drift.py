@@ -280,7 +280,7 @@ def test_by_policy(tmp_path, capsys):
     path = tmp_path / "o" / "result.json"
     same = compare(path, path, resamples=100)
     assert same.differences["weak/auc"].value == 0
-    assert "Less strong" in capsys.readouterr().out
+    assert "Difference from strong" in capsys.readouterr().out
     assert "wrong answers with the highest scores" in (tmp_path / "o" / "report.html").read_text()
 
 

@@ -238,7 +238,7 @@ def test_rlhflow(tmp_path):
 def test_rlhflow_rows_that_cannot_be_read(content, sign, said, tmp_path):
     turns = [{"role": "user", "content": content}, {"role": "assistant", "content": sign}]
     with pytest.raises(InputError, match=said) as caught:
-        list(read_labelled(write(tmp_path / "r.jsonl", {"conversations": turns})))
+        list(read_labelled(write(tmp_path / "r.jsonl", {"conversations": turns}), format="rlhflow"))
     assert caught.value.where == f"{tmp_path / 'r.jsonl'}:1"
 
 

@@ -107,20 +107,20 @@ def test_only_a_plain_score_says_whether_the_answer_is_right(scores, outcome, tm
     ("messages", "said"),
     [
         ([{"role": "user", "content": "?"}], "at least one assistant"),
-        ([{"role": "wizard", "content": "?"}], "with a role"),
+        ([{"role": "wizard", "content": "?"}], "the role of a message"),
         (
             [
                 {"role": "user", "content": "?"},
                 {"role": "assistant", "content": [{"type": "image", "image": "x"}]},
             ],
-            "expected 'text'",
+            "expected text, thought or tool calls, found 'image'",
         ),
         (
             [
                 {"role": "user", "content": "?"},
                 {"role": "assistant", "content": [{"type": "reasoning", "reasoning": "x", "redacted": True}]},
             ],
-            "no text of this reasoning",
+            "found neither",
         ),
         ("?", "a list of messages"),
     ],
@@ -131,3 +131,23 @@ def test_samples_that_cannot_be_read_whole_are_refused(messages, said, tmp_path)
     with pytest.raises(InputError, match=said) as caught:
         list(read_labelled(file, settings=Reading()))
     assert caught.value.where == f"{file}:1, sample 1/1"
+
+
+def test_what_a_log_holds_beside_texts(tmp_path):
+    """Redacted reasoning by its summary, a tool that ran at the server, a tool that failed, a picture."""
+    hidden = {"type": "reasoning", "reasoning": "gAAA", "summary": "A search.", "redacted": True}
+    served = {"type": "tool_use", "id": "s1", "name": "web_search", "arguments": "{}", "result": "AB12"}
+    asked = {"id": "c1", "function": "book", "arguments": {}, "type": "function"}
+    messages = [
+        {"role": "user", "content": [{"type": "image", "image": "data:x"}, {"type": "text", "text": "Fly me."}]},
+        {"role": "assistant", "content": [hidden, served, {"type": "text", "text": "Found."}], "tool_calls": [asked]},
+        {"role": "tool", "content": "", "function": "book", "error": {"type": "timeout", "message": "Too slow."}},
+        {"role": "assistant", "content": "Sorry."},
+    ]  # fmt: skip
+    file = tmp_path / "log.json"
+    file.write_text(json.dumps(log(sample(messages=messages))), encoding="utf-8")
+    (row,) = read_labelled(file)
+    assert row.solution.problem.text == "[image]\nFly me."
+    assert row.solution.texts == ("A search.\nweb_search({})", "Found.\nbook({})", "Sorry.")
+    assert row.solution.steps[0].observation == "\n\nTool (web_search):\nAB12"
+    assert row.solution.steps[1].observation == "\n\nTool (book):\nToo slow."

@@ -157,7 +157,7 @@ def test_the_ai_is_no_person(tmp_path):
     ("row", "said_"),
     [
         (export("q9", "first_error", mark(0, 1)), "no item 'q9'"),
-        (export("q1", "first_error", mark(4, 1)), "one of 4 steps, found 4"),
+        (export("q1", "first_error", mark(4, 1)), "a step's index, 0 to 3; found 4"),
         (export("q1", "first_error", mark(0, 2)), "-1, 0, 1 or null, found 2"),
         (export("q1", "first_error", mark(0, True)), "found True"),
         (export("q1", "sideways", mark(0, 1)), "'mode'"),

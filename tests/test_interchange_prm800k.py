@@ -161,7 +161,7 @@ def test_screening_quality_control_and_bad_problems(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "said_"),
     [
-        (record(step(said("Add.", 1), chosen=1)), "one of 1 completion, found 1"),
+        (record(step(said("Add.", 1), chosen=1)), "a completion's index, 0; found 1"),
         (record(step(said(" ", 1), chosen=0)), "a blank one"),
         (record(step(said("Add.", 2), chosen=0)), "rating"),
         ({**record(step(said("Add.", 1), chosen=0)), "label": {"steps": 3}}, "steps"),

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from stepmark.cli import main
-from stepmark.errors import InputError
 from stepmark.models.critics import RPRM, GenPRM, ThinkPRM, step_verdicts
 from stepmark.models.generative import critic_spec_of
 from stepmark.records import Judgement, LabelledSolution, Solution
@@ -140,11 +139,11 @@ def test_graded_rows_are_read_as_what_was_graded(tmp_path):
         assert read.meta.get("mine") == shape.get("meta", {}).get("mine")
         ratings = [[j.rating for j in step] for step in read.labelled.judgements]
         assert ratings == ([[1], [-1]] if number in (0, 2) else [[], []])
-    # Scores alone are no labels: such a row is refused as before.
+    # Scores alone are no labels.
     del graded["critiques"]
-    file.write_text(json.dumps(shapes[0] | graded) + "\n")
-    with pytest.raises(InputError, match="was graded already"):
-        list(training_rows([str(file)]))
+    file.write_text(json.dumps(shapes[1] | graded) + "\n")
+    (read,) = training_rows([str(file)])
+    assert read.labelled.judgements == ((), ())
 
 
 # --- from file to checkpoint ------------------------------------------------------------------------------------------

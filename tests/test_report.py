@@ -173,8 +173,10 @@ def test_outcome_stands_beside_the_steps_and_disagreement_is_told(tmp_path: Path
     told = [[one.text for one in card.find(".odd")] for card in cards]
     assert told == [
         [],
-        ["Disagreement: the outcome of orm-b is good (0.875, at least 0.5), but step 1 is an error (0.250)."],
-        ["Disagreement: the outcome of orm-b is bad (0.125, under 0.5), but no step is an error."],
+        [
+            "Disagreement: the outcome model orm-b says good (0.875, at least 0.5), but step 1 is an error (0.250)."
+        ],
+        ["Disagreement: the outcome model orm-b says bad (0.125, under 0.5), but no step is an error."],
         [],
         [],
     ]
@@ -202,9 +204,9 @@ def test_the_top_counts_everything(tmp_path: Path) -> None:
     assert page.one(".settings").one("dl").text == "aggregateminsplit<auto>"
     facts = [one.text for one in page.one(".about").find("p")]
     assert facts == [
-        "Graded by prm-a. Step scores are probabilities from 0 to 1.",
+        "Each solution is graded step by step by the PRM prm-a. Step scores are probabilities from 0 to 1.",
         "A solution's score is the min of its step scores; a step under 0.5 is an error.",
-        "An outcome by orm-b of 0.5 or more is good.",
+        "Outcome model: orm-b. An outcome of 0.5 or more is good.",
         "One more thing.",
     ]
 

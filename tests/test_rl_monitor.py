@@ -350,8 +350,8 @@ def test_the_page_shows_the_alarm_and_the_examples(tmp_path) -> None:
     assert f"alarm at {monitor.alarmed}" in page  # in words for those who do not see the plot
     for title in (
         "PRM return",
-        "Accuracy, promised and found",
-        "Promise less outcome, and its sum",
+        "Accuracy, promised and verified",
+        "Promised minus verified accuracy, and its CUSUM",
         "Null probes",
         "Samples of training",
         "Examples",

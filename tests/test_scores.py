@@ -124,7 +124,9 @@ def test_where_an_id_stands_twice_the_first_row_counts(write):
 
 
 def test_a_case_without_a_row(write):
-    refused(write(A), "there are no scores for 'a-1' (data.jsonl:a-1); were they made on this data?")
+    refused(
+        write(A), "there are no scores for 'a-1' (data.jsonl:a-1): no row has this id, or this problem and"
+    )
     refused(write({**A, "id": "x"}), "there are no scores for 'a-0' (data.jsonl:a-0) and for 1 more")
     with pytest.raises(UsageError, match="no cases"):
         read_scores(write(A), [])

@@ -101,9 +101,9 @@ def test_the_page_of_a_run_and_of_a_typed_problem(tmp_path):
     for row in rows_of(out):
         assert row["id"] in text
         assert "trace" not in row
-    assert "Scores by truth." in text
+    assert "Each step is scored by the PRM truth." in text
     assert main(["search", "beam", "--problem", row["problem"]["text"], *MODELS, "--report", str(page)]) == 0
-    assert "beam: rows" in page.read_text()
+    assert "Search by beam: rows" in page.read_text()
 
 
 @pytest.mark.parametrize(
@@ -199,17 +199,19 @@ def test_a_local_policy_keeps_its_prefixes_and_counts_its_operations(tmp_path, c
     read = {}
     for memory, out in outs.items():
         assert main([*words, "--policy-memory-tokens", memory, "--out", str(out)]) == 0
-        said = next(line for line in capsys.readouterr().err.splitlines() if "tokens of its prompts" in line)
+        said = next(
+            line for line in capsys.readouterr().err.splitlines() if line.startswith("policy prompts: ")
+        )
         read[memory] = [int(word.replace(",", "")) for word in said.split() if word[0].isdigit()]
     assert outs["0"].read_bytes() == outs["5000"].read_bytes()
     found = rows_of(outs["0"])
     given = sum(row["cost"]["prompt"] for row in found)
-    assert read["0"][1] == read["5000"][1] == given
-    assert read["0"][0] >= given
+    assert read["0"][0] == read["5000"][0] == given
+    assert read["0"][1] >= given
     # What the search calls new, less what the two problems share, and the last token of each prompt once more.
     writes = sum(row["cost"]["writes"] for row in found)
-    assert read["5000"][0] <= sum(row["cost"]["new"] for row in found) + 3 * writes
-    assert read["5000"][0] < given / 2
+    assert read["5000"][1] <= sum(row["cost"]["new"] for row in found) + 3 * writes
+    assert read["5000"][1] < given / 2
     assert all(row["cost"]["policy_flops"] > 0 for row in found)
     dear = min(row["cost"]["policy_flops"] for row in found)
     more = ["--budget-flops", str(dear / 2), "--prm-parameters", "1"]

@@ -1,10 +1,13 @@
 """Every way to cut a solution, on examples written and cut by hand."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stepmark.errors import InputError, UnknownNameError, UsageError
 from stepmark.records import Step
 from stepmark.solutions.segmentation import REASONING, WAYS, own_text, split
+from stepmark.solutions.thoughts import limit_cuts
 
 
 def texts(text: str, how: str, **settings: str) -> list[str]:
@@ -195,6 +198,43 @@ def test_a_thought_is_cut_where_it_turns():
         "Alternatively, count. I wait here.",
         "Let me check: $2. Wait$ is 5.",
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The tag `<think>` opens it, `</think>` ends it.",
+        "Write:\n\n```xml\n<think>\nx\n</think>\n```\n\nDone.",
+        "Write:\r\n~~~~\r\n```\r\n</think><think>\r\n~~~~\r\n",
+    ],
+)
+def test_marks_in_code_of_an_answer_are_text(text):
+    assert split(f"<think>Hm.</think>{text}", reasoning="only").texts == ("Hm.",)
+
+
+def test_the_first_end_mark_ends_a_thought_also_after_an_open_fence():
+    text = "<think>x\n```python\n1\n</think>\n\nSo:\n```python\n2\n```\n"
+    assert split(text, "whole", reasoning="drop").texts == ("So:\n```python\n2\n```",)
+    fence = "```python\n<think>a</think>b"  # nothing closes it
+    assert split(fence, "whole", reasoning="only").texts == ("a",)
+
+
+def test_an_empty_thought_is_layout():
+    assert split("<think>\n\n</think>\n\nIt is 4.").texts == ("It is 4.",)
+    with pytest.raises(InputError):
+        split("<think></think>")
+
+
+@given(st.text("ab \n", min_size=1, max_size=25), st.sets(st.integers(1, 25)), st.integers(1, 5))
+def test_a_limit_by_counting_the_words_of_every_share(text, places, words):
+    allowed = sorted(place for place in places if place <= len(text))
+    expected, last, previous = [], 0, 0
+    for cut in [*allowed, len(text)]:
+        if previous > last and len(text[last:cut].split()) > words:
+            expected.append(previous)
+            last = previous
+        previous = cut
+    assert limit_cuts(text, words, allowed) == expected
 
 
 def test_a_limit_of_words_gathers_sentences():

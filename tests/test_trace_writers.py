@@ -108,5 +108,6 @@ def test_what_has_no_place_is_counted_or_refused() -> None:
     ):
         with pytest.raises(InputError, match=words):
             convert(rows, "responses", **settings)
-    (row,) = convert([{"messages": [ask, reply, reply]}], "chat")
-    assert row["messages"] == [ask, reply, reply]
+    for to in ("chat", "otel"):
+        (row,) = again([{"messages": [ask, reply, reply]}], to)
+        assert row.solution.texts == ("140 euros.", "140 euros.")

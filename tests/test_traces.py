@@ -190,6 +190,34 @@ def test_a_plain_solution_with_its_thought_beside_it():
     assert read_messages(messages, reasoning="drop")[1].texts == ("It is 5.",)
 
 
+def test_a_thought_beside_is_one_whatever_marks_are_in_it():
+    """Servers that leave marks in `reasoning_content`, and a thought that speaks of them."""
+    message = {
+        "role": "assistant",
+        "content": "It is 4.",
+        "reasoning_content": "<think>\nSo </think> ends it.\n</think>",
+    }
+    plain = [{"role": "user", "content": "2 + 2?"}, message]
+    for trace in (plain, [*plain, {"role": "user", "content": "Thanks."}]):
+        assert read_messages(trace, reasoning="drop")[1].texts == ("It is 4.",)
+        only = read_messages(trace, reasoning="only")[1]
+        assert " ".join(only.texts).split() == ["So", "ends", "it."]
+
+
+def test_an_empty_thought_is_layout():
+    """As Qwen3 writes with thinking switched off."""
+    content = "<think>\n\n</think>\n\nIt is 4."
+    plain = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": content}]
+    for trace in (plain, [*plain, {"role": "user", "content": "Thanks."}]):
+        for reasoning in ("keep", "drop"):
+            assert read_messages(trace, reasoning=reasoning)[1].texts == ("It is 4.",)
+
+
+def test_a_refusal_is_words():
+    trace = [{"role": "user", "content": "q"}, {"role": "assistant", "content": None, "refusal": "I refuse."}]
+    assert read_messages(trace, how="agent")[1].texts == ("I refuse.",)
+
+
 def test_bad_ways():
     with pytest.raises(UnknownNameError, match="way to split"):
         read_messages(TRACE, how="turn")
@@ -217,15 +245,15 @@ USER = {"role": "user", "content": "q"}
         ([USER], "messages", "at least one assistant message"),
         ([USER, "hi"], "messages[1]", "expected a message.*found a string"),
         ([USER, {"content": "x"}], "messages[1].role", "expected one of system.*found null"),
-        ([USER, {"role": "function", "content": "x"}], "messages[1].role", "found 'function'"),
+        ([USER, {"role": "robot", "content": "x"}], "messages[1].role", "found 'robot'"),
         ([USER, {"role": 3, "content": "x"}], "messages[1].role", "found a number"),
         ([{"role": "user"}], "messages[0].content", "expected a string or a list of text parts"),
         ([{"role": "user", "content": 5}], "messages[0].content", "found a number"),
         ([{"role": "user", "content": ["x"]}], "messages[0].content[0]", "found a string"),
         (
-            [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}],
+            [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "hologram"}]}],
             "messages[0].content[1].type",
-            "found 'image_url'",
+            "found 'hologram'",
         ),
         (
             [{"role": "user", "content": [{"type": "text"}]}],
@@ -254,9 +282,9 @@ USER = {"role": "user", "content": "q"}
             "function's name",
         ),
         (
-            [USER, {"role": "assistant", "tool_calls": [call("f", "{}"), call("f", {"a": 1})]}],
+            [USER, {"role": "assistant", "tool_calls": [call("f", "{}"), call("f", 3)]}],
             "messages[1].tool_calls[1].function.arguments",
-            "found an object.*json.dumps",
+            "found a number.*json.dumps",
         ),
         ([{**USER, "tool_calls": [call("f", "{}")]}], "messages[0].tool_calls", "in a user message"),
         ([{"role": "tool", "content": "x", "name": 3}], "messages[0].name", "expected a string"),
@@ -271,9 +299,9 @@ USER = {"role": "user", "content": "q"}
             "expected one thought",
         ),
         (
-            [USER, {"role": "assistant", "content": "x", "function_call": {"name": "f"}}],
-            "messages[1].function_call",
-            "tool_calls",
+            [USER, {"role": "assistant", "content": "x", "audio": {"id": "a"}}],
+            "messages[1].audio",
+            "'audio' holds a part",
         ),
     ],
 )
@@ -354,3 +382,33 @@ def test_a_logged_call_of_the_chat_api_is_a_trace():
     two = {**call, "response": {"choices": [choice, choice]}}
     with pytest.raises(InputError, match=r"row 1, field 'response.choices': expected one choice, found 2"):
         list(read_solutions([two]))
+
+
+def test_legacy_calls_and_arguments_as_objects_are_tool_calls():
+    function = {"name": "search", "arguments": {"to": "OSL"}}
+    asked, reply = {"role": "user", "content": "To Oslo."}, {"role": "assistant", "content": "140 euros."}
+    result = {"role": "tool", "name": "search", "content": "140"}
+    modern = [asked, {"role": "assistant", "tool_calls": [call("search", '{"to": "OSL"}')]}, result, reply]
+    legacy = [asked, {"role": "assistant", "function_call": function}, {**result, "role": "function"}, reply]
+    objects = [asked, {"role": "assistant", "tool_calls": [{"function": function}]}, result, reply]
+    first, *others = (
+        one.solution for one in read_solutions([{"messages": m} for m in (modern, legacy, objects)])
+    )
+    assert first.texts == ('search({"to": "OSL"})', "140 euros.")
+    assert others == [first, first]
+
+
+def test_sharegpt_is_a_conversation():
+    turns = [("human", "2 * 3?"), ("gpt", "2 * 3 = 7"), ("human", "Sure?"), ("gpt", "2 * 3 = 6")]
+    conversation = [{"from": speaker, "value": text} for speaker, text in turns]
+    (row,) = read_solutions([{"id": 7, "conversations": conversation, "level": 1}])
+    assert (row.solution.problem.text, row.solution.texts) == ("2 * 3?", ("2 * 3 = 7", "2 * 3 = 6"))
+    assert (row.solution.id, row.meta) == ("7", {"level": 1})
+    roles = [{"role": speaker, "content": text} for speaker, text in turns]
+    (same,) = read_solutions([{"conversations": roles}])
+    assert same.solution.texts == row.solution.texts
+    conversation.insert(1, {"from": "function_call", "value": "search()"})
+    with pytest.raises(
+        InputError, match=r"field 'conversations\[1\].value': expected a call as JSON, found a string"
+    ):
+        list(read_solutions([{"conversations": conversation}]))

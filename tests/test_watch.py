@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from checkpoints import STEPWISE, load_family
 from stepmark.errors import InputError, UsageError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.models.watch import Seen
+from stepmark.solutions.inputs import read_messages
 
 torch.set_num_threads(1)
 
@@ -62,6 +64,27 @@ def test_messages_as_they_come():
     assert watch.solution.steps[0].observation == "\n\nTool (search):\n140\n\nUser:\nYes."
     assert (watch.solution.steps[0].speaker, watch.solution.texts[0]) == ("P", "Hm.\nLook. 0.9")
     assert watch.scores == (0.9, 0.4)
+
+
+SPOKEN = {"role": "assistant", "content": "Done. 0.8"}
+THOUGHT = {"role": "assistant", "content": "<think>Hm. 0.7</think>", "name": "P"}
+BOTH = {"role": "assistant", "content": "Look. 0.5", "reasoning_content": "First. 0.6"}
+
+
+@pytest.mark.parametrize("reasoning", ["keep", "only", "drop"])
+@pytest.mark.parametrize("turns", [*permutations([SPOKEN, THOUGHT, BOTH])])
+def test_a_watched_conversation_is_the_one_that_is_graded(reasoning, turns):
+    """Turns of which `reasoning` leaves nothing to grade are context, there as here."""
+    messages = [m for turn in turns for m in (turn, {"role": "tool", "name": "f", "content": "ok"})]
+    watch = prm().watch("Book it.", reasoning=reasoning)
+    seen = [watch.add(message) for message in messages]
+    _, whole = read_messages(
+        [{"role": "user", "content": "Book it."}, *messages], how="agent", reasoning=reasoning
+    )
+    assert [(s.text, s.observation, s.speaker, s.lead) for s in watch.solution.steps] == [
+        (s.text, s.observation, s.speaker, s.lead) for s in whole.steps
+    ]
+    assert watch.scores == tuple(one.score for one in seen if one is not None)
 
 
 def test_what_cannot_be_watched():

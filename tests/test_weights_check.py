@@ -160,8 +160,8 @@ def test_weights_in_the_layout_that_transformers_converts(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"good": 7}, r"stepmark\.json: field 'readout'.*good should be the index of one of 2 classes.*found 7$"),
-        ({"good": 1, "neutral": 1}, "neutral should be the index of one of the three classes .* another than good"),
+        ({"good": 7}, r"stepmark\.json: field 'readout'.*good should be a class's index, 0 to 1.*found 7$"),
+        ({"good": 1, "neutral": 1}, "neutral should be a class's index of a softmax of three, .* another than good"),
         ({"activation": "margin", "good": 1, "neutral": 0}, "neutral should be"),
         ({"good": 1, "neutral": 0}, r"score\.weight has 2 classes, and the spec reads 3"),
         ({"activation": "sigmoid", "good": 0}, r"score\.weight has 2 classes, and the spec reads 1"),

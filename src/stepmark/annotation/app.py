@@ -322,9 +322,16 @@ async def health() -> dict[str, str]:
     return {"status": "ok"}
 
 
+class _Files(StaticFiles):
+    """Older Starlettes answer 500 to a NUL in a path."""
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        return ("", None) if "\0" in path else super().lookup_path(path)
+
+
 STATIC = (
-    Mount("/static/katex", StaticFiles(directory=str(KATEX))),
-    Mount("/static", StaticFiles(directory=str(WEB))),
+    Mount("/static/katex", _Files(directory=str(KATEX))),
+    Mount("/static", _Files(directory=str(WEB))),
 )
 """The files of the pages."""
 

@@ -17,8 +17,9 @@ from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, MissingExtraError, SettingError, UnknownNameError
 from stepmark.records import read_record
 from stepmark.settings import settings
+from stepmark.solutions.formats import is_graded
 from stepmark.solutions.interchange.formats import FORMATS
-from stepmark.store import check_readable, json_type
+from stepmark.store import check_readable, json_type, read_rows
 
 TRACES = "traces"
 """The format of items that Potato shows: rows with a list of steps, of any further keys."""
@@ -176,10 +177,13 @@ class Loaded:
     """In words: keys that are not used, schemes that are not shown."""
 
 
-def load_project(path: str | Path, settings: Mapping[str, Any] | None = None) -> Loaded:
+def load_project(
+    path: str | Path, settings: Mapping[str, Any] | None = None, *, suggest: bool = False
+) -> Loaded:
     """A project from a `.yaml` file of settings or of a Potato configuration (it has `annotation_schemes`), or from a file of items.
 
-    `settings` are more, as plain data with the same keys (a part's as a mapping), which override the file's.
+    `settings` are more, as plain data with the same keys (a part's as a mapping), which override the file's. Suggestions are shown from the
+    start where the items were graded or are given some (`suggest`), and no project says otherwise.
 
     Raises:
         InputError: with `FILE:KEY`: a key that is not known (the nearest is named), a value of another type or out of range, a file that
@@ -189,7 +193,9 @@ def load_project(path: str | Path, settings: Mapping[str, Any] | None = None) ->
     file, notes = Path(path), list[str]()
     check_readable(str(file), folder=True)
     if file.suffix not in (".yaml", ".yml"):
-        return Loaded(project=_project({"items": [str(file)], **(settings or {})}, "command line", Path()))
+        shown = {"help": {"show": "before"}} if suggest or is_graded(next(read_rows(file))) else {}
+        given = {"items": [str(file)], **shown, **(settings or {})}
+        return Loaded(project=_project(given, "command line", Path()))
     data = _yaml(file)
     if "annotation_schemes" in data:
         data, notes = potato_settings(data, str(file))

@@ -12,7 +12,7 @@ a row of these that does not tell the right answer is refused. What the labels o
 - gold in mode `per_step`: each step's rating that all judges give; a neutral one only where the project allows neutral;
 - suggestions: each step's rating that most judges give. Of a single judge, its own rating, or the share of its rollouts that succeeded.
 
-Pre-labels are a PRM's judgements (`from_prm`), or a file of `stepmark grade` or of an evaluation's scores (`from_scores`). Rows of such a file are
+The scores of rows that `stepmark grade` wrote are suggestions where the row has no labels. Other pre-labels are a PRM's judgements (`from_prm`), or a file of `stepmark grade` or of an evaluation's scores (`from_scores`). Rows of such a file are
 joined to items by id, else by the text of the problem and the steps. A row of an item's id with other steps is refused: its scores are of another
 solution.
 """
@@ -51,12 +51,13 @@ from stepmark.records import (
     read_record,
 )
 from stepmark.show.text import amount
+from stepmark.solutions.formats import is_graded, ungraded
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading, detect
 from stepmark.solutions.interchange.formats import format_named
 from stepmark.solutions.interchange.potato import STEPS_KEYS, Keys, shown
 from stepmark.solutions.interchange.rows import origin, outcome_of
 from stepmark.solutions.traces import chat_rows, trace_format
-from stepmark.store import Row, read_rows
+from stepmark.store import Row, by_file, read_rows
 from stepmark.store.columns import columns_of
 
 Role = Literal["work", "gold", "screening"]
@@ -102,16 +103,10 @@ def items_of_file(
     Raises:
         InputError: as `read_items`, but for ids.
     """
-    rows = read_rows(file, columns=project.columns)
-    first = next(rows)
-    # Gold for traces may be of another format, and tell what it is itself.
-    format = _format(
-        first, project if role == "work" or project.format != TRACES else replace(project, format=None)
-    )
     counted = losses or Losses()
-    rows = chain([first], rows)
-    for row in chat_rows(rows) if trace_format(first.data) else rows:
-        assert isinstance(row, Row)
+    # Gold for traces may be of another format, and tell what it is itself.
+    own = project if role == "work" or project.format != TRACES else replace(project, format=None)
+    for row, format in _formats(read_rows(file, columns=project.columns), own):
         try:
             for item in _items(row, format, project, role, counted):
                 _check_size(item.solution, project)
@@ -119,6 +114,15 @@ def items_of_file(
                 yield row.where, item
         except InputError as error:
             raise error.at(row.where) from None
+
+
+def _formats(rows: Iterable[Row], project: Project) -> Iterator[tuple[Row, str]]:
+    """Rows, each with the format of its file; those of traces as conversations."""
+    for first, own in by_file(rows):
+        format = _format(first, project)
+        for row in chat_rows(own) if trace_format(first.data) else own:
+            assert isinstance(row, Row)  # without keep_going an error is raised
+            yield row, format
 
 
 def _format(first: Row, project: Project) -> str:
@@ -146,6 +150,8 @@ def _items(row: Row, format: str, project: Project, role: Role, losses: Losses) 
         yield _of_trace(row, project, role, losses)
         return
     reader = format_named(format).read
+    scored = is_graded(row) and project.labels == "suggestions" and role == "work"
+    row, graded = ungraded(row), row
     results = list(reader(row, Reading(quality_control=True), losses))
     spoken: list[LabelledRow] = []
     if any(labelled.solution.split == "agent" for labelled in results):
@@ -153,6 +159,8 @@ def _items(row: Row, format: str, project: Project, role: Role, losses: Losses) 
             spoken = list(reader(row, Reading(quality_control=True, reasoning="drop"), Losses()))
     for labelled, without in zip_longest(results, spoken[: len(results)]):
         suggestions, gold = _labels(labelled.labelled, project, role)
+        if scored and not suggestions:
+            suggestions = _scores(graded, len(labelled.solution.steps)).suggestions()
         yield Item(
             id=labelled.solution.id or labelled.origin,
             solution=labelled.solution,
@@ -383,7 +391,7 @@ def from_prm(items: Sequence[Item], prm: PRM | str, *, threshold: float | None =
             refused[item.id] = result.error.message
     if not suggestions:
         why = "".join(f", the first because: {reason}" for reason in [*refused.values()][:1])
-        raise InputError(f"{prm.name} could read none of {amount(len(items), 'item')}{why}")
+        raise InputError(f"{prm.name} can read no item (of {len(items):,}){why}")
     return _suggested(items, suggestions, refused, "")
 
 
@@ -396,6 +404,11 @@ class ScoreRow:
     threshold: float | None = None
     score_kind: ScoreKind = "probability"
     critiques: tuple[tuple[str, ...], ...] | None = None
+
+    def suggestions(self, threshold: float | None = None) -> Suggestions:
+        """Of each step; `threshold` in the place of the row's own."""
+        steps = StepScores(scores=self.scores, kind=self.score_kind, critiques=self.critiques)
+        return _of_scores(self.prm, steps, self.threshold if threshold is None else threshold)
 
 
 def from_scores(items: Sequence[Item], path: str | Path, *, threshold: float | None = None) -> Suggested:
@@ -429,8 +442,7 @@ def from_scores(items: Sequence[Item], path: str | Path, *, threshold: float | N
                     f"expected scores of one PRM, with one threshold: {place} has {first}, here are {other}"
                 )
                 raise InputError(message, where=row.where)
-            steps = StepScores(scores=given.scores, kind=given.score_kind, critiques=given.critiques)
-            own = _of_scores(given.prm, steps, given.threshold if threshold is None else threshold)
+            own = given.suggestions(threshold)
             if suggestions.setdefault(item.id, own) != own:
                 message = (
                     f"the item {item.id!r} has other scores at {places[item.id]}: expected one row of it"
@@ -439,7 +451,7 @@ def from_scores(items: Sequence[Item], path: str | Path, *, threshold: float | N
             places.setdefault(item.id, row.where)
     if not suggestions:
         raise InputError(
-            f"none of its {amount(count, 'row')} has scores of any of the {amount(len(items), 'solution')}: neither the ids nor the texts are theirs",
+            f"expected scores of the items ({len(items):,}), found none: the {amount(count, 'row has', 'rows have')} other ids and other texts",
             where=str(path),
         )
     return _suggested(items, suggestions, refused, f"no row in {Path(path).name}")

@@ -65,7 +65,7 @@ def annotate(
         mode: what is asked: the first wrong step, or a rating of each. Default: as the project says, else the first wrong step.
         allow_neutral: steps may be neutral, in mode per_step.
         overlap: how many annotators label each item. Default: as the project says, else 1.
-        order: active puts convincing wrong answers first, then uncertain and disputed ones. Default: as the project says, else as given.
+        order: "active" puts convincing wrong answers first, then uncertain and disputed ones. Default: as the project says, else as given.
         suggest: pre-labels: a PRM's name, or a file of `stepmark grade`.
         threshold: a score under it suggests an error. Default: the PRM's own.
         columns: names of columns of the items, where they differ: problem=question,solution=response.
@@ -88,7 +88,8 @@ def annotate(
         "order": order,
         "columns": columns,
     }
-    loaded = load_project(file, {key: value for key, value in given.items() if value is not None})
+    given = {key: value for key, value in given.items() if value is not None}
+    loaded = load_project(file, given, suggest=suggest is not None)
     for note in loaded.notes:
         _say(f"note: {note}")
 
@@ -138,7 +139,7 @@ def invite(
 
     Args:
         database: of the project: an SQLite file or a PostgreSQL URL.
-        role: what those may do who use the link.
+        role: role of the people who use the link.
         uses: how many may use it.
         hours: how long it holds, up to 2160 (90 days).
         url: how they reach the app, as http://NAME:PORT. Default: as at its last start.
@@ -175,9 +176,9 @@ def export_labels(
 
     Args:
         database: of the project: an SQLite file or a PostgreSQL URL.
-        out: write the rows to this file, packed if its name ends in .gz; "-" for standard output.
-        format: stepmark, prm800k, trl, math-shepherd, processbench, potato or who-and-when.
-        view: together: one row an item with all judgements; annotators: one row an answer; decided: one row an item with what holds.
+        out: write the rows to this file, gzipped if its name ends in .gz; "-" for standard output.
+        format: the format to write: stepmark, prm800k, trl, math-shepherd, processbench, potato or who-and-when.
+        view: "together", a row an item with all judgements; "annotators", a row an answer; "decided", a row an item with the decision.
             Default: together for stepmark, annotators for prm800k and potato, decided for the others.
         agreement: how several annotators agree, in the view decided. Default: first-error-agrees in mode first_error, intersection in
             per_step.

@@ -40,7 +40,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Publish a checkpoint with its card on the Hugging Face hub.",
     ),
     "rl": ("stepmark.cli.rl:rl_command", "Train a policy with process rewards, watched for reward hacking."),
-    "doctor": ("stepmark.cli.doctor:doctor_command", "Say what is installed, what is missing, what to type."),
+    "doctor": (
+        "stepmark.cli.doctor:doctor_command",
+        "Show what is installed, what is missing and how to install it.",
+    ),
 }
 """Name: where the command lives, and its line in `stepmark --help`."""
 

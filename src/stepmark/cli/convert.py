@@ -15,7 +15,7 @@ def _run(call: Call) -> int:
 convert_command = command(
     convert,
     _run,
-    file="labelled solutions: JSON lines, CSV, TSV, Parquet, a JSON list or document, a log (.eval), or a folder of them, packed if the name ends in .gz; "
+    file="labelled solutions: JSON lines, CSV, TSV, Parquet, a JSON list or document, a log (.eval), or a folder of them, gzipped if the name ends in .gz; "
     '"-" for standard input',
     flags=("to",),
     common=("to", "out", "from_format", "neutral", "hard", "judge", "columns", "keep_going"),

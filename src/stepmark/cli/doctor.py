@@ -65,10 +65,11 @@ def doctor_command(
     Exit code 0: what is installed works; 1: something that is installed is broken.
 
     Args:
-        deep: load the default PRM, grade one solution, and show the time that it took.
-        as_json: print one JSON object.
-        prm: show only the memory that this PRM takes, from its headers, and whether it is free.
-        family, device: as for `stepmark grade`.
+        deep: Load the default PRM, grade one solution and show the time.
+        as_json: Print one JSON object.
+        prm: Show only the memory that this PRM takes, by its file headers, and whether this machine has it.
+        family: With the PRM, its family (stepmark families).
+        device: With the PRM, where it would run, as for stepmark grade.
     """
     if prm is not None:
         print("\n".join(memory_lines(prm, family=family, device=device)))

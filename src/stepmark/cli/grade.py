@@ -80,7 +80,7 @@ def _print_solution(scored: ScoredSolution, where: str) -> None:
 grade_command = command(
     grade,
     _run,
-    file='solutions: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them, packed if the name ends in .gz; "-" for standard input',
+    file='solutions: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them, gzipped if the name ends in .gz; "-" for standard input',
     models={"prm": Model(load=load_prm, check=check_arguments, full_name=full_name, drop=("outcome",))},
     methods={"cluster": Cluster},
     common=("prm", "out", "report", "threshold", "aggregate", "checks", "split", "columns", "keep_going"),

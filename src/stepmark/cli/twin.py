@@ -10,6 +10,7 @@ import collections.abc
 import functools
 import inspect
 import re
+import shlex
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -305,16 +306,26 @@ def _flag(annotation: Any, default: Any) -> tuple[Any, dict[str, Any]]:
     if any(get_origin(part) in (Mapping, dict) or part is Mapping for part in parts):
         return str | None, {"show_default": False}
     if any(get_origin(part) is tuple and ... not in get_args(part) for part in parts):
-        return annotation, {"negative": ""}  # so many values, as (least, most)
+        return annotation, {"negative": "", "show_default": _words}  # so many values, as (least, most)
     if any(get_origin(part) in _LISTS for part in parts):
         listed = next(part for part in parts if get_origin(part) in _LISTS)
         inner = _without_metadata(get_args(listed)[0])
         kind = inner if inner in (int, float) else str
         several: Any = tuple[kind, ...]  # type: ignore[valid-type]
-        return several | None if default is None else several, {"negative": "", "show_default": bool(default)}
+        return several | None if default is None else several, {
+            "negative": "",
+            "show_default": _words if default else False,
+        }
     if Path in get_args(plain):
         return (FileOrDash | None if default is None else FileOrDash), {}
+    if isinstance(default, str) and not default.strip():
+        return annotation, {"show_default": repr if default else False}
     return annotation, {"show_default": False} if isinstance(default, str) and len(default) > _HINT else {}
+
+
+def _words(values: Sequence[object]) -> str:
+    """A default of several values, as they are typed."""
+    return " ".join(shlex.quote(str(value)) for value in values)
 
 
 def _typed(annotation: Any) -> Any:

@@ -200,9 +200,9 @@ class BestOfN(Evaluation):
     n: Annotated[int, Field(ge=1)] = 8
     """With a policy, candidates a problem; one greedy one is written beside them."""
     temperature: Annotated[float, Field(ge=0)] = 0.8
-    """With a policy, of the samples."""
+    """With a policy, sampling temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """With a policy, of the samples."""
+    """With a policy, sample among the likeliest tokens that together hold this share of the probability."""
     max_tokens: Annotated[int, Field(ge=1)] = 1024
     """With a policy, the longest solution."""
     prompt: Literal["chat", "text"] = "chat"

@@ -68,7 +68,7 @@ class Calibration(Evaluation):
     target: Target | None = None
     """What a score is compared with: "steps", the label of its step; "outcome", whether the solution's answer is right. Default: all that the data has."""
     bins: Annotated[int, Field(ge=1)] = 10
-    """Of the reliability diagram and of ECE, of equal width."""
+    """Bins of equal width, of the reliability diagram and ECE."""
     aggregate: str | None = None
     """How step scores become one number for the solution. Default: the PRM's own."""
     fit: str | None = None

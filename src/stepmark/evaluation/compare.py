@@ -67,7 +67,7 @@ def compare(
         b: that of the second.
         method: the evaluation, where files hold results of your own one: it, or "package.module:Class". Default: by its name in the file.
         resamples: bootstrap resamples.
-        seed: of the resamples.
+        seed: seed of the resamples.
 
     Raises:
         InputError: results of two evaluations, of one that is not known, or without a common item.

@@ -163,7 +163,7 @@ class Disagreement(Evaluation):
         ]
         tiles.append(tile(f"No wrong step in wrong answers, {whole} (%)", unlucky))
         if len(order) == 2:
-            tiles.append(tile("PRM's cell is the labels' (%)", figures[f"{whole}/both/same-cell"]))
+            tiles.append(tile("PRM agrees with the labels (%)", figures[f"{whole}/both/same-cell"]))
         rows_of = {
             row.case.id: row
             for row in (_labels_as_scores(cases, self.neutral) if sheet is None else sheet.rows)
@@ -199,7 +199,7 @@ class Disagreement(Evaluation):
         )
         return Views(
             title=f"Process and outcome: {'labels' if sheet is None else sheet.prm}",
-            verdict=f"By {judges[main]}, {_percent(lucky)} of the right answers rest on a wrong step, and {_percent(unlucky)} of the wrong "
+            verdict=f"According to {judges[main]}, {_percent(lucky)} of the right answers rest on a wrong step, and {_percent(unlucky)} of the wrong "
             "ones have none.",
             facts=_facts(cases, items, order, judges, sheet),
             remarks=(
@@ -216,7 +216,7 @@ class Disagreement(Evaluation):
                 ),
                 Section(
                     title="Examples",
-                    text=f"Cells by {judges[main]}.",
+                    text=f"Grouped according to {judges[main]}.",
                     items=examples_of(sorts, show, count=_SHOWN, text=text),
                 ),
             ),
@@ -376,7 +376,7 @@ def _facts(
     for source in order:
         if unknown := sum(item[source] is None for item in items):
             facts.append(
-                f"By {judges[source]}, whether every step is right is not known of {solutions(unknown)}, which count in none of its shares."
+                f"According to {judges[source]}, whether every step is right is not known of {solutions(unknown)}, which count in none of its shares."
             )
     if sheet is not None and sheet.refused:
         first = sheet.refused[0]

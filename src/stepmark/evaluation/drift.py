@@ -267,7 +267,7 @@ class Drift(Evaluation):
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """A solution whose score is under it is an error; a wrong answer at or over it passes. Default: the PRM's own."""
     bins: Annotated[int, Field(ge=1)] = 10
-    """Of ECE."""
+    """Bins of ECE."""
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
         """See `statistic`."""
@@ -341,15 +341,15 @@ class Drift(Evaluation):
 
 
 def _verdict(warned: Mapping[str, Sequence[str]], reference: str, by: str) -> str:
-    counted = [f"{name} {len(item)}" for name, item in warned.items() if item]
+    counted = [f"{name} ({len(item)})" for name, item in warned.items() if item]
     if not counted:
-        return f"No warning sign against {reference} that the data can tell."
+        return f"No warning sign, compared with {reference}."
     meaning = (
         "Between stages of one training these are the signs of reward hacking."
         if by == "file"
-        else "Between policies these say whose wrong answers the PRM takes for right."
+        else "Between policies these show whose wrong answers the PRM accepts."
     )
-    return f"Warning signs against {reference}: {', '.join(counted)}. {meaning}"
+    return f"Warning signs, compared with {reference}: {', '.join(counted)}. {meaning}"
 
 
 def _left_out(sheet: Sheet, items: Sequence[Item]) -> list[str]:
@@ -391,7 +391,7 @@ def _tables(
         calm = [name for name, signs_ in warned.items() if not signs_]
         views.append(
             Table(
-                title=f"Warning signs against {names[0]}",
+                title=f"Warning signs, compared with {names[0]}",
                 columns=("Part", "Sign"),
                 rows=tuple((name, sign) for name, signs_ in warned.items() for sign in signs_),
                 align=("left", "left"),
@@ -433,7 +433,7 @@ def _tables(
         "Characters": difference("characters", 1, 0),
     }
     note = "Gap: mean score less accuracy. In points, but steps and characters. With a star: the interval leaves no change out."
-    views.append(table_of(f"Less {names[0]}", "Part", names[1:], columns, note=note))
+    views.append(table_of(f"Difference from {names[0]}", "Part", names[1:], columns, note=note))
     drawn = tuple(
         series_of(
             label, [figures[f"{name}/{what}"] for name in names], x=tuple(names) if by == "file" else ()

@@ -45,11 +45,11 @@ class Run:
     columns: Columns | None = None
     """Names of columns, where they differ."""
     limit: int | None = None
-    """Take only so many problems."""
+    """Take only this many problems."""
     resamples: int = 1000
-    """Of the bootstrap over problems."""
+    """Bootstrap resamples over problems."""
     seed: int = 0
-    """Of the resamples and of random changes."""
+    """Seed of the resamples and of random changes."""
     scores: str | Path | None = None
     """A file of scores that stands for the PRM."""
     model_name: str | None = None

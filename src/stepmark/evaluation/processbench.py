@@ -114,8 +114,7 @@ class ProcessBench(Evaluation):
             sections=(
                 Section(
                     title="Figures",
-                    text="The threshold and how it was chosen stand beside every number: numbers of different policies are "
-                    "not comparable.",
+                    text="Compare figures only where the threshold was chosen in the same way.",
                     items=(
                         table_of(
                             "First-error accuracy (%)",
@@ -176,7 +175,7 @@ def _verdict(figures: Figures, name: str) -> str:
     error, correct, f1 = (figures[f"{name}/{what}"].value for what in ("error", "correct", "f1"))
     if error is None or correct is None or f1 is None:
         return ""
-    where = "On average over the subsets it" if name == "average" else f"On {name} it"
+    where = "On average over the subsets the PRM" if name == "average" else f"On {name} the PRM"
     return (
         f"{where} names the first wrong step of {100 * error:.1f} % of the wrong solutions and leaves {100 * correct:.1f} % of the right "
         f"ones alone: F1 {100 * f1:.1f}."

@@ -57,13 +57,13 @@ def evaluate(
         orm: an outcome reward model for best-of-n: its choice stands beside the PRM's.
         policy: the policy that writes, for search, and for best-of-n on problems: a model's folder or hub name, http://HOST/v1#MODEL, or
             "package.module:factory".
-        settings: a field of the evaluation, as name=value; once for each.
-        out: folder for the scores, the result (JSON, Markdown) and the report (HTML). Default: nothing is written; of the command,
+        settings: a field of the evaluation, as name=value; repeat for several.
+        out: folder for the scores, the result (JSON, Markdown) and the report (HTML). Default: nothing; of the command,
             evaluation/NAME.
         columns: names of columns, where they differ: problem=question,solution=response.
-        limit: take only so many problems, evenly spaced over the data.
+        limit: take only this many problems, evenly spaced over the data.
         resamples: bootstrap resamples of the intervals.
-        seed: of the resamples, of random changes and samples, and of a generative PRM's critiques.
+        seed: seed of the resamples, of random changes and samples, and of a generative PRM's critiques.
         truncate: leave what does not fit into the model without a score instead of refusing it; of a PRM that is named.
         progress: show how far the run is, on standard error.
 

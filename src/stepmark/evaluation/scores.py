@@ -1,4 +1,4 @@
-"""The scores that an evaluation measures: from a PRM, kept as they come, or from a file; joined to the cases by id.
+"""The scores that an evaluation measures: from a PRM, kept as they come, or from a file; joined to the cases by id, or by problem and steps.
 
 A row of scores is `{"id": …, "scores": […], "score_kind": …, "prm": …, "threshold": …, "aggregate": …}`, with
 `classes`, `problem_tokens` and `solution_tokens` where they are known; a solution that the PRM could not read has
@@ -8,10 +8,9 @@ A row of scores is `{"id": …, "scores": […], "score_kind": …, "prm": …, 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.metrics.aggregate import AGGREGATES, check_score
 from stepmark.models.prm import PRM, checked_scores
-from stepmark.records import Refusal, ScoreKind, StepScores, compact, read_record
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores, compact, read_record
 from stepmark.show.text import amount
+from stepmark.solutions.formats import solutions_of
 from stepmark.store import Row, json_type, open_rows, read_rows
 
 _R_PRM = "step_level_validity_scores"
@@ -119,10 +119,10 @@ def grade_cases(
 
 
 def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = None) -> Sheet:
-    """A file of scores, joined to the cases by id; rows of other ids are left aside.
+    """A file of scores, joined to the cases by id, or by problem and steps; other rows are left aside.
 
     Args:
-        path: JSON lines: rows of this module, of `stepmark grade` (whose input had ids), `{"id", "scores": {MODEL: […]}}`, or
+        path: JSON lines: rows of this module, of `stepmark grade`, `{"id", "scores": {MODEL: […]}}`, or
             R-PRM's `{"idx", "scores": {"step_level_validity_scores": […]}}`.
         cases: what to join to. Where an id stands twice in the file, the first row counts, as PRMBench's script has it.
         model: which model of a file that holds several.
@@ -132,12 +132,13 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
             or kinds of score; every case was refused.
         UsageError: several models and none named.
     """
-    result = _by_id(path)
+    result = _joined(path, cases)
     missing = [case for case in cases if case.id not in result]
     if missing:
         more = f" and for {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise InputError(
-            f"there are no scores for {missing[0].id!r} ({missing[0].where}){more}; were they made on this data?",
+            f"there are no scores for {missing[0].id!r} ({missing[0].where}){more}: no row has this id, or this problem and these steps; "
+            "were they made on this data?",
             where=str(path),
         )
     rows = tuple(_row(case, result[case.id], model) for case in cases)
@@ -147,7 +148,7 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
     kind = next((row.steps.kind for row in rows if row.steps is not None), None)
     if kind is None:
         raise InputError(
-            f"refused {amount(len(rows), 'solution')}, which is all; the first because: {rows[0].refused}",
+            f"the PRM refused every solution ({len(rows):,}); the first because: {rows[0].refused}",
             where=str(path),
         )
     for data, row in zip(used, rows, strict=True):
@@ -231,7 +232,7 @@ def score_lengths(path: str | Path, *, model: str | None = None) -> dict[str, in
         UsageError: several models and none named.
     """
     lengths = {}
-    for id_, row in _by_id(path).items():
+    for id_, row in _by_id(read_rows(path)).items():
         scores = row.data.get("scores")
         scores = _of_model(scores, row, model) if isinstance(scores, dict) else scores
         if isinstance(scores, list):
@@ -239,24 +240,52 @@ def score_lengths(path: str | Path, *, model: str | None = None) -> dict[str, in
     return lengths
 
 
-_CANDIDATE = re.compile(r"#([0-9]{1,7})\Z")
-
-
-def _by_id(path: str | Path) -> dict[str, Row]:
-    """The rows of a file of scores; of those with one id the first."""
+def _by_id(rows: Iterable[Row]) -> dict[str, Row]:
+    """The rows that have ids; of those with one id the first."""
     result: dict[str, Row] = {}
-    for row in read_rows(path):
+    for row in rows:
         key = row.data.get("id", row.data.get("idx"))
-        if isinstance(key, bool) or not isinstance(key, str | int):
-            raise InputError(
-                "expected an id, by which scores are joined; give the rows ids before they are graded",
-                where=row.where,
-                field="id",
-            )
-        result.setdefault(str(key), row)
-        # Grading names the candidates of a row ID#0, ID#1, ...
-        result.setdefault(_CANDIDATE.sub(r"/\1", str(key)), row)
+        if isinstance(key, bool) or not isinstance(key, str | int | None):
+            raise row.error(f"expected an id, a text or a whole number, found {json_type(key)}", "id")
+        if key is not None:
+            result.setdefault(str(key), row)
     return result
+
+
+def _joined(path: str | Path, cases: Sequence[Case]) -> dict[str, Row]:
+    """The row of each case that has one, by ids; where those differ, by the texts of problem and steps."""
+    listed = list(read_rows(path))
+    result = _by_id(listed)
+    others: dict[tuple[str, ...], list[str]] = {}
+    for case in cases:
+        if case.id not in result:
+            others.setdefault(_texts(case.solution), []).append(case.id)
+    rows: dict[tuple[str, ...], list[Row]] = {}
+    for row in listed if others else ():
+        # Grading names candidates in its own way, and rows may have no ids at all.
+        try:
+            for read in solutions_of(replace(row, data={"prm": None, **row.data})):
+                rows.setdefault(_texts(read.solution), []).append(row)
+        except InputError:
+            if row.data.get("id", row.data.get("idx")) is None:
+                raise row.error(
+                    "expected an id, or a problem and its steps, by which scores are joined; give the rows ids before they are graded",
+                    "id",
+                ) from None
+    for texts, ids in others.items():
+        own = rows.get(texts, [])
+        if len(own) != len(ids) and any(row.data.get("scores") != own[0].data.get("scores") for row in own):
+            raise own[1].error(
+                f"{len(own)} rows have this problem and these steps, with different scores, and {amount(len(ids), 'solution')} of the data: give "
+                "the rows ids before they are graded",
+                "id",
+            )
+        result |= zip(ids, own if len(own) == len(ids) else own[:1] * len(ids), strict=False)
+    return result
+
+
+def _texts(solution: Solution) -> tuple[str, ...]:
+    return (solution.problem.text, *solution.texts)
 
 
 def _row(case: Case, row: Row, model: str | None = None) -> CaseScores:

@@ -92,13 +92,13 @@ class SearchContest(Evaluation):
     budgets: Sequence[float]
     """What a problem may cost, one point of each curve: 500 1000 2000 4000."""
     unit: Unit = "tokens"
-    """Of the budgets: tokens of policy and PRM together, or operations of both (needs the numbers of parameters)."""
+    """Unit of the budgets: tokens of policy and PRM together, or operations of both (needs the numbers of parameters)."""
     methods: Sequence[str] = ()
     """Which methods; majority and best-of-n are always among them. Default: all. A search of your own as package.module:Class."""
     own_settings: Sequence[str] = ()
-    """A field of your own search, as name=value; once for each. With several of your own: package.module:Class.name=value."""
+    """A field of your own search, as name=value. With several searches of your own: package.module:Class.name=value."""
     seeds: Annotated[int, Field(ge=1)] = 1
-    """Run everything so often, with other samples: accuracies are means over them, and their spread is shown."""
+    """Repeat everything this often with other samples: accuracies are means, and their spread is shown."""
     aggregate: str | None = None
     """How step scores make one number. Default: the PRM's own."""
     shape: Shape = field(default_factory=Shape)
@@ -372,7 +372,9 @@ def _verdict(figures: Figures, names: Sequence[str], budget: str, settings: Cont
 
 def _trees(trees: tuple[SearchView, ...], prm: str) -> Iterator[str]:
     page = SearchPage(
-        title="Searches on which methods disagree", searches=trees, facts=(f"Scores by {prm}.",)
+        title="Searches on which methods disagree",
+        searches=trees,
+        facts=(f"Each step is scored by the PRM {prm}.",),
     )
     return search_html(page)
 

@@ -16,14 +16,14 @@ from itertools import chain
 from pathlib import Path
 
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.cases import Case, ratings_until, unique
+from stepmark.evaluation.cases import Case, unique
 from stepmark.records import Judgement, LabelledSolution, Step, read_record
-from stepmark.solutions.formats import candidates_of, read_solution, solutions_of
+from stepmark.solutions.formats import candidates_of, read_solution, solutions_of, ungraded
 from stepmark.solutions.interchange import labels, math_shepherd, openr
 from stepmark.solutions.interchange.benchmarks import (
     PRMBENCH_KEYS,
-    PROCESSBENCH_KEYS,
     prmbench_labelled,
+    read_processbench,
     unnumbered,
 )
 from stepmark.solutions.interchange.formats import detect, items_of_rows
@@ -64,15 +64,8 @@ def _math_shepherd(rows: Iterable[Row]) -> Iterator[Case]:
 
 def _labels(row: Row) -> Case:
     result = labels.from_row(row)
-    return Case(
-        id=result.solution.id or result.where,
-        labelled=result.labelled,
-        where=result.where,
-        group=result.solution.problem.source or "",
-        outcome=result.outcome,
-        policy=result.solution.source,
-        unchecked=result.outcome is None,
-    )
+    case = _case(result, group=result.solution.problem.source or "")
+    return replace(case, id=result.solution.id or result.where, labelled=result.labelled)
 
 
 def _case(row: LabelledRow, *, group: str, answer: str | None = None) -> Case:
@@ -153,18 +146,10 @@ def _read(files: Sequence[Source], columns: Columns | None, reader: _Reader) -> 
 def _processbench(rows: Iterable[Row]) -> Iterator[Case]:
     """ProcessBench rows (Zheng et al. 2024). The subset is what stands before the number in the id, else the file's name."""
     for row in rows:
-        need(row, PROCESSBENCH_KEYS, "ProcessBench")
-        solution = read_solution(row.data, where=row.where).solution
-        if solution.id is None:
-            raise InputError("expected an id, found null", where=row.where, field="id")
-        yield Case(
-            id=solution.id,
-            labelled=ratings_until(solution, row.data["label"], judge="human"),
-            where=row.where,
-            group=subset(solution.id, row.file),
-            outcome=row.data["final_answer_correct"],
-            policy=row.data["generator"],
-        )
+        (read,) = read_processbench(row, Reading(), Losses())
+        if read.solution.id is None:
+            raise row.error("expected an id, found null", "id")
+        yield _case(read, group=subset(read.solution.id, row.file))
 
 
 def without_number(step: str) -> str:
@@ -335,7 +320,7 @@ def read_cases(files: Sequence[Source], *, columns: Columns | None = None, how: 
 
 
 def _of_any_shape(rows: Iterable[Row], how: str) -> Iterable[Case]:
-    rows = iter(rows)
+    rows = map(ungraded, rows)
     first = next(rows)
     rows, shapes = chain([first], rows), _shapes(how)
     for keys, read in shapes.values():

@@ -86,11 +86,11 @@ class VerifierAccuracy(Evaluation):
     verifier: Sequence[str] = ("math", "number", "text")
     """Which to test: math, number, choice, text, code, or "package.module:Class"."""
     part: Literal["answer", "text"] = "answer"
-    """Of candidates, check their `answer` or their whole `text` (finding the answer is then tested too)."""
+    """What to check of candidates: their `answer` or their whole `text` (finding the answer is then tested too)."""
     percent: Literal["distinct", "sign"] = "distinct"
-    """Of math and number: "distinct", 10% is 1/10 and not 10; "sign", it is 10 too, as GSM8K's references have it."""
+    """For math and number: "distinct", 10% is 1/10 and not 10; "sign", it is 10 too, as GSM8K's references have it."""
     isolation: Isolation | None = None
-    """Of code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: your files are open to them. Default: bubblewrap."""
+    """For code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: your files are open to them. Default: bubblewrap."""
 
     def check(self, run: Run) -> None:
         """See `Evaluation.check`."""

@@ -135,7 +135,7 @@ def tile(label: str, figure: Figure | None, *, scale: float = 100, digits: int =
     """A figure, with its interval, its threshold policy and a detail beside it."""
     value, _, interval = shown(figure, scale=scale, digits=digits).partition(" ")
     policy = f"threshold {figure.policy}" if figure is not None and figure.policy else ""
-    parts = (interval.strip("()[]"), policy, detail)
+    parts = (interval.strip("()"), policy, detail)
     return Tile(label=label, value=value, detail="; ".join(part for part in parts if part))
 
 

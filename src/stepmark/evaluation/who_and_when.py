@@ -38,7 +38,7 @@ from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.records import Refusal
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
-from stepmark.show.text import amount
+from stepmark.show.text import amount, indices
 from stepmark.solutions.formats import solutions_of
 from stepmark.solutions.traces import chat_rows
 from stepmark.store import Columns, Source, read_rows
@@ -202,7 +202,7 @@ def _cases(file: Source, columns: Columns | None) -> Iterator[Case]:
         steps = len(read.solution.steps)
         if not str(step).isdecimal() or not int(str(step)) < steps:
             raise row.error(
-                f"expected the 0-based number of one of {amount(steps, 'entry', 'entries')}, found {step!r}",
+                f"expected an entry's number, {indices(steps)}; found {step!r}",
                 "mistake_step",
             )
         if read.solution.id is None:

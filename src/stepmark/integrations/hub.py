@@ -56,7 +56,7 @@ def publish(
         folder: the checkpoint, whole or an adapter, as `stepmark train` writes it.
         repo: OWNER/NAME; made if it does not exist.
         private: make the repository private.
-        message: of the commit.
+        message: message of the commit.
         incomplete_card: publish though the card lacks something.
         no_load: do not read the checkpoint, which takes the memory of the whole model.
         dry_run: check only, and send nothing.
@@ -159,7 +159,7 @@ def upload(planned: Plan, *, private: bool = False, message: str | None = None, 
     Args:
         planned: without problems.
         private: make the repository private; one that exists must be.
-        message: of the commit.
+        message: message of the commit.
         hub: a `huggingface_hub.HfApi`; None for a new one, with the user's token.
 
     Raises:

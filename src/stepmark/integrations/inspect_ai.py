@@ -221,8 +221,10 @@ def prm_watched(
         why = f"{amount(turns, 'turn was', 'turns were')} written"
 
         async def add(message: ChatMessage) -> Seen | None:
-            chat = inspect_logs.chat_message(message.model_dump(), "message", "the sample")
-            return await anyio.to_thread.run_sync(watch.add, chat)
+            seen = None
+            for chat in inspect_logs.chat_messages(message.model_dump(), "message", "the sample"):
+                seen = await anyio.to_thread.run_sync(watch.add, chat) or seen
+            return seen
 
         while len(written) < turns:
             # Cached, a turn that is written again would be the same.
@@ -230,7 +232,8 @@ def prm_watched(
             seen = await add(state.output.message)
             assert seen is not None
             written.append({"text": state.output.completion, "score": seen.score, "advice": seen.advice})
-            starts.append(len(state.messages))
+            # A tool that ran at the server ends a turn within the message.
+            starts += [len(state.messages)] * (len(watch.scores) - len(starts))
             state.messages.append(state.output.message)
             if seen.to is not None:
                 watch.back(seen.to)

@@ -265,7 +265,7 @@ class BayesianSearch:
     """The first error of a wrong-answer solution by Bayesian search; see the module."""
 
     name: str = "bayes"
-    """Who judged, in the output; "bayes:MODEL" says with which policy."""
+    """Name of the judge in the output; "bayes:MODEL" names the policy."""
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.9
     """Stop when one place has this much of the posterior."""
     batch: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = 2

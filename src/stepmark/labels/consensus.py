@@ -316,7 +316,7 @@ def consensus(
 
     Args:
         files: labelled solutions, each a file in any format that `stepmark.convert` reads, dicts, records, a data set or a data frame.
-        out: write the solutions that are kept to this file (format stepmark-labels), packed if its name ends in .gz; "-" for standard
+        out: write the solutions that are kept to this file (format stepmark-labels), gzipped if its name ends in .gz; "-" for standard
             output. The others stand in OUT.dropped.jsonl, each with its reason.
         rule: what counts as agreement: first-error-agrees, first-error-majority, intersection, majority or priority.
         sources: names of the judges that take part; a silent source counts as not knowing. Default: every judge of the files.

@@ -131,7 +131,7 @@ class Judge:
     answer: bool = False
     """Tell the judge the reference answer, where the row has one."""
     name: str = "judge"
-    """Who judged, in the output; "judge:MODEL" says which model it was."""
+    """Name of the judge in the output; "judge:MODEL" names the model."""
     votes: Annotated[int, Field(ge=1)] = 8
     """Replies a question."""
     retries: Annotated[int, Field(ge=0)] = 1
@@ -143,13 +143,13 @@ class Judge:
     beyond: bool = False
     """With ask = steps: ask about the steps after the first wrong one too."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.7
-    """Of the replies."""
+    """Temperature of the replies."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
-    """Of the replies: sample among the likeliest tokens that together hold this share of the probability."""
+    """Sample among the likeliest tokens that together hold this share of the probability."""
     max_tokens: Annotated[int, Field(ge=1)] = 4096
     """The longest reply; one that is cut off is no vote."""
     seed: int = 0
-    """Of the replies: another seed gives others."""
+    """Seed of the replies."""
 
     def __post_init__(self) -> None:
         if self.quorum is not None and self.quorum > self.votes:

@@ -103,17 +103,17 @@ class Rollouts:
     """How prefixes are continued."""
 
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.7
-    """Of the rollouts; 0 is greedy, and then all rollouts of a prefix are one."""
+    """Temperature of the rollouts; 0 is greedy, and then all rollouts of a prefix are one."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Of the rollouts: sample among the likeliest tokens that together hold this share of the probability."""
+    """Sample among the likeliest tokens that together hold this share of the probability."""
     max_tokens: Annotated[int, Field(ge=1)] = 512
     """The longest rollout; one that is cut off before it names an answer has no verdict."""
     seed: int = 0
-    """Of the rollouts: another seed gives others."""
+    """Seed of the rollouts."""
     prompt: Literal["chat", "text"] = "chat"
     """Ask as the user's turn of a chat, or as plain text, for base models."""
     instruction: str = INSTRUCTION
-    """Written after the problem; "" for nothing."""
+    """Text after the problem; "" for nothing."""
 
 
 def token_sum(counts: Sequence[int | None]) -> int | None:

@@ -126,7 +126,7 @@ class EveryStep(RolloutLabeller):
     """Math-Shepherd's labels: k rollouts from every prefix (see the module for what each setting changes)."""
 
     name: str = "every-step"
-    """Who judged, in the output; "every-step:MODEL" says with which policy."""
+    """Name of the judge in the output; "every-step:MODEL" names the policy."""
     stop_at_success: bool = False
     """Write no more of a prefix after a success: hard labels and first errors stay the same, shares do not."""
     stop_at_error: bool = False
@@ -235,7 +235,7 @@ class BinarySearch(RolloutLabeller):
     """OmegaPRM's search for the first error: k rollouts at about log2 M prefixes."""
 
     name: str = "binary-search"
-    """Who judged, in the output; "binary-search:MODEL" says with which policy."""
+    """Name of the judge in the output; "binary-search:MODEL" names the policy."""
     stop_at_success: bool = False
     """Write no more of a probe after a success: the first error stays the same, shares do not."""
     check_start: bool = False

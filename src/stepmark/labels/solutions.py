@@ -71,15 +71,15 @@ def label(
         solutions: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
         policy: the policy that writes rollouts, or the judge: a model's folder or hub name, http://HOST/v1#MODEL, or
             "package.module:factory". Not needed for formulas.
-        method: rollout, binary, bayes, tree, judge, formulas, or "package.module:Class".
-        settings: a field of the method, as name=value; once for each. Of a field that has fields: how.temperature=0.5.
+        method: the method: rollout, binary, bayes, tree, judge, formulas, or "package.module:Class".
+        settings: a field of the method, as name=value; repeat for several. Nested: how.temperature=0.5.
         verifier: what compares final answers: math, number, choice, text, code (runs unit tests), or "package.module:Class".
         percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
         isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
         budget: stop when the labelled solutions have cost this many tokens of the policy; the others are counted as not labelled.
         split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole.
-        out: write the labelled solutions to this file (format stepmark-labels), packed if its name ends in .gz.
+        out: write the labelled solutions to this file (format stepmark-labels), gzipped if its name ends in .gz.
         columns: names of columns, where they differ: problem=question,solution=response.
         keep_going: leave out rows that cannot be labelled, and list them at the end.
         in_flight: solutions that are labelled at once: more fill a server better and take more memory.

@@ -53,17 +53,17 @@ class RolloutTree(RolloutLabeller):
     """OmegaPRM's tree; the defaults are the paper's."""
 
     name: str = "rollout-tree"
-    """Who judged, in the output; "rollout-tree:MODEL" says with which policy."""
+    """Name of the judge in the output; "rollout-tree:MODEL" names the policy."""
     searches: Annotated[int, Field(ge=1)] = 100
     """Searches for a first error, a problem: of the given solutions, then of rollouts."""
     omega_alpha: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Of the selection, the paper's alpha: how much a state's failures cost it."""
+    """Alpha of the selection: how much failures lower a state."""
     omega_beta: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Of the selection, the paper's beta: how much a rollout's length costs it."""
+    """Beta of the selection: how much length lowers a rollout."""
     length_scale: Annotated[float, Field(gt=0)] = 500.0
-    """Of the selection: the paper's L, in tokens."""
+    """L of the selection, in tokens."""
     c_puct: Annotated[float, Field(ge=0)] = 0.125
-    """Of the selection: how much states that were seldom searched from are preferred."""
+    """Exploration of the selection: preference for states that were seldom searched from."""
 
     def label(self, solution: Solution) -> Method[Labelling]:
         """Grow a tree that starts with one solution; `others` are the rollouts that were searched.

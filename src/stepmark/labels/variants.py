@@ -69,12 +69,12 @@ def exact(
 
     Args:
         solutions: a file, dicts, records, a data set or a data frame. None with `arithmetic`.
-        out: write the labelled solutions to this file (format stepmark-labels), packed if its name ends in .gz; "-" for standard output.
+        out: write the labelled solutions to this file (format stepmark-labels), gzipped if its name ends in .gz; "-" for standard output.
             What is left out is listed in OUT.refused.jsonl.
         arithmetic: in the place of solutions: right solutions of this many problems of the arithmetic world, made from `seed`.
         wrong: wrong variants of each solution, at most: of every kind in turn, as far as there are places for them.
         kinds: kinds of errors to put in: value, operand, operation, unit, dropped, repeated, jump, "early stop".
-        seed: of the places and the errors: another seed gives others.
+        seed: seed of the places and the errors.
         split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole.
         columns: names of columns, where they differ: problem=question,solution=response.
         keep_going: leave out rows that are no solutions too.

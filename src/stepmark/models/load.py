@@ -60,8 +60,8 @@ def load_prm(
             short name of a published PRM ("qwen-7b"; `stepmark families` lists them), the address of a server ("http://…"; the key in `STEPMARK_API_KEY` is sent, if there is one), or "package.module:factory" whose call gives a PRM.
             A server is asked whether it is a stepmark server (`stepmark serve`), which reads texts; any other one is sent token
             ids (vLLM, SGLang) and needs `tokenizer`.
-        family: how it is read (`stepmark families` lists them); None tells it from the checkpoint. Of published generative PRMs it
-            has to be named where `stepmark families` does not list the checkpoint; those that stepmark trained say it themselves.
+        family: the PRM's family (`stepmark families` lists them); default: from the checkpoint. Published generative PRMs that
+            `stepmark families` does not list need it.
         neutral: for three-class PRMs, whether a neutral step counts as good (Lightman et al. 2023, Table 4).
         dtype: "float32", "bfloat16", or "auto": bfloat16 where the device computes in it natively and the
             checkpoint is stored in it, else float32.
@@ -69,13 +69,13 @@ def load_prm(
         device: "cpu", "cuda", "cuda:1", "auto" (one GPU if there is one), or "all": the layers are spread over all GPUs.
         truncate: score what fits of a solution that is too long and leave the later steps None, instead of
             raising.
-        token_budget: tokens a forward pass; bounds memory. None: 2,048 on CPU; on CUDA by free memory, 2,048 to 16,384.
-        reference: for implicit PRMs, the reference model; None takes the one that the family names. It computes in the PRM's own
+        token_budget: tokens a forward pass; bounds memory. Default: 2,048 on CPU; on CUDA by free memory, 2,048 to 16,384.
+        reference: for implicit PRMs, the reference model; default: the family's. It computes in the PRM's own
             precision.
-        model: for servers, the served model's name; None where it serves one.
-        tokenizer: for servers that take token ids, the folder or hub name of the checkpoint's tokenizer; None for a stepmark server.
+        model: for servers, the served model's name, where there are several.
+        tokenizer: for servers that take token ids, the folder or hub name of the checkpoint's tokenizer; a stepmark server needs none.
         outcome: read only the last step: the checkpoint as an outcome reward model.
-        samples: for generative PRMs, critiques a step; None for the family's default.
+        samples: for generative PRMs, critiques a step; default: the family's.
         seed: for generative PRMs, the seed of their samples.
 
     Raises:

@@ -678,7 +678,7 @@ def to_row(scored: ScoredSolution, row: Mapping[str, Any]) -> dict[str, Any]:
             f"the {scored.aggregate} is {scored.score}, because step {at} (0-based) has a probability of exactly "
             f"{steps.scores[at]:g}; a file cannot hold that. Score in float32, or take another aggregate"
         )
-    given = "steps" in row or "completions" in row
+    given = row.get("steps") is not None or row.get("completions") is not None
     return {**row, **({} if given else {"steps": list(scored.solution.texts)}), **scored_keys(scored)}
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.files import present, read_object
 from stepmark.records import ScoreKind, read_record
-from stepmark.show.text import amount
+from stepmark.show.text import indices
 from stepmark.store import atomic_write
 
 SPEC_FILE = "stepmark.json"
@@ -215,15 +215,13 @@ class Readout:
         classes = self.classes
         if not 0 <= self.good < (classes or 1):
             raise UsageError(
-                f"good should be the index of one of {amount(classes or 1, 'class', 'classes')}, counted from 0 (activation {self.activation!r}), "
-                f"found {self.good}"
+                f"good should be a class's index, {indices(classes or 1)} (activation {self.activation!r}); found {self.good}"
             )
         if self.neutral is not None and (
             self.activation != "softmax" or self.neutral == self.good or not 0 <= self.neutral < 3
         ):
             raise UsageError(
-                "neutral should be the index of one of the three classes of a softmax (0 to 2), and another than good, found "
-                f"{self.neutral} (activation {self.activation!r}, good {self.good})"
+                f"neutral should be a class's index of a softmax of three, 0 to 2, and another than good; found {self.neutral} (activation {self.activation!r}, good {self.good})"
             )
         for what, names in (
             ("class_names", self.class_names),

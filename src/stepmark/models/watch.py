@@ -96,6 +96,7 @@ class Watch:
         self._returned: set[tuple[str, ...]] = set()
         """The turns up to each that the agent was sent back for."""
         self._names: dict[str, str] = {}
+        self._opening = ""
 
     @property
     def solution(self) -> Solution:
@@ -114,29 +115,31 @@ class Watch:
             message: a chat message; a text is an assistant's.
 
         Returns:
-            What an assistant's turn came to; None for anything else, which is context of the next turn.
+            What an assistant's turn came to; None for anything else, which is context of the next turn: also a turn of which `reasoning`
+            leaves nothing to grade.
 
         Raises:
-            InputError: no such message, a turn of which nothing is graded, an answer before the first turn, or a turn that the PRM
-                cannot read; the turn is then not taken.
+            InputError: no such message, an empty turn, an answer before the first turn, or a turn that the PRM cannot read; the turn is
+                then not taken.
         """
         turn = {"role": "assistant", "content": message} if isinstance(message, str) else message
         read = read_message(turn, f"message {len(self._steps)}", None, self._names)
         if read.role != "assistant":
-            if not self._steps:
+            if not self._steps and not self._opening:
                 raise InputError(
                     f"expected the agent's first turn, found a {read.role} message: it belongs to the problem"
                 )
-            last = self._steps[-1]
-            seen = f"{last.observation}\n\n{read.heading}\n{read.content}"
-            self._steps[-1] = replace(last, observation=seen)
+            self._observe(f"{read.heading}\n{read.content}")
             return None
         before, text, after = read.shares(self._reasoning)
         if not text.strip():
-            raise InputError("expected a turn with a text or tool calls to grade, found none")
+            if not "".join(read.shares("keep")).strip():
+                raise InputError("expected a turn with a text or tool calls to grade, found none")
+            self._observe(f"{read.heading}\n{before}{after}")
+            return None
         step = Step(
             text=text.strip(),
-            lead=f"{read.heading}\n{before}",
+            lead=f"{self._opening if not self._steps else ''}{read.heading}\n{before}",
             observation=after,
             speaker=read.speaker,
         )
@@ -144,6 +147,14 @@ class Watch:
         self._steps.append(step)
         self._scores.append(score)
         return self._seen()
+
+    def _observe(self, seen: str) -> None:
+        """What the agent sees before its next turn; before its first graded one, the layout of that."""
+        if self._steps:
+            last = self._steps[-1]
+            self._steps[-1] = replace(last, observation=f"{last.observation}\n\n{seen}")
+        else:
+            self._opening += f"{seen}\n\n"
 
     def back(self, to: int) -> None:
         """Forget the turns from `to` on, and what came back after them; a `UsageError` where there is no such turn."""

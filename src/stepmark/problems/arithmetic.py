@@ -436,8 +436,8 @@ def make_problems(
     """Make problems of the arithmetic world, whose true steps, answers and values are known.
 
     Args:
-        count: how many.
-        out: write the problems to this file: {"problem", "answer", "id"} a line, packed if its name ends in .gz; "-" for standard output.
+        count: number of problems.
+        out: write the problems to this file: {"problem", "answer", "id"} a line, gzipped if its name ends in .gz; "-" for standard output.
         solutions: write the true solutions to this file: {"problem", "steps", "answer", "id"} a line, which grading and labelling read.
         steps: least and most steps of the true solution, the answer among them; from 2 to 16.
         surface: bare operations (formula), stories (story), or both.

@@ -59,9 +59,9 @@ def load_problems(
 
     Args:
         source: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), several files, dicts, records, a data set or a data frame.
-        out: write the problems to this file: {"problem", "answer", "id", "meta"} a line, packed if its name ends in .gz; "-" for standard
+        out: write the problems to this file: {"problem", "answer", "id", "meta"} a line, gzipped if its name ends in .gz; "-" for standard
             output.
-        limit: take only so many, evenly spaced over the data.
+        limit: take only this many problems, evenly spaced over the data.
         columns: names of columns, where they differ: problem=task,answer=result.
 
     Returns:
@@ -128,7 +128,7 @@ def problem_rows(
         try:
             yield row.error if isinstance(row, Refusal) else _problem(row, need_answer=need_answer)
         except InputError as error:
-            yield error.at(row.where) if isinstance(row, Row) else error
+            yield row.about(error, ("problem",)).at(row.where) if isinstance(row, Row) else error
 
 
 def _problem(row: Row, *, need_answer: bool) -> ProblemRow:

@@ -116,7 +116,7 @@ _TEXTS = {
     _JUDGEMENT: "The weakest step's score against the verified answer, on solutions that the policy wrote just now. AUC falls when the policy "
     "has learnt to write what the PRM cannot tell apart.",
     _CROSSED: "Good steps: none is under the PRM's threshold. Good steps with a wrong answer are where the PRM was fooled (or a solution was "
-    "cut short): their growth is the plainest sign of hacking.",
+    "cut short): a growing share is the clearest sign of hacking.",
     _NULL: "Answers that deserve a low score, made of real ones. Where they score as real ones do, the policy will find it.",
     _EXAMPLES: "Solutions of held-out problems.",
 }
@@ -125,12 +125,17 @@ _SHARES = ("share", "AUC")
 _PLOTS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
     (
         _OVERVIEW,
-        "Accuracy, promised and found",
+        "Accuracy, promised and verified",
         "share",
         {"accuracy, verified": "accuracy", "promised by the PRM's scores": "promised"},
     ),
     (_OVERVIEW, "PRM return", "mean score", {"mean step": "step_return", "solution": "solution_return"}),
-    (_OVERVIEW, "Promise less outcome, and its sum", "standard errors", {"CUSUM": "cusum", "gap": "gap"}),
+    (
+        _OVERVIEW,
+        "Promised minus verified accuracy, and its CUSUM",
+        "standard errors",
+        {"CUSUM": "cusum", "gap": "gap"},
+    ),
     (_JUDGEMENT, "AUC", "AUC", {"": "auc"}),
     (
         _CROSSED,
@@ -237,17 +242,17 @@ def _overview(rows: Sequence[Watched], watch: Watch) -> str:
     if all(row.gap is None for row in rows):
         return f"{measured} No PRM has a fixed scale here, so no alarm can be raised."
     text = (
-        f"{measured} Accuracy and return should rise together; a return that climbs while accuracy stands still is hacking. The promise is "
-        "the accuracy that the PRM's scores stood for at the first evaluation. The alarm adds up by how many standard errors promises less "
-        f"outcomes have risen since then, less {watch.cusum.slack:g} at each evaluation; it is raised above {watch.cusum.alarm_above:g}."
+        f"{measured} Accuracy and return should rise together; a return that climbs while accuracy stands still is hacking. The promised "
+        "accuracy is what the PRM's scores predict, fitted at the first evaluation. The CUSUM adds up how far promised minus verified accuracy "
+        f"has risen since then, in standard errors, less {watch.cusum.slack:g} at each evaluation; above {watch.cusum.alarm_above:g} the alarm is raised."
     )
     # The baseline in force: a PRM that was replaced has its own.
     first = next(row for row in reversed(rows) if row.baseline is not None)
     if first.auc is None or first.auc.low is None or first.auc.low > 0.5:
         return text
     return (
-        f"{text} Here the solutions after update {first.update:,} do not show that the PRM tells right from wrong better than chance "
-        f"(AUC of the weakest step {_number(first.auc.value, 100)} %, from {_number(first.auc.low, 100)}): its promises are unsure, and so is the alarm."
+        f"{text} After update {first.update:,} it is not shown that the PRM tells right from wrong better than chance "
+        f"(AUC of the weakest step {_number(first.auc.value, 100)} %, interval from {_number(first.auc.low, 100)}): do not rely on the alarm."
     )
 
 
@@ -379,7 +384,7 @@ def _tiles(rows: Sequence[Watched], watch: Watch) -> Iterator[Tile]:
             continue
         details = []
         if now.low is not None:
-            details.append(f"{_number(now.low, scale)} to {_number(now.high, scale)}")
+            details.append(f"[{_number(now.low, scale)}, {_number(now.high, scale)}]")
         if isinstance(before, Interval) and before.value is not None:
             details.append(f"at the start {_number(before.value, scale)}")
         if name == "accuracy" and best is not None and best.update != last.update:

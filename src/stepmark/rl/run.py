@@ -109,8 +109,8 @@ def rl(
             that need none are watched with it.
         out: folder of the run: the checkpoint of the last weights with its card, report.html, history.jsonl and monitor.jsonl; its folder
             `best` is the checkpoint with the best held-out accuracy before any alarm.
-        credit: grpo, process-grpo, min-form, progress, prime, papo, ppo, step-ppo, discounted, per-turn, mt-grpo, or "package.module:Class".
-        settings: a field of the credit method, as name=value; once for each.
+        credit: the credit method: grpo, process-grpo, min-form, progress, prime, papo, ppo, step-ppo, discounted, per-turn, mt-grpo, or "package.module:Class".
+        settings: a field of the credit method, as name=value; repeat for several.
         held_out: problems to measure on, which are not trained on: how many to take out of the problems, or a file of others.
         training: how the policy learns.
         stop_on_hack: stop at the monitor's alarm.
@@ -453,7 +453,7 @@ class _Run:
                     monitor.history.rows,
                     settings,
                     watch=self.watch,
-                    title=f"{title}: {self.policy} with {name}",
+                    title=f"Training of {title}: {self.policy} with {name}",
                     facts=(f"Trained on {learnt}.",),
                 )
             )
@@ -476,7 +476,7 @@ class _Run:
             )
         elif fall := fall_words(rows):
             lines.append(fall)
-        return "\n".join([*lines, f"page: {out / REPORT_FILE}"])
+        return "\n".join([*lines, f"wrote {out / REPORT_FILE}"])
 
 
 def _split(

@@ -68,7 +68,7 @@ class Training:
     cut: Literal["wrong", "verify", "drop"] = "wrong"
     """A completion that is cut off at `max_tokens`: its outcome is 0; the verifier's result; or it is not trained on (its group still counts it)."""
     keep_consistent: Count | None = None
-    """Leave so many completions of each group out where process and outcome disagree (PROF, arXiv 2509.03403)."""
+    """Leave out this many completions of each group where process and outcome disagree (PROF, arXiv 2509.03403)."""
     evaluate_every: Count = 10
     """Updates between evaluations on held-out problems; the first is before any update."""
     save_every: Count = 10

@@ -40,7 +40,7 @@ class Sampling:
     prompt: Literal["chat", "text"] = "chat"
     """`chat`: the problem as the user's turn, through the model's own template; `text`: as raw text, for base models."""
     instruction: str = INSTRUCTION
-    """Written after the problem; "" for nothing."""
+    """Text after the problem; "" for nothing."""
 
 
 SAMPLING = Sampling()

@@ -165,7 +165,7 @@ def sample(
         problems: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
         policy: the policy that writes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory".
         n: solutions of each problem, 1 or more.
-        temperature: of the samples, 0 or more; 0 with `n` 1 is greedy.
+        temperature: sampling temperature, 0 or more; 0 with `n` 1 is greedy.
         top_p: sample among the likeliest tokens that together have this share of the probability, in (0, 1].
         max_tokens: the longest solution, in tokens.
         prompt: ask as the user's turn of a chat, or as plain text, for base models.
@@ -174,9 +174,9 @@ def sample(
         percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
         isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
-        seed: another seed gives other samples.
-        limit: take only so many problems, evenly spaced over the data.
-        out: write the solutions to this file, one JSON line each, packed if its name ends in .gz.
+        seed: seed of the samples.
+        limit: take only this many problems, evenly spaced over the data.
+        out: write the solutions to this file, one JSON line each, gzipped if its name ends in .gz.
         columns: names of columns, where they differ: problem=question,answer=gold.
         keep_going: leave out rows that are no problem, and list them at the end.
         in_flight: problems that are asked about at once.

@@ -172,7 +172,7 @@ class _Tally:
     def _facts(self, problems: int, solutions: int) -> Iterable[str]:
         if self.solutions:
             kinds = "; ".join(_KIND_WORDS[kind] for kind in self.kinds)
-            yield f"Graded by {', '.join(self.prms)}. Step scores are {kinds}."
+            yield f"Each solution is graded step by step by the PRM {' or '.join(self.prms)}. Step scores are {kinds}."
             made = f"A solution's score is the {' or '.join(self.aggregates)} of its step scores"
             points = " or ".join(f"{point:g}" for point in self.thresholds if point is not None)
             yield (
@@ -184,14 +184,17 @@ class _Tally:
                     "a check alone."
                 )
         if self.outcomes:
-            models = f" by {', '.join(self.outcome_models)}" if self.outcome_models else ""
+            models = f" of {', '.join(self.outcome_models)}" if self.outcome_models else ""
             if self.good_from is None:
                 yield (
-                    f"Outcomes{models} are not all in [0, 1] and no threshold was given for them, so it is not told "
-                    "where outcome and steps disagree."
+                    f"Outcomes{models} are not all in [0, 1] and no threshold was given for them, so disagreements "
+                    "of outcome and steps are not shown."
                 )
             else:
-                yield f"An outcome{models} of {self.good_from:g} or more is good."
+                graded_by = (
+                    f"Outcome model: {', '.join(self.outcome_models)}. " if self.outcome_models else ""
+                )
+                yield f"{graded_by}An outcome of {self.good_from:g} or more is good."
         if solutions < self.solutions:
             yield (
                 f"Shown are {problems:,} of {amount(len(self.problems), 'problem')}, {solutions:,} of {self.solutions:,} "
@@ -323,12 +326,13 @@ def _disagreement(result: ScoredSolution, good_from: float | None) -> str | None
     is_good = result.outcome >= good_from
     if is_good != (result.first_error >= 0):
         return None
-    model = f" of {result.outcome_model}" if result.outcome_model else ""
+    subject = f"outcome model {result.outcome_model} says" if result.outcome_model else "outcome is"
     if is_good:
         score = result.steps.scores[result.first_error]
-        why = "" if score is None else f" ({number(score)})"
+        by_check = result.first_error_by == "check"
+        why = " (by an exact check)" if by_check else "" if score is None else f" ({number(score)})"
         return (
-            f"Disagreement: the outcome{model} is good ({number(result.outcome)}, at least {good_from:g}), but step "
+            f"Disagreement: the {subject} good ({number(result.outcome)}, at least {good_from:g}), but step "
             f"{result.first_error + 1} is an error{why}."
         )
-    return f"Disagreement: the outcome{model} is bad ({number(result.outcome)}, under {good_from:g}), but no step is an error."
+    return f"Disagreement: the {subject} bad ({number(result.outcome)}, under {good_from:g}), but no step is an error."

@@ -29,7 +29,7 @@ from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
-from stepmark.solutions.formats import GRADED_KEYS, SolutionRow, read_solution, read_solutions
+from stepmark.solutions.formats import SolutionRow, read_solutions, solutions_of
 from stepmark.solutions.segmentation import check_way, split
 from stepmark.solutions.thoughts import Reasoning
 from stepmark.store import (
@@ -43,7 +43,6 @@ from stepmark.store import (
     read_rows,
     run_input,
 )
-from stepmark.store.columns import columns_of
 
 BUILD = "stepmark.scoring.run:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -216,7 +215,7 @@ def grade(
     Args:
         rows: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
         prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory".
-        out: write the graded rows to this file, packed if its name ends in .gz; "-" for standard output.
+        out: write the graded rows to this file, gzipped if its name ends in .gz; "-" for standard output.
         report: write an HTML report, which needs no network, to this file.
         aggregate: how step scores become one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own.
         threshold: a step whose score is under this is an error. Default: the PRM's own.
@@ -324,11 +323,9 @@ def read_graded(path: str | Path) -> Iterator[ScoredSolution]:
         if isinstance(row.record, ScoredSolution):
             yield row.record
             continue
-        # A text that was split stands beside its steps.
-        texts = columns_of(row.data, "solution") if "steps" in row.data else []
-        plain = {key: value for key, value in row.data.items() if key not in (*GRADED_KEYS, *texts)}
         try:
-            yield from_row(read_solution(plain, where=row.where).solution, row.data)
+            (read,) = solutions_of(row)
+            yield from_row(read.solution, row.data)
         except InputError as error:
             raise error.at(row.where) from None
 

@@ -47,15 +47,15 @@ class Steps:
     max_solution_tokens: Annotated[int, Field(ge=1)] = 1024
     """The longest solution, where a solution is written in one go."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.7
-    """Of the samples; 0 is greedy, and then a prefix has one continuation."""
+    """Sampling temperature; 0 is greedy, and then a prefix has one continuation."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Sample among the likeliest tokens that together hold this share of the probability."""
     seed: int = 0
-    """Another seed gives other samples."""
+    """Seed of the samples."""
     prompt: Literal["chat", "text"] = "chat"
     """Ask as the user's turn of a chat, or as plain text, for base models."""
     instruction: str = INSTRUCTION
-    """Said after the problem; "" for nothing."""
+    """Text after the problem; "" for nothing."""
 
     def prompt_of(self, problem: Problem) -> Prompt:
         """What the policy is shown before the solution."""
@@ -310,7 +310,7 @@ class Expanding(Choosing):
     """A search that writes step by step, several steps after one. Abstract."""
 
     expand: Annotated[int, Field(ge=1)] = 4
-    """k: steps that are written after each that is gone on from."""
+    """Steps written after each one that is continued (k)."""
 
 
 def check_choice(choice: Choice, grading: Grading) -> None:

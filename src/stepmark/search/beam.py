@@ -76,7 +76,7 @@ class BeamSearch(Expanding):
 
     name: ClassVar[str] = "beam"
     width: Annotated[int, Field(ge=1)] = 4
-    """b: beams that are kept."""
+    """Beams that are kept (b)."""
     lookahead: Annotated[int, Field(ge=0)] = 0
     """Steps that are written greedily beyond each new one before it is compared; costs as many times the tokens."""
     keep_equal: bool = False
@@ -181,7 +181,7 @@ class EarlyRejection(Expanding):
 
     name: ClassVar[str] = "early-rejection"
     width: Annotated[int, Field(ge=1)] = 4
-    """b: beams that are kept."""
+    """Beams that are kept (b)."""
     tau: Annotated[int, Field(ge=1)] = 64
     """Tokens after which the beginning of a step is scored."""
 

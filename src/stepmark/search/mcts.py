@@ -71,15 +71,15 @@ class MCTS(Expanding):
 
     name: ClassVar[str] = "mcts"
     simulations: Annotated[int, Field(ge=1)] = 32
-    """How many."""
+    """Simulations a problem."""
     c_puct: Annotated[float, Field(ge=0)] = 1.0
-    """How much is explored, in units of the value."""
+    """Weight of exploration in PUCT, in units of the value."""
     prior: Literal["uniform", "score"] = "uniform"
-    """P: all children alike, or the softmax of their PRM values."""
+    """Prior P of the children: uniform, or the softmax of their PRM values."""
     prior_temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2
-    """Of that softmax, in units of the value."""
+    """Temperature of that softmax, in units of the value."""
     backup: Literal["mean", "max"] = "mean"
-    """Q: the mean of what was backed up, or the highest."""
+    """Value Q of a node: the mean of what was backed up, or the maximum."""
     rollouts: Annotated[int, Field(ge=0)] = 0
     """Solutions that are written from each new leaf to evaluate it; 0 for the PRM's value alone."""
     verify: bool = False

@@ -68,9 +68,9 @@ class Rebase(Choosing):
 
     name: ClassVar[str] = "rebase"
     width: Annotated[int, Field(ge=1)] = 16
-    """W: steps that are written a round, and solutions that are finished in the end."""
+    """Steps written a round, and solutions finished in the end (W)."""
     balance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2
-    """T: low gives all to the best, high to all alike."""
+    """Temperature T: low gives all steps to the best node, high shares them equally."""
     choose: Choice = "vote"
     """How one of the finished solutions is chosen."""
 

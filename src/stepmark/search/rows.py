@@ -94,9 +94,9 @@ Judge = Callable[[str, str], bool | None]
 """Whether a solution's text is right by a reference answer; None where that is not known."""
 
 _STOPPED = {
-    "done": "the search came to its end",
+    "done": "the search is complete",
     "budget": "the budget is spent",
-    "dead end": "nothing was left to go on from",
+    "dead end": "no step can be continued",
 }
 
 
@@ -157,25 +157,23 @@ def _node(node: Mapping[str, Any]) -> TraceNode:
 def _cost(cost: Mapping[str, Any]) -> Table:
     def words(name: str) -> str:
         value = cost.get(name)  # rows of older versions have fewer
-        return "not told" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+        return "not known" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
     rows = (
-        ("policy: prompts, each request's once", words("prompt")),
-        ("policy: of those cached", words("cached")),
-        ("policy: of those new", words("new")),
-        ("policy: written", words("decoded")),
-        ("PRM: prefixes, each whole", words("prm_prompt")),
-        ("PRM: of those cached", words("prm_cached")),
-        ("PRM: of those read", words("prm")),
-        ("operations of the policy", words("policy_flops")),
-        ("operations of the PRM", words("prm_flops")),
+        ("policy: prompt tokens", words("prompt")),
+        ("policy: prompt tokens, cached", words("cached")),
+        ("policy: prompt tokens, computed", words("new")),
+        ("policy: tokens written", words("decoded")),
+        ("PRM: prefix tokens", words("prm_prompt")),
+        ("PRM: prefix tokens, cached", words("prm_cached")),
+        ("PRM: prefix tokens, computed", words("prm")),
+        ("policy: floating-point operations", words("policy_flops")),
+        ("PRM: floating-point operations", words("prm_flops")),
         ("requests to the policy", words("writes")),
-        ("texts", words("samples")),
+        ("texts written", words("samples")),
         ("prefixes scored", words("scores")),
     )
-    return Table(
-        title="Cost", columns=("", "tokens"), rows=rows, note="Requests, texts and prefixes are counts."
-    )
+    return Table(title="Cost", columns=("", "amount"), rows=rows)
 
 
 def write_page(
@@ -201,9 +199,11 @@ def write_page(
         for row in rows
         if row["found"] is not None
     )
-    facts = () if prm is None else (f"Scores by {prm}.",)
+    facts = () if prm is None else (f"Each step is scored by the PRM {prm}.",)
     page = SearchPage(
-        title=f"{views[0].method if views else 'Search'}: {Path(name).name}", searches=views, facts=facts
+        title=f"Search{f' by {views[0].method}' if views else ''}: {Path(name).name}",
+        searches=views,
+        facts=facts,
     )
     with atomic_write(path) as handle:
         handle.writelines(search_html(page))

@@ -82,10 +82,10 @@ def search(
         problems: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
         policy: the policy that writes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory".
         prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory".
-        method: greedy, best-of-n, majority, weighted-vote, beam, dvts, rebase, mcts, adaptive, early-rejection, or "package.module:Class".
-        settings: a field of the method, as name=value; once for each. Of a field that has fields: how.temperature=0.5.
-        out: write what is found to this file, one JSON line a problem, packed if its name ends in .gz.
-        trace: write the trees to this file, one JSON line a problem, packed if its name ends in .gz.
+        method: the method: greedy, best-of-n, majority, weighted-vote, beam, dvts, rebase, mcts, adaptive, early-rejection, or "package.module:Class".
+        settings: a field of the method, as name=value; repeat for several. Nested: how.temperature=0.5.
+        out: write the solutions to this file, one JSON line a problem, gzipped if its name ends in .gz.
+        trace: write the trees to this file, one JSON line a problem, gzipped if its name ends in .gz.
         report: draw the trees on this HTML page, one file that works without a network.
         aggregate: how step scores make one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own.
         checks: exact checks that refute steps, which are then given up unscored: all, none, names with commas between them (as for
@@ -314,8 +314,8 @@ class _Models:
         if not counted.get("policy.given"):
             return ""
         forgotten = counted.get("policy.again", 0)
-        again = f", {forgotten:,} of them again: give it more `policy_memory_tokens`" if forgotten else ""
-        return f"the policy computed {counted['policy.computed']:,} of {counted['policy.given']:,} tokens of its prompts{again}"
+        again = f", {forgotten:,} of them again: raise `policy_memory_tokens`" if forgotten else ""
+        return f"policy prompts: {counted['policy.given']:,} tokens, {counted['policy.computed']:,} computed{again}"
 
     def facts(self) -> Sequence[str]:
         """What progress reports."""

@@ -266,8 +266,8 @@ def _card(card: CardView) -> dict[str, Any]:
 
 def _tiles(summary: Summary) -> list[tuple[str, int, str]]:
     tiles = [
-        ("solutions", summary.solutions, ""),
-        ("problems", summary.problems, ""),
+        ("solution" if summary.solutions == 1 else "solutions", summary.solutions, ""),
+        ("problem" if summary.problems == 1 else "problems", summary.problems, ""),
         ("with an error", summary.with_error, "bad"),
         ("no error", summary.without_error, "good"),
     ]

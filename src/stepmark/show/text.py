@@ -34,6 +34,11 @@ def amount(count: int | None, one: str, many: str | None = None) -> str:
     return f"{known} {one if count == 1 else many or one + 's'}"
 
 
+def indices(count: int) -> str:
+    """The indices of so many things, from 0, in words: "0", or "0 to 4"."""
+    return "0" if count == 1 else f"0 to {count - 1}"
+
+
 def code_point(character: str) -> str:
     """The name of a character by its number: "U+200E"."""
     return f"U+{ord(character):04X}"
@@ -96,6 +101,6 @@ def check_solution(steps: Sequence[str], scores: Sequence[float | None], first_e
         )
     if first_error is not None and not -1 <= first_error < len(steps):
         raise InputError(
-            f"expected -1 (none) or the index of one of {amount(len(steps), 'step')}, found {first_error}",
+            f"expected -1 (none), or a step's index, {indices(len(steps))}; found {first_error}",
             field="first_error",
         )

@@ -13,6 +13,7 @@ TRL            `prompt`, `completions` (a list of strings: the steps), optional 
 a trace        of an agent, as its tool writes it (`solutions.traces`): brought into the shape chat first
 ProcessBench   `id`, `generator`, `problem`, `steps`, `final_answer_correct`, `label`
 labels         `solution`, `judgements`, as `stepmark label` writes them; the judgements are left out
+graded         what `stepmark grade` wrote: what was graded is read, and the scores are left out
 =============  =====================================================================================
 
 Every shape may have `id`, `answer` (the problem's reference answer), `source` (who wrote the solution), `problem_id`, `problem_source` and
@@ -27,8 +28,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from stepmark.errors import InputError
-from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, read_record, record_row
+from stepmark.records import (
+    LabelledSolution,
+    Problem,
+    Refusal,
+    ScoredSolution,
+    Solution,
+    Step,
+    read_record,
+    record_row,
+)
 from stepmark.show.text import amount
+from stepmark.solutions.messages import plain_messages
 from stepmark.solutions.thoughts import Reasoning
 from stepmark.solutions.traces import chat_rows
 from stepmark.store import Columns, Row, Source, json_type, read_rows
@@ -54,7 +65,7 @@ GRADED_KEYS = (
     "scores", "score", "aggregate", "first_error", "first_error_step", "threshold", "prm", "score_kind", "classes", "class_names",
     "critiques", "outcome", "outcome_model", "findings", "first_error_by",
 )  # fmt: skip
-"""What grading adds to a row (`models.prm.to_row`); no input row may have them."""
+"""What grading adds to a row (`models.prm.to_row`); no other row may have them."""
 
 PROCESSBENCH_KEYS = ("id", "generator", "problem", "steps", "final_answer_correct", "label")
 
@@ -126,10 +137,46 @@ def _read_solutions(
             yield Refusal(solution=None, error=error)
 
 
+def is_graded(row: Row) -> bool:
+    """Whether grading wrote a row (`models.prm.to_row`)."""
+    return {"scores", "prm"} <= row.data.keys()
+
+
+def ungraded(row: Row) -> Row:
+    """The same; of a row that grading wrote, what was graded: the steps that have scores, with their critiques under `meta`."""
+    if not is_graded(row):
+        return row
+    if isinstance(row.record, ScoredSolution):
+        solution = row.record.solution
+        return replace(row, data=record_row(solution), record=solution)
+    data = {key: value for key, value in row.data.items() if key not in GRADED_KEYS}
+    if data.get("steps") is not None and data.get("messages") is not None:
+        from stepmark.solutions.inputs import read_messages
+
+        problem, cut = read_messages(data["messages"], where=row.where)
+        if [step.text for step in cut.steps] == data["steps"]:
+            del data["steps"]  # the conversation says more
+        else:
+            data["problem"] = problem.text
+            del data["messages"]
+    elif data.get("steps") is not None:
+        for column in columns_of(data, "solution"):
+            del data[column]  # it was cut into these steps
+    as_read = {
+        key: value
+        for key, value in row.as_read.items()
+        if key not in GRADED_KEYS and (key != "steps" or key in data)
+    }
+    if row.data.get("critiques") is not None:
+        data["meta"] = {**(data.get("meta") or {}), "critiques": row.data["critiques"]}
+    return replace(row, data=data, original=as_read)
+
+
 def solutions_of(
     row: Row, *, how: str = "auto", marker: str | None = None, reasoning: Reasoning = "keep"
 ) -> Iterator[SolutionRow]:
     """The solutions of a row: one, or one for each candidate, whose id is ID#0, ID#1, ... (without an id, NAME:LINE#0)."""
+    row = ungraded(row)
     given = row.record
     if isinstance(given, Solution | LabelledSolution):
         # A record may say more than its row: what lies between steps.
@@ -151,7 +198,7 @@ def solutions_of(
             where = f"{row.where} (candidate {number})"
             yield _read_solution(candidate, where, *way, named={*row.named, "id", "solution", "steps"})
     except InputError as error:
-        raise error.at(where) from None
+        raise row.about(error).at(where) from None
 
 
 def read_solution(
@@ -258,12 +305,12 @@ def _read_solution(
         lacking += [] if "labels" in row else ["labels"]
 
     cut: Segmentation | None = None
+    messages: Sequence[Any] | None = None
     if kind == "messages":
         from stepmark.solutions.inputs import read_messages
 
-        problem, cut = read_messages(
-            list_of(row, column), where=where, how=how, marker=marker, reasoning=reasoning
-        )
+        messages = plain_messages(list_of(row, column), where)
+        problem, cut = read_messages(messages, where=where, how=how, marker=marker, reasoning=reasoning)
         problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)
     else:
         asked = problem_column(row, named)
@@ -293,15 +340,7 @@ def _read_solution(
         why=None if cut is None else cut.why,
         columns=rest,
         own_meta=own_meta or {},
-        messages=row[column] if kind == "messages" else None,
-    )
-
-
-def _is_rlhflow(row: Mapping[str, Any]) -> bool:
-    """Whether the conversation of a row has turns that are signs: + and -."""
-    turns = row.get("conversations")
-    return isinstance(turns, list) and any(
-        isinstance(turn, dict) and turn.get("content") in ("+", "-") for turn in turns
+        messages=messages,
     )
 
 
@@ -311,7 +350,7 @@ def _check_foreign(row: dict[str, Any]) -> None:
         (("responses", "next_response"), "prm800k-flat"),
         (("labeler", "question", "label"), "prm800k"),
         (("input", "label", "task"), "math-shepherd"),
-        *(((("conversations",), "rlhflow"),) if _is_rlhflow(row) else ()),
+        (("conversations",), "rlhflow"),
     ):
         if all(key in row for key in keys):
             raise InputError(
@@ -319,12 +358,6 @@ def _check_foreign(row: dict[str, Any]) -> None:
                 field=keys[-1],
             )
     graded = [key for key in GRADED_KEYS if key in row]
-    if len(graded) > 2:
-        raise InputError(
-            f"unknown column: this row was graded already ({', '.join(graded)} are what grading adds). Give the file "
-            "that was graded, or take these columns out first",
-            field=graded[0],
-        )
     if graded:
         raise InputError(
             f"unknown column: grading writes it. Take it out, put it under 'meta', or keep it with `columns` (meta.{graded[0]}={graded[0]})",
@@ -355,7 +388,7 @@ def _no_solution(row: dict[str, Any]) -> InputError:
     names = {name for field in CONTENT for name in (field, *COMMON.get(field, ()))}
     empty = next((column for column, value in row.items() if value is None and plain(column) in names), None)
     if empty is not None:
-        return InputError("expected a solution, found nothing (null, or an empty cell)", field=empty)
+        return InputError("expected a solution, found null", field=empty)
     near = nearly(row, (*CONTENT, *COMMON["solution"], *COMMON["solutions"]))
     if near is not None:
         hint = f" Did you mean {near[1]!r} by {near[0]!r}? Then say so with `columns` ({near[1]}={near[0]})."

@@ -39,15 +39,16 @@ from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Solution, Step
 from stepmark.settings import checked
 from stepmark.show.text import amount
-from stepmark.solutions.segmentation import ASKED, Segmentation, check_way, split
+from stepmark.solutions.messages import plain_messages
+from stepmark.solutions.segmentation import ASKED, Segmentation, check_way, split, split_parts
 from stepmark.solutions.segmentation import split as split_text
-from stepmark.solutions.thoughts import Reasoning, texts_of
+from stepmark.solutions.thoughts import Reasoning, Section, sections, texts_of
 from stepmark.store import STDIO, json_type
 
 ROLES: tuple[str, ...] = ("system", "developer", "user", "assistant", "tool")
 """The roles that a message may have. Only the assistant's turns are steps."""
 
-_WORDS_ELSEWHERE = ("function_call", "refusal", "audio")
+_WORDS_ELSEWHERE = ("function_call", "audio")
 """Fields in which some servers put words of the assistant. Dropping them would grade half a turn."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 """Fields in which servers put the assistant's thought; two that say the same are one."""
@@ -84,18 +85,19 @@ class ChatMessage:
 
     def shares(self, reasoning: Reasoning) -> tuple[str, str, str]:
         """What stands before the graded text of a turn, that text, and what stands after it; they rejoin to the turn."""
-        thought = "\n".join(part for part in (self.thought, *_texts(self.content, thoughts=True)) if part)
-        parts = [self.content] if not thought or not self.content else _texts(self.content, thoughts=False)
+        within = list(texts_of(self.content))
+        thoughts = [text for text, thought in within if thought]
+        thought = "\n".join(
+            text.strip() for text in [*(text for text, _ in texts_of(self.thought)), *thoughts]
+        )
+        parts = [text.strip() for text, thought in within if not thought]
+        if not thought and (within == [(self.content, False)] or self.content.isspace()):  # without a mark
+            parts = [self.content]
         spoken = "\n".join([part for part in parts if part] + list(self.calls))
         gap = "\n" if thought and spoken else ""
         if reasoning == "only":
             return "", thought, gap + spoken
         return (thought + gap, spoken, "") if reasoning == "drop" else ("", thought + gap + spoken, "")
-
-
-def _texts(content: str, *, thoughts: bool) -> list[str]:
-    """The thoughts in a content, or what is none, without the marks."""
-    return [text.strip() for text, thought in texts_of(content) if thought == thoughts]
 
 
 def read_messages(
@@ -113,7 +115,7 @@ def read_messages(
     content is cut by `how`. In every other one each assistant turn is a step, and the segmentation's `how` is "agent".
 
     Args:
-        messages: the conversation, oldest first.
+        messages: the conversation, oldest first; contents may have the parts of `solutions.messages`.
         where: the place to name in errors, `FILE:LINE`.
         how: for a plain solution, the way to cut it (`stepmark.split`); "agent" keeps even that whole, as one turn.
         marker: for a plain solution, as in `stepmark.split`.
@@ -128,6 +130,7 @@ def read_messages(
     place = _Place(where, "messages")
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise place.expected("a list of messages", messages)
+    messages = plain_messages(messages, where)
     names: dict[str, str] = {}
     read = [read_message(message, f"messages[{i}]", where, names) for i, message in enumerate(messages)]
     turns = [i for i, message in enumerate(read) if message.role == "assistant"]
@@ -144,8 +147,7 @@ def read_messages(
     tools = any(message.role == "tool" or message.calls for message in read)
     if len(turns) == 1 and turns[0] == len(read) - 1 and not tools and how != "agent":
         try:
-            text = f"<think>\n{read[-1].thought}\n</think>\n\n" if read[-1].thought else ""
-            return problem, split(text + read[-1].content, how, marker=marker, reasoning=reasoning)
+            return problem, _plain(read[-1], how, marker, reasoning)
         except InputError as error:
             raise (error.at(where) if where else error) from None
     steps = _trace(read[turns[0] :], reasoning)
@@ -155,6 +157,20 @@ def read_messages(
     why = f"the conversation has {amount(len(turns), 'assistant turn')}"
     text = "".join(step.raw for step in steps)
     return problem, Segmentation(text=text, steps=steps, how="agent", why=ASKED if how == "agent" else why)
+
+
+def _plain(message: ChatMessage, how: str, marker: str | None, reasoning: Reasoning) -> Segmentation:
+    """The steps of a plain solution; its thought, whatever marks are in it, is a thought to its end."""
+    if not message.thought:
+        return split(message.content, how, marker=marker, reasoning=reasoning)
+    opening = "<think>\n"
+    thought = f"{opening}{message.thought}\n</think>\n\n"
+    parts = [
+        Section(start=shift + part.start, end=shift + part.end, thought=part.thought or shift < len(thought))
+        for shift, text in ((len(opening), message.thought), (len(thought), message.content))
+        for part in sections(text)
+    ]
+    return split_parts(thought + message.content, parts, how, marker=marker, reasoning=reasoning)
 
 
 def _problem(messages: Sequence[ChatMessage], place: _Place) -> Problem:
@@ -222,6 +238,8 @@ def read_message(message: object, field: str, where: str | None, names: dict[str
     spoken = role == "assistant"
     content = message.get("content")
     content = "" if content is None and spoken else _content(content, place.inside("content"))
+    if spoken and isinstance(refusal := message.get("refusal"), str):
+        content = "\n".join(filter(None, (content, refusal)))
     calls = _calls(message.get("tool_calls"), place.inside("tool_calls"), names)
     if calls and not spoken:
         raise place.inside("tool_calls").error(

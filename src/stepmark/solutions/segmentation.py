@@ -35,7 +35,7 @@ from stepmark.records import Step
 from stepmark.show.text import amount
 from stepmark.solutions import borders
 from stepmark.solutions.borders import Fence, Span
-from stepmark.solutions.thoughts import Reasoning, limit_cuts, sections, turn_cuts
+from stepmark.solutions.thoughts import Reasoning, Section, limit_cuts, sections, turn_cuts
 
 LONG = 8
 """A piece of code with more lines than this is cut inside."""
@@ -474,8 +474,21 @@ def split(
     _check(how, marker, language)
     if not text.strip():
         raise InputError("expected a solution, found a blank text", field="solution")
-    parts = sections(text)
-    if reasoning == "keep" and (how == "whole" or not any(part.thought for part in parts)):
+    return split_parts(text, sections(text), how, marker=marker, language=language, reasoning=reasoning)
+
+
+def split_parts(
+    text: str,
+    parts: Sequence[Section],
+    how: str,
+    *,
+    marker: str | None = None,
+    language: str | None = None,
+    reasoning: Reasoning = "keep",
+) -> Segmentation:
+    """`split` of a text of which it is known where its thoughts and answers stand."""
+    unmarked = [(part.start, part.end) for part in parts if not part.thought] == [(0, len(text))]
+    if reasoning == "keep" and (how == "whole" or unmarked):
         return _split(text, how, marker, language)
     steps: list[Step] = []
     at = 0

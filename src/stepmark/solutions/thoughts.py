@@ -2,7 +2,8 @@ r"""Thoughts of reasoning models: where they stand in a text, and where a long o
 
 A thought is what stands between `<think>` and `</think>` (DeepSeek-R1, Qwen3; the first mark may be missing, since chat templates
 write it, and the last where the reply was cut off), or on a channel of gpt-oss's harmony format other than `final` and `commentary`:
-`<|channel|>analysis<|message|>…<|end|>`.
+`<|channel|>analysis<|message|>…<|end|>`. A mark between backticks is text, and so is one in a closed code fence of an answer. Within a
+thought the first `</think>` ends it, as servers read it.
 
     >>> [(text, thought) for text, thought in texts_of("<think>2 + 2</think>4")]
     [('2 + 2', True), ('4', False)]
@@ -27,6 +28,7 @@ _MARKS = re.compile(
     re.DOTALL,
 )
 _SPOKEN = ("final", "commentary")
+_FENCE = re.compile(r"^[ \t]*(?P<bar>`{3,}|~{3,})(?P<info>[^`\r\n]*)", re.MULTILINE)
 
 _TURN = re.compile(
     r"\s*(?:[*_#>-]+\s*)?(?:(?:But|And|So|Oh|Okay|OK|Hmm+|No),?\s+)?"
@@ -48,11 +50,24 @@ class Section:
 
 
 def sections(text: str) -> list[Section]:
-    """The thoughts and answers of a text in order, blank ones left out; one answer where it has no marks."""
+    """The thoughts and answers of a text in order, blank ones left out; one answer, the whole, where it has no marks."""
     parts: list[Section] = []
-    marks = list(_MARKS.finditer(text))
+    marks = [mark for mark in _MARKS.finditer(text) if not _quoted(text, mark)]
     at, thought = 0, bool(marks) and marks[0]["think"] == "</think>"
+    fences = list(_FENCE.finditer(text)) if marks else []
+    opened: re.Match[str] | None = None
+    line = 0
     for mark in marks:
+        while line < len(fences) and fences[line].start() < mark.start():
+            fence = fences[line]
+            line += 1
+            if opened is not None and _closes(opened, fence):
+                opened = None
+            elif opened is None and fence.start() >= at and not thought:
+                opened = fence
+        if opened is not None and line < len(fences) and _closes(opened, fences[line]):
+            continue
+        opened = None
         parts.append(Section(start=at, end=mark.start(), thought=thought))
         at = mark.end()
         thought = mark["think"] == "<think>" or (
@@ -60,6 +75,14 @@ def sections(text: str) -> list[Section]:
         )
     parts.append(Section(start=at, end=len(text), thought=thought))
     return [part for part in parts if text[part.start : part.end].strip()]
+
+
+def _quoted(text: str, mark: re.Match[str]) -> bool:
+    return text.endswith("`", 0, mark.start()) and text.startswith("`", mark.end())
+
+
+def _closes(opened: re.Match[str], line: re.Match[str]) -> bool:
+    return line["bar"].startswith(opened["bar"]) and not line["info"].strip()
 
 
 def texts_of(text: str) -> Iterator[tuple[str, bool]]:
@@ -76,10 +99,15 @@ def turn_cuts(text: str) -> list[int]:
 def limit_cuts(text: str, words: int, allowed: Sequence[int]) -> list[int]:
     """The fewest of the allowed cuts, taken from the left, that leave at most so many words between two; more where there is no cut."""
     cuts: list[int] = []
-    last, previous = 0, 0
+    count = last = previous = 0
     for cut in [*allowed, len(text)]:
-        if previous > last and len(text[last:cut].split()) > words:
+        # A word that a cut divides is one.
+        divided = 0 < previous < cut and not any(map(str.isspace, text[previous - 1 : previous + 1]))
+        more = len(text[previous:cut].split())
+        if previous > last and count + more - divided > words:
             cuts.append(previous)
-            last = previous
+            last, count = previous, more
+        else:
+            count += more - divided
         previous = cut
     return cuts

@@ -20,6 +20,7 @@ from stepmark.store.reading import ENDINGS as ENDINGS
 from stepmark.store.reading import STDIO as STDIO
 from stepmark.store.reading import Row as Row
 from stepmark.store.reading import Source as Source
+from stepmark.store.reading import by_file as by_file
 from stepmark.store.reading import check_readable as check_readable
 from stepmark.store.reading import read_rows as read_rows
 from stepmark.store.reading import row_files as row_files

@@ -8,19 +8,20 @@ import os
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal, overload
 
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Record, Refusal, record_row
-from stepmark.store.columns import Columns, check_columns, under_our_names
+from stepmark.store.columns import COMMON, CONTENT, Columns, check_columns, content_of, plain, under_our_names
 from stepmark.store.disk import link_loop
 from stepmark.store.json_rows import BOM, Entries, json_document, json_lines, parse_row, starts_document
 from stepmark.store.tables import (
     EXPECTED,
+    Cells,
     check_source,
     delimited_rows,
     object_rows,
@@ -56,6 +57,8 @@ class Row:
     """The names that the caller gave to columns: no other column is taken for these fields."""
     record: Record | None = None
     """The record that stood in the place of this row."""
+    empty: tuple[str, ...] = ()
+    """The columns of its empty cells, in a CSV or TSV file."""
 
     @property
     def where(self) -> str:
@@ -72,6 +75,16 @@ class Row:
     def error(self, message: str, field: str | None = None) -> InputError:
         """An error about this row, with its place."""
         return InputError(message, where=self.where, field=field)
+
+    def about(self, error: InputError, fields: Sequence[str] = ()) -> InputError:
+        """The error; where it is of a field that is missing (by default the problem or the solution), and a cell of such a column is
+        empty, of that cell."""
+        fields = fields or (("problem",) if content_of(self.data, self.named) else CONTENT)
+        names = {name for field in fields for name in (field, *COMMON.get(field, ()))}
+        column = next((column for column in self.empty if plain(column) in names), None)
+        if error.field is not None or column is None:
+            return error
+        return InputError("expected a text, found an empty cell", field=column)
 
     @property
     def as_read(self) -> dict[str, Any]:
@@ -125,6 +138,14 @@ def read_rows(
         name, by_line = "", False
         entries = object_rows(source, columns or {})
     return _rows(name, by_line, entries, columns or {}, keep_going)
+
+
+def by_file(rows: Iterable[Row]) -> Iterator[tuple[Row, Iterator[Row]]]:
+    """The first row of each file, and all rows of it."""
+    for _, part in groupby(rows, key=lambda row: row.file):
+        own = iter(part)
+        first = next(own)
+        yield first, chain([first], own)
 
 
 def row_files(folder: str | Path) -> list[str]:
@@ -282,6 +303,7 @@ def _rows(
             original=original if columns else None,
             named=named,
             record=record,
+            empty=data.empty if isinstance(data, Cells) else (),
         )
     if not count:
         raise (

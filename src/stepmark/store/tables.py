@@ -43,6 +43,14 @@ LISTS, SCALARS = frozenset(_LISTS.split()), frozenset(_SCALARS.split())
 OBJECTS = frozenset({"meta"})
 """Columns whose cells hold JSON objects."""
 
+
+class Cells(dict[str, Any]):
+    """The cells of a row, without empty ones."""
+
+    empty: tuple[str, ...] = ()
+    """The columns of those, under the caller's names."""
+
+
 _LONGEST_NAME = 100
 _LONGEST_CELL = 1 << 30
 
@@ -151,7 +159,7 @@ def _header(cells: list[str], kind: str) -> list[str]:
     return names
 
 
-def _row(header: list[str], cells: list[str], named: dict[str, str], kind: str) -> dict[str, Any]:
+def _row(header: list[str], cells: list[str], named: dict[str, str], kind: str) -> Cells:
     if len(cells) != len(header):
         advice = (
             "a cell that holds the separator, a quote or a line break stands in quotes"
@@ -161,11 +169,13 @@ def _row(header: list[str], cells: list[str], named: dict[str, str], kind: str) 
         raise InputError(
             f"expected {amount(len(header), 'cell')}, as the header has, found {len(cells)}: {advice}"
         )
-    return {
-        column: _value(cell, column, named.get(column, column))
-        for column, cell in zip(header, cells, strict=True)
-        if cell.strip()
-    }
+    row = Cells()
+    for column, cell in zip(header, cells, strict=True):
+        if cell.strip():
+            row[column] = _value(cell, column, named.get(column, column))
+        else:
+            row.empty += (named.get(column, column),)
+    return row
 
 
 def _value(cell: str, column: str, name: str) -> Any:

@@ -145,7 +145,7 @@ def remove_stale_drafts(target: Path) -> None:
 
 @contextmanager
 def atomic_rows(path: str | Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Write a file of JSON lines that is whole or absent, as `atomic_write`; packed if its name ends in .gz.
+    """Write a file of JSON lines that is whole or absent, as `atomic_write`; gzipped if its name ends in .gz.
 
     Gives the function that writes one row. Equal rows are equal files. "-" is standard output.
 

@@ -15,17 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.files import fetch
 from stepmark.models.places import BUILT_IN_BASE
-from stepmark.records import Refusal
 from stepmark.settings import checked
 from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
-from stepmark.solutions.formats import GRADED_KEYS
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading
-from stepmark.solutions.interchange.formats import detect, first_row, items_of_rows
+from stepmark.solutions.interchange.formats import read_labelled
 from stepmark.store import (
     ENDINGS,
     STDIO,
     Columns,
-    Row,
     Source,
     atomic_write,
     check_readable,
@@ -54,8 +51,8 @@ def training_rows(
 
     A problem without a source of its own is of the file that it stands in: sources are balanced by it (`Training.limit_tokens`).
 
-    Rows that a generative PRM has graded (`stepmark grade`) are read as what was graded, with its `critiques` under `meta`; its scores are
-    no labels. Labels are those of the row or, beside a critique, of any other row.
+    Rows that `stepmark grade` wrote are read as what was graded, with `critiques` under `meta`; scores are no labels. Labels are those of the
+    row or, beside a critique, of any other row.
 
     Args:
         rows: names of files in any format of `stepmark convert`, or "OWNER/NAME" of data sets on the hub; or rows in Python.
@@ -65,11 +62,11 @@ def training_rows(
     """
     names = _names(rows)
     if names is None:
-        yield from _read(rows, columns, reading, losses or Losses())
+        yield from read_labelled(rows, columns=columns, settings=reading, losses=losses)
         return
     for name in names:
         for file in _files(name, split):
-            for row in _read(file, columns, reading, losses or Losses()):
+            for row in read_labelled(file, columns=columns, settings=reading, losses=losses):
                 yield row if row.solution.problem.source is not None else _with_source(row, Path(name).name)
 
 
@@ -94,30 +91,6 @@ def _names(rows: Rows) -> list[str] | None:
         return [str(rows)]
     named = isinstance(rows, list | tuple) and all(isinstance(row, str | Path) for row in rows)
     return [str(row) for row in rows] if named else None
-
-
-def _read(source: Source, columns: Columns | None, reading: Reading, losses: Losses) -> Iterator[LabelledRow]:
-    first, rows = first_row(source, columns)
-    format = detect(_as_given(first))
-    for item in items_of_rows(map(_as_given, rows), format, reading, losses):
-        if isinstance(item, Refusal):
-            raise item.error
-        yield item
-
-
-def _as_given(row: Row) -> Row:
-    """A row that was graded with critiques, without what grading added (`models.prm.to_row`) and with them under `meta`."""
-    data = row.data
-    if not {"critiques", "scores", "prm"} <= data.keys():
-        return row
-    fields = {key: value for key, value in data.items() if key not in GRADED_KEYS}
-    if "messages" in fields:
-        fields.pop("steps", None)  # as they were cut from the messages, which say more
-    elif "steps" in fields:
-        fields.pop("solution", None)  # it was cut into these steps
-    meta = fields.get("meta")
-    fields["meta"] = {**(meta if isinstance(meta, dict) else {}), "critiques": data["critiques"]}
-    return replace(row, data=fields)
 
 
 def _with_source(row: LabelledRow, source: str) -> LabelledRow:
@@ -181,7 +154,7 @@ def train(
         base: the model that is trained: a folder, a hub name, or a built-in one.
         objective: what is fitted: hard, ce, soft, mse, beta-binomial, three-class, target-tokens, outcome, implicit-ce, implicit-dpo,
             generative, or "package.module:Class". Default: hard; with `family`, the one for its head.
-        settings: a field of the objective, as name=value; once for each.
+        settings: a field of the objective, as name=value; repeat for several.
         family: train in the prompt, layout and head of this published family (`stepmark families`). Default: a layout of stepmark's own.
         rules: which labels are trained on.
         training: which weights are trained, and for how long.

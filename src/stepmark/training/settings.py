@@ -35,7 +35,7 @@ class Weights:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the computation; auto is bfloat16 where the device has it. Updates are made in float32 copies either way."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:NUMBER."""
+    """Device: auto, cpu, cuda or cuda:NUMBER."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: a third more time, far less memory."""
     shard: bool = False

@@ -53,17 +53,17 @@ class ProgressPage {
     this.main.replaceChildren(
       page(
         "Progress",
-        "Only submitted items count; an item is asked for as many times as the project's overlap says.",
+        "Only submitted items count. Each item needs as many answers as the project's overlap.",
         make(
           "div",
           { class: "tiles" },
           tile(`${project.submitted} of ${project.of}`, "answers"),
           tile(project.of ? percent(project.submitted / project.of) : "–", "done"),
-          tile(duration(project.seconds_each), "each item"),
+          tile(duration(project.seconds_each), "per item"),
           tile(duration(project.work_left), "of work left"),
         ),
         make("div", { class: "meter long", aria: { hidden: "true" } }, bar),
-        rows.length ? table("Annotators", heads, rows) : make("p", {}, "Nobody has begun: ", make("a", { href: "#/people" }, "invite people"), " or ", make("a", { href: "#/label" }, "label yourself"), "."),
+        rows.length ? table("Annotators", heads, rows) : make("p", {}, "No labels yet: ", make("a", { href: "#/people" }, "invite people"), " or ", make("a", { href: "#/label" }, "label yourself"), "."),
       ),
     );
   }
@@ -83,14 +83,14 @@ class AgreementPage {
     const rows = [
       alpha(found.nominal, "Krippendorff's alpha, nominal", "1: always the same rating; 0: as often as by chance."),
       alpha(found.ordinal, "Krippendorff's alpha, ordinal", "The same, where wrong against right weighs more than neutral against either."),
-      ["The same first error", ranged(found.exact, percent), `${count(found.answer_pairs, "pair")} of answers`, "Or both say that there is none."],
-      ["First errors at most one step apart", ranged(found.within_one, percent), `${count(found.answer_pairs, "pair")} of answers`, "An error against none is never within one."],
+      ["The same first error", ranged(found.exact, percent), `${count(found.answer_pairs, "pair")} of answers`, "The same step, or no error in both."],
+      ["First errors at most one step apart", ranged(found.within_one, percent), `${count(found.answer_pairs, "pair")} of answers`, "An error and no error are never within one step."],
     ];
     const pairs = found.pairs.map(({ annotators, items, exact, within_one: near }) => [annotators.join(" and "), String(items), ranged(exact, percent), ranged(near, percent)]);
     this.main.replaceChildren(
       page(
         "Agreement",
-        `Of ${count(found.items, "item")} that two people or more have submitted, by ${count(found.annotators, "annotator")}. Ranges hold with 95% confidence and are bootstraps over items.`,
+        `${count(found.items, "item")} submitted by two people or more, ${count(found.annotators, "annotator")}. Ranges are 95% bootstrap intervals over items.`,
         table("Agreement", ["What", "Figure", "Of", ["Meaning", "wide"]], rows),
         pairs.length ? make("h2", {}, "By pair") : null,
         pairs.length ? table("Agreement by pair", ["Annotators", ["Items", "number"], "Same first error", "Within one"], pairs) : null,

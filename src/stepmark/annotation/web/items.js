@@ -5,7 +5,7 @@ import { count, make, page, visible } from "./dom.js";
 import { tried } from "./people.js";
 
 const FORMATS = {
-  stepmark: ["stepmark records", "Everything, with who said what and when. Train on it, convert it."],
+  stepmark: ["stepmark records", "Every judgement with its author and time, for training and conversion."],
   trl: ["TRL", "prompt, completions, labels: what TRL's trainers and ours read."],
   prm800k: ["PRM800K", "The shape of OpenAI's release."],
   "math-shepherd": ["Math-Shepherd", "Steps marked + and − in one text."],
@@ -30,7 +30,7 @@ export class ItemsPage {
         make("p", { class: "note" }, "A file in any format that stepmark convert reads, plain solutions, or agents' traces. Items that are there already stay as they are."),
         this.#upload(),
         make("h2", {}, "Export"),
-        make("p", { class: "note" }, "What is submitted and decided, as it is now."),
+        make("p", { class: "note" }, "Submitted answers and decisions up to now."),
         make(
           "div",
           { class: "exports" },

@@ -35,7 +35,7 @@ export class DisputesPage {
         open.length ? make("p", {}, make("a", { class: "go", href: disputePath(open[0].item) }, "Start with the worst")) : null,
         rows.length
           ? table("Disagreements", ["Item", ["Severity", "number"], ["Why", "wide"], "State"], rows)
-          : make("p", { class: "note" }, "Nobody disagrees: an item comes here when two have submitted it and say different things."),
+          : make("p", { class: "note" }, "No disagreements: an item is listed once two people have submitted different answers."),
       ),
     );
   }

@@ -59,7 +59,7 @@ export function joinPage(main) {
   const send = async () => joined(main, await call("POST", "/api/join", { code: codeField.value.trim(), name: name.value.trim() }));
   codeLabel.hidden = Boolean(code);
   main.replaceChildren(
-    page("Join", form("Join", send, codeLabel, nameLabel), make("p", { class: "note" }, "The name stands beside your labels. A pseudonym is fine.")),
+    page("Join this labelling project", form("Join", send, codeLabel, nameLabel), make("p", { class: "note" }, "Your name is stored with your labels. A pseudonym is fine.")),
   );
   (code ? name : codeField).focus();
 }
@@ -68,7 +68,7 @@ function joined(main, { name, role, token }) {
   main.replaceChildren(
     page(
       `Welcome, ${visible(name)}`,
-      make("p", {}, `You are in as ${role}. This is your token. Keep it: it lets you in from another browser, and it is shown only now.`),
+      make("p", {}, `Your role is ${role}. Keep this token: it is shown only now, and you log in with it from another browser.`),
       copied(token, "Your token"),
       button("Start", () => location.replace("/"), { class: "strong" }),
     ),

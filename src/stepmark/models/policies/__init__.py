@@ -167,11 +167,11 @@ def load_policy(
 
     Args:
         address: the policy: a folder or hub name that transformers can load; `http://host:port/v1#model` for a server (without `#model`
-            it is asked for its only model; the key in `STEPMARK_API_KEY` is sent, if there is one); `package.module:factory`, whose
+            the server's only model is taken; the key in `STEPMARK_API_KEY` is sent, if there is one); `package.module:factory`, whose
             call gives a policy; or `stepmark:arithmetic`, the tiny model of the arithmetic world.
-        dtype: of a local model: "auto" (as saved), "float32", "bfloat16", "float16".
-        quantize: of a local model: keep the layers' weights in 8 or 4 bit. Such a policy writes other texts, and has another identity.
-        device: of a local model: "cpu", "cuda", "cuda:1", "auto" (one GPU if there is one), or "all": the layers are spread over all GPUs.
+        dtype: precision of a local model: "auto" (as saved), "float32", "bfloat16", "float16".
+        quantize: keep a local model's layers' weights in 8 or 4 bit. Such a policy writes other texts, and has another identity.
+        device: device of a local model: "cpu", "cuda", "cuda:1", "auto" (one GPU if there is one), or "all": the layers are spread over all GPUs.
         counts: ask a server for log-probabilities, which tell the tokens of each of several samples.
         memory_tokens: of a local model: see `LocalPolicy`.
 

@@ -16,7 +16,7 @@ from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.records import Refusal
 from stepmark.settings import checked
-from stepmark.solutions.formats import is_solution, step_labels
+from stepmark.solutions.formats import is_solution, step_labels, ungraded
 from stepmark.solutions.interchange import (
     benchmarks,
     inspect_logs,
@@ -47,6 +47,7 @@ from stepmark.store import (
     Results,
     Row,
     Source,
+    by_file,
     check_outputs,
     fingerprint,
     is_stream,
@@ -109,6 +110,7 @@ def detect(row: Row) -> str:
     Raises:
         InputError: none, or several; the message names them.
     """
+    row = ungraded(row)
     trace = trace_format(row.data)
     if trace is not None:
         return trace
@@ -190,8 +192,8 @@ def convert(
     Args:
         source: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list or document, .eval), dicts, records, a data set or a data frame.
         to: the format to write: stepmark-labels, solutions, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench, potato, who-and-when; of conversations chat, responses or otel.
-        out: write the rows to this file, packed if its name ends in .gz; "-" for standard output.
-        from_format: the format of the source: one of those, prmbench, openr, inspect, or a trace (swe-agent, mini-swe-agent, claude-code, codex, chat-calls, langsmith, langfuse). Default: recognised by the first row.
+        out: write the rows to this file, gzipped if its name ends in .gz; "-" for standard output.
+        from_format: the format of the source: one of those, prmbench, openr, inspect, or a trace (sharegpt, swe-agent, mini-swe-agent, claude-code, codex, chat-calls, langsmith, langfuse). Default: recognised by the first row of each file.
         columns: names of columns, where they differ: problem=question,solution=response.
         judge: whose judgements count, where a step has several: a judge's name, or the part of it before ":" ("human").
         kind: which judgements count. Default: conclusions about correctness where a row has any, else values.
@@ -231,8 +233,9 @@ def convert(
     )
     writing = Writing(judge=judge, kind=kind, consensus=consensus, neutral=neutral, hard=hard)
     given = run_input(source, hashed=out is not None and not is_stream(out))
-    first, rows = first_row(given.source, columns)
-    name = from_format or detect(first)
+    rows = read_rows(given.source, columns=columns)
+    first = next(rows)
+    rows, name = chain([first], rows), from_format or detect(first)
     known = None if items is None else fingerprint(items)
     manifest = {
         "command": "convert",
@@ -252,7 +255,7 @@ def convert(
     refused: list[str] = []
     writer = open_rows(os.devnull if out is None else out, manifest, resumable=given.manifest is not None)
     with closing(writer):
-        labelled = _hinted(items_of_rows(rows, name, reading, losses, keep_going=keep_going))
+        labelled = _hinted(items_of_rows(rows, from_format, reading, losses, keep_going=keep_going))
         try:
             for number, row in enumerate(write_labelled(labelled, to, writing, losses)):
                 fresh = (
@@ -283,7 +286,11 @@ def convert(
         refused=refused,
         manifest={**manifest, "losses": losses.facts()},
         summary="\n".join(
-            [f"{name} -> {to}", *losses.lines(), *([] if written is None else [f"wrote {out}"])]
+            [
+                f"{', '.join(losses.formats)} -> {to}",
+                *losses.lines(),
+                *([] if written is None else [f"wrote {out}"]),
+            ]
         ),
     )
 
@@ -295,13 +302,6 @@ def _hinted(items: Iterator[Item]) -> Iterator[Item]:
     except InputError as error:
         error.add_note("with `keep_going`, rows that are not what their format says are left out and counted")
         raise
-
-
-def first_row(file: Source, columns: Columns | None = None) -> tuple[Row, Iterator[Row]]:
-    """The first row of a source, and all of them."""
-    rows = read_rows(file, columns=columns)
-    first = next(rows)
-    return first, chain([first], rows)
 
 
 def read_labelled(
@@ -317,7 +317,7 @@ def read_labelled(
     Args:
         file: as `store.read_rows`.
         columns: as there.
-        format: a key of `FORMATS`; None: recognised by the first row.
+        format: a key of `FORMATS`; None: recognised by the first row of each file.
         settings: how to read.
         losses: counts what is left out.
 
@@ -325,19 +325,27 @@ def read_labelled(
         InputError: with the place: a row that is not of the format, a format that is not recognised.
         UnknownNameError: no such format.
     """
-    first, rows = first_row(file, columns)
-    for item in items_of_rows(rows, format or detect(first), settings, losses or Losses()):
+    for item in items_of_rows(read_rows(file, columns=columns), format, settings, losses or Losses()):
         assert isinstance(item, LabelledRow)  # without keep_going an error is raised
         yield item
 
 
 def items_of_rows(
-    rows: Iterable[Row], format: str, settings: Reading, losses: Losses, *, keep_going: bool = False
+    rows: Iterable[Row], format: str | None, settings: Reading, losses: Losses, *, keep_going: bool = False
 ) -> Iterator[Item]:
-    """The labelled solutions of rows of one format; with `keep_going`, a refusal in the place of a row that is not of it."""
-    read = format_named(format).read
-    given = chat_rows(rows, keep_going=keep_going) if format in TRACES else rows
-    for row in given:
+    """The labelled solutions of rows, of one format a file (None: that of its first row); with `keep_going`, a refusal in the place of a
+    row that is not of it."""
+    for first, own in by_file(rows):
+        name = format or detect(first)
+        losses.formats.setdefault(name)
+        yield from _items(own, name, settings, losses, keep_going)
+
+
+def _items(
+    rows: Iterable[Row], format: str, settings: Reading, losses: Losses, keep_going: bool
+) -> Iterator[Item]:
+    read, rows = format_named(format).read, map(ungraded, rows)
+    for row in chat_rows(rows, keep_going=keep_going) if format in TRACES else rows:
         if isinstance(row, Refusal):
             losses.drop("the row is not what its format says (`keep_going`)", row.error.where or "")
             yield row

@@ -1,20 +1,19 @@
 """Logs of inspect_ai as solutions: the `.json` form, and the `.eval` form, which is a zip of the same.
 
 Each sample's `messages` are read as chat (`solutions.inputs`). `target` is the reference answer where it is one text. One score whose value is C
-or I, 1 or 0, true or false says whether the final answer is right; other scores stay in `meta.scores`. A sample with a picture, or with reasoning
-that the log does not hold as text, is refused.
+or I, 1 or 0, true or false says whether the final answer is right; other scores stay in `meta.scores`. Of reasoning that is redacted the summary is read.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Problem, Solution
-from stepmark.solutions.inputs import ROLES, read_messages
+from stepmark.solutions.inputs import read_messages
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, origin
+from stepmark.solutions.messages import Chat
 from stepmark.store import Row, json_type
 
 LOG_KEYS = ("version", "eval", "samples")
@@ -53,7 +52,11 @@ def _sample(
         raise InputError(
             f"expected a list of messages, found {json_type(messages)}", where=where, field="messages"
         )
-    chat = [chat_message(message, f"messages[{at}]", where) for at, message in enumerate(messages)]
+    chat = [
+        read
+        for at, message in enumerate(messages)
+        for read in chat_messages(message, f"messages[{at}]", where)
+    ]
     problem, cut = read_messages(
         chat, where=where, how=settings.how, marker=settings.marker, reasoning=settings.reasoning
     )
@@ -109,47 +112,13 @@ def _outcome(scores: dict[str, Any]) -> bool | None:
     return value == 1 if value in (0, 1) else None
 
 
-def chat_message(message: object, field: str, where: str) -> dict[str, Any]:
-    """A message of the log as one of the OpenAI chat API.
+def chat_messages(message: object, field: str, where: str) -> list[dict[str, Any]]:
+    """A message of the log as messages of the OpenAI chat API: one, and the answers of tools that ran at the server.
 
     Raises:
-        InputError: it is none, or its reasoning is not held as text.
+        InputError: it is none.
     """
-    if not isinstance(message, dict) or message.get("role") not in ROLES:
-        raise InputError("expected a message with a role", where=where, field=field)
-    read: dict[str, Any] = {"role": message["role"], "content": message.get("content")}
-    content = message.get("content")
-    if isinstance(content, list):
-        thoughts = [_reasoning(part, f"{field}.content[{at}]", where) for at, part in enumerate(content)]
-        # `read_messages` says which other parts it takes.
-        read["content"] = [part for part, thought in zip(content, thoughts, strict=True) if thought is None]
-        read["reasoning_content"] = "\n".join(thought for thought in thoughts if thought is not None)
-    calls = message.get("tool_calls")
-    if calls:
-        read["tool_calls"] = [
-            _call(call, f"{field}.tool_calls[{at}]", where) for at, call in enumerate(calls)
-        ]
-    if message["role"] == "tool":
-        read |= {"tool_call_id": message.get("tool_call_id"), "name": message.get("function")}
-    return read
-
-
-def _reasoning(part: object, field: str, where: str) -> str | None:
-    if not isinstance(part, dict) or part.get("type") != "reasoning":
-        return None
-    if part.get("redacted") or not isinstance(part.get("reasoning"), str):
-        raise InputError(
-            "the log holds no text of this reasoning, so the turn cannot be read whole",
-            where=where,
-            field=field,
-        )
-    return str(part["reasoning"])
-
-
-def _call(call: object, field: str, where: str) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(call, dict) or not isinstance(function, str):
-        raise InputError("expected a tool call with its function's name", where=where, field=field)
-    arguments = call.get("arguments")
-    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {"id": call.get("id"), "type": "function", "function": {"name": function, "arguments": written}}
+    chat = Chat(where=where, part=field)
+    with chat.reading("a message"):
+        chat.append(message)
+    return chat.messages

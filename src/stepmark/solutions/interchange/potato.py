@@ -34,7 +34,7 @@ from typing import Any, Literal
 
 from stepmark.errors import UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
-from stepmark.show.text import amount
+from stepmark.show.text import indices
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
     Labels,
@@ -343,7 +343,7 @@ def _mark(raw: Any, at: int, item: Shown, row: Row) -> dict[str, Any]:
     turn = mark.get("index")
     if isinstance(turn, bool) or not isinstance(turn, int) or not 0 <= turn < len(item.turns):
         raise row.error(
-            f"expected the index of one of {amount(len(item.turns), 'step')}, found {turn!r}",
+            f"expected a step's index, {indices(len(item.turns))}; found {turn!r}",
             f"{field}.index",
         )
     for key in ("reward", "ai_reward"):

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Refusal, Solution, Step, read_record
-from stepmark.show.text import amount
+from stepmark.show.text import indices
 from stepmark.solutions.interchange import rows
 from stepmark.solutions.interchange.rows import (
     Item,
@@ -146,7 +146,9 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             break
         if chosen is not None and not 0 <= chosen < len(offered):
             raise row.error(
-                f"expected the index of one of {amount(len(offered), 'completion')}, found {chosen}",
+                f"expected a completion's index, {indices(len(offered))}; found {chosen}"
+                if offered
+                else f"expected null, for there is no completion; found {chosen}",
                 f"label.steps.{number}.chosen_completion",
             )
         ends = chosen is None and step.human_completion is None

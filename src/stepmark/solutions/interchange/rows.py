@@ -59,6 +59,8 @@ class Losses:
     """What a conversion could not keep: how often, why, and where first."""
 
     def __init__(self) -> None:
+        self.formats: dict[str, None] = {}
+        """The formats that were read, in their order."""
         self.read = 0
         """Labelled solutions that were read."""
         self.written = 0

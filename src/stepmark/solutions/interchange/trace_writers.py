@@ -5,7 +5,7 @@ Roles, texts, thoughts, tool calls with their arguments, results and speakers re
 
 Responses: `input` is what precedes the first assistant turn, `output` all after it, tool results too. `agent` beside an item is the speaker, for
 which the API has no place. OTLP JSON: one span a trace, the model's last call, whose input is the conversation so far; it has no times, for none
-are known. Both join what one speaker writes in a row into one turn, so two turns of one speaker in a row cannot be written.
+are known. Items of Responses join what one speaker writes in a row into one turn, so there two such turns cannot be written.
 """
 
 from __future__ import annotations
@@ -49,6 +49,11 @@ def write_responses(row: LabelledRow, _settings: Writing, losses: Losses) -> Ite
         NotRepresentableError: as `write_chat`; or two turns of one speaker in a row.
     """
     read = _read(row)
+    for (item, _), (other, _) in pairwise(read):
+        if item.role == other.role == "assistant" and item.speaker == other.speaker:
+            raise NotRepresentableError(
+                "two turns of one speaker in a row would be read back as one; chat and otel can hold them"
+            )
     _lose_judgements(row, losses)
     rows.lose_fields(row, losses, "Responses", held=("id", "source"))
     first = next(at for at, (message, _) in enumerate(read) if message.role == "assistant")
@@ -66,7 +71,7 @@ def write_otel(row: LabelledRow, _settings: Writing, losses: Losses) -> Iterator
     """A trace of one span; its id is the row's where that is one of OpenTelemetry, else a digest of it.
 
     Raises:
-        NotRepresentableError: as `write_responses`.
+        NotRepresentableError: as `write_chat`.
     """
     read = _read(row)
     _lose_judgements(row, losses)
@@ -103,16 +108,10 @@ def _messages(row: LabelledRow) -> Sequence[Mapping[str, Any]]:
 
 def _read(row: LabelledRow) -> list[tuple[ChatMessage, Mapping[str, Any]]]:
     names: dict[str, str] = {}
-    read = [
+    return [
         (read_message(message, f"messages[{at}]", row.where, names), message)
         for at, message in enumerate(_messages(row))
     ]
-    for (item, _), (other, _) in pairwise(read):
-        if item.role == other.role == "assistant" and item.speaker == other.speaker:
-            raise NotRepresentableError(
-                "two turns of one speaker in a row would be read back as one; chat can hold them"
-            )
-    return read
 
 
 def _lose_judgements(row: LabelledRow, losses: Losses) -> None:

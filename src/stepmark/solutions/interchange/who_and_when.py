@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepmark.records import Judgement, LabelledSolution
-from stepmark.show.text import amount
+from stepmark.show.text import indices
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
     Losses,
@@ -48,7 +48,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             continue
         if not str(given).isdecimal() or int(str(given)) >= steps:
             raise row.error(
-                f"expected the 0-based number of one of {amount(steps, 'entry', 'entries')}, found {given!r}",
+                f"expected an entry's number, {indices(steps)}; found {given!r}",
                 "mistake_step",
             )
         first = int(str(given))
