@@ -222,7 +222,7 @@ def test_the_bootstrap_does_not_depend_on_blocks_or_names_of_clusters(monkeypatc
 
 def test_one_cluster_has_no_interval():
     # Every draw of one problem is that problem: a width of 0 would claim certainty.
-    mean = ratio_statistic({"mean": ([0.2, 0.9], [1, 1])})
+    mean = mean_of([0.2, 0.9])
     interval = bootstrap(mean, ["only", "only"])["mean"]
     assert interval.value == pytest.approx(0.55)
     assert (interval.low, interval.high) == (None, None)
