@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+import statistics
+from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from stepmark.errors import InputError, UsageError
+from stepmark.rl.batch import Batch
+from stepmark.rl.credit.methods import MTGRPO, Discounted, PerTurn
 from stepmark.rl.credit.turns import (
     Turns,
     discounted,
@@ -124,3 +130,85 @@ def test_bad_turns_are_named():
         turns([[1.0]], [0.0, 1.0])
     with pytest.raises(InputError, match="one a turn"):
         gigpo(both(), [["a"], ["a"]])
+
+
+def test_no_turns_are_named():
+    for shape in ((2, 0), (2,)):
+        table = torch.zeros(shape, dtype=D)
+        with pytest.raises(InputError, match="at least one turn"):
+            Turns(
+                rewards=table,
+                taken=table.bool(),
+                outcome=torch.zeros(2),
+                groups=torch.zeros(2, dtype=torch.int64),
+            )
+
+
+# --- against plain Python --------------------------------------------------------------------------------------
+
+REWARDS = st.lists(
+    st.lists(st.sampled_from([0.0, 0.25, 0.6, 1.0]), min_size=1, max_size=4), min_size=1, max_size=5
+)
+
+
+def centred(value: float, among: list[float], scale: bool) -> float:
+    less = value - sum(among) / len(among)
+    spread = statistics.stdev(among) if len(among) > 1 else 0.0
+    return less if not scale else less / spread if spread else 0.0
+
+
+@given(REWARDS, st.data(), st.sampled_from([1.0, 0.9, 0.5, 0.0]), st.booleans())
+def test_every_credit_as_its_sentence_says(rewards, data, gamma, scale):
+    """Each function, turn by turn; the order of conversations, other groups and padding change nothing."""
+    rows = range(len(rewards))
+    wins = data.draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=len(rows), max_size=len(rows)))
+    groups = data.draw(st.lists(st.integers(0, 1), min_size=len(rows), max_size=len(rows)))
+    width = max(map(len, rewards)) + 1
+    table = turns([row + [NONE] * (width - len(row)) for row in rewards], wins, groups)
+    earned = [[*row[:-1], row[-1] + win] for row, win in zip(rewards, wins, strict=True)]
+    back = [[sum(gamma**j * r for j, r in enumerate(row[k:])) for k in range(len(row))] for row in earned]
+    found = [
+        outcome_broadcast(table, scale=scale),
+        discounted(table, gamma=gamma, scale=scale),
+        per_turn(table, gamma=gamma, scale=scale),
+        mt_grpo(table, coefficient=0.5, scale=scale),
+    ]
+    for row in rows:
+        group = [other for other in rows if groups[other] == groups[row]]
+        outcome = centred(wins[row], [wins[other] for other in group], scale)
+        for k in range(width):
+            if k >= len(rewards[row]):
+                assert [each[row, k].item() for each in found] == [0.0] * 4
+                continue
+            own = 0.0
+            if k < len(rewards[row]) - 1:
+                inner = [rewards[other][k] for other in group if len(rewards[other]) > k + 1]
+                own = centred(rewards[row][k], inner, scale)
+            expected = [
+                outcome,
+                centred(back[row][k], [value for other in group for value in back[other]], scale),
+                centred(back[row][k], [back[other][k] for other in group if len(back[other]) > k], scale),
+                outcome + 0.5 * own,
+            ]
+            assert [each[row, k].item() for each in found] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("credit", [Discounted(), PerTurn(), MTGRPO()])
+def test_splitting_what_a_tool_wrote_changes_nothing(credit):
+    """Two turns of three and two tokens, with a tool's output between them; and a batch that no PRM could read."""
+
+    def batch(output: int) -> Batch:
+        mask = torch.tensor([[True] * 3 + [False] * output + [True] * 2] * 2)
+        return Batch(
+            mask=mask,
+            groups=torch.zeros(2, dtype=torch.int64),
+            outcome=torch.tensor([1.0, 0.0]),
+            step_ends=torch.tensor([[2, 4 + output]] * 2),
+            step_rewards=torch.tensor([[0.2, 0.9], [0.7, 0.1]]),
+        )
+
+    short, long = batch(1), batch(3)
+    assert torch.equal(credit.advantages(short)[short.mask], credit.advantages(long)[long.mask])
+    assert not credit.advantages(long)[~long.mask].any()
+    none = replace(short, step_ends=torch.zeros((2, 0), dtype=torch.int64), step_rewards=torch.zeros((2, 0)))
+    assert not credit.advantages(none).any()

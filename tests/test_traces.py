@@ -245,15 +245,15 @@ USER = {"role": "user", "content": "q"}
         ([USER], "messages", "at least one assistant message"),
         ([USER, "hi"], "messages[1]", "expected a message.*found a string"),
         ([USER, {"content": "x"}], "messages[1].role", "expected one of system.*found null"),
-        ([USER, {"role": "function", "content": "x"}], "messages[1].role", "found 'function'"),
+        ([USER, {"role": "robot", "content": "x"}], "messages[1].role", "found 'robot'"),
         ([USER, {"role": 3, "content": "x"}], "messages[1].role", "found a number"),
         ([{"role": "user"}], "messages[0].content", "expected a string or a list of text parts"),
         ([{"role": "user", "content": 5}], "messages[0].content", "found a number"),
         ([{"role": "user", "content": ["x"]}], "messages[0].content[0]", "found a string"),
         (
-            [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}],
+            [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "hologram"}]}],
             "messages[0].content[1].type",
-            "found 'image_url'",
+            "found 'hologram'",
         ),
         (
             [{"role": "user", "content": [{"type": "text"}]}],
@@ -282,9 +282,9 @@ USER = {"role": "user", "content": "q"}
             "function's name",
         ),
         (
-            [USER, {"role": "assistant", "tool_calls": [call("f", "{}"), call("f", {"a": 1})]}],
+            [USER, {"role": "assistant", "tool_calls": [call("f", "{}"), call("f", 3)]}],
             "messages[1].tool_calls[1].function.arguments",
-            "found an object.*json.dumps",
+            "found a number.*json.dumps",
         ),
         ([{**USER, "tool_calls": [call("f", "{}")]}], "messages[0].tool_calls", "in a user message"),
         ([{"role": "tool", "content": "x", "name": 3}], "messages[0].name", "expected a string"),
@@ -299,9 +299,9 @@ USER = {"role": "user", "content": "q"}
             "expected one thought",
         ),
         (
-            [USER, {"role": "assistant", "content": "x", "function_call": {"name": "f"}}],
-            "messages[1].function_call",
-            "tool_calls",
+            [USER, {"role": "assistant", "content": "x", "audio": {"id": "a"}}],
+            "messages[1].audio",
+            "'audio' holds a part",
         ),
     ],
 )

@@ -153,7 +153,7 @@ def ungraded(row: Row) -> Row:
     if data.get("steps") is not None and data.get("messages") is not None:
         from stepmark.solutions.inputs import read_messages
 
-        problem, cut = read_messages(plain_messages(data["messages"], row.where), where=row.where)
+        problem, cut = read_messages(data["messages"], where=row.where)
         if [step.text for step in cut.steps] == data["steps"]:
             del data["steps"]  # the conversation says more
         else:
@@ -309,7 +309,7 @@ def _read_solution(
     if kind == "messages":
         from stepmark.solutions.inputs import read_messages
 
-        messages = plain_messages(list_of(row, column), where, column)
+        messages = plain_messages(list_of(row, column), where)
         problem, cut = read_messages(messages, where=where, how=how, marker=marker, reasoning=reasoning)
         problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)
     else:

@@ -39,6 +39,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Solution, Step
 from stepmark.settings import checked
 from stepmark.show.text import amount
+from stepmark.solutions.messages import plain_messages
 from stepmark.solutions.segmentation import ASKED, Segmentation, check_way, split, split_parts
 from stepmark.solutions.segmentation import split as split_text
 from stepmark.solutions.thoughts import Reasoning, Section, sections, texts_of
@@ -114,7 +115,7 @@ def read_messages(
     content is cut by `how`. In every other one each assistant turn is a step, and the segmentation's `how` is "agent".
 
     Args:
-        messages: the conversation, oldest first.
+        messages: the conversation, oldest first; contents may have the parts of `solutions.messages`.
         where: the place to name in errors, `FILE:LINE`.
         how: for a plain solution, the way to cut it (`stepmark.split`); "agent" keeps even that whole, as one turn.
         marker: for a plain solution, as in `stepmark.split`.
@@ -129,6 +130,7 @@ def read_messages(
     place = _Place(where, "messages")
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise place.expected("a list of messages", messages)
+    messages = plain_messages(messages, where)
     names: dict[str, str] = {}
     read = [read_message(message, f"messages[{i}]", where, names) for i, message in enumerate(messages)]
     turns = [i for i, message in enumerate(read) if message.role == "assistant"]

@@ -48,7 +48,7 @@ _KNOWN = ("type", "id", "status", "call_id", "name", *_RESULTS)
 class Chat:
     """A conversation that is being put together."""
 
-    where: str
+    where: str | None
     """The place in errors; that of the event that is being read."""
     part: str = ""
     """The part of it that is being read."""
@@ -334,7 +334,7 @@ def is_item(value: object) -> bool:
     )
 
 
-def plain_messages(messages: Sequence[object], where: str, inside: str = "messages") -> Sequence[Any]:
+def plain_messages(messages: Sequence[object], where: str | None, inside: str = "messages") -> Sequence[Any]:
     """The messages of a row, with the parts that Anthropic and others put into a content brought into the form of the OpenAI chat API.
 
     Raises:

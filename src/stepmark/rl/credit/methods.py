@@ -368,7 +368,7 @@ class _ByTurn(_WithoutCritic):
     def advantages(self, batch: Batch) -> Tensor:
         """(B, T): each turn's advantage at its own tokens, 0 where masked."""
         rewards = advantages.rewards_of(batch)
-        read = batch.has_step[:, 0]
+        read = batch.has_step.any(-1)
         values = torch.zeros(batch.mask.shape, dtype=rewards.dtype, device=rewards.device)
         if read.any():
             conversations = turns.Turns(

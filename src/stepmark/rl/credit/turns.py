@@ -53,6 +53,11 @@ class Turns:
                 raise InputError(
                     f"{name}: expected the shape {tuple(shape)}, found {tuple(tensor.shape)}", field=name
                 )
+        if self.rewards.ndim != 2 or not self.rewards.shape[1]:
+            raise InputError(
+                f"expected rewards of at least one turn, (B, K), found {tuple(self.rewards.shape)}",
+                field="rewards",
+            )
         gap = (self.taken[:, 1:] & ~self.taken[:, :-1]).any(-1) | ~self.taken[:, 0]
         bad = ~torch.isfinite(self.outcome) | (self.taken & ~torch.isfinite(self.rewards)).any(-1)
         if gap.any():
