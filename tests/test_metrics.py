@@ -220,6 +220,17 @@ def test_the_bootstrap_does_not_depend_on_blocks_or_names_of_clusters(monkeypatc
     assert bootstrap(mean_of(values), range(50), seed=1)["mean"].low != pytest.approx(whole.low, rel=1e-6)
 
 
+def test_one_cluster_has_no_interval():
+    # Every draw of one problem is that problem: a width of 0 would claim certainty.
+    mean = mean_of([0.2, 0.9])
+    interval = bootstrap(mean, ["only", "only"])["mean"]
+    assert interval.value == pytest.approx(0.55)
+    assert (interval.low, interval.high) == (None, None)
+    difference = paired_bootstrap(mean, mean, ["only", "only"])["mean"]
+    assert (difference.low, difference.high, difference.p) == (None, None, None)
+    assert bootstrap(mean, ["one", "two"])["mean"].low is not None
+
+
 def test_a_figure_that_is_undefined_has_no_interval():
     found = bootstrap(lambda weights: {"nothing": shares(0 * weights[:, 0], 0 * weights[:, 0])}, range(5))[
         "nothing"

@@ -268,9 +268,9 @@ def _sections(
     sections = [
         Section(
             title="Figures",
-            text="ECE: the distance of mean score and share that is right, averaged over the bins of equal width; biased upwards where they "
-            "hold few, and its interval more so, which may lie above it. Floor: about what a calibrated PRM would show on as "
-            "many, were they independent. Gap: mean score less share right, over 0 where the PRM is too confident.",
+            text="ECE: the distance between mean score and share right, averaged over bins of equal width. Bins with few items bias it "
+            "upwards, and its interval more: it may lie above the value. Floor: about the ECE of a calibrated PRM on as many independent "
+            "items. Gap: mean score minus share right; above 0 the PRM is overconfident.",
             items=(*first, *diagrams),
         )
     ]
@@ -452,7 +452,7 @@ def direction(target: Target, figures: Figures) -> str:
     if gap.value is None:
         words = "whether the PRM is too confident is not defined for these scores"
     elif gap.low is None or gap.high is None:
-        words = f"no interval for the confidence (mean score less share right is {shown(gap)} points)"
+        words = f"no interval for the confidence (mean score minus share right is {shown(gap)} points)"
     elif gap.low > 0:
         words = f"overconfident by {shown(gap)} points"
     elif gap.high < 0:
