@@ -66,12 +66,12 @@ class ServedPRM(WindowedPRM, Closing):
         )
         self._neutral, self._batch = neutral, batch
         listed = self._listed()
-        names = [entry.get("id") for entry in listed]
+        names: list[Any] = [entry.get("id") for entry in listed]
         if model is None and (len(names) != 1 or not isinstance(names[0], str)):
             raise BackendError(f"{self.name} serves {names}; name one with `model`")
         if model is not None and names and model not in names:
             raise BackendError(f"{self.name} serves {names} and not {model!r}; name one of them with `model`")
-        self._model = names[0] if model is None else model
+        self._model: str = names[0] if model is None else model
         self._entry = next((entry for entry in listed if entry.get("id") == self._model), None)
         """What the server lists of the model; None where it lists no models."""
         self._begin()
