@@ -330,6 +330,14 @@ def test_keys_walk_the_tree_and_the_panel_follows(shown: Browser) -> None:
     assert shown.js("document.querySelectorAll('#tree [aria-selected=true]').length") == 1
 
 
+def test_a_key_leads_past_the_list_of_problems(shown: Browser) -> None:
+    before = shown.js("location.hash")
+    shown.js("document.querySelector('.skip').focus()")
+    shown.press("Enter")
+    assert shown.js("document.activeElement.getAttribute('role')") == "treeitem"
+    assert shown.js("location.hash") == before
+
+
 def test_pruned_branches_fold_and_unfold(shown: Browser) -> None:
     shown.js("document.querySelector('#fold').click()")
     assert shown.js(LABELS) == [

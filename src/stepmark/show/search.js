@@ -384,6 +384,8 @@
   }
 
   addEventListener("hashchange", visit);
+  // Past the list of problems, which may be long.
+  document.querySelector(".skip")?.addEventListener("click", () => tree.querySelector('[tabindex="0"]')?.focus());
   addEventListener("beforeprint", () => zoom(Math.min(1, 680 / extent.wide)));
   visit();
 })();
