@@ -343,3 +343,11 @@ def test_temperature_is_where_the_gradient_is_zero():
 def test_no_temperature_is_made_up(logits, labels, said):
     with pytest.raises(UsageError, match=said):
         temperature(logits, labels)
+
+
+def test_draws_that_are_all_the_same_give_no_interval():
+    """Eight problems of eight right: the bootstrap cannot say how far from 100 % the truth may lie."""
+    problems = [f"p{n}" for n in range(8)]
+    right = np.ones(8)
+    found = bootstrap(lambda weights: {"share": weights @ right / weights.sum(1)}, problems)["share"]
+    assert (found.value, found.low, found.high) == (1.0, None, None)

@@ -89,7 +89,8 @@ def bootstrap(
     """Percentile bootstrap of all figures of a statistic (Efron and Tibshirani 1993, chapter 13).
 
     Whole clusters are drawn: solutions of one problem are not independent of each other, and an interval that takes
-    them for so is too narrow. A single cluster has no interval.
+    them for so is too narrow. Draws that are all the same (of a single cluster, or where every
+    item is right) give no interval.
 
     Args:
         statistic: figures of B weightings of the items.
@@ -150,7 +151,7 @@ def paired_bootstrap(
     for name in names:
         left, right = float(one_a[name][0]), float(one_b[name][0])
         differences = np.concatenate(drawn[name])
-        interval = _interval(right - left, differences, level, clusters)
+        interval = _interval(right - left, differences, level, clusters, paired=True)
         valid = differences[np.isfinite(differences)]
         p = None
         if interval.low is not None:
@@ -215,12 +216,14 @@ def _weightings(clusters: Sequence[Hashable], resamples: int, seed: int) -> Iter
         yield drawn[:, member].astype(np.float64)
 
 
-def _interval(value: float, drawn: Floats, level: float, clusters: Sequence[Hashable]) -> Interval:
+def _interval(
+    value: float, drawn: Floats, level: float, clusters: Sequence[Hashable], *, paired: bool = False
+) -> Interval:
     valid = drawn[np.isfinite(drawn)]
-    # Of a single cluster every draw is the same: an interval of no width would claim certainty.
-    alone = len(set(clusters)) == 1
+    # Of a single cluster, or where all items are right, every draw is the same: an interval of no width would claim certainty.
+    same = len(set(clusters)) == 1 or (not paired and len(valid) > 0 and valid.min() == valid.max())
     # Where a figure is undefined in most resamples, the rest tells of another population than the one asked about.
-    if alone or not np.isfinite(value) or len(valid) < 0.5 * len(drawn):
+    if same or not np.isfinite(value) or len(valid) < 0.5 * len(drawn):
         return Interval(value=_number(value), low=None, high=None, level=level)
     low, high = np.quantile(valid, [0.5 - level / 2, 0.5 + level / 2])
     return Interval(value=value, low=float(low), high=float(high), level=level)

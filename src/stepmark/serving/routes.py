@@ -356,8 +356,9 @@ def verdicts(
             if isinstance(given, Refusal):
                 raise given.error
             verdict = graded(item, given, prm, grade)
-            # Steps that were sent are not sent back.
-            row = to_row(verdict, {} if item.split is not None else {"steps": None})
+            row = to_row(verdict, {})
+            if item.split is None:  # steps that were sent are not sent back
+                del row["steps"]
         except InputError as error:
             name = {"id": error.where} if error.where else name
             place = None if at is None else f"{at}.{index}"
