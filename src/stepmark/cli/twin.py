@@ -140,9 +140,8 @@ def command(
     """
     models, methods, panels = models or {}, methods or {}, panels or {}
     parameters: dict[str, inspect.Parameter] = {}
-    taken: dict[
-        str, dict[str, str]
-    ] = {}  # model: the flags that it is loaded with, and the arguments that they are
+    # Model: the flags that it is loaded with, and the arguments that they are.
+    flags_of: dict[str, dict[str, str]] = {}
 
     def add(name: str, annotation: Any, default: Any, help_: str, panel: Group | None = None) -> None:
         group = COMMON if name in common else panels.get(name, panel or _PANELS.get(name, METHOD))
@@ -198,7 +197,7 @@ def command(
             if parameter.name in model.drop:
                 continue
             flag = f"{name}_{parameter.name}" if parameter.name in model.own else parameter.name
-            taken.setdefault(name, {})[flag] = parameter.name
+            flags_of.setdefault(name, {})[flag] = parameter.name
             if flag not in parameters:
                 panel = _PANELS.get(parameter.name, MODEL)
                 add(
@@ -215,7 +214,7 @@ def command(
         loaded: dict[str, Lazy[Any] | None] = {}
         for name, model in models.items():
             given = values.pop(name)
-            arguments = {key: values[flag] for flag, key in taken.get(name, {}).items() if flag in values}
+            arguments = {key: values[flag] for flag, key in flags_of.get(name, {}).items() if flag in values}
             if given is None:
                 loaded[name] = None
                 continue

@@ -28,10 +28,10 @@ INVISIBLE = re.compile(
 where there is no script or emoji for them to act on."""
 
 
-def amount(count: int | None, one: str, many: str | None = None) -> str:
-    """A number (None: not known) and what it counts: "1 step", "2,000 steps"; `many` where the plural is not `one` and an s."""
+def amount(count: int | None, noun: str, many: str | None = None) -> str:
+    """A number (None: not known) and what it counts: "1 step", "2,000 steps"; `many` where the plural is not `noun` and an s."""
     known = "an unknown number of" if count is None else f"{count:,}"
-    return f"{known} {one if count == 1 else many or one + 's'}"
+    return f"{known} {noun if count == 1 else many or noun + 's'}"
 
 
 def indices(count: int) -> str:

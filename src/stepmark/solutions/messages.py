@@ -154,17 +154,15 @@ class Chat:
         extra: Object = beside if isinstance(beside, Mapping) else {}
         if role == "tool" and not _parts(content, _is_answer):
             failed = data.get("error")  # of inspect_ai, which gives the model this text
-            told = failed.get("message") if isinstance(failed, Mapping) else None
-            return self.answer(told or content, data.get("tool_call_id"), name or data.get("function"))
+            reason = failed.get("message") if isinstance(failed, Mapping) else None
+            return self.answer(reason or content, data.get("tool_call_id"), name or data.get("function"))
         for holder in (data, extra) if role == "assistant" else ():
             thought = next((holder[key] for key in _FIELDS if text_or_none(holder.get(key))), None)
             if thought is not None:
                 self.write(role, thought, speaker, "reasoning_content")
                 break
         if data.get("audio"):
-            raise self.error(
-                "expected words as text, found audio: put what was said into 'content'", ".audio"
-            )
+            raise self.error("expected words as text, found audio: put its words into 'content'", ".audio")
         self._content(role, content, speaker)
         if text_or_none(data.get("refusal")):
             self.write(role, data["refusal"], speaker)
@@ -178,8 +176,8 @@ class Chat:
             function = call.get("function") if isinstance(call, Mapping) else None
             body = function if isinstance(function, Mapping) else call
             if role != "assistant" or not isinstance(body, Mapping):
-                found = f"one in a {role} message" if isinstance(body, Mapping) else json_type(call)
-                raise self.error(f"expected a tool call of an assistant, found {found}", ".tool_calls")
+                spot = f"one in a {role} message" if isinstance(body, Mapping) else json_type(call)
+                raise self.error(f"expected a tool call of an assistant, found {spot}", ".tool_calls")
             if call.get("id") not in held:
                 arguments = _first(body, ("arguments", "args"))
                 self.call(body.get("name", function), arguments, call.get("id"), speaker)
@@ -219,8 +217,8 @@ class Chat:
             elif _is_answer(kind):
                 flush()
                 id_ = part.get("tool_use_id", part.get("id"))
-                found = _first(part, ("content", "response", "result"))
-                self.answer(found, id_, speaker if role == "tool" else None)
+                result = _first(part, ("content", "response", "result"))
+                self.answer(result, id_, speaker if role == "tool" else None)
             else:
                 needed = (
                     "text, thought or tool calls"
@@ -288,9 +286,9 @@ def _open(part: Object) -> Object:
     return {key: value for key, value in part.items() if not key.startswith("encrypted")}
 
 
-def _parts(content: object, wanted: Callable[[Any], bool]) -> list[Object]:
+def _parts(content: object, matches: Callable[[Any], bool]) -> list[Object]:
     listed = content if isinstance(content, list) else []
-    return [part for part in listed if isinstance(part, Mapping) and wanted(part.get("type"))]
+    return [part for part in listed if isinstance(part, Mapping) and matches(part.get("type"))]
 
 
 def _is_call_of_object(call: object) -> bool:
