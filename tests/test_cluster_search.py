@@ -103,8 +103,8 @@ def test_models_that_keep_what_they_read_are_asked_where_they_have_read(
         about: set(workers) for about, workers in scored.items()
     }
     said = capsys.readouterr().err
-    counted = re.findall(r"the policy computed ([\d,]+) of ([\d,]+) tokens", said)
-    (here, given), (there, again) = ([int(n.replace(",", "")) for n in found] for found in counted)
+    counted = re.findall(r"policy prompts: ([\d,]+) tokens, ([\d,]+) computed", said)
+    (given, here), (again, there) = ([int(n.replace(",", "")) for n in found] for found in counted)
     assert given == again
     # Each worker reads once what its prompts begin with, and nothing else is read twice.
     assert here <= there < here + 20

@@ -18,7 +18,8 @@ from stepmark.solutions.interchange import (
     read_labelled,
     write_labelled,
 )
-from stepmark.solutions.interchange.formats import first_row, items_of_rows
+from stepmark.solutions.interchange.formats import items_of_rows
+from stepmark.store import read_rows
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -83,7 +84,7 @@ def test_rollout_trees_keep_their_shares(name):
 
 def test_prmbench_keeps_every_error_and_leaves_out_what_cannot_be_read():
     losses = Losses()
-    _, rows = first_row(data("prmbench/prmbench.dev"))
+    rows = read_rows(data("prmbench/prmbench.dev"))
     items = items_of_rows(rows, "prmbench", Reading(), losses, keep_going=True)
     wrong = {
         item.where: [at for at, step in enumerate(item.labelled.judgements, 1) if step[0].rating == -1]

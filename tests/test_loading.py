@@ -20,6 +20,7 @@ from stepmark.models.scripted import ScriptedPRM
 from stepmark.models.spec import ChatLayout, LinearHead, Readout, ScoringSpec, TextLayout, spec_key
 from stepmark.rl.refit import RefittedPRM
 from stepmark.training.settings import Weights
+from token_servers import TokenServer
 
 torch.set_num_threads(1)
 
@@ -65,9 +66,12 @@ def test_a_prm_prints_as_what_it_is(zoo, prm):
     )
     spec = FAMILIES["qwen-prm"]
     encoder = Encoder(zoo["qwen-prm"].tokenizer, spec.layout, max_tokens=None)
-    with PoolingPRM("http://127.0.0.1:9", spec, encoder, identity=lambda: "", model="m") as pooling:
+    with (
+        TokenServer("/pooling", None, models=("m",)) as server,
+        PoolingPRM(server.url, spec, encoder, identity=lambda: "", model="m") as pooling,
+    ):
         assert repr(pooling) == (
-            "PoolingPRM(name='http://127.0.0.1:9', family='qwen-prm', score_kind='probability', aggregate='product', "
+            f"PoolingPRM(name='{server.url}', family='qwen-prm', score_kind='probability', aggregate='product', "
             "threshold=0.5, model='m')"
         )
     scripted = ScriptedPRM({"a": 0.5}, default_threshold=None)
