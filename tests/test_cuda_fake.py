@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from checkpoints import FAMILY_EXAMPLES, load_family  # noqa: E402
-from stepmark.models import checkpoint  # noqa: E402
+from stepmark.models import backbone, checkpoint, placement  # noqa: E402
 from stepmark.training.examples import Dropped  # noqa: E402
 from stepmark.training.objectives.steps import HardLabels, SoftLabels, TargetTokens  # noqa: E402
 from test_cuda import SOLUTIONS  # noqa: E402
@@ -71,8 +71,6 @@ def fake_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *device: (60 * 10**9, 80 * 10**9))
     # Fake tensors take no part in inference mode.
     monkeypatch.setattr(torch, "inference_mode", for_stepmark(torch.no_grad, torch.inference_mode))
-    # The modes are of this thread.
-    monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")
     read = checkpoint.Tensors.get
 
     def get(self, name):
@@ -80,6 +78,15 @@ def fake_gpu(monkeypatch):
             return read(self, name).clone()
 
     monkeypatch.setattr(checkpoint.Tensors, "get", get)
+    load = backbone.load_network
+
+    def load_network(maker, folder, *, device, **settings):
+        with unset_fake_temporarily(), torch._C.DisableTorchFunction():
+            network = load(maker, folder, device="cpu", **settings)
+        return network.to(device)
+
+    for module in (backbone, placement):
+        monkeypatch.setattr(module, "load_network", load_network)
 
     def apply(self, function):
         for module in self.modules():
