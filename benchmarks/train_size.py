@@ -5,8 +5,9 @@
 The shape `default` is the default PRM's base with the settings of recipes/default_prm.sh; the others are random weights in bfloat16
 (benchmarks/size.py), with a LoRA adapter of rank 16 or `--full`. Started by torchrun, processes share a step; with `--shard` the weights too (FSDP2).
 
-Rows are 16 solutions a problem, which part ways at random steps, each step labelled by its own sum. The share of the peak counts 6 operations a
-trained weight and token and 4 a weight that only passes the gradient on, and not what `--checkpointing` computes again. The first two steps are not counted.
+Rows are 16 solutions a problem, which part ways at random steps, each step labelled by its own sum. The share of the peak counts, for each
+weight of a layer and token, 6 operations where it is trained, 4 where only the gradient passes (LoRA) and 2 below `frozen_layers`; not embedding, head and
+language-modelling loss, nor what `--checkpointing` computes again. The first two steps are not counted.
 """
 
 from __future__ import annotations
