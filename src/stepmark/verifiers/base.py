@@ -11,6 +11,7 @@ passes its unit tests). All take a whole solution or a bare answer, and say in `
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -23,7 +24,7 @@ from stepmark.batching import Answerer, Ready, Verify
 from stepmark.catalog import Catalog
 from stepmark.errors import UsageError
 from stepmark.records import Verdict
-from stepmark.verifiers.finder import find_answer
+from stepmark.verifiers.finder import Answers, FoundAnswer, find_answer, without_thoughts
 from stepmark.verifiers.quantities import LONGEST, key
 from stepmark.version import __version__
 
@@ -165,37 +166,55 @@ def verifier_facts(
 
 
 _LONG = 200
+_PROSE = re.compile(r"(?:(?<![\w\\])[^\W\d_]{2,}\b.*?){4}|[\u3040-\u9fff\uac00-\ud7af]{3}")
 
 
-def bare_answer(text: str | None) -> str | None:
+def bare_answer(text: str | None, answers: Answers = "stated") -> FoundAnswer | None:
     """The answer within a text: the one that `find_answer` finds, or the text itself when it is one short line.
 
     None where a longer text names no answer: which of its numbers is meant would be a guess.
     """
     if text is None or not text.strip():
         return None
-    stated = find_answer(text)
+    stated = find_answer(text, "marked")
+    if stated is None and answers == "stated" and ("\n" in text.strip() or _PROSE.search(text)):
+        stated = find_answer(text, answers)
     if stated is not None:
-        return stated.text
-    text = text.strip()
-    return text if len(text) <= _LONG and "\n" not in text else _one_expression(text)
-
-
-def _one_expression(text: str) -> str | None:
-    # A matrix or a long list is a bare answer too, though it may stand on several lines.
-    if len(text) > LONGEST or "\n\n" in text or text.count("$") % 2:
+        return stated
+    body = without_thoughts(text)
+    bare = body.strip()
+    if not bare or (not (len(bare) <= _LONG and "\n" not in bare) and not _one_expression(bare)):
         return None
+    return FoundAnswer(text=bare, way="whole", start=body.index(bare))
+
+
+def _one_expression(text: str) -> bool:
+    # A matrix or a long list is a bare answer too, though it may stand on several lines.
     return (
-        text
-        if text.startswith(("\\begin{", "$", "\\[", "\\(", "\\left")) and text.endswith(("}", "$", "]", ")"))
-        else None
+        len(text) <= LONGEST
+        and "\n\n" not in text
+        and text.count("$") % 2 == 0
+        and text.startswith(("\\begin{", "$", "\\[", "\\(", "\\left"))
+        and text.endswith(("}", "$", "]", ")"))
     )
+
+
+_SAID: dict[str, str] = {
+    "boxed": "in a box",
+    "hashes": "behind ####",
+    "heading": "under a heading",
+    "phrase": 'after "the answer is"',
+    "statement": "read from the concluding statement",
+    "letter": "a letter",
+}
 
 
 class VerifierBase(ABC):
     """What all verifiers share: finding the answers, the verdict where one is missing, the context manager."""
 
     name: str
+    answers: Answers = "stated"
+    """Which answers of a solution are read: see `find_answer`."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r})"
@@ -203,17 +222,20 @@ class VerifierBase(ABC):
     def verify(self, answer: str | None, gold: str) -> Verdict:
         """See `Verifier.verify`."""
         # A reference that marks no answer is one, however long.
-        bare, reference = bare_answer(answer), bare_answer(gold) or gold.strip() or None
-        if reference is None:
-            return self._verdict("unparsed", bare, "the reference is blank")
-        if bare is None:
+        found, stated = bare_answer(answer, self.answers), bare_answer(gold)
+        reference = stated.text if stated is not None else gold.strip()
+        if not reference:
+            return self._verdict("unparsed", found and found.text, "the reference is blank")
+        if found is None or answer is None:
             return self._verdict(
                 "unparsed", None, "no answer" if answer is None else "the text names no answer"
             )
-        if len(bare) > LONGEST or len(reference) > LONGEST:
+        if len(found.text) > LONGEST or len(reference) > LONGEST:
             return self._verdict("unparsed", None, f"longer than {LONGEST} characters")
-        outcome, note = self.compare(reference, bare)
-        return self._verdict(outcome, bare, note)
+        outcome, note = self.compare(reference, found.text)
+        return self._verdict(
+            outcome, found.text, note if found.way == "whole" else f"{note}; {_SAID[found.way]}"
+        )
 
     @abstractmethod
     def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:
@@ -250,10 +272,11 @@ def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int
     known: dict[str, int] = {}
     heads: list[str] = []
     for text in answers:
-        answer = bare_answer(text)
-        if answer is None:
+        found = bare_answer(text, verifier.answers if isinstance(verifier, VerifierBase) else "stated")
+        if found is None:
             groups.append(None)
             continue
+        answer = found.text
         canonical = key(answer)
         if canonical not in known:
             joined = next(

@@ -142,6 +142,12 @@ _NUMBER_FORMS = tuple(
         ("decimal", rf"(?P<n>{_DECIMAL})(?![\d]|,\d)"),
     )
 )  # fmt: skip
+NUMBER = r"(?:\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)|\d+(?:[.,]\d+)*|\.\d+)(?:[.,]\d+)?"
+"""A number in digits, with whatever separators."""
+_DEFINED = re.compile(
+    r"[A-Za-z](?:_\{?\w+\}?|')?\s?=|[^=<>!]*\d[^=<>!]*(?:=[^=<>!]*)*=(?!.*[A-Za-z].*=)|[A-Za-z][A-Za-z .']{2,60}="
+)
+"""What a number is said to be: a variable, a calculation, words."""
 _ABOUT = re.compile(r"(?:about|approximately|approx\.?|roughly|exactly|only|a total of|\\approx|~)\s?", re.I)
 _MONEY = re.compile(r"US\s?\$|[$€£¥₹]|(?:USD|EUR|GBP|INR|JPY|Rs\.?)(?=[\s\d])")
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -159,6 +165,16 @@ _NUMBER_WORD = re.compile(
     rf"({'|'.join(sorted(NUMBER_WORDS, key=len, reverse=True))})(?:-({'|'.join(list(NUMBER_WORDS)[1:10])}))?(?![a-z])",
     re.I,
 )
+_WHOLE_NUMBER_WORD = re.compile(rf"(?<![\w-]){_NUMBER_WORD.pattern}(?![\w-])", re.I)
+
+
+def number_words(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Where numbers stand in words, but for "one", which is mostly none."""
+    return [
+        word.span()
+        for word in _WHOLE_NUMBER_WORD.finditer(text, start, end)
+        if word.group().lower() not in {"one", "zero"}
+    ]
 
 
 def _decimal(text: str) -> Fraction | None:
@@ -212,6 +228,9 @@ def read_quantity(answer: str) -> Quantity | None:
     if len(answer) > LONGEST:
         return None
     text = plain(clean(answer))
+    defined = _DEFINED.match(text)
+    if defined is not None:
+        text = text[defined.end() :].lstrip()
     while text.startswith("(") and text.endswith(")") and "," not in text and "(" not in text[1:]:
         text = text[1:-1].strip()
     about = _ABOUT.match(text)
@@ -247,7 +266,7 @@ def _with_rest(value: Fraction, rest: str, unit: Unit | None, forms: tuple[str, 
         if scale is not None:
             word = scale.group(1).lower()
             value *= 12 if word == "dozen" else 10 ** _SCALES[word]
-            rest, forms = rest[scale.end() :], (*forms, "scale word")
+            rest, forms = rest[scale.end() :], (*forms, "dozen" if word == "dozen" else "scale word")
     ordinal = _ORDINAL.match(rest)
     if ordinal is not None:
         rest, forms = rest[ordinal.end() :], (*forms, "ordinal")
@@ -301,6 +320,8 @@ def same_quantity(
         left, right = (left / 100 if answer.percent else left), (right / 100 if gold.percent else right)
         return left == right, "a percent is a hundredth"
     forms = [*dict.fromkeys((*answer.forms, *gold.forms))]
+    if ("dozen" in answer.forms) != ("dozen" in gold.forms) and 12 * min(left, right) == max(left, right):
+        return True, "exact numbers (dozens, on one side only)"
     if (answer.unit is None) != (gold.unit is None):
         forms.append("unit on one side only")
     return left == right, "exact numbers" + (f" ({', '.join(forms)})" if forms else "")
