@@ -14,10 +14,10 @@ from typing import Any, final
 
 from stepmark.errors import InputError
 from stepmark.models.prm import PRM, Grade, grade
-from stepmark.problems.extraction import find_answer
 from stepmark.records import Refusal, ScoredSolution, Solution
 from stepmark.solutions.inputs import solution_of
 from stepmark.store import json_type
+from stepmark.verifiers.finder import find_answer
 
 
 @lru_cache(maxsize=4)

@@ -28,7 +28,6 @@ from stepmark.labels.methods import (
 from stepmark.labels.tree import RolloutTree
 from stepmark.models.policies import PolicyLike
 from stepmark.models.replies import open_replies
-from stepmark.problems.answers import VerifierLike
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.records import LabelledSolution, Refusal, read_record
 from stepmark.sampling.problems import Answering
@@ -41,6 +40,7 @@ from stepmark.solutions.interchange.rows import outcome_of
 from stepmark.solutions.segmentation import check_way
 from stepmark.store import Results, Source, read_rows, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order
+from stepmark.verifiers.base import VerifierLike
 
 
 @checked

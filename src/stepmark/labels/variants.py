@@ -22,7 +22,6 @@ from pydantic import Field
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.labels.exact import FORMULA, KINDS, NUMBER, Kind, as_written, compute, with_errors
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.extraction import find_answer
 from stepmark.problems.sources import Worked, worked_row
 from stepmark.records import LabelledSolution, Refusal, Solution
 from stepmark.settings import checked, settings
@@ -43,6 +42,7 @@ from stepmark.store import (
     write_beside,
 )
 from stepmark.store.columns import content_of
+from stepmark.verifiers.finder import find_answer
 
 _REPEATS = 3
 """Errors of a kind that are there already, after which no more of it are sought."""
