@@ -26,6 +26,7 @@ from stepmark.labels.methods import (
     texts_of,
 )
 from stepmark.labels.tree import RolloutTree
+from stepmark.models.lazy import note_idle
 from stepmark.models.policies import PolicyLike
 from stepmark.models.replies import open_replies
 from stepmark.problems.code_sandbox import Isolation
@@ -168,7 +169,7 @@ def label(
 
 
 def _check_asked(labeller: Labeller, policy: PolicyLike | None, verifier: VerifierLike) -> None:
-    """Refuse a missing policy, and a policy or a verifier that the method does not ask.
+    """Refuse a missing policy; warn of a policy or a verifier that the method does not ask.
 
     Raises:
         UsageError: it says which.
@@ -178,11 +179,9 @@ def _check_asked(labeller: Labeller, policy: PolicyLike | None, verifier: Verifi
             "expected `policy`: a model's folder or hub name, http://HOST/v1#MODEL, or package.module:factory"
         )
     if policy is not None and not asks_policy(labeller):
-        raise UsageError(f"`policy`: {labeller.name} asks nothing of a policy: leave it out")
+        note_idle({"policy": policy}, {"policy": f"{labeller.name} asks nothing of a policy"})
     if verifier != "math" and not asks_verifier(labeller):
-        raise UsageError(
-            f"`verifier` {verifier}: it compares final answers, which {labeller.name} does not ask for: leave it out"
-        )
+        note_idle({"verifier": verifier}, {"verifier": f"{labeller.name} compares no final answers"})
 
 
 _Unit = Sequence[SolutionRow | Refusal]

@@ -20,7 +20,7 @@ from stepmark.batching.cluster import Built, Cluster, Fact
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.models.lazy import Lazy, check_models
-from stepmark.models.load import SHARED, PRMLike, idle_settings, lazy_prm, read_by
+from stepmark.models.load import SHARED, PRMLike, lazy_prm, read_by
 from stepmark.models.places import NOTICE
 from stepmark.models.prm import PRM, Grade, Grader, Ledger, from_row, to_row
 from stepmark.models.prm import grade as grade_stream
@@ -468,14 +468,7 @@ def _with_outcome_model(prm: PRM | Lazy[PRM], orm: str | None) -> tuple[PRM | La
     if not isinstance(prm, Lazy):
         return prm, lazy_prm(orm, outcome=True)
     shared = read_by(orm, {name: prm.arguments[name] for name in SHARED if name in prm.arguments})
-    idle = idle_settings(
-        prm.name, family=prm.arguments.get("family"), tokenizer=prm.arguments.get("tokenizer")
-    )
-    # An error of the outcome model alone is not the PRM's.
-    arguments = {
-        name: value for name, value in prm.arguments.items() if not (name in idle and name in shared)
-    }
-    return lazy_prm(prm.name, **arguments), lazy_prm(orm, outcome=True, **shared)
+    return prm, lazy_prm(orm, outcome=True, **shared)
 
 
 def _load(
