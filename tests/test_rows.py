@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepmark.data.columns import parse_columns
+from stepmark.data.reading import Row, read_rows
 from stepmark.errors import InputError, MissingExtraError, UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Refusal, Solution, Step, record_row
-from stepmark.store import Row, fingerprint, parse_columns, read_rows
+from stepmark.store import fingerprint
 
 ROWS = [
     {"problem": "What is 2 + 3?", "steps": ["2 + 3 = 5", 'so "5"'], "answer": "5", "meta": {"level": 1}},

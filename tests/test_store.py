@@ -14,23 +14,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepmark.data.json_rows import parse_row
+from stepmark.data.reading import Row, check_readable, read_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Refusal, Solution
 from stepmark.store import (
     LOCK_FILE,
     Results,
     ResumableRows,
-    Row,
     StreamedRows,
     atomic_write,
     check_outputs,
-    check_readable,
     encode_row,
     fingerprint,
     held,
     open_rows,
-    parse_row,
-    read_rows,
     run_input,
 )
 

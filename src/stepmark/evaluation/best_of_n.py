@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError
 from stepmark.evaluation import best_of_n_figures
 from stepmark.evaluation.best_of_n_figures import (
@@ -64,7 +65,6 @@ from stepmark.show.plots import Lines
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
-from stepmark.solutions.segmentation import check_way
 from stepmark.store import open_rows
 
 _TOGETHER = 16

@@ -13,6 +13,7 @@ from dataclasses import asdict, fields
 from itertools import chain
 from typing import Any, TypeVar
 
+from stepmark.data.json_rows import json_type
 from stepmark.errors import InputError, MissingExtraError, UsageError
 from stepmark.metrics.aggregate import check_score
 from stepmark.records import (
@@ -26,7 +27,6 @@ from stepmark.records import (
     to_data,
 )
 from stepmark.show.text import amount
-from stepmark.store import json_type
 
 AnyRecord = Problem | Solution | LabelledSolution | ScoredSolution
 Kind = type[AnyRecord]

@@ -14,12 +14,9 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from stepmark.errors import InputError, UsageError
-from stepmark.records import Record, Refusal, record_row
-from stepmark.store.columns import COMMON, CONTENT, Columns, check_columns, content_of, plain, under_our_names
-from stepmark.store.disk import link_loop
-from stepmark.store.json_rows import BOM, Entries, json_document, json_lines, parse_row, starts_document
-from stepmark.store.tables import (
+from stepmark.data.columns import COMMON, CONTENT, Columns, check_columns, content_of, plain, under_our_names
+from stepmark.data.json_rows import BOM, Entries, json_document, json_lines, parse_row, starts_document
+from stepmark.data.tables import (
     EXPECTED,
     Cells,
     check_source,
@@ -28,6 +25,9 @@ from stepmark.store.tables import (
     parquet_length,
     parquet_rows,
 )
+from stepmark.errors import InputError, UsageError
+from stepmark.records import Record, Refusal, record_row
+from stepmark.store.disk import link_loop
 
 STDIO = "-"
 """The name of standard input and of standard output."""
