@@ -205,7 +205,7 @@ def test_the_libraries_are_not_imported():
     import subprocess
 
     script = (
-        "import sys\nfrom stepmark.store import read_rows\nlist(read_rows([{'a': 1}]))\n"
+        "import sys\nfrom stepmark.data.reading import read_rows\nlist(read_rows([{'a': 1}]))\n"
         "print([name for name in ('pandas', 'polars', 'pyarrow', 'datasets') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
