@@ -189,7 +189,9 @@ def check_readable(path: str | Path, *, folder: bool = False) -> None:
         hint = f". Did you mean {str(path.with_name(near[0]))!r}?" if near else ""
         raise InputError(f"there is no such file{hint}", where=str(path)) from None
     except OSError as error:
-        raise InputError(f"the file cannot be read: {os.strerror(error.errno or 0)}", where=str(path)) from None
+        raise InputError(
+            f"the file cannot be read: {os.strerror(error.errno or 0)}", where=str(path)
+        ) from None
     if path.is_dir() and folder:
         row_files(path)
         return
