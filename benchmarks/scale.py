@@ -24,10 +24,10 @@ from stepmark.models.policies import answerers
 from stepmark.models.prm import grade, to_row
 from stepmark.models.replies import MemoryReplies, ReplyFile
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
-from stepmark.problems.answers import Verifier, load_verifier
 from stepmark.problems.arithmetic_world import wrong_solutions
 from stepmark.records import ScoredSolution, Solution, Verdict
 from stepmark.store import atomic_rows
+from stepmark.verifiers.base import Verifier, load_verifier
 
 ROUNDS = 3
 

@@ -30,10 +30,10 @@ from stepmark.evaluation.search_contest import (
 )  # fmt: skip
 from stepmark.models.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPolicy
-from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem
 from stepmark.search.base import Grading, Searching, Sizes, Steps
+from stepmark.verifiers.base import load_verifier
 
 MODELS = ["--policy", "search_models:policy", "--prm", "search_models:truth", "--verifier", "number"]
 

@@ -19,8 +19,6 @@ from stepmark.labels.methods import label
 from stepmark.labels.tree import Grown, RolloutTree, cut_branch, on_lines, prefixes, priority, way_of
 from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
-from stepmark.problems.answers import NumberVerifier
-from stepmark.problems.answers import answerers as verifying
 from stepmark.problems.arithmetic_world import (
     ArithmeticPolicy,
     SolverSettings,
@@ -29,6 +27,8 @@ from stepmark.problems.arithmetic_world import (
     wrong_solutions,
 )
 from stepmark.records import LabelledSolution, Solution, Step
+from stepmark.verifiers.base import answerers as verifying
+from stepmark.verifiers.number import NumberVerifier
 
 # ---------------------------------------------------------------- worlds
 

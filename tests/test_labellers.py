@@ -21,8 +21,6 @@ from stepmark.labels.rollout import OWN_ANSWER, BinarySearch, EveryStep, hard_la
 from stepmark.labels.tree import RolloutTree
 from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
-from stepmark.problems.answers import NumberVerifier, load_verifier
-from stepmark.problems.answers import answerers as verifying
 from stepmark.problems.arithmetic_world import (
     ArithmeticPolicy,
     KnownSolution,
@@ -31,6 +29,9 @@ from stepmark.problems.arithmetic_world import (
 )
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
 from stepmark.store import encode_row
+from stepmark.verifiers.base import answerers as verifying
+from stepmark.verifiers.base import load_verifier
+from stepmark.verifiers.number import NumberVerifier
 
 
 def evidence(found: Labelling) -> list[tuple[int, int] | None]:

@@ -19,12 +19,12 @@ from stepmark.models.http import Patience
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.models.replies import MemoryReplies
-from stepmark.problems import answers
 from stepmark.search.base import Budget, ModelSize, Sizes, Steps
 from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN
 from stepmark.search.mcts import MCTS
 from stepmark.search.run import run
+from stepmark.verifiers import base as verifiers
 from test_policy_server import Fake
 from test_pooling import as_vllm, client
 from token_servers import TokenServer
@@ -75,7 +75,11 @@ def policy_at(url, patience=HASTE):
 
 
 def asked(policy, prm):
-    return policy_answerers(policy) | prms.answerers(prm) | answers.answerers(answers.load_verifier("number"))
+    return (
+        policy_answerers(policy)
+        | prms.answerers(prm)
+        | verifiers.answerers(verifiers.load_verifier("number"))
+    )
 
 
 def truth():

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from stepmark.models.remote.client import Client as Client
     from stepmark.models.scripted import ScriptedPolicy as ScriptedPolicy
     from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
-    from stepmark.problems.answers import load_verifier as load_verifier
     from stepmark.problems.arithmetic_world import ArithmeticWorld as ArithmeticWorld
     from stepmark.problems.sources import load_problems as load_problems
     from stepmark.problems.tool_world import ToolWorld as ToolWorld
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from stepmark.solutions.checks import check as check
     from stepmark.store.results import Results as Results
     from stepmark.training.public import TrainAPI
+    from stepmark.verifiers.base import load_verifier as load_verifier
 
     rl: RLAPI
     search: SearchAPI
@@ -109,7 +109,7 @@ _HOME = {
     "load_policy": "stepmark.models.policies",
     "load_prm": "stepmark.models.load",
     "load_problems": "stepmark.problems.sources",
-    "load_verifier": "stepmark.problems.answers",
+    "load_verifier": "stepmark.verifiers.base",
     "publish": "stepmark.integrations.hub",
     "read_labelled": "stepmark.data.labelled",
     "rl": "stepmark.rl",

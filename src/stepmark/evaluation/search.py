@@ -47,8 +47,6 @@ from stepmark.models.policies import Policy
 from stepmark.models.prm import PRM
 from stepmark.models.replies import ReplyFile
 from stepmark.own import Own
-from stepmark.problems import answers
-from stepmark.problems.answers import isolation_note, isolation_of, open_verifier
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem
@@ -62,6 +60,8 @@ from stepmark.show.search import SearchPage, SearchView, search_html
 from stepmark.show.tables import ABSENT, Table
 from stepmark.show.text import amount
 from stepmark.store import held
+from stepmark.verifiers import base as verifiers
+from stepmark.verifiers.base import isolation_note, isolation_of, open_verifier
 
 SHOWN = 4
 """Examples of each sort."""
@@ -179,7 +179,7 @@ class SearchContest(Evaluation):
                 answerers={
                     **policies.answerers(policy),
                     **prms.answerers(prm, memory_tokens=self.memory_tokens),
-                    **answers.answerers(verifier),
+                    **verifiers.answerers(verifier),
                 },
                 verifier=verifier,
                 common=Searching(

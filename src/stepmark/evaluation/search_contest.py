@@ -44,7 +44,6 @@ from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.result import Item
 from stepmark.metrics.aggregate import aggregate
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, shares
-from stepmark.problems.answers import Verifier
 from stepmark.records import Problem, Refusal
 from stepmark.search.base import Budget, Candidate, Choice, Found, Grading, Searching, at_least
 from stepmark.search.beam import BeamSearch, DiverseTrees, EarlyRejection
@@ -55,6 +54,7 @@ from stepmark.search.rebase import Rebase
 from stepmark.search.run import run
 from stepmark.settings import settings
 from stepmark.show.text import amount
+from stepmark.verifiers.base import Verifier
 
 Unit = Literal["tokens", "flops"]
 Fit = Literal["none", "round", "children", "field"]

@@ -32,10 +32,10 @@ from stepmark.integrations.candidates import (
 )
 from stepmark.models.prm import Grade
 from stepmark.models.watch import Seen, Watch
-from stepmark.problems.answers import load_verifier
 from stepmark.records import Refusal, Solution
 from stepmark.search.choosing import check_pick, pick
 from stepmark.show.text import amount
+from stepmark.verifiers.base import load_verifier
 
 AGENT = "agent"
 """The way to cut that reads the whole conversation: each of the assistant's turns with its tool calls is a step."""

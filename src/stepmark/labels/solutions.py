@@ -33,7 +33,6 @@ from stepmark.labels.methods import (
 from stepmark.labels.tree import RolloutTree
 from stepmark.models.policies import PolicyLike
 from stepmark.models.replies import open_replies
-from stepmark.problems.answers import VerifierLike
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.records import LabelledSolution, Refusal, read_record
 from stepmark.sampling.problems import Answering
@@ -42,6 +41,7 @@ from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.store import Results, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order
+from stepmark.verifiers.base import VerifierLike
 
 
 @checked

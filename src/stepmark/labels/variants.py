@@ -28,13 +28,13 @@ from stepmark.data.solutions import SolutionRow, read_solutions
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.labels.exact import FORMULA, KINDS, NUMBER, Kind, as_written, compute, with_errors
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.extraction import find_answer
 from stepmark.problems.sources import Worked, worked_row
 from stepmark.records import LabelledSolution, Refusal, Solution
 from stepmark.settings import checked, settings
 from stepmark.show.text import amount
 from stepmark.solutions.checks.equations import calculations
 from stepmark.store import Results, RunInput, check_outputs, is_stream, open_rows, run_input, write_beside
+from stepmark.verifiers.finder import find_answer
 
 _REPEATS = 3
 """Errors of a kind that are there already, after which no more of it are sought."""

@@ -30,8 +30,6 @@ from stepmark.models.places import NAMES, find_checkpoint
 from stepmark.models.policies import answerers as writing
 from stepmark.models.prm import PRM, Grader, Ledger
 from stepmark.models.spec import Layout, LinearHead, MlpHead, ScoringSpec
-from stepmark.problems.answers import Verifier
-from stepmark.problems.answers import answerers as verifying
 from stepmark.records import Problem, Refusal, Solution, StepScores, read_record, to_data
 from stepmark.rl.actor import Actor
 from stepmark.rl.monitor import Monitor, known_scores
@@ -49,6 +47,8 @@ from stepmark.training.objectives.steps import SoftLabels
 from stepmark.training.recipe import Recipe, run_recipe
 from stepmark.training.settings import Training
 from stepmark.training.state import Lines
+from stepmark.verifiers.base import Verifier
+from stepmark.verifiers.base import answerers as verifying
 
 
 @final

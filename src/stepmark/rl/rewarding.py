@@ -19,11 +19,11 @@ from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError, UsageError
 from stepmark.models.policies.local import Drawn
 from stepmark.models.prm import PRM
-from stepmark.problems.answers import Verifier
 from stepmark.records import Problem, Refusal, Solution, Step, Verdict
 from stepmark.rl.batch import Batch
 from stepmark.rl.settings import Training
 from stepmark.show.text import amount
+from stepmark.verifiers.base import Verifier
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

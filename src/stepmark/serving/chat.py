@@ -35,8 +35,6 @@ from stepmark.models.policies import Policy, PolicyLike, lazy_policy
 from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.models.remote.wire import PROBLEM, Answer, ModelEntry, Timeout, examples
 from stepmark.models.remote.wire import Request as WireRequest
-from stepmark.problems.answers import Verifier, load_verifier
-from stepmark.problems.extraction import find_answer
 from stepmark.records import Solution
 from stepmark.search.base import Choice
 from stepmark.search.choosing import Picked, pick
@@ -54,6 +52,8 @@ from stepmark.serving.routes import (
 from stepmark.serving.service import Service, served_name
 from stepmark.serving.settings import CHAT, MOST_CANDIDATES, ChatModel
 from stepmark.show.text import amount
+from stepmark.verifiers.base import Verifier, load_verifier
+from stepmark.verifiers.finder import find_answer
 
 
 def _parts(value: Any) -> Any:

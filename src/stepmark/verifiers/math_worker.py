@@ -1,4 +1,4 @@
-"""The program that runs math-verify for `math_answers.AnswerProcess`, in a process of its own: JSON lines in, JSON lines out.
+"""The program that runs math-verify for `math_process.AnswerProcess`, in a process of its own: JSON lines in, JSON lines out.
 
 Only this process ever parses what a model wrote as mathematics: sympy's parsers can evaluate text. Before the first answer is read it sets limits on
 memory, CPU time, size of written files (none), new processes (none, unless it runs as root) and core files, and an audit hook that refuses to write or

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from stepmark.errors import MissingExtraError
-from stepmark.problems import math_answers as answer_process
-from stepmark.problems.answer_worker import Guard
-from stepmark.problems.answers import answer_groups, load_verifier
-from stepmark.problems.math_answers import AnswerProcess
+from stepmark.verifiers import math_process as answer_process
+from stepmark.verifiers.base import answer_groups, load_verifier
+from stepmark.verifiers.math_process import AnswerProcess
+from stepmark.verifiers.math_worker import Guard
 
 pytest.importorskip("math_verify")
 
-from stepmark.problems.math_answers import MathVerifier
+from stepmark.verifiers.math import MathVerifier
 
 TOWER = "9^{9^{9^9}}"
 
@@ -186,7 +186,7 @@ def test_the_guard_refuses_what_mathematics_does_not_need(tmp_path):
     program = f"""
 import sys, os, socket, subprocess
 sys.path.insert(0, {str(Path(answer_process.__file__).parent)!r})
-from answer_worker import Guard
+from math_worker import Guard
 guard = Guard(({str(tmp_path)!r} + os.sep,))
 sys.addaudithook(guard)
 inside = {str(tmp_path / "module.py")!r}

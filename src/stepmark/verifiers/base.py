@@ -11,10 +11,8 @@ passes its unit tests). All take a whole solution or a bare answer, and say in `
 
 from __future__ import annotations
 
-import re
 import sys
 import time
-import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,9 +22,9 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
 from stepmark.batching import Answerer, Ready, Verify
 from stepmark.catalog import Catalog
 from stepmark.errors import UsageError
-from stepmark.problems.extraction import find_answer
-from stepmark.problems.quantities import LONGEST, Quantity, clean, key, plain, read_quantity, same_quantity
 from stepmark.records import Verdict
+from stepmark.verifiers.finder import find_answer
+from stepmark.verifiers.quantities import LONGEST, key
 from stepmark.version import __version__
 
 if TYPE_CHECKING:
@@ -35,10 +33,10 @@ if TYPE_CHECKING:
 VERIFIERS = Catalog(
     "answer verifier",
     {
-        "math": "stepmark.problems.math_answers:MathVerifier",
-        "number": "stepmark.problems.answers:NumberVerifier",
-        "choice": "stepmark.problems.answers:ChoiceVerifier",
-        "text": "stepmark.problems.answers:TextVerifier",
+        "math": "stepmark.verifiers.math:MathVerifier",
+        "number": "stepmark.verifiers.number:NumberVerifier",
+        "choice": "stepmark.verifiers.choice:ChoiceVerifier",
+        "text": "stepmark.verifiers.text:TextVerifier",
         "code": "stepmark.problems.code:CodeVerifier",
     },
 )
@@ -240,111 +238,6 @@ class VerifierBase(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class NumberVerifier(VerifierBase):
-    """One number against one number, exactly, by `quantities.read_quantity`; anything else is unparsed. With `percent` "sign" 10% is also 10."""
-
-    def __init__(self, *, percent: Literal["distinct", "sign"] = "distinct") -> None:
-        if percent not in {"distinct", "sign"}:
-            raise UsageError(f"percent: expected 'distinct' or 'sign', found {percent!r}")
-        self.name = "number"
-        self.percent: Literal["distinct", "sign"] = percent
-
-    def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:
-        """See `Verifier.verify`; both are bare."""
-        left, right = read_quantity(gold), read_quantity(answer)
-        within = number_within(answer) if right is None else None
-        if left is None or (right is None and within is None):
-            return "unparsed", f"the {'reference' if left is None else 'answer'} is not one number"
-        number, how = (
-            (right, "") if right is not None else (within[0], f"{within[1]}; ") if within else (left, "")
-        )
-        same, rule = same_quantity(left, number, percent=self.percent)
-        return "match" if same else "mismatch", how + rule
-
-
-_TOKEN = re.compile(
-    r"(?<![\w.])-?[$€£¥₹]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?(?:(?:st|nd|rd|th)\b)?(?:\s?%)?"
-)
-_NEXT = re.compile(r"\s?([A-Za-z./]+(?:\^\d)?)(?:\s([A-Za-z./]+))?(?:\s([A-Za-z./]+))?")
-_HEDGED = re.compile(
-    r"n't\b|\b(?:not|no|find|calculate|compute|check|first|let|cannot|never|except|between|half|twice|double|triple|dozens?|least|most|(?:more|less|fewer|greater|"
-    r"smaller|other) than \W?\d|(?<!in )all|any|every|where|when|such)\b",
-    re.I,
-)
-
-
-def number_within(answer: str) -> tuple[Quantity, str] | None:
-    """The number of an answer that is more than a number, and the rule by which it was found: the right-hand side of a calculation ("4 * 15 = 60"), or the
-    only number of a sentence without a negation or a comparison ("The house cost $90,000.").
-    """
-    text = plain(clean(answer))
-    left, equals, right = text.rpartition("=")
-    if equals and re.search(r"\d", left) and not re.search(r"[<>!]\s?$|\\", left):
-        number = read_quantity(right)
-        return None if number is None else (number, "the right-hand side")
-    if (
-        re.search(r"[\\=+*^<>_{}]", text)
-        or len(re.findall(r"[A-Za-z]{2,}", text)) < 2
-        or _HEDGED.search(text)
-    ):
-        return None
-    tokens = list(_TOKEN.finditer(text))
-    if len(tokens) != 1 or len(re.findall(r"\d+", text)) != len(re.findall(r"\d+", tokens[0].group())):
-        return None
-    digits = tokens[0].group().rstrip(",")
-    following = _NEXT.match(text, tokens[0].end())
-    words = [word.rstrip(".") for word in following.groups() if word] if following else []
-    for many in range(len(words), 0, -1):
-        quantity = read_quantity(" ".join((digits, *words[:many])))
-        if (
-            quantity is not None
-            and (quantity.unit is not None or quantity.percent or quantity.forms)
-            and quantity.words is None
-        ):
-            return quantity, "the only number of the sentence"
-    quantity = read_quantity(digits)
-    return None if quantity is None else (quantity, "the only number of the sentence")
-
-
-_CHOICE = re.compile(
-    r"\(?\s?(?:(?:option|choice|answer)\s)?\(?\[?([A-Z])(?:[)\].:](?:\s.*)?|\)?\s?[.]?)", re.I | re.S
-)
-
-
-class ChoiceVerifier(VerifierBase):
-    """The letter of a multiple-choice question: "B", "(B)", "B) 12 apples", "Option B"."""
-
-    def __init__(self) -> None:
-        self.name = "choice"
-
-    def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:
-        """See `Verifier.verify`; both are bare."""
-        letters = [_CHOICE.fullmatch(plain(clean(text))) for text in (gold, answer)]
-        if letters[0] is None or letters[1] is None:
-            return "unparsed", f"the {'reference' if letters[0] is None else 'answer'} is not a letter"
-        same = letters[0].group(1).upper() == letters[1].group(1).upper()
-        return "match" if same else "mismatch", "letters"
-
-
-class TextVerifier(VerifierBase):
-    """The same text, but for case, spacing, mathematics signs and the final full stop. Knows no mathematics."""
-
-    def __init__(self) -> None:
-        self.name = "text"
-
-    def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:
-        """See `Verifier.verify`; both are bare."""
-        return "match" if same_words(gold, answer) else "mismatch", "text"
-
-
-def same_words(left: str, right: str) -> bool:
-    """Whether two texts differ only in case, spacing and markup."""
-    return (
-        unicodedata.normalize("NFC", key(left)).casefold()
-        == unicodedata.normalize("NFC", key(right)).casefold()
-    )
 
 
 def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int | None]:
