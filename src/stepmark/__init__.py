@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from stepmark.data.steps.splitting import split as split
     from stepmark.evaluation.public import evaluate as evaluate
     from stepmark.integrations.hub import publish as publish
-    from stepmark.integrations.hub_datasets import from_dataset as from_dataset
-    from stepmark.integrations.hub_datasets import to_dataset as to_dataset
     from stepmark.labels.public import label as label
     from stepmark.metrics.aggregate import aggregate as aggregate
     from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
@@ -102,7 +100,6 @@ _HOME = {
     "convert": "stepmark.data.labelled",
     "errors": "stepmark.errors",
     "evaluate": "stepmark.evaluation.public",
-    "from_dataset": "stepmark.integrations.hub_datasets",
     "grade": "stepmark.scoring.run",
     "krippendorff_alpha": "stepmark.metrics.agreement",
     "label": "stepmark.labels.public",
@@ -118,7 +115,6 @@ _HOME = {
     "serve": "stepmark.serving.run",
     "serve_in_process": "stepmark.serving.app",
     "split": "stepmark.data.steps.splitting",
-    "to_dataset": "stepmark.integrations.hub_datasets",
     "train": "stepmark.training.public",
 }
 
