@@ -8,10 +8,10 @@ import pytest
 import stepmark
 from fake_ray import FakeRay
 from stepmark.cli import main
+from stepmark.data.labelled import read_labelled
 from stepmark.errors import SettingError, UsageError
 from stepmark.labels.solutions import read_labellings
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
-from stepmark.solutions.interchange import read_labelled
 
 POLICY = "stepmark.problems.arithmetic_world:ArithmeticPolicy"
 CASES = list(wrong_solutions(4, seed=5, steps=(4, 8)))

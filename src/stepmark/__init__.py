@@ -20,6 +20,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stepmark import errors as errors
     from stepmark.batching.cluster import Cluster as Cluster
+    from stepmark.data.formats.rows import LabelledRow as LabelledRow
+    from stepmark.data.labelled import convert as convert
+    from stepmark.data.labelled import read_labelled as read_labelled
+    from stepmark.data.steps.splitting import split as split
     from stepmark.evaluation.public import evaluate as evaluate
     from stepmark.integrations.hub import publish as publish
     from stepmark.labels.public import label as label
@@ -56,10 +60,6 @@ if TYPE_CHECKING:
     from stepmark.serving.settings import ServerSettings as ServerSettings
     from stepmark.solutions.checks import Finding as Finding
     from stepmark.solutions.checks import check as check
-    from stepmark.solutions.interchange.formats import convert as convert
-    from stepmark.solutions.interchange.formats import read_labelled as read_labelled
-    from stepmark.solutions.interchange.rows import LabelledRow as LabelledRow
-    from stepmark.solutions.segmentation import split as split
     from stepmark.store.results import Results as Results
     from stepmark.training.public import TrainAPI
     from stepmark.verifiers.base import load_verifier as load_verifier
@@ -80,7 +80,7 @@ _HOME = {
     "Finding": "stepmark.solutions.checks",
     "Grader": "stepmark.models.prm",
     "Judgement": "stepmark.records",
-    "LabelledRow": "stepmark.solutions.interchange.rows",
+    "LabelledRow": "stepmark.data.formats.rows",
     "LabelledSolution": "stepmark.records",
     "Problem": "stepmark.records",
     "Refusal": "stepmark.records",
@@ -97,7 +97,7 @@ _HOME = {
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
     "check": "stepmark.solutions.checks",
-    "convert": "stepmark.solutions.interchange.formats",
+    "convert": "stepmark.data.labelled",
     "errors": "stepmark.errors",
     "evaluate": "stepmark.evaluation.public",
     "grade": "stepmark.scoring.run",
@@ -108,13 +108,13 @@ _HOME = {
     "load_problems": "stepmark.problems.sources",
     "load_verifier": "stepmark.verifiers.base",
     "publish": "stepmark.integrations.hub",
-    "read_labelled": "stepmark.solutions.interchange.formats",
+    "read_labelled": "stepmark.data.labelled",
     "rl": "stepmark.rl",
     "sample": "stepmark.sampling.problems",
     "search": "stepmark.search",
     "serve": "stepmark.serving.run",
     "serve_in_process": "stepmark.serving.app",
-    "split": "stepmark.solutions.segmentation",
+    "split": "stepmark.data.steps.splitting",
     "train": "stepmark.training.public",
 }
 

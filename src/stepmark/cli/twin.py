@@ -20,9 +20,9 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter
 
+from stepmark.data.columns import parse_columns
 from stepmark.errors import SettingError, UsageError
 from stepmark.models.lazy import Lazy
-from stepmark.store import parse_columns
 
 
 def _only_a_dash(type_: object, value: str | None) -> None:

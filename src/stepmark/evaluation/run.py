@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from stepmark.data.reading import Source, check_readable
 from stepmark.errors import UsageError
 from stepmark.evaluation.evaluation import Evaluation, Run, load_evaluation, settings_of
 from stepmark.evaluation.result import Result
@@ -21,7 +22,6 @@ from stepmark.models.places import has_neutral_class
 from stepmark.models.policies import PolicyLike, lazy_policy
 from stepmark.models.prm import PRM
 from stepmark.settings import checked
-from stepmark.store import Source, check_readable
 
 
 @checked

@@ -14,6 +14,11 @@ from pydantic import Field
 
 from stepmark.batching import Answerer, ReplyStore, Write
 from stepmark.batching.cluster import Cluster
+from stepmark.data.formats.own import from_row, to_row
+from stepmark.data.formats.rows import outcome_of
+from stepmark.data.reading import Source, read_rows
+from stepmark.data.solutions import SolutionRow, read_solutions
+from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling, token_sum
 from stepmark.labels.methods import (
@@ -35,11 +40,7 @@ from stepmark.sampling.problems import Answering
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.solutions.formats import SolutionRow, read_solutions
-from stepmark.solutions.interchange.labels import from_row, to_row
-from stepmark.solutions.interchange.rows import outcome_of
-from stepmark.solutions.segmentation import check_way
-from stepmark.store import Results, Source, read_rows, run_input
+from stepmark.store import Results, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order
 from stepmark.verifiers.base import VerifierLike
 

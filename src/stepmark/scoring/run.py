@@ -17,6 +17,10 @@ from pydantic import Field
 
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
 from stepmark.batching.cluster import Built, Cluster, Fact
+from stepmark.data.reading import Source, read_rows
+from stepmark.data.solutions import SolutionRow, read_solutions, solutions_of
+from stepmark.data.steps.splitting import check_way, split
+from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.models.lazy import Lazy, check_models
@@ -29,20 +33,7 @@ from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
-from stepmark.solutions.formats import SolutionRow, read_solutions, solutions_of
-from stepmark.solutions.segmentation import check_way, split
-from stepmark.solutions.thoughts import Reasoning
-from stepmark.store import (
-    Results,
-    RowWriter,
-    RunInput,
-    Source,
-    check_outputs,
-    is_stream,
-    open_rows,
-    read_rows,
-    run_input,
-)
+from stepmark.store import Results, RowWriter, RunInput, check_outputs, is_stream, open_rows, run_input
 
 BUILD = "stepmark.scoring.run:build"
 """`build`, as `batching.cluster.Build` names it."""
