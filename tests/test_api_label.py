@@ -121,7 +121,6 @@ def test_data_frames_records_and_samples_go_in():
             UsageError,
             "for a labeller by its name",
         ),
-        ({"method": "judge"}, UsageError, "`verifier` number: it compares final answers"),
         ({"budget": 0}, SettingError, "budget=0: expected 1 or more"),
         ({"split": "lines"}, UsageError, "lines"),
         ({"out": "nowhere/o.jsonl"}, UsageError, "there is no folder"),
