@@ -19,7 +19,6 @@ from stepmark.models.prm import Grader, Ledger
 from stepmark.models.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.models.session import CachedSession
-from stepmark.problems import answers
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Solution, StepScores
@@ -29,6 +28,7 @@ from stepmark.search.best_of_n import BestOfN, Greedy, Majority
 from stepmark.search.mcts import MCTS
 from stepmark.search.rebase import Rebase
 from stepmark.search.run import run as search_run
+from stepmark.verifiers import base as verifiers
 
 torch.set_num_threads(1)
 
@@ -63,7 +63,7 @@ class BadPRM(Grader):
 
 
 def find(policy, prm, search, *, problem=PROBLEM, store=None):
-    asked = {**policy_answerers(policy), **answers.answerers(answers.load_verifier("number"))}
+    asked = {**policy_answerers(policy), **verifiers.answerers(verifiers.load_verifier("number"))}
     if prm is not None:
         asked |= prms.answerers(prm)
     [found] = search_run([problem], search, asked, store=store)

@@ -19,12 +19,17 @@ from stepmark.models.http import Patience
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.models.replies import MemoryReplies
+<<<<<<< HEAD
 from stepmark.problems import answers
 from stepmark.search.base import Steps
+=======
+from stepmark.search.base import Budget, ModelSize, Sizes, Steps
+>>>>>>> main
 from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN
 from stepmark.search.mcts import MCTS
 from stepmark.search.run import run
+from stepmark.verifiers import base as verifiers
 from test_policy_server import Fake
 from test_pooling import as_vllm, client
 from token_servers import TokenServer
@@ -75,7 +80,11 @@ def policy_at(url, patience=HASTE):
 
 
 def asked(policy, prm):
-    return policy_answerers(policy) | prms.answerers(prm) | answers.answerers(answers.load_verifier("number"))
+    return (
+        policy_answerers(policy)
+        | prms.answerers(prm)
+        | verifiers.answerers(verifiers.load_verifier("number"))
+    )
 
 
 def truth():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from inspect import signature
 from typing import final
 
+from stepmark.data.reading import read_rows as _read_rows
 from stepmark.evaluation.agent_processbench import AgentProcessBench as _AgentProcessBench
 from stepmark.evaluation.agentrx import AgentRx as _AgentRx
 from stepmark.evaluation.best_of_n import BestOfN as _BestOfN
@@ -35,7 +36,6 @@ from stepmark.settings import settings as _settings
 from stepmark.show.evaluation import Section as _Section
 from stepmark.show.evaluation import Tile as _Tile
 from stepmark.show.tables import Table as _Table
-from stepmark.store import read_rows as _read_rows
 
 __all__ = ["EvaluateAPI", "evaluate"]
 

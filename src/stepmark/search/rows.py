@@ -8,13 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from stepmark.data.reading import read_rows
 from stepmark.errors import InputError
-from stepmark.problems.answers import Verifier
 from stepmark.records import read_record
 from stepmark.search.base import Cost, Found
 from stepmark.show.search import CandidateView, SearchPage, SearchView, TraceNode, search_html
 from stepmark.show.tables import Table
-from stepmark.store import atomic_write, read_rows
+from stepmark.store import atomic_write
+from stepmark.verifiers.base import Verifier
 
 _FOLLOWS = ("tokens", "cached", "prm_cached")
 """What is computed from the counts of a cost."""

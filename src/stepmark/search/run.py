@@ -18,6 +18,7 @@ from stepmark import batching
 from stepmark.batching import Answerer, Method, Ready, ReplyStore, Score, Write
 from stepmark.batching import run as run_methods
 from stepmark.batching.cluster import Build, Built, Cluster, Fact
+from stepmark.data.reading import Source
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import resolve_aggregate
 from stepmark.models.lazy import Lazy, arguments_of, check_models
@@ -25,8 +26,6 @@ from stepmark.models.load import PRMLike, lazy_prm
 from stepmark.models.policies import Policy, PolicyLike, policy_of
 from stepmark.models.prm import PRM
 from stepmark.models.replies import open_replies
-from stepmark.problems.answers import VerifierLike, open_verifier, verifier_facts
-from stepmark.problems.answers import answerers as of_verifier
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import problems_or_errors
 from stepmark.records import Problem, Refusal, ScoreKind, Solution
@@ -38,8 +37,10 @@ from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
-from stepmark.store import Results, Source, atomic_rows, run_input
+from stepmark.store import Results, atomic_rows, run_input
 from stepmark.store.runs import ResumableRun, check_files, in_order, usable
+from stepmark.verifiers.base import VerifierLike, open_verifier, verifier_facts
+from stepmark.verifiers.base import answerers as of_verifier
 
 BUILD = "stepmark.search.run:build"
 """`build`, as `batching.cluster.Build` names it."""

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from stepmark.batching import Graded, Release, Request, Score, Write, Written
+from stepmark.data.steps.splitting import own_text
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
-from stepmark.problems.extraction import find_answer
 from stepmark.records import Problem
 from stepmark.search.base import Budget, Candidate, Cost, Found, Searching, Steps, Stopped, Trace
 from stepmark.search.meaning import meaning
 from stepmark.show.search import NodeState, TraceNode
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check, check_names
-from stepmark.solutions.segmentation import own_text
+from stepmark.verifiers.finder import find_answer
 
 _FOLLOWS = ("a step before it", "every step after it", "says the same")
 """Beginnings of reasons that follow from another step's."""
