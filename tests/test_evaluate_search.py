@@ -16,14 +16,8 @@ from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.search import VOTES, SearchContest, between, statistic
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.problems.arithmetic import arithmetic_problems
-<<<<<<< HEAD
 from stepmark.search.base import Steps
 from stepmark.search.methods import METHODS
-=======
-from stepmark.records import Problem
-from stepmark.search.base import Grading, Searching, Sizes, Steps
-from stepmark.verifiers.base import load_verifier
->>>>>>> main
 
 MODELS = ["--policy", "search_models:policy", "--prm", "search_models:truth", "--verifier", "number"]
 

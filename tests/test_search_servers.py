@@ -19,12 +19,7 @@ from stepmark.models.http import Patience
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.models.replies import MemoryReplies
-<<<<<<< HEAD
-from stepmark.problems import answers
 from stepmark.search.base import Steps
-=======
-from stepmark.search.base import Budget, ModelSize, Sizes, Steps
->>>>>>> main
 from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN
 from stepmark.search.mcts import MCTS

@@ -30,12 +30,6 @@ from stepmark.models import policies
 from stepmark.models import prm as prms
 from stepmark.models.lazy import Lazy
 from stepmark.models.replies import ReplyFile
-<<<<<<< HEAD
-from stepmark.problems import answers
-from stepmark.problems.answers import Verifier, isolation_note, isolation_of, open_verifier
-=======
-from stepmark.own import Own
->>>>>>> main
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem, Refusal
@@ -50,7 +44,7 @@ from stepmark.show.tables import Table
 from stepmark.show.text import amount
 from stepmark.store import held
 from stepmark.verifiers import base as verifiers
-from stepmark.verifiers.base import isolation_note, isolation_of, open_verifier
+from stepmark.verifiers.base import Verifier, isolation_note, isolation_of, open_verifier
 
 VOTES = ("majority", "weighted-vote", "best-of-n")
 """Always in the comparison: what samples alone reach, without a PRM and with it."""
@@ -131,13 +125,8 @@ class SearchContest(Evaluation):
                 grading=Grading(aggregate=self.aggregate or prm.default_aggregate, kind=prm.score_kind),
                 answerers={
                     **policies.answerers(policy),
-<<<<<<< HEAD
                     **prms.answerers(prm),
-                    **answers.answerers(verifier),
-=======
-                    **prms.answerers(prm, memory_tokens=self.memory_tokens),
                     **verifiers.answerers(verifier),
->>>>>>> main
                 },
                 verifier=verifier,
                 store=stack.enter_context(closing(ReplyFile(run.folder / "replies.sqlite"))),
