@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rollout_worlds import PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution
 from stepmark.batching import Written, run
+from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError
 from stepmark.labels.labelling import Labelling
 from stepmark.labels.methods import label
@@ -26,7 +27,6 @@ from stepmark.problems.arithmetic_world import (
     wrong_solutions,
 )
 from stepmark.records import LabelledSolution, Solution, Step
-from stepmark.solutions.segmentation import split
 from stepmark.verifiers.base import answerers as verifying
 from stepmark.verifiers.number import NumberVerifier
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError
 from stepmark.evaluation import best_of_n_figures
 from stepmark.evaluation.best_of_n_figures import (
@@ -55,7 +56,6 @@ from stepmark.show.plots import Lines
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
-from stepmark.solutions.segmentation import check_way
 from stepmark.store import open_rows
 from stepmark.verifiers.base import Verifier, answer_groups, isolation_note, isolation_of, open_verifier
 from stepmark.verifiers.finder import find_answer

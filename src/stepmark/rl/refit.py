@@ -14,6 +14,7 @@ from typing import ClassVar, Literal, final
 import numpy as np
 import torch
 
+from stepmark.data.formats.rows import LabelledRow
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.labels.labelling import Labelling, Rollouts
 from stepmark.labels.methods import label
@@ -37,7 +38,6 @@ from stepmark.rl.settings import Training as PolicyTraining
 from stepmark.rl.trainer import STATE_FILE, Evaluation, Update, collect, seed_of
 from stepmark.settings import settings
 from stepmark.show.text import amount
-from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.checkpoint import head_names
 from stepmark.training.examples import Example, LabelRules, examples
 from stepmark.training.measure import takes_a_map

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
+from stepmark.data.reading import Source
+from stepmark.data.steps.splitting import split
 from stepmark.errors import UsageError
 from stepmark.models.identity import checkpoint_fingerprint, named
 from stepmark.models.lazy import Lazy, check_device
@@ -25,8 +27,7 @@ from stepmark.rl.hacking import Cusum, Watch, Watched
 from stepmark.rl.settings import Implicit, Refitting, Training
 from stepmark.settings import checked
 from stepmark.show.text import amount
-from stepmark.solutions.segmentation import split
-from stepmark.store import LOCK_FILE, RunInput, Source, atomic_write, differences, held, naming, run_input
+from stepmark.store import LOCK_FILE, RunInput, atomic_write, differences, held, naming, run_input
 from stepmark.training.run import check_packages
 from stepmark.verifiers.base import Verifier, VerifierLike, isolation_note, isolation_of, open_verifier
 

@@ -13,6 +13,7 @@ from pydantic import Field
 from stepmark.batching import INSTRUCTION, Answerer, Write
 from stepmark.batching import run as run_methods
 from stepmark.batching.cluster import Cluster
+from stepmark.data.reading import Source, read_rows
 from stepmark.errors import InputError
 from stepmark.models import policies
 from stepmark.models.lazy import Bits, Lazy, arguments_of, check_models
@@ -25,7 +26,7 @@ from stepmark.sampling import Sampled, Sampling, sample_and_judge
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.store import Results, Source, evenly, read_rows, run_input
+from stepmark.store import Results, evenly, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order, usable
 from stepmark.verifiers import base as verifiers
 from stepmark.verifiers.base import VerifierLike, load_verifier, open_verifier, report_isolation

@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from stepmark.data.steps.splitting import split as split_text
 from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.search.base import Choice
 from stepmark.settings import settings
 from stepmark.solutions.checks import check_names
-from stepmark.solutions.segmentation import split as split_text
 from stepmark.verifiers.base import isolation_of
 
 Count = Annotated[int, Field(ge=1)]

@@ -7,7 +7,7 @@ r"""Cut one solution's text into steps, without losing a character.
     ['2 + 3 = 5', '5 * 2 = 10']
 
 Whatever the way: the steps rejoin to the text, `text[step.start:step.start + len(step.text)] == step.text`, no step is blank, a step's text begins
-and ends with no line break, and no cut falls inside a code fence or a formula (`solutions.borders`), with two exceptions: "code" cuts inside fences
+and ends with no line break, and no cut falls inside a code fence or a formula (`data.steps.lines`), with two exceptions: "code" cuts inside fences
 by its own rules, and what is known to be code has no formulas; "marker" and "token" heed only what is closed.
 
 Python is parsed with `ast.parse` and never run. Its pieces are a group of imports; the head of a function or class with decorators, signature and
@@ -30,12 +30,12 @@ from itertools import pairwise
 from typing import overload
 
 from stepmark.catalog import unknown_name
+from stepmark.data.steps import lines as borders
+from stepmark.data.steps.lines import Fence, Span
+from stepmark.data.steps.thoughts import Reasoning, Section, limit_cuts, sections, turn_cuts
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Step
 from stepmark.show.text import amount
-from stepmark.solutions import borders
-from stepmark.solutions.borders import Fence, Span
-from stepmark.solutions.thoughts import Reasoning, Section, limit_cuts, sections, turn_cuts
 
 LONG = 8
 """A piece of code with more lines than this is cut inside."""
@@ -382,7 +382,7 @@ def _is_code_line(line: str) -> bool:
 WAYS: tuple[str, ...] = (
     "auto", "line", "blank-line", "numbered", "sentence", "marker", "code", "agent", "thought", "whole", "token",
 )  # fmt: skip
-"""The names that `how` may have, beside "limit:N". "agent" needs messages: `solutions.inputs.read_messages`."""
+"""The names that `how` may have, beside "limit:N". "agent" needs messages: `data.conversations.read_messages`."""
 
 _LIMIT = re.compile(r"limit:([1-9][0-9]{0,5})")
 
@@ -452,7 +452,7 @@ def split(
 ) -> Segmentation:
     """Cut a solution into steps.
 
-    A thought (`solutions.thoughts`) is cut apart from the answer, by paragraph where `how` is "auto"; its marks are layout. "whole" with
+    A thought (`data.steps.thoughts`) is cut apart from the answer, by paragraph where `how` is "auto"; its marks are layout. "whole" with
     `reasoning` "keep" is the text as it is, marks and all.
 
     Args:
@@ -549,7 +549,7 @@ def _check(how: str, marker: str | None, language: str | None) -> None:
     if how == "agent":
         raise UsageError(
             "a plain text has no turns to split by 'agent': give the chat messages to "
-            "stepmark.solutions.inputs.read_messages"
+            "stepmark.data.conversations.read_messages"
         )
     if how == "marker" and marker is None:
         raise UsageError("the way 'marker' needs a marker: the string that ends each step, such as 'ки'")

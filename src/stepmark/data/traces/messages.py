@@ -1,7 +1,7 @@
-"""Messages and items as models' APIs and their tracers write them, added to a conversation of chat messages (`solutions.inputs`).
+"""Messages and items as models' APIs and their tracers write them, added to a conversation of chat messages (`data.conversations`).
 
 Read are messages of the OpenAI chat API, of Anthropic, LangChain, inspect_ai and OpenTelemetry, and items of the OpenAI Responses API. What
-is left out, and what stands in the place of pictures, `solutions.traces` says.
+is left out, and what stands in the place of pictures, `data.traces.shapes` says.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stepmark.data.json_rows import json_type
 from stepmark.errors import InputError
-from stepmark.store import json_type
 
 Object = Mapping[str, Any]
 
@@ -336,7 +336,7 @@ def plain_messages(messages: Sequence[object], where: str | None, inside: str = 
     """The messages of a row, with the parts that Anthropic and others put into a content brought into the form of the OpenAI chat API.
 
     Raises:
-        InputError: a part of another kind; where all parts are texts, `solutions.inputs` says what is wrong.
+        InputError: a part of another kind; where all parts are texts, `data.conversations` says what is wrong.
     """
     odd = any(
         isinstance(message, Mapping)

@@ -32,10 +32,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from stepmark.errors import UsageError
-from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
-from stepmark.show.text import indices
-from stepmark.solutions.interchange.rows import (
+from stepmark.data.formats.rows import (
     LabelledRow,
     Labels,
     Losses,
@@ -45,7 +42,11 @@ from stepmark.solutions.interchange.rows import (
     origin,
     three_way,
 )
-from stepmark.store import Row, check_readable, json_type, read_rows
+from stepmark.data.json_rows import json_type
+from stepmark.data.reading import Row, check_readable, read_rows
+from stepmark.errors import UsageError
+from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
+from stepmark.show.text import indices
 
 PROBLEM_KEYS = ("task_description", "problem", "question", "prompt", "text")
 STEPS_KEYS = ("steps", "structured_turns", "cot_steps")

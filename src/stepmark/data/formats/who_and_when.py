@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from stepmark.records import Judgement, LabelledSolution
-from stepmark.show.text import indices
-from stepmark.solutions.interchange.rows import (
+from stepmark.data.formats.rows import (
     LabelledRow,
     Losses,
     NotRepresentableError,
@@ -26,12 +24,14 @@ from stepmark.solutions.interchange.rows import (
     signed,
     two_way,
 )
-from stepmark.solutions.interchange.texts import chat_reader
-from stepmark.store import Row
+from stepmark.data.formats.trl import chat_reader
+from stepmark.data.reading import Row
+from stepmark.records import Judgement, LabelledSolution
+from stepmark.show.text import indices
 
 _MISTAKE = ("mistake_agent", "mistake_step", "mistake_reason")
 _HEADING = re.compile(r"\n\n(Tool|User|System|Developer|Assistant)(?: \(([^()\n]*)\))?:\n")
-"""As `solutions.inputs` writes what follows a turn."""
+"""As `data.conversations` writes what follows a turn."""
 
 
 def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:

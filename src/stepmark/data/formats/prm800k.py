@@ -21,11 +21,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from stepmark.errors import InputError
-from stepmark.records import Judgement, LabelledSolution, Problem, Refusal, Solution, Step, read_record
-from stepmark.show.text import indices
-from stepmark.solutions.interchange import rows
-from stepmark.solutions.interchange.rows import (
+from stepmark.data.formats import rows
+from stepmark.data.formats.rows import (
     Item,
     LabelledRow,
     Labels,
@@ -35,7 +32,10 @@ from stepmark.solutions.interchange.rows import (
     StepLabel,
     Writing,
 )
-from stepmark.store import Row
+from stepmark.data.reading import Row
+from stepmark.errors import InputError
+from stepmark.records import Judgement, LabelledSolution, Problem, Refusal, Solution, Step, read_record
+from stepmark.show.text import indices
 
 KEYS = ("labeler", "question", "label")
 FLAGS = ("is_quality_control_question", "is_initial_screening_question")

@@ -1,6 +1,6 @@
 """Logs of inspect_ai as solutions: the `.json` form, and the `.eval` form, which is a zip of the same.
 
-Each sample's `messages` are read as chat (`solutions.inputs`). `target` is the reference answer where it is one text. One score whose value is C
+Each sample's `messages` are read as chat (`data.conversations`). `target` is the reference answer where it is one text. One score whose value is C
 or I, 1 or 0, true or false says whether the final answer is right; other scores stay in `meta.scores`. Of reasoning that is redacted the summary is read.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from stepmark.data.conversations import read_messages
+from stepmark.data.formats.rows import LabelledRow, Losses, Reading, origin
+from stepmark.data.json_rows import json_type
+from stepmark.data.reading import Row
+from stepmark.data.traces.messages import Chat
 from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Problem, Solution
-from stepmark.solutions.inputs import read_messages
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, origin
-from stepmark.solutions.messages import Chat
-from stepmark.store import Row, json_type
 
 LOG_KEYS = ("version", "eval", "samples")
 SAMPLE_KEYS = ("id", "epoch", "messages", "target")

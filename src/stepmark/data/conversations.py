@@ -20,7 +20,7 @@ written out as one text, of which the steps are shares: each assistant turn with
 - what follows until the next assistant turn (tool results, user turns, each under its heading, after a blank line) is its `observation`;
 - the blank line before the next assistant turn is its `tail`.
 
-A thought is what `reasoning_content`, `reasoning` or `thinking` holds, or what its marks say in the content (`solutions.thoughts`).
+A thought is what `reasoning_content`, `reasoning` or `thinking` holds, or what its marks say in the content (`data.steps.thoughts`).
 With `reasoning` "only" it alone is the step's `text`, and the rest of the turn opens the `observation`; with "drop" it is in the `lead`.
 A turn of which nothing is graded belongs to the observation of the step before. Contents stand unchanged; parts of one message are joined by
 a line break. The text is for reading and grading, not for parsing: a content that contains "User:" is not escaped.
@@ -35,15 +35,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from stepmark.data.json_rows import json_type
+from stepmark.data.reading import STDIO
+from stepmark.data.steps.splitting import ASKED, Segmentation, check_way, split, split_parts
+from stepmark.data.steps.splitting import split as split_text
+from stepmark.data.steps.thoughts import Reasoning, Section, sections, texts_of
+from stepmark.data.traces.messages import plain_messages
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Solution, Step
 from stepmark.settings import checked
 from stepmark.show.text import amount
-from stepmark.solutions.messages import plain_messages
-from stepmark.solutions.segmentation import ASKED, Segmentation, check_way, split, split_parts
-from stepmark.solutions.segmentation import split as split_text
-from stepmark.solutions.thoughts import Reasoning, Section, sections, texts_of
-from stepmark.store import STDIO, json_type
 
 ROLES: tuple[str, ...] = ("system", "developer", "user", "assistant", "tool")
 """The roles that a message may have. Only the assistant's turns are steps."""
@@ -115,7 +116,7 @@ def read_messages(
     content is cut by `how`. In every other one each assistant turn is a step, and the segmentation's `how` is "agent".
 
     Args:
-        messages: the conversation, oldest first; contents may have the parts of `solutions.messages`.
+        messages: the conversation, oldest first; contents may have the parts of `data.traces.messages`.
         where: the place to name in errors, `FILE:LINE`.
         how: for a plain solution, the way to cut it (`stepmark.split`); "agent" keeps even that whole, as one turn.
         marker: for a plain solution, as in `stepmark.split`.

@@ -13,23 +13,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from stepmark.catalog import unknown_name
-from stepmark.errors import InputError, StepmarkError, UsageError
-from stepmark.records import Refusal
-from stepmark.settings import checked
-from stepmark.solutions.formats import is_solution, step_labels, ungraded
-from stepmark.solutions.interchange import (
-    benchmarks,
-    inspect_logs,
-    labels,
-    math_shepherd,
-    openr,
-    potato,
-    prm800k,
-    texts,
-    trace_writers,
-    who_and_when,
-)
-from stepmark.solutions.interchange.rows import (
+from stepmark.data.columns import Columns, columns_of
+from stepmark.data.formats import math_shepherd, openr, potato, prm800k, who_and_when
+from stepmark.data.formats import own as labels
+from stepmark.data.formats import processbench as benchmarks
+from stepmark.data.formats import trl as texts
+from stepmark.data.formats.rows import (
     Item,
     LabelledRow,
     Losses,
@@ -40,22 +29,16 @@ from stepmark.solutions.interchange.rows import (
     Writing,
     each,
 )
-from stepmark.solutions.thoughts import Reasoning
-from stepmark.solutions.traces import TRACES, chat_rows, trace_format
-from stepmark.store import (
-    Columns,
-    Results,
-    Row,
-    Source,
-    by_file,
-    check_outputs,
-    fingerprint,
-    is_stream,
-    open_rows,
-    read_rows,
-    run_input,
-)
-from stepmark.store.columns import columns_of
+from stepmark.data.reading import Row, Source, by_file, read_rows
+from stepmark.data.solutions import is_solution, step_labels, ungraded
+from stepmark.data.steps.thoughts import Reasoning
+from stepmark.data.traces import inspect_ai as inspect_logs
+from stepmark.data.traces import writers as trace_writers
+from stepmark.data.traces.shapes import TRACES, chat_rows, trace_format
+from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.records import Refusal
+from stepmark.settings import checked
+from stepmark.store import Results, check_outputs, fingerprint, is_stream, open_rows, run_input
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

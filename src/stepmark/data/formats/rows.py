@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from stepmark.data.columns import riding
+from stepmark.data.reading import Row
+from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelKind, LabelledSolution, Problem, Refusal, Solution, Step
 from stepmark.settings import settings
 from stepmark.show.text import amount
-from stepmark.solutions.thoughts import Reasoning
-from stepmark.store import Row
-from stepmark.store.columns import riding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +111,7 @@ class Reading:
     marker: str | None = None
     """The separator, when `how` is "marker"."""
     reasoning: Reasoning = "keep"
-    """What becomes of thoughts (`solutions.thoughts`)."""
+    """What becomes of thoughts (`data.steps.thoughts`)."""
     trials: Annotated[int, Field(ge=1)] | None = None
     """Rollouts behind each share of an openr tree, which its files do not say."""
     items: str | None = None
@@ -325,7 +325,7 @@ def step_of(piece: str, number: re.Pattern[str] | None = None, end: str = "") ->
 def plain_texts(row: LabelledRow, losses: Losses, *, own_layout: re.Pattern[str] | None = None) -> list[str]:
     """The texts of the steps; observations and signs around steps are counted as lost.
 
-    The headings of a conversation (`solutions.inputs`) are no loss, nor is `own_layout`, which the format itself writes around steps.
+    The headings of a conversation (`data.conversations`) are no loss, nor is `own_layout`, which the format itself writes around steps.
     """
     around = [step.lead + step.tail for step in row.solution.steps]
     if own_layout is not None:

@@ -1,4 +1,4 @@
-"""Rows of plain texts: solutions without labels, chat messages, and TRL's stepwise rows, in the shapes of `solutions.formats`.
+"""Rows of plain texts: solutions without labels, chat messages, and TRL's stepwise rows, in the shapes of `data.solutions`.
 
 Written rows have `id`, `answer`, `source`, `problem_id`, `problem_source` and `meta` too; the readers take them back. TRL's labels are true or
 false, or floats, which are shares of rollouts. The format has no word for a step that was not judged, so a row is cut before its first.
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from stepmark.data.formats import rows
+from stepmark.data.formats.rows import LabelledRow, Losses, Reader, Reading, Writing
+from stepmark.data.reading import Row
+from stepmark.data.solutions import read_solution, solutions_of, step_labels
 from stepmark.records import Judgement, LabelledSolution, Solution
-from stepmark.solutions.formats import read_solution, solutions_of, step_labels
-from stepmark.solutions.interchange import rows
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reader, Reading, Writing
-from stepmark.store import Row
 
 TRL_KEYS = ("prompt", "completions")
 
@@ -39,7 +39,7 @@ def read_solutions(row: Row, settings: Reading, _losses: Losses) -> Iterator[Lab
 
 
 def chat_reader(format: str) -> Reader:
-    """A reader of rows of OpenAI chat `messages` (`solutions.inputs`), or of what `solutions.traces` made such rows of."""
+    """A reader of rows of OpenAI chat `messages` (`data.conversations`), or of what `data.traces.shapes` made such rows of."""
     return lambda row, settings, _losses: _read(row, settings, format)
 
 

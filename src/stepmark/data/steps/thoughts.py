@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from stepmark.solutions.borders import line_cuts, sentence_cuts
+from stepmark.data.steps.lines import line_cuts, sentence_cuts
 
 Reasoning = Literal["keep", "only", "drop"]
 """What becomes of thoughts: steps like the rest, the only steps, or layout that no grader reads."""

@@ -17,12 +17,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from stepmark.data.formats import rows
+from stepmark.data.formats.rows import LabelledRow, Losses, NotRepresentableError, Reading, Writing
+from stepmark.data.json_rows import json_type
+from stepmark.data.reading import Row
+from stepmark.data.solutions import text_of
 from stepmark.records import LabelledSolution, Problem, Solution
 from stepmark.show.text import amount
-from stepmark.solutions.formats import text_of
-from stepmark.solutions.interchange import rows
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, NotRepresentableError, Reading, Writing
-from stepmark.store import Row, json_type
 
 KEYS = ("input", "label", "task")
 UNKNOWN = "unknown"

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from stepmark.data.formats import rows
+from stepmark.data.formats.rows import LabelledRow, Losses, Reading
+from stepmark.data.json_rows import json_type
+from stepmark.data.reading import Row
+from stepmark.data.solutions import text_of
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution
-from stepmark.solutions.formats import text_of
-from stepmark.solutions.interchange import rows
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading
-from stepmark.store import Row, json_type
 
 JUDGE = "rollouts"
 """Who judged."""

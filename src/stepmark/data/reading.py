@@ -14,12 +14,9 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from stepmark.errors import InputError, UsageError
-from stepmark.records import Record, Refusal, record_row
-from stepmark.store.columns import COMMON, CONTENT, Columns, check_columns, content_of, plain, under_our_names
-from stepmark.store.disk import link_loop
-from stepmark.store.json_rows import BOM, Entries, json_document, json_lines, parse_row, starts_document
-from stepmark.store.tables import (
+from stepmark.data.columns import COMMON, CONTENT, Columns, check_columns, content_of, plain, under_our_names
+from stepmark.data.json_rows import BOM, Entries, json_document, json_lines, parse_row, starts_document
+from stepmark.data.tables import (
     EXPECTED,
     Cells,
     check_source,
@@ -28,6 +25,8 @@ from stepmark.store.tables import (
     parquet_length,
     parquet_rows,
 )
+from stepmark.errors import InputError, UsageError
+from stepmark.records import Record, Refusal, record_row
 
 STDIO = "-"
 """The name of standard input and of standard output."""
@@ -181,9 +180,18 @@ def check_readable(path: str | Path, *, folder: bool = False) -> None:
         )
     if _is_prose(path):
         raise InputError(f"expected {EXPECTED}; found the text {str(path)[:60]!r}, and there is no such file")
-    if (loop := link_loop(path)) is not None:
-        raise InputError(loop, where=str(path))
     path = Path(path)
+    try:
+        path.stat()
+    except FileNotFoundError:
+        names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, names, n=1)
+        hint = f". Did you mean {str(path.with_name(near[0]))!r}?" if near else ""
+        raise InputError(f"there is no such file{hint}", where=str(path)) from None
+    except OSError as error:
+        raise InputError(
+            f"the file cannot be read: {os.strerror(error.errno or 0)}", where=str(path)
+        ) from None
     if path.is_dir() and folder:
         row_files(path)
         return
@@ -191,11 +199,6 @@ def check_readable(path: str | Path, *, folder: bool = False) -> None:
         names = [file.name for file in sorted(path.iterdir()) if file.name.endswith(ENDINGS)]
         hint = f": name one of its files, such as {str(path / names[0])!r}" if names else ""
         raise InputError(f"expected a file, found a folder{hint}", where=str(path))
-    if not path.exists():
-        names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, names, n=1)
-        hint = f". Did you mean {str(path.with_name(near[0]))!r}?" if near else ""
-        raise InputError(f"there is no such file{hint}", where=str(path))
     if not os.access(path, os.R_OK):
         raise InputError("the file may not be read (permission denied)", where=str(path))
     if path.is_file() and path.stat().st_size == 0:

@@ -6,18 +6,18 @@ A row's columns say which shape it has:
 shape          columns
 =============  =====================================================================================
 steps          `problem`, `steps` (a list of strings)
-solution       `problem`, `solution` (a text, cut by `solutions.segmentation`)
+solution       `problem`, `solution` (a text, cut by `data.steps.splitting`)
 candidates     `problem`, `solutions` (a list of texts, of lists of steps, or of objects with a text): a solution each
-chat           `messages` (cut by `solutions.inputs`: an assistant turn is a step)
+chat           `messages` (cut by `data.conversations`: an assistant turn is a step)
 TRL            `prompt`, `completions` (a list of strings: the steps), optional `labels` (one a step, as beside `steps`)
-a trace        of an agent, as its tool writes it (`solutions.traces`): brought into the shape chat first
+a trace        of an agent, as its tool writes it (`data.traces.shapes`): brought into the shape chat first
 ProcessBench   `id`, `generator`, `problem`, `steps`, `final_answer_correct`, `label`
 labels         `solution`, `judgements`, as `stepmark label` writes them; the judgements are left out
 graded         what `stepmark grade` wrote: what was graded is read, and the scores are left out
 =============  =====================================================================================
 
 Every shape may have `id`, `answer` (the problem's reference answer), `source` (who wrote the solution), `problem_id`, `problem_source` and
-`meta`. The common names of these (`question`, `response`, `ground_truth`, ...: `store.columns`) mean the same. Any other column rides along, in
+`meta`. The common names of these (`question`, `response`, `ground_truth`, ...: `data.columns`) mean the same. Any other column rides along, in
 the row and in `SolutionRow.meta`; one whose name is nearly that of a field that the row lacks is refused.
 """
 
@@ -27,6 +27,26 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from stepmark.data.columns import (
+    COMMON,
+    CONTENT,
+    Columns,
+    chosen,
+    columns_of,
+    content_of,
+    identifier,
+    nearly,
+    plain,
+    problem_column,
+    quoted,
+    reference_answer,
+    riding,
+)
+from stepmark.data.json_rows import json_type
+from stepmark.data.reading import Row, Source, read_rows
+from stepmark.data.steps.thoughts import Reasoning
+from stepmark.data.traces.messages import plain_messages
+from stepmark.data.traces.shapes import chat_rows
 from stepmark.errors import InputError
 from stepmark.records import (
     LabelledSolution,
@@ -39,27 +59,9 @@ from stepmark.records import (
     record_row,
 )
 from stepmark.show.text import amount
-from stepmark.solutions.messages import plain_messages
-from stepmark.solutions.thoughts import Reasoning
-from stepmark.solutions.traces import chat_rows
-from stepmark.store import Columns, Row, Source, json_type, read_rows
-from stepmark.store.columns import (
-    COMMON,
-    CONTENT,
-    chosen,
-    columns_of,
-    content_of,
-    identifier,
-    nearly,
-    plain,
-    problem_column,
-    quoted,
-    reference_answer,
-    riding,
-)
 
 if TYPE_CHECKING:
-    from stepmark.solutions.segmentation import Segmentation
+    from stepmark.data.steps.splitting import Segmentation
 
 GRADED_KEYS = (
     "scores", "score", "aggregate", "first_error", "first_error_step", "threshold", "prm", "score_kind", "classes", "class_names",
@@ -108,9 +110,9 @@ def read_solutions(
     Args:
         source: as `store.read_rows`.
         columns: as there.
-        how: how a `solution` or `messages` is cut into steps (`solutions.segmentation`); ready-made steps are taken as they are.
+        how: how a `solution` or `messages` is cut into steps (`data.steps.splitting`); ready-made steps are taken as they are.
         marker: the separator, when `how` is "marker".
-        reasoning: what becomes of thoughts (`solutions.thoughts`).
+        reasoning: what becomes of thoughts (`data.steps.thoughts`).
         keep_going: yield a `Refusal` in the place of a row that is no solution, instead of raising.
 
     Raises:
@@ -151,7 +153,7 @@ def ungraded(row: Row) -> Row:
         return replace(row, data=record_row(solution), record=solution)
     data = {key: value for key, value in row.data.items() if key not in GRADED_KEYS}
     if data.get("steps") is not None and data.get("messages") is not None:
-        from stepmark.solutions.inputs import read_messages
+        from stepmark.data.conversations import read_messages
 
         problem, cut = read_messages(data["messages"], where=row.where)
         if [step.text for step in cut.steps] == data["steps"]:
@@ -307,7 +309,7 @@ def _read_solution(
     cut: Segmentation | None = None
     messages: Sequence[Any] | None = None
     if kind == "messages":
-        from stepmark.solutions.inputs import read_messages
+        from stepmark.data.conversations import read_messages
 
         messages = plain_messages(list_of(row, column), where)
         problem, cut = read_messages(messages, where=where, how=how, marker=marker, reasoning=reasoning)
@@ -318,7 +320,7 @@ def _read_solution(
         problem = Problem(text=text_of(row, asked), answer=answer, id=problem_id, source=problem_source)
     rest = riding(row, {name for name in used if name is not None}, lacking)
     if kind == "solution":
-        from stepmark.solutions.segmentation import split
+        from stepmark.data.steps.splitting import split
 
         text = text_of(row, column)
         if how == "agent":

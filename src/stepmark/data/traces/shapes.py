@@ -1,4 +1,4 @@
-"""Traces of agents as their tools write them, brought into one form: chat messages (`solutions.inputs`).
+"""Traces of agents as their tools write them, brought into one form: chat messages (`data.conversations`).
 
 ===============  ===============================================================================================
 format           rows
@@ -34,11 +34,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stepmark.data.columns import COMMON, CONTENT
+from stepmark.data.json_rows import json_type
+from stepmark.data.reading import Row
+from stepmark.data.traces.messages import Chat, Object, is_item, loaded, text_or_none, written
 from stepmark.errors import InputError
 from stepmark.records import Refusal
-from stepmark.solutions.messages import Chat, Object, is_item, loaded, text_or_none, written
-from stepmark.store import Row, json_type
-from stepmark.store.columns import COMMON, CONTENT
 
 # --- calls of a model that repeat the conversation so far ------------------------------------------------------
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from stepmark.data.formats import rows
+from stepmark.data.formats.rows import LabelledRow, Losses, Reading, Writing
+from stepmark.data.json_rows import json_type
+from stepmark.data.reading import Row
 from stepmark.records import Judgement, LabelledSolution, compact, read_record
-from stepmark.solutions.interchange import rows
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, Writing
-from stepmark.store import Row, json_type
 
 KEYS = ("solution", "judgements")
 _MAY = ("root", "outcome", "repeated", "meta")

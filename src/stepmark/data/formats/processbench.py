@@ -13,11 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepmark.records import LabelledSolution, Problem, Solution, Step
-from stepmark.solutions.formats import PROCESSBENCH_KEYS, read_solution, text_of, texts_of
-from stepmark.solutions.interchange import rows
-from stepmark.solutions.interchange.math_shepherd import UNKNOWN
-from stepmark.solutions.interchange.rows import (
+from stepmark.data.formats import rows
+from stepmark.data.formats.math_shepherd import UNKNOWN
+from stepmark.data.formats.rows import (
     LabelledRow,
     Losses,
     NotRepresentableError,
@@ -25,7 +23,10 @@ from stepmark.solutions.interchange.rows import (
     StepLabel,
     Writing,
 )
-from stepmark.store import Row, json_type
+from stepmark.data.json_rows import json_type
+from stepmark.data.reading import Row
+from stepmark.data.solutions import PROCESSBENCH_KEYS, read_solution, text_of, texts_of
+from stepmark.records import LabelledSolution, Problem, Solution, Step
 
 __all__ = [
     "PRMBENCH_KEYS",

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
-from stepmark.solutions.inputs import ChatMessage, read_message
-from stepmark.solutions.interchange import rows
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, NotRepresentableError, Writing
+from stepmark.data.conversations import ChatMessage, read_message
+from stepmark.data.formats import rows
+from stepmark.data.formats.rows import LabelledRow, Losses, NotRepresentableError, Writing
 
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from stepmark.data.json_rows import json_type
 from stepmark.errors import InputError, UsageError
-from stepmark.store.json_rows import json_type
 
 Columns = Mapping[str, str]
 """Our name: the column of the source."""

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from stepmark.data.columns import Columns, check_columns
+from stepmark.data.json_rows import BOM, Entries, json_type, mistaken, parse_value
 from stepmark.errors import InputError, MissingExtraError
 from stepmark.records import Record
 from stepmark.show.text import amount
-from stepmark.store.columns import Columns, check_columns
-from stepmark.store.json_rows import BOM, Entries, json_type, mistaken, parse_value
 
 _LISTS = """
 steps solutions candidates responses completions labels messages conversations conversation judgements root scores classes class_names
