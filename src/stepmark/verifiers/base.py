@@ -24,6 +24,7 @@ from stepmark.batching import Answerer, Ready, Verify
 from stepmark.catalog import Catalog
 from stepmark.errors import UsageError
 from stepmark.records import Verdict
+from stepmark.verifiers.decimals import as_english
 from stepmark.verifiers.finder import Answers, FoundAnswer, find_answer, without_thoughts
 from stepmark.verifiers.quantities import LONGEST, key
 from stepmark.version import __version__
@@ -76,36 +77,31 @@ class Verifier(Protocol):
     ) -> None: ...
 
 
-Percent: TypeAlias = Literal["distinct", "sign"]
 VerifierLike: TypeAlias = Verifier | str
 """A verifier, or the name that `load_verifier` takes."""
 
 
-def load_verifier(
-    name: str, *, percent: Percent = "distinct", isolation: Isolation | None = None
-) -> Verifier:
+def load_verifier(name: str, *, answers: Answers = "stated", isolation: Isolation | None = None) -> Verifier:
     """The verifier of a name in `VERIFIERS`, or of "package.module:Class".
 
     Args:
         name: its name.
-        percent: for `math` and `number`; "sign" takes 10% for 10 too.
+        answers: which answers of a solution are read: see `find_answer`. Your own class reads as it does.
         isolation: for `code`, what keeps programs apart from this machine; None: bubblewrap.
 
     Raises:
         UnknownNameError: no such name.
-        UsageError: `percent` or `isolation` for a verifier that does not have it, an isolation that does not work on this machine, or a
+        UsageError: `isolation` for a verifier that runs no programs, an isolation that does not work on this machine, or a
             user's class that failed or gives none.
         MissingExtraError: it needs a package that is not installed.
     """
-    if percent != "distinct" and name not in {"math", "number"}:
-        raise UsageError(f"the verifier {name!r} has no setting for percent signs; math and number have")
     verifier: Verifier
-    if percent != "distinct":
-        verifier = VERIFIERS.load(name)(percent=percent)
-    elif (programs := isolation_of(name, isolation)) is not None:
+    if (programs := isolation_of(name, isolation)) is not None:
         verifier = VERIFIERS.load(name)(isolation=programs)
     else:
         verifier = VERIFIERS.make(name, ("name", "verify"), article="an")
+    if isinstance(verifier, VerifierBase):
+        verifier.answers = answers
     return verifier
 
 
@@ -113,7 +109,7 @@ def load_verifier(
 def open_verifier(
     verifier: VerifierLike,
     *,
-    percent: Percent = "distinct",
+    answers: Answers = "stated",
     isolation: Isolation | None = None,
     shown: bool = False,
 ) -> Iterator[Verifier]:
@@ -121,7 +117,7 @@ def open_verifier(
     if not isinstance(verifier, str):
         yield verifier
         return
-    with load_verifier(verifier, percent=percent, isolation=isolation) as loaded:
+    with load_verifier(verifier, answers=answers, isolation=isolation) as loaded:
         if shown:
             report_isolation(verifier, isolation)
         yield loaded
@@ -155,17 +151,18 @@ def report_isolation(verifier: VerifierLike | None, isolation: Isolation | None)
 
 
 def verifier_facts(
-    verifier: VerifierLike | None, percent: str, isolation: Isolation | None
+    verifier: VerifierLike | None, answers: str, isolation: Isolation | None
 ) -> dict[str, str | None]:
     """The fields of a verifier in a run's manifest."""
     return {
         "verifier": verifier if isinstance(verifier, str | None) else verifier.name,
-        "percent": percent,
+        "answers": answers,
         "isolation": isolation_of(verifier, isolation) if isinstance(verifier, str | None) else None,
     }
 
 
 _LONG = 200
+_CUT = re.compile(r"(?<!\\)\\\Z|[=+*/^_]\Z|\\(?:times|cdot|div|frac|sqrt)\Z")
 _PROSE = re.compile(r"(?:(?<![\w\\])[^\W\d_]{2,}\b.*?){4}|[\u3040-\u9fff\uac00-\ud7af]{3}")
 
 
@@ -183,7 +180,11 @@ def bare_answer(text: str | None, answers: Answers = "stated") -> FoundAnswer | 
         return stated
     body = without_thoughts(text)
     bare = body.strip()
-    if not bare or (not (len(bare) <= _LONG and "\n" not in bare) and not _one_expression(bare)):
+    if (
+        not bare
+        or _CUT.search(bare)
+        or (not (len(bare) <= _LONG and "\n" not in bare) and not _one_expression(bare))
+    ):
         return None
     return FoundAnswer(text=bare, way="whole", start=body.index(bare))
 
@@ -225,14 +226,19 @@ class VerifierBase(ABC):
         found, stated = bare_answer(answer, self.answers), bare_answer(gold)
         reference = stated.text if stated is not None else gold.strip()
         if not reference:
-            return self._verdict("unparsed", found and found.text, "the reference is blank")
+            return self._verdict("unparsed", None if found is None else found.text, "the reference is blank")
         if found is None or answer is None:
             return self._verdict(
                 "unparsed", None, "no answer" if answer is None else "the text names no answer"
             )
         if len(found.text) > LONGEST or len(reference) > LONGEST:
             return self._verdict("unparsed", None, f"longer than {LONGEST} characters")
-        outcome, note = self.compare(reference, found.text)
+        line = without_thoughts(answer)
+        line = line[line.rfind("\n", 0, found.start) + 1 :].partition("\n")[0]
+        english, english_reference = as_english(found.text, line), as_english(reference, reference)
+        if english is None or english_reference is None:
+            return self._verdict("unparsed", found.text, "whether the separator is a decimal one is open")
+        outcome, note = self.compare(english_reference, english)
         return self._verdict(
             outcome, found.text, note if found.way == "whole" else f"{note}; {_SAID[found.way]}"
         )
@@ -293,9 +299,10 @@ def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int
 def answerers(verifier: Verifier) -> dict[type, Answerer]:
     """What `batching.run` needs to have a verifier answer `Verify`; merge it with a policy's.
 
-    Verdicts are recorded under the verifier's name and this package's version. One that took longer than a durable write is recorded at once, so that a
+    Verdicts are recorded under the verifier's name, this package's version and the answers that it reads. One that took longer than a durable write is recorded at once, so that a
     kill does not cost it; the others all together.
     """
+    answers = verifier.answers if isinstance(verifier, VerifierBase) else ""
 
     def answer(requests: Sequence[Verify], ready: Ready) -> list[Verdict]:
         verdicts = []
@@ -306,4 +313,4 @@ def answerers(verifier: Verifier) -> dict[type, Answerer]:
                 ready(number, verdicts[-1])
         return verdicts
 
-    return {Verify: Answerer(identity=f"{verifier.name} {__version__}", answer=answer)}
+    return {Verify: Answerer(identity=f"{verifier.name} {__version__} {answers}", answer=answer)}

@@ -19,7 +19,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from stepmark.solutions.thoughts import sections
+from stepmark.data.steps.thoughts import sections
 from stepmark.verifiers.statement import concluding_value, value_within
 
 Answers = Literal["stated", "marked"]
@@ -246,7 +246,8 @@ def _phrase(text: str) -> FoundAnswer | None:
         if (english and _COPULA.search(match.group()) is None) or _NOT.match(text, match.end()):
             continue
         start, end = _sentence(text, match.end(), _line_end(text, match.end()))
-        value = value_within(text, start, end)
+        bold = re.match(r"[*_]{0,4}", text[end:])
+        value = value_within(text, start, end + (0 if bold is None else bold.end()))
         answer = _found(text, *(value or (start, end)), "phrase")
         if answer is not None:
             return answer

@@ -68,7 +68,14 @@ _FILLER = re.compile(
     re.I,
 )
 _BECAUSE = re.compile(
-    r",?\s(?:because|since|given that|which (?:is|are|means|makes|equals|gives)|where|so that|as (?:calculated|shown|computed|we|it|the|there|they|he|she|each)|assuming|when|if|rounded|weil|da|parce que|puisque|porque)\b",
+    r",?\s(?:because|since|given that|which (?:is|are|means|makes|equals|gives)|where|so that|as (?:calculated|shown|computed|we|it|the|there|they|he|she|each)|assuming|when|if|rounded|compared (?:to|with)|rather than|instead of|out of|weil|da|parce que|puisque|porque)\b",
+    re.I,
+)
+_CONDITION = re.compile(
+    r"(?:(?:so|therefore|thus|hence|then),?\s[^,]{0,60}?,?\s?)?\bif\b[^,]{3,200},\s(?:then\s)?", re.I
+)
+_AFTER_CLAUSE = re.compile(
+    r"[^,]{1,80},\s(?:is|are|was|were|equals?|has|have|will|would|can|must|should|costs?|takes?|needs?|there|he|she|they|it|we|you|the)\b",
     re.I,
 )
 _BOLD = re.compile(r"\*\*(?=\S)(.+?)(?<=\S)\*\*|__(?=\S)(.+?)(?<=\S)__")
@@ -121,9 +128,22 @@ def concluding_value(text: str) -> Span | None:
         if courtesy is None or _COURTESY.match(text[courtesy[0] : courtesy[1]]) is None:
             break
         end = tail + len(text[tail : courtesy[0]].rstrip())
-    if end <= tail:
+    if end <= tail or _cut_off(text, tail, end):
         return None
     return _displayed(text, tail, end) if _ends_displayed(text, tail, end) else _stated(text, tail, end)
+
+
+_BEGINS = re.compile(r"\\begin\{(\w+\*?)\}")
+
+
+def _cut_off(text: str, tail: int, end: int) -> bool:
+    """Whether a displayed formula is open at the end, or a list's next number stands alone."""
+    if text.rfind("\\[", tail, end) > text.rfind("\\]", tail, end) or text.count("$$", tail, end) % 2:
+        return True
+    begun = list(_BEGINS.finditer(text, tail, end))
+    if begun and text.find(f"\\end{{{begun[-1][1]}}}", begun[-1].end(), end) < 0:
+        return True
+    return re.fullmatch(r"\s*\d{1,2}[.)]", text[text.rfind("\n", tail, end) + 1 : end]) is not None
 
 
 def _last_sentence(text: str, tail: int, end: int) -> Span | None:
@@ -215,7 +235,13 @@ def _stated(text: str, tail: int, end: int) -> Span | None:
     if _WANDERS.search(_INLINE.sub(" ", sentence)) or _open(sentence):
         return None
     computed = _computed(text, tail, start)
+    condition = _CONDITION.match(_masked(sentence))
+    if condition is not None:
+        start += condition.end()
+        sentence = text[start:end]
     because = _BECAUSE.search(_masked(sentence))
+    if because is not None and _AFTER_CLAUSE.match(_masked(sentence), because.end()):
+        because = None
     if because is not None and any(c.quantity for c in _candidates(sentence, 0, because.start())):
         end = start + because.start()
         sentence = text[start:end]
@@ -328,11 +354,8 @@ def _with_unit(sentence: str, place: int, end: int) -> int:
         return place
     if unit[2] is not None and unit_of(f"{unit[1]} {unit[2]}") is not None:
         return unit.end()
-    return (
-        unit.end(1)
-        if len(unit[1]) > 1 and unit[1] not in {"in", "a", "at"} and unit_of(unit[1]) is not None
-        else place
-    )
+    single = unit[1] in {"m", "g", "L", "l", "s", "h"} if len(unit[1]) == 1 else unit[1] != "in"
+    return unit.end(1) if single and unit_of(unit[1]) is not None else place
 
 
 def _compound(left: str, right: str) -> bool:
@@ -355,6 +378,11 @@ def _distinct(candidates: list[Candidate]) -> list[Candidate]:
 
 
 def _chosen(sentence: str, computed: Fraction | None) -> Candidate | None:
+    exact = _PRECISELY.search(sentence)
+    if exact is not None:
+        precise = [c for c in _candidates(sentence, exact.end(), len(sentence)) if c.quantity]
+        if len(_distinct(precise)) == 1:
+            return precise[-1]
     bold = [
         c
         for part in _BOLD.finditer(sentence)
@@ -371,12 +399,18 @@ def _chosen(sentence: str, computed: Fraction | None) -> Candidate | None:
         if computed is None or value is None or value == computed or not others:
             return behind
         return None  # what was computed last is another number of this sentence
+    if len(quantities) > 1:
+        quantities = [c for c in quantities if not _ORDINAL.search(c.text)] or quantities
     if len(quantities) == 1:
         return quantities[0]
     meant = [c for c in quantities if computed is not None and _value(c.text) == computed]
     if len(meant) == 1:
         return meant[0]
     return behind if not quantities else None
+
+
+_PRECISELY = re.compile(r"\bor(?: more)? (?:precisely|exactly),?\s|\bmore (?:precisely|exactly),?\s", re.I)
+_ORDINAL = re.compile(r"\d(?:st|nd|rd|th)\b")
 
 
 def _behind(sentence: str, candidates: list[Candidate]) -> Candidate | None:
@@ -419,7 +453,7 @@ def _listed(sentence: str, candidates: list[Candidate], number: int) -> Candidat
 def _named(sentence: str, place: int) -> Candidate | None:
     """A name or a short word behind a copula, up to the end of the sentence."""
     rest = sentence[place:]
-    body = rest.strip(" .!*\u3002\"'\u201c\u201d")
+    body = re.sub(r"^[a-z]+ing\s", "", rest.strip(" .!*\u3002\"'\u201c\u201d"))
     if not body or _NO_NAME.match(body) or _NAME.fullmatch(body) is None:
         return None
     start = place + rest.index(body)

@@ -1,6 +1,6 @@
 r"""Thoughts of reasoning models: where they stand in a text, and where a long one may be cut.
 
-A thought is what stands between `<think>` and `</think>` (DeepSeek-R1, Qwen3; the first mark may be missing, since chat templates
+A thought is what stands between `<think>` and `</think>` (DeepSeek-R1, Qwen3; also `<thinking>`, and Mistral's `[THINK]`; the first mark may be missing, since chat templates
 write it, and the last where the reply was cut off), or on a channel of gpt-oss's harmony format other than `final` and `commentary`:
 `<|channel|>analysis<|message|>…<|end|>`. A mark between backticks is text, and so is one in a closed code fence of an answer. Within a
 thought the first `</think>` ends it, as servers read it.
@@ -22,7 +22,7 @@ Reasoning = Literal["keep", "only", "drop"]
 """What becomes of thoughts: steps like the rest, the only steps, or layout that no grader reads."""
 
 _MARKS = re.compile(
-    r"(?P<think></?think>)"
+    r"(?P<open><(?i:think|thinking)>|\[THINK\])|(?P<close></(?i:think|thinking)>|\[/THINK\])"
     r"|(?:<\|start\|>[^<]*)?<\|channel\|>\s*(?P<channel>\w+)(?:(?!<\|(?:message|channel|start)\|>).)*<\|message\|>"
     r"|(?P<end><\|(?:end|return|call)\|>)",
     re.DOTALL,
@@ -53,7 +53,7 @@ def sections(text: str) -> list[Section]:
     """The thoughts and answers of a text in order, blank ones left out; one answer, the whole, where it has no marks."""
     parts: list[Section] = []
     marks = [mark for mark in _MARKS.finditer(text) if not _quoted(text, mark)]
-    at, thought = 0, bool(marks) and marks[0]["think"] == "</think>"
+    at, thought = 0, bool(marks) and marks[0]["close"] is not None
     fences = list(_FENCE.finditer(text)) if marks else []
     opened: re.Match[str] | None = None
     line = 0
@@ -70,9 +70,7 @@ def sections(text: str) -> list[Section]:
         opened = None
         parts.append(Section(start=at, end=mark.start(), thought=thought))
         at = mark.end()
-        thought = mark["think"] == "<think>" or (
-            mark["channel"] is not None and mark["channel"] not in _SPOKEN
-        )
+        thought = mark["open"] is not None or (mark["channel"] is not None and mark["channel"] not in _SPOKEN)
     parts.append(Section(start=at, end=len(text), thought=thought))
     return [part for part in parts if text[part.start : part.end].strip()]
 
