@@ -95,7 +95,7 @@ def test_python_is_told_too():
     ):
         with pytest.raises(UsageError, match=r"^`[a-z_]+`.*is made by that function"):
             load_prm(OURS, **setting)
-    assert load_prm(OURS, dtype="auto", seed=0).score("Add.", ["1 + 1 = 2"]) == [0.9]
+    assert load_prm(OURS, dtype="auto", seed=0).score("Add.", steps=["1 + 1 = 2"]) == [0.9]
 
 
 def test_a_checkpoint_that_says_that_it_writes_critiques_is_asked_with_a_seed(tmp_path):

@@ -24,7 +24,7 @@ from stepmark.integrations.hub_datasets import (
     to_columns,
     to_dataset,
 )
-from stepmark.records import Judgement, LabelledSolution, Problem, ScoredSolution, Solution, Step, StepScores
+from stepmark.records import GradedSolution, Judgement, LabelledSolution, Problem, Solution, Step, StepScores
 
 PROBLEM = Problem(text="2 + 3?", id="p1", answer="5", source="sums")
 STEPS = (
@@ -44,9 +44,9 @@ LABELLED = LabelledSolution(
     ),
     root=(Judgement(kind="value", judge="rollout", share=0.5),),
 )
-SCORED = ScoredSolution(
+SCORED = GradedSolution(
     solution=BARE,
-    steps=StepScores(
+    step_scores=StepScores(
         scores=(0.25,),
         kind="probability",
         classes=((0.5, 0.25, 0.25),),
@@ -149,14 +149,14 @@ SCORED_ROW = to_columns(SCORED)
             LabelledSolution,
             "field 'judgements.1.0.kind'",
         ),
-        ({**SCORED_ROW, "scores": [0.5, 0.5]}, ScoredSolution, "expected 1 score, one a step, found 2"),
-        ({**SCORED_ROW, "scores": [1.5]}, ScoredSolution, r"1.5: expected a number in \[0, 1\]"),
-        ({**SCORED_ROW, "score_kind": "odds"}, ScoredSolution, "field 'steps.kind'"),
-        ({**SCORED_ROW, "first_error": 0.5}, ScoredSolution, "field 'first_error'"),
+        ({**SCORED_ROW, "scores": [0.5, 0.5]}, GradedSolution, "expected 1 score, one a step, found 2"),
+        ({**SCORED_ROW, "scores": [1.5]}, GradedSolution, r"1.5: expected a number in \[0, 1\]"),
+        ({**SCORED_ROW, "score_kind": "odds"}, GradedSolution, "field 'step_scores.kind'"),
+        ({**SCORED_ROW, "first_error": 0.5}, GradedSolution, "field 'first_error'"),
     ],
 )  # fmt: skip
 def test_a_wrong_row_is_named_with_its_number_and_field(row, kind, match):
-    good = {Solution: SOLUTION, LabelledSolution: LABELLED, ScoredSolution: SCORED}[kind]
+    good = {Solution: SOLUTION, LabelledSolution: LABELLED, GradedSolution: SCORED}[kind]
     records = from_dataset([to_columns(good), row], kind)
     assert next(records) == good
     with pytest.raises(InputError, match=f"row 1.*{match}"):

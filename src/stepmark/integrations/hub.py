@@ -332,7 +332,7 @@ def _unreadable(path: Path) -> Sequence[str]:
 
     try:
         prm = load_prm(str(path), device="cpu")
-        scores = prm.score(*_EXAMPLE)
+        scores = prm.score(_EXAMPLE[0], steps=_EXAMPLE[1])
     except (CheckpointError, UsageError, BackendError) as error:
         return [f"stepmark cannot read it: {error}"]
     if any(score is not None and not math.isfinite(score) for score in scores):

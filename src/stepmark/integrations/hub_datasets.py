@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from stepmark.errors import InputError, MissingExtraError, UsageError
 from stepmark.metrics.aggregate import check_score
 from stepmark.records import (
+    GradedSolution,
     LabelledSolution,
     Problem,
-    ScoredSolution,
     Solution,
     Step,
     StepScores,
@@ -28,9 +28,9 @@ from stepmark.records import (
 from stepmark.show.text import amount
 from stepmark.store import json_type
 
-AnyRecord = Problem | Solution | LabelledSolution | ScoredSolution
+AnyRecord = Problem | Solution | LabelledSolution | GradedSolution
 Kind = type[AnyRecord]
-R = TypeVar("R", Problem, Solution, LabelledSolution, ScoredSolution)
+R = TypeVar("R", Problem, Solution, LabelledSolution, GradedSolution)
 Shape = str | list["Shape"] | dict[str, "Shape"]
 """A column's type: "string", "float64", "int64"; a list of one for a list; a dict for a structure."""
 
@@ -52,7 +52,7 @@ COLUMNS: dict[Kind, dict[str, Shape]] = {
     Problem: _typed(string="problem id answer source"),
     Solution: _SOLUTION,
     LabelledSolution: {**_SOLUTION, "judgements": [[_JUDGEMENT]], "root": [_JUDGEMENT]},
-    ScoredSolution: {
+    GradedSolution: {
         **_SOLUTION,
         "scores": ["float64"],
         **_typed(float64="score", string="aggregate", int64="first_error first_error_step"),
@@ -67,7 +67,9 @@ COLUMNS: dict[Kind, dict[str, Shape]] = {
 """The columns of each kind of record, and their types."""
 
 _STEP_SCORES = tuple(own.name for own in fields(StepScores) if own.name != "kind")
-_OF_THE_WHOLE = tuple(own.name for own in fields(ScoredSolution) if own.name not in ("solution", "steps"))
+_OF_THE_WHOLE = tuple(
+    own.name for own in fields(GradedSolution) if own.name not in ("solution", "step_scores")
+)
 
 
 def to_columns(record: AnyRecord) -> dict[str, Any]:
@@ -90,10 +92,14 @@ def to_columns(record: AnyRecord) -> dict[str, Any]:
     if isinstance(record, LabelledSolution):
         row["judgements"] = [[asdict(item) for item in step] for step in record.judgements]
         row["root"] = [asdict(item) for item in record.root]
-    elif isinstance(record, ScoredSolution):
-        values = {**to_data(record), **to_data(record.steps), "first_error_step": record.first_error_step}
-        values["score_kind"] = record.steps.kind
-        row |= {name: values[name] for name in COLUMNS[ScoredSolution] if name not in row}
+    elif isinstance(record, GradedSolution):
+        values = {
+            **to_data(record),
+            **to_data(record.step_scores),
+            "first_error_step": record.first_error_step,
+        }
+        values["score_kind"] = record.score_kind
+        row |= {name: values[name] for name in COLUMNS[GradedSolution] if name not in row}
     return row
 
 
@@ -120,9 +126,9 @@ def from_columns(row: Mapping[str, Any], kind: type[R]) -> R:
         data = _solution(given)
     if kind is LabelledSolution:
         data = {"solution": data, **_some(given, ("judgements", "root"))}
-    elif kind is ScoredSolution:
+    elif kind is GradedSolution:
         steps = {"kind": given.get("score_kind"), **_some(given, _STEP_SCORES)}
-        data = {"solution": data, "steps": steps, "score": None, "first_error": None, "threshold": None}
+        data = {"solution": data, "step_scores": steps, "score": None, "first_error": None, "threshold": None}
         data |= _some(given, _OF_THE_WHOLE)
     record: R = read_record(kind, data)
     _check(record)
@@ -168,15 +174,15 @@ def _check(record: AnyRecord) -> None:
             f"expected a list of judgements a step ({count}), found {len(record.judgements)}",
             field="judgements",
         )
-    if isinstance(record, ScoredSolution):
-        scores = record.steps.scores
+    if isinstance(record, GradedSolution):
+        scores = record.scores
         if len(scores) != count:
             raise InputError(
                 f"expected {amount(count, 'score')}, one a step, found {len(scores)}", field="scores"
             )
         for at, score in enumerate(scores):
             if score is not None:
-                check_score(score, record.steps.kind, step=at)
+                check_score(score, record.score_kind, step=at)
 
 
 def to_dataset(records: Iterable[AnyRecord]) -> Any:
@@ -214,7 +220,7 @@ def from_dataset(dataset: Iterable[Mapping[str, Any]], kind: type[R]) -> Iterato
 
     Args:
         dataset: a `datasets.Dataset`, an `IterableDataset`, or any rows with those columns.
-        kind: `Problem`, `Solution`, `LabelledSolution` or `ScoredSolution`.
+        kind: `Problem`, `Solution`, `LabelledSolution` or `GradedSolution`.
 
     Raises:
         UsageError: another kind; raised at the call.

@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any
 
 from stepmark.errors import InputError
 from stepmark.records import (
+    GradedSolution,
     LabelledSolution,
     Problem,
     Refusal,
-    ScoredSolution,
     Solution,
     Step,
     read_record,
@@ -146,7 +146,7 @@ def ungraded(row: Row) -> Row:
     """The same; of a row that grading wrote, what was graded: the steps that have scores, with their critiques under `meta`."""
     if not is_graded(row):
         return row
-    if isinstance(row.record, ScoredSolution):
+    if isinstance(row.record, GradedSolution):
         solution = row.record.solution
         return replace(row, data=record_row(solution), record=solution)
     data = {key: value for key, value in row.data.items() if key not in GRADED_KEYS}
