@@ -37,7 +37,6 @@ PUBLIC = [
     "convert",
     "errors",
     "evaluate",
-    "from_dataset",
     "grade",
     "krippendorff_alpha",
     "label",
@@ -53,7 +52,6 @@ PUBLIC = [
     "serve",
     "serve_in_process",
     "split",
-    "to_dataset",
     "train",
 ]
 

@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, final
 import httpx
 
 from stepmark.batching import Graded
+from stepmark.data.conversations import ProblemLike, SolutionLike, each_solution, solution_of
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import rank_key
 from stepmark.models.http import Closing, DeclinedError, Patience
@@ -26,7 +27,6 @@ from stepmark.models.remote.calls import Calls, ServedModel, complaint, nonsense
 from stepmark.models.remote.session import Session
 from stepmark.models.remote.wire import RankAnswer, Result, ScoreAnswer
 from stepmark.records import GradedSolution, Refusal, Solution, Steps
-from stepmark.solutions.inputs import ProblemLike, SolutionLike, each_solution, solution_of
 
 Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
