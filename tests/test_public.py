@@ -29,7 +29,6 @@ PUBLIC = [
     "Solution",
     "Step",
     "StepScores",
-    "ToolWorld",
     "Verdict",
     "aggregate",
     "check",
