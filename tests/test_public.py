@@ -30,7 +30,6 @@ PUBLIC = [
     "Solution",
     "Step",
     "StepScores",
-    "ToolWorld",
     "Verdict",
     "aggregate",
     "check",

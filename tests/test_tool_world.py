@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from stepmark.errors import InputError, UsageError
 from stepmark.problems.arithmetic_world import ArithmeticWorld
-from stepmark.problems.tool_world import ACTIONS, PRMNoise, ToolProblem, ToolWorld
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `benchmarks` is not installed
+
+from benchmarks.tool_world import ACTIONS, PRMNoise, ToolProblem, ToolWorld
 
 SHORT = (
     "A bakery has 50 loaves. On the first day it sells 12 loaves. On the second day it bakes 3 more loaves. "

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
     from stepmark.problems.arithmetic_world import ArithmeticWorld as ArithmeticWorld
     from stepmark.problems.sources import load_problems as load_problems
-    from stepmark.problems.tool_world import ToolWorld as ToolWorld
     from stepmark.records import GradedSolution as GradedSolution
     from stepmark.records import GradedStep as GradedStep
     from stepmark.records import Judgement as Judgement
@@ -95,7 +94,6 @@ _HOME = {
     "Solution": "stepmark.records",
     "Step": "stepmark.records",
     "StepScores": "stepmark.records",
-    "ToolWorld": "stepmark.problems.tool_world",
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
     "check": "stepmark.solutions.checks",
