@@ -177,7 +177,8 @@ _HEADING = re.compile(
 
 def _heading(text: str) -> FoundAnswer | None:
     for match in reversed(list(_HEADING.finditer(text))):
-        answer = _found(text, *_sentence(text, match.start(1), _line_end(text, match.start(1))), "heading")
+        span = _sentence(text, match.start(1), _line_end(text, match.start(1)))
+        answer = _found(text, *(value_within(text, *span) or span), "heading")
         if answer is not None:
             return answer
     return None

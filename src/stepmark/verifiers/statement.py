@@ -52,8 +52,10 @@ _WANDERS = re.compile(
     r"there (?:is|are) no|no (?:solution|answer|such)|neither|nor|either|step \d+|case \d+|not (?:an? )?(?:integer|possible|valid|consistent|correct))\b",
     re.I,
 )
-_DENIED = re.compile(
-    r"(?:\bnot|n['\u2019]t|\bnever|\bno longer|\\neq?)\s+(?:be |equal to |exactly |\$|\\\()*\Z", re.I
+_DENIAL = re.compile(r"\b(?:not(?! only)|never|no longer)\b|n['\u2019]t\b|\\neq?(?![a-z])", re.I)
+_RESULT = re.compile(
+    r"\b(?:total|maximum|minimum|final|average|probability|number of|amount|largest|smallest|greatest|least|remain\w*|left)\b",
+    re.I,
 )
 _COPULA = re.compile(
     r"(?<![\w-])(?:is|are|was|were|equals?|becomes?|be|being|remains?|costs?|totals?|totals to|comes? to|amounts? to|simplif(?:y|ies) to|"
@@ -61,7 +63,7 @@ _COPULA = re.compile(
     r"|=|:(?=\s)|\u662f|\u4e3a|\u7b49\u4e8e|\u2014(?=\s)",
     re.I,
 )
-_RELATIVE = re.compile(r"(?:\b(?:that|which|who|where|when|there|what|if|it)\s+)\Z", re.I)
+_RELATIVE = re.compile(r"\b(?:that|which|who)\s+\Z", re.I)
 _FILLER = re.compile(
     r"[\s:*]*(?:(?:equal|exactly|approximately|about|roughly|around|only|just|simply|indeed|now|therefore|thus|then|a total of|an? (?:average|sum|profit|loss|amount) of|to|"
     r"given by|\\approx|approx\.|also|still|thereby|in total|the|at least|at most|insgesamt|etwa|genau|de|environ)\b[\s:*]*)*",
@@ -246,14 +248,24 @@ def _stated(text: str, tail: int, end: int) -> Span | None:
         end = start + because.start()
         sentence = text[start:end]
     chosen = _chosen(sentence, computed)
-    if chosen is None or _DENIED.search(sentence[: chosen.start]):
+    if chosen is None or _denied(sentence[: chosen.start]):
         return None
+    if _CONCLUDES.search(text, span[0], span[1]) is None and not (
+        chosen.quantity and (computed is None or _agrees(chosen.text, computed) or _RESULT.search(sentence))
+    ):
+        return None  # the last sentence, but no conclusion
     if not finished and not (
         _value(chosen.text) is not None
-        and (_value(chosen.text) == computed or re.match(r"\W*[\w ]{1,40}\**:", sentence))
+        and (_agrees(chosen.text, computed) or re.match(r"\W*[\w ]{1,40}\**:", sentence))
     ):
         return None  # it may have been cut off within its last number
     return start + chosen.start, start + chosen.end
+
+
+def _denied(before: str) -> bool:
+    """Whether what follows is denied: "does not sell 18 lamps", but not "those that are not sold are 18"."""
+    denials = list(_DENIAL.finditer(before))
+    return bool(denials) and _COPULA.search(before, denials[-1].end()) is None
 
 
 def _open(sentence: str) -> bool:
@@ -273,12 +285,26 @@ def _computed(text: str, tail: int, end: int) -> Fraction | None:
 
 
 _EQUALS = re.compile(r"=|\\approx(?![a-z])|\\[lg]eq?(?![a-z])|[\u2248\u2264\u2265]")
-_EQUATION_END = re.compile(r"\\\]|\\\)|\$\$|(?<=[^\s\\])\$|\n|\.\s|\.\Z|;|\s\(|\u3002")
+_EQUATION_END = re.compile(r"\\\]|\\\)|\$\$|(?<=[^\s\\])\$|\n|\.\s|\.\Z|;|\s\(|\)(?=\s)|\u3002")
 
 
 def _value(text: str) -> Fraction | None:
     quantity = read_quantity(text)
     return None if quantity is None else quantity.value
+
+
+def _agrees(text: str, computed: Fraction | None) -> bool:
+    """Whether a quantity is the number that was computed, or that number rounded, in percent or in dozens."""
+    quantity = read_quantity(text)
+    if quantity is None or computed is None:
+        return False
+    decimals = re.search(r"\.(\d+)", text)
+    half = Fraction(1, 2 * 10 ** len(decimals[1])) if decimals else Fraction(0)
+    values = (quantity.value, quantity.value / 100 if quantity.percent else quantity.value)
+    return any(
+        abs(value - computed) <= half
+        for value in (*values, quantity.value / 12 if "dozen" in quantity.forms else values[0])
+    )
 
 
 def _masked(sentence: str) -> str:
@@ -394,16 +420,15 @@ def _chosen(sentence: str, computed: Fraction | None) -> Candidate | None:
     quantities = _distinct([c for c in candidates if c.quantity])
     behind = _behind(sentence, candidates)
     if isinstance(behind, Candidate) and behind.quantity:
-        value = _value(behind.text)
-        others = [c for c in quantities if _value(c.text) == computed]
-        if computed is None or value is None or value == computed or not others:
+        others = [c for c in quantities if _agrees(c.text, computed)]
+        if _value(behind.text) is None or _agrees(behind.text, computed) or not others:
             return behind
         return None  # what was computed last is another number of this sentence
     if len(quantities) > 1:
         quantities = [c for c in quantities if not _ORDINAL.search(c.text)] or quantities
     if len(quantities) == 1:
         return quantities[0]
-    meant = [c for c in quantities if computed is not None and _value(c.text) == computed]
+    meant = [c for c in quantities if _agrees(c.text, computed)]
     if len(meant) == 1:
         return meant[0]
     return behind if not quantities else None
@@ -417,7 +442,7 @@ def _behind(sentence: str, candidates: list[Candidate]) -> Candidate | None:
     """What stands behind the last copula that has a value behind it."""
     masked = _masked(sentence)
     for copula in reversed(list(_COPULA.finditer(masked))):
-        if copula.group().lower() == "costs" and _RELATIVE.search(masked, 0, copula.start()):
+        if _RELATIVE.search(masked, 0, copula.start()):
             continue
         place = _FILLER.match(sentence, copula.end()).end()  # type: ignore[union-attr]  # it matches nothing too
         for number, candidate in enumerate(candidates):
@@ -461,7 +486,7 @@ def _named(sentence: str, place: int) -> Candidate | None:
 
 
 _SENTENCE = re.compile(
-    r"(?:that|which|because|as|since|when|for)\b|[^\W\d_]{2,}(?:\W+[^\W\d_]{2,}){5}|\*\*|.*[\u3040-\u9fff\uac00-\ud7af]",
+    r"(?:that|which|because|as|since|when|for)\b|(?:[^\n]*?(?<![\w\\])[^\W\d_]{2,}\b){5}|[^\n]*\*\*|[^\n]*[\u3040-\u9fff\uac00-\ud7af]",
     re.I,
 )
 
