@@ -32,10 +32,11 @@ from typing import Any
 
 from default_prm_data import Problems
 
-from stepmark.problems.answers import Verifier, load_verifier
+from stepmark.data.formats.own import to_row
+from stepmark.data.reading import read_rows
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
-from stepmark.solutions.interchange import to_row
-from stepmark.store import atomic_rows, read_rows
+from stepmark.store import atomic_rows
+from stepmark.verifiers.base import Verifier, load_verifier
 
 THRESHOLD = 0.5
 """A step that the teacher scores lower is an error: the threshold of Qwen2.5-Math-PRM-7B on ProcessBench."""
