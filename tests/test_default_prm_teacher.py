@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("default_prm_teacher", reason="recipes are not here (an installed package)")
-import default_prm_teacher as recipe
-
 from stepmark.training.examples import LabelRules, examples
 from stepmark.training.run import training_rows
 from stepmark.verifiers.base import load_verifier
+
+recipe = pytest.importorskip("default_prm_teacher", reason="recipes are not here (an installed package)")
 
 RIGHT = (["He has 3 + 4 = 7.", "The answer is 7."], [0.9, 0.8])
 WRONG = (["He has 3 + 4 = 8.", "So he has 8.", "The answer is 8."], [0.3, 0.2, 0.1])
@@ -46,7 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch, out: Path, *words: object) -> Path:
     return out
 
 
-def agreed(*candidates: tuple[list[str], list[float]]) -> tuple[list[recipe.Scored], Counter[str]]:
+def agreed(*candidates: tuple[list[str], list[float]]) -> tuple[list, Counter[str]]:
     counts: Counter[str] = Counter()
     with load_verifier("math") as verifier:
         return list(recipe.agreed(row("What has he?", *candidates), "qwen-7b", verifier, counts)), counts
