@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stepmark import ScriptedPRM
+from stepmark.annotation.items import items_of_file
 from stepmark.annotation.project import Project
-from stepmark.annotation.reading import items_of_file
 from stepmark.errors import InputError
 from stepmark.scoring.run import grade
 from stepmark.solutions.formats import read_solutions

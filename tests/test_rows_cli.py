@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from stepmark.annotation.reading import read_items
+from stepmark.annotation.items import read_items
 from stepmark.cli import main
 from stepmark.solutions.interchange import read_labelled
 from stepmark.store import parse_columns
