@@ -12,12 +12,13 @@ import pytest
 from stepmark import ScriptedPRM
 from stepmark.annotation.items import items_of_file
 from stepmark.annotation.project import Project
+from stepmark.data.formats.rows import Reading
+from stepmark.data.labelled import convert, detect, read_labelled
+from stepmark.data.reading import read_rows
+from stepmark.data.solutions import read_solutions
+from stepmark.data.traces.shapes import TRACES
 from stepmark.errors import InputError
 from stepmark.scoring.run import grade
-from stepmark.solutions.formats import read_solutions
-from stepmark.solutions.interchange import Reading, convert, detect, read_labelled
-from stepmark.solutions.traces import TRACES
-from stepmark.store import read_rows
 
 ASK, SYSTEM, THOUGHT, SAID, RESULT, DONE = "To Oslo.", "Book it.", "Look.", "I search.", "140", "140 euros."
 ARGUMENTS = {"to": "OSL"}
@@ -222,7 +223,7 @@ def test_one_conversation_in_every_format(name, tmp_path):
     (only,) = read_labelled(ROWS[name], settings=Reading(reasoning="only"))
     assert only.solution.texts == (THOUGHT,)
     (graded,) = grade(file, "scripted_prms:certain", progress=False)
-    assert len(graded.steps.scores) == 2
+    assert len(graded.scores) == 2
 
 
 def of_file(file: Path, text: str) -> list[tuple[str, ...]]:

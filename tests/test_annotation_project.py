@@ -12,9 +12,9 @@ from stepmark.annotation.export import Exporting, export
 from stepmark.annotation.items import read_items
 from stepmark.annotation.labels import Answer, Change, fold, marks_of_first_error
 from stepmark.annotation.project import load_project
+from stepmark.data.formats.rows import Losses, Reading
+from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
-from stepmark.solutions.interchange import Losses, Reading, read_labelled
-from stepmark.solutions.interchange.formats import write_labelled
 
 
 def made(folder: Path, text: str) -> Path:

@@ -29,9 +29,9 @@ from stepmark.annotation.items import Item, unverified, view
 from stepmark.annotation.labels import Change, Decision, marks_data
 from stepmark.annotation.project import NOTE_CHARACTERS, Project
 from stepmark.annotation.store import DECIDING, Log, Person, RefusedError, Store, shows_suggestions
+from stepmark.data.json_rows import parse_row
 from stepmark.errors import InputError, StepmarkError
 from stepmark.hosting import is_over
-from stepmark.store import parse_row
 from stepmark.version import __version__
 
 Body = TypeVar("Body", bound="_Strict")

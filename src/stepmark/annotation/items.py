@@ -21,18 +21,17 @@ from typing import Any
 
 from stepmark.annotation.labels import Marks, Rating
 from stepmark.annotation.project import TRACES, Help, Project
+from stepmark.data.formats.potato import STEPS_KEYS, Keys, shown
+from stepmark.data.formats.rows import LabelledRow, Losses, Reading, origin, outcome_of
+from stepmark.data.labelled import detect, format_named
+from stepmark.data.reading import Row, by_file, read_rows
+from stepmark.data.solutions import is_graded, ungraded
+from stepmark.data.traces.shapes import chat_rows, trace_format
 from stepmark.errors import InputError
 from stepmark.labels.consensus import Consensus
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.show.html import text_html
 from stepmark.show.text import amount, visible
-from stepmark.solutions.formats import is_graded, ungraded
-from stepmark.solutions.interchange import LabelledRow, Losses, Reading, detect
-from stepmark.solutions.interchange.formats import format_named
-from stepmark.solutions.interchange.potato import STEPS_KEYS, Keys, shown
-from stepmark.solutions.interchange.rows import origin, outcome_of
-from stepmark.solutions.traces import chat_rows, trace_format
-from stepmark.store import Row, by_file, read_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Literal
 
 from stepmark.annotation.items import Item, Suggestion
+from stepmark.data.columns import columns_of
+from stepmark.data.reading import Row, read_rows
 from stepmark.errors import InputError
 from stepmark.metrics.aggregate import check_score
 from stepmark.models.prm import PRM
-from stepmark.records import ScoredSolution, ScoreKind, StepScores, read_record
+from stepmark.records import GradedSolution, ScoreKind, StepScores, read_record
 from stepmark.show.text import amount
-from stepmark.store import Row, read_rows
-from stepmark.store.columns import columns_of
 
 Suggestions = tuple[Suggestion | None, ...]
 
@@ -66,8 +66,8 @@ def from_prm(items: Sequence[Item], prm: PRM | str, *, threshold: float | None =
     settings = Grade(threshold=threshold).of(prm)
     results = grade((item.solution for item in items), prm, settings, keep_going=True)
     for item, result in zip(items, results, strict=True):
-        if isinstance(result, ScoredSolution):
-            suggestions[item.id] = _of_scores(prm.name, result.steps, settings.threshold)
+        if isinstance(result, GradedSolution):
+            suggestions[item.id] = _of_scores(prm.name, result.step_scores, settings.threshold)
         else:
             refused[item.id] = result.error.message
     if not suggestions:

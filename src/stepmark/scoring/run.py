@@ -17,32 +17,23 @@ from pydantic import Field
 
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
 from stepmark.batching.cluster import Built, Cluster, Fact
+from stepmark.data.reading import Source, read_rows
+from stepmark.data.solutions import SolutionRow, read_solutions, solutions_of
+from stepmark.data.steps.splitting import check_way, split
+from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.models.lazy import Lazy, check_models
-from stepmark.models.load import SHARED, PRMLike, idle_settings, lazy_prm, read_by
+from stepmark.models.load import SHARED, PRMLike, lazy_prm, read_by
 from stepmark.models.places import NOTICE
 from stepmark.models.prm import PRM, Grade, Grader, Ledger, from_row, to_row
 from stepmark.models.prm import grade as grade_stream
-from stepmark.records import Refusal, ScoredSolution, ScoreKind, Solution, StepScores
+from stepmark.records import GradedSolution, Refusal, ScoreKind, Solution, StepScores
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
-from stepmark.solutions.formats import SolutionRow, read_solutions, solutions_of
-from stepmark.solutions.segmentation import check_way, split
-from stepmark.solutions.thoughts import Reasoning
-from stepmark.store import (
-    Results,
-    RowWriter,
-    RunInput,
-    Source,
-    check_outputs,
-    is_stream,
-    open_rows,
-    read_rows,
-    run_input,
-)
+from stepmark.store import Results, RowWriter, RunInput, check_outputs, is_stream, open_rows, run_input
 
 BUILD = "stepmark.scoring.run:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -204,8 +195,8 @@ def grade(
     keep_going: bool = False,
     cluster: Cluster | None = None,
     progress: bool = True,
-    on_result: Callable[[ScoredSolution, str], None] | None = None,
-) -> Results[ScoredSolution]:
+    on_result: Callable[[GradedSolution, str], None] | None = None,
+) -> Results[GradedSolution]:
     """Grade solutions step by step with a PRM.
 
     A row is a problem and its steps, {"problem": "…", "steps": ["…", "…"]}, or a problem and a text that is split into steps,
@@ -313,14 +304,14 @@ def _is_small(rows: Source) -> bool:
     )
 
 
-def read_graded(path: str | Path) -> Iterator[ScoredSolution]:
+def read_graded(path: str | Path) -> Iterator[GradedSolution]:
     """The graded solutions of a file that `grade` wrote.
 
     Raises:
         InputError: a row that is no graded one.
     """
     for row in read_rows(path):
-        if isinstance(row.record, ScoredSolution):
+        if isinstance(row.record, GradedSolution):
             yield row.record
             continue
         try:
@@ -341,12 +332,12 @@ class _Tally:
     """How texts were split."""
     notes: Counter[str] = field(default_factory=Counter)
 
-    def add(self, scored: ScoredSolution, row: SolutionRow) -> None:
+    def add(self, scored: GradedSolution, row: SolutionRow) -> None:
         """Count a graded solution, and how its text was split."""
         verdict = "unknown" if scored.first_error is None else "right" if scored.first_error < 0 else "wrong"
         self.counts.update(("solutions", verdict))
-        self.counts["steps"] += len(scored.steps.scores)
-        self.counts["unread"] += scored.steps.scores.count(None)
+        self.counts["steps"] += len(scored)
+        self.counts["unread"] += scored.scores.count(None)
         self.counts["by_check"] += scored.first_error_by == "check"
         if row.solution.split is not None:
             self.ways[row.solution.split] += 1
@@ -366,11 +357,11 @@ class _Run:
     orm: PRM | None
     settings: Grade
     keep_going: bool
-    on_result: Callable[[ScoredSolution, str], None] | None
+    on_result: Callable[[GradedSolution, str], None] | None
     progress: Progress
     collect: bool
     """Whether the records are kept in memory."""
-    records: list[ScoredSolution] = field(default_factory=list)
+    records: list[GradedSolution] = field(default_factory=list)
     tally: _Tally = field(default_factory=_Tally)
 
     def all(self, report: str | Path | None, settings: Mapping[str, Any], loading: Mapping[str, Any]) -> None:
@@ -386,7 +377,7 @@ class _Run:
         facts = {"prm": self.prm.name, "score_kind": self.prm.score_kind, **asdict(self.settings)}
         self.out.finish({**facts, **({"orm": self.orm.name} if self.orm else {}), **loading})
 
-    def results(self) -> Iterator[ScoredSolution]:
+    def results(self) -> Iterator[GradedSolution]:
         """Every graded solution, as it is written to the part.
 
         Raises:
@@ -409,7 +400,7 @@ class _Run:
                 where=self.source.name,
             )
 
-    def earlier(self) -> Iterator[tuple[ScoredSolution, SolutionRow]]:
+    def earlier(self) -> Iterator[tuple[GradedSolution, SolutionRow]]:
         """What an interrupted run did already."""
         for result, row in zip(self.out.earlier(), self.rows, strict=False):
             if isinstance(result, InputError):
@@ -419,7 +410,7 @@ class _Run:
             else:
                 yield from_row(row.solution, result), row
 
-    def fresh(self) -> Iterator[tuple[ScoredSolution, SolutionRow]]:
+    def fresh(self) -> Iterator[tuple[GradedSolution, SolutionRow]]:
         """What is left to do."""
         waiting: deque[SolutionRow | Refusal] = deque()
 
@@ -468,14 +459,7 @@ def _with_outcome_model(prm: PRM | Lazy[PRM], orm: str | None) -> tuple[PRM | La
     if not isinstance(prm, Lazy):
         return prm, lazy_prm(orm, outcome=True)
     shared = read_by(orm, {name: prm.arguments[name] for name in SHARED if name in prm.arguments})
-    idle = idle_settings(
-        prm.name, family=prm.arguments.get("family"), tokenizer=prm.arguments.get("tokenizer")
-    )
-    # An error of the outcome model alone is not the PRM's.
-    arguments = {
-        name: value for name, value in prm.arguments.items() if not (name in idle and name in shared)
-    }
-    return lazy_prm(prm.name, **arguments), lazy_prm(orm, outcome=True, **shared)
+    return prm, lazy_prm(orm, outcome=True, **shared)
 
 
 def _load(
