@@ -40,6 +40,7 @@ class Shell {
   progress({ submitted, of }) {
     this.bar.style.setProperty("width", of ? `${(100 * submitted) / of}%` : "0");
     this.done.textContent = `${submitted} of ${of}`;
+    this.bar.closest(".progress").hidden = !of;
   }
 }
 
