@@ -63,7 +63,7 @@ _PANELS: Mapping[str, Group] = {
 }
 """Which panel of the help a setting stands in; a method's settings by default."""
 
-NAMES = {"settings": "--set", "own_settings": "--set", "from_format": "--from"}
+NAMES = {"settings": "--set", "method_settings": "--set", "from_format": "--from"}
 """Flags that are not named like their setting."""
 
 _SEVERAL = ("data", "sizes", "verifier", "only", "budgets", "methods")

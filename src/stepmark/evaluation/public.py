@@ -26,7 +26,6 @@ from stepmark.evaluation.result import Result as _Result
 from stepmark.evaluation.robustness import Robustness as _Robustness
 from stepmark.evaluation.run import evaluate as _evaluate
 from stepmark.evaluation.search import SearchContest as _SearchContest
-from stepmark.evaluation.search_contest import Shape as _Shape
 from stepmark.evaluation.step_labels import DeltaBench as _DeltaBench
 from stepmark.evaluation.step_labels import Hard2Verify as _Hard2Verify
 from stepmark.evaluation.tool_prmbench import ToolPRMBench as _ToolPRMBench
@@ -58,7 +57,6 @@ class EvaluateAPI:
     Hard2Verify = _Hard2Verify
     BestOfN = _BestOfN
     SearchContest = _SearchContest
-    Shape = _Shape
     Robustness = _Robustness
     Disagreement = _Disagreement
     VerifierAccuracy = _VerifierAccuracy
