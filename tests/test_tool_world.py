@@ -138,8 +138,8 @@ def test_a_prm_errs_as_often_as_it_says():
         for seed in range(10):
             episode = problem.play(fumbling, random.Random(seed))
             truth = [0.9 if action == problem.due(state) else 0.1 for state, action in episode.turns]
-            assert exact.score(problem.problem, list(episode.texts)) == truth
-            found = noisy.score(problem.problem, list(episode.texts))
+            assert exact.score(problem.problem, steps=list(episode.texts)) == truth
+            found = noisy.score(problem.problem, steps=list(episode.texts))
             wrong += sum((a >= 0.5) != (b >= 0.5) for a, b in zip(found, truth, strict=True))
             total += len(truth)
     assert wrong / total == pytest.approx(0.1587, abs=0.02)  # beyond one deviation on one side
@@ -147,7 +147,7 @@ def test_a_prm_errs_as_often_as_it_says():
     twice = problems[0].replay([f'look_up("{problems[0].arithmetic.operations[0].stage}")'] * 2)
     assert (likes.score(twice), PRMNoise().score(twice)) == (0.9, 0.1)
     with pytest.raises(InputError, match="of this world"):
-        exact.score("2 + 3?", ["5"])
+        exact.score("2 + 3?", steps=["5"])
 
 
 def test_tool_output_is_outside_the_loss_by_hand():

@@ -43,15 +43,15 @@ from stepmark.data.formats.rows import LabelledRow, Losses, Reading, origin, out
 from stepmark.data.labelled import detect, format_named
 from stepmark.data.reading import Row, by_file, read_rows
 from stepmark.data.solutions import is_graded, ungraded
-from stepmark.data.traces.shapes import chat_rows, trace_format
+from stepmark.data.traces import chat_rows, trace_format
 from stepmark.errors import InputError
 from stepmark.labels.consensus import Consensus
 from stepmark.metrics.aggregate import check_score
 from stepmark.models.prm import PRM
 from stepmark.records import (
+    GradedSolution,
     Judgement,
     LabelledSolution,
-    ScoredSolution,
     ScoreKind,
     Solution,
     StepScores,
@@ -384,8 +384,8 @@ def from_prm(items: Sequence[Item], prm: PRM | str, *, threshold: float | None =
     settings = Grade(threshold=threshold).of(prm)
     results = grade((item.solution for item in items), prm, settings, keep_going=True)
     for item, result in zip(items, results, strict=True):
-        if isinstance(result, ScoredSolution):
-            suggestions[item.id] = _of_scores(prm.name, result.steps, settings.threshold)
+        if isinstance(result, GradedSolution):
+            suggestions[item.id] = _of_scores(prm.name, result.step_scores, settings.threshold)
         else:
             refused[item.id] = result.error.message
     if not suggestions:
