@@ -297,6 +297,11 @@ def test_a_comparison_of_objects_has_no_verdict(plain, test):
     assert plain.verify(PAIR, CodeTests(tests=(test,), reference=PAIR)).outcome == "unparsed"
 
 
+def test_builtin_types_are_handed_over(plain):
+    program = "def f(xs, kind): return [x for x in xs if not isinstance(x, kind)]"
+    assert run(plain, program, "assert f([1, 2.5, 'a'], int) == [2.5, 'a']").outcome == "match"
+
+
 @pytest.mark.parametrize(
     "value",
     ["datetime.date(2024, 2, 29)", "datetime.datetime(2024, 2, 29, 1, 2)", "datetime.timedelta(days=1, seconds=2)",
