@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from stepmark.errors import InputError, UsageError
-from stepmark.problems import code_sandbox
-from stepmark.problems.code import CodeTests, CodeVerifier, code_problem, extract_code, read_code_tests
-from stepmark.problems.code_sandbox import ISOLATIONS, CodeLimits
 from stepmark.records import Verdict
+from stepmark.verifiers import code_sandbox
 from stepmark.verifiers.base import load_verifier
+from stepmark.verifiers.code import CodeTests, CodeVerifier, code_problem, extract_code, read_code_tests
+from stepmark.verifiers.code_sandbox import ISOLATIONS, CodeLimits
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "code"
 # It stands in the command line of every process of a sandbox, and so finds those that are left over.
@@ -538,7 +538,7 @@ def test_flooding_the_output_and_forging_a_result(walled):
 
 def test_nothing_outlives_a_killed_stepmark(walled, tmp_path):
     script = (
-        "from stepmark.problems.code import *\n"
+        "from stepmark.verifiers.code import *\n"
         f"v = CodeVerifier(limits=CodeLimits(seconds=600, wall_seconds=900, file_mb={MARK}))\n"
         "print('ready', flush=True)\n"
         "v.verify('import time\\ntime.sleep(600)', CodeTests(tests=('assert f()',)))\n"

@@ -29,7 +29,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from stepmark.errors import BackendError, InputError, UsageError
-from stepmark.problems.code_sandbox import (
+from stepmark.records import Problem, Verdict, read_record
+from stepmark.verifiers.code_sandbox import (
     ISOLATIONS,
     CodeLimits,
     Isolation,
@@ -37,7 +38,6 @@ from stepmark.problems.code_sandbox import (
     SandboxResult,
     install_line,
 )
-from stepmark.records import Problem, Verdict, read_record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
