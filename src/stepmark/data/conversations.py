@@ -36,11 +36,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from stepmark.data.json_rows import json_type
+from stepmark.data.messages import plain_messages
 from stepmark.data.reading import STDIO
 from stepmark.data.steps.splitting import ASKED, Segmentation, check_way, split, split_parts
 from stepmark.data.steps.splitting import split as split_text
 from stepmark.data.steps.thoughts import Reasoning, Section, sections, texts_of
-from stepmark.data.traces.messages import plain_messages
 from stepmark.errors import InputError, UsageError
 from stepmark.records import (
     GradedSolution,
@@ -124,7 +124,7 @@ def read_messages(
     content is cut by `how`. In every other one each assistant turn is a step, and the segmentation's `how` is "agent".
 
     Args:
-        messages: the conversation, oldest first; contents may have the parts of `data.traces.messages`.
+        messages: the conversation, oldest first; contents may have the parts of `data.messages`.
         where: the place to name in errors, `FILE:LINE`.
         how: for a plain solution, the way to cut it (`stepmark.split`); "agent" keeps even that whole, as one turn.
         marker: for a plain solution, as in `stepmark.split`.

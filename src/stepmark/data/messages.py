@@ -1,13 +1,14 @@
 """Messages and items as models' APIs and their tracers write them, added to a conversation of chat messages (`data.conversations`).
 
 Read are messages of the OpenAI chat API, of Anthropic, LangChain, inspect_ai and OpenTelemetry, and items of the OpenAI Responses API. What
-is left out, and what stands in the place of pictures, `data.traces.shapes` says.
+is left out, and what stands in the place of pictures, `data.traces` says.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,9 @@ _MEDIA = ("image", "audio", "video", "file", "document", "screenshot", "upload",
 _UNSAID = ("ghost_snapshot", "compaction", "compaction_summary", "mcp_list_tools")
 """Items of Responses and Codex that no one said."""
 _RESULTS = ("output", "outputs", "results", "result", "error")
+_OF_RESULTS = ("is_error", "status", "tool_call_ids")
+_ERROR = re.compile(r"\W*(?:\w+[ _:])?(?:error|traceback|exception)", re.IGNORECASE)
+"""How the text of a failure begins that says itself that it is one."""
 _KNOWN = ("type", "id", "status", "call_id", "name", *_RESULTS)
 """Fields of a call of Responses that are no arguments."""
 
@@ -116,9 +120,12 @@ class Chat:
         call = {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
         self.turn(speaker).setdefault("tool_calls", []).append(call)
 
-    def answer(self, content: object, id: object, name: object = None) -> None:
-        """Add what a tool gave back."""
-        message: dict[str, Any] = {"role": "tool", "content": self.plain(content), "tool_call_id": id}
+    def answer(self, content: object, id: object, name: object = None, *, failed: bool = False) -> None:
+        """Add what a tool gave back; of a tool that failed, as an error."""
+        text = self.plain(content)
+        if failed and not _ERROR.match(text):
+            text = f"Error: {text}" if text else "Error"
+        message: dict[str, Any] = {"role": "tool", "content": text, "tool_call_id": id}
         self.messages.append(message | ({"name": name} if isinstance(name, str) and name else {}))
 
     def plain(self, content: object) -> str:
@@ -155,7 +162,9 @@ class Chat:
         if role == "tool" and not _parts(content, _is_answer):
             failed = data.get("error")  # of inspect_ai, which gives the model this text
             reason = failed.get("message") if isinstance(failed, Mapping) else None
-            return self.answer(reason or content, data.get("tool_call_id"), name or data.get("function"))
+            ids = data.get("tool_call_ids") or [data.get("tool_call_id")]
+            broken = data.get("is_error") is True or data.get("status") == "error"
+            return self.answer(reason or content, ids[0], name or data.get("function"), failed=broken)
         for holder in (data, extra) if role == "assistant" else ():
             thought = next((holder[key] for key in _FIELDS if text_or_none(holder.get(key))), None)
             if thought is not None:
@@ -218,7 +227,8 @@ class Chat:
                 flush()
                 id_ = part.get("tool_use_id", part.get("id"))
                 result = _first(part, ("content", "response", "result"))
-                self.answer(result, id_, speaker if role == "tool" else None)
+                name = speaker if role == "tool" else None
+                self.answer(result, id_, name, failed=part.get("is_error") is True)
             else:
                 needed = (
                     "text, thought or tool calls"
@@ -332,17 +342,24 @@ def is_item(value: object) -> bool:
     )
 
 
-def plain_messages(messages: Sequence[object], where: str | None, inside: str = "messages") -> Sequence[Any]:
-    """The messages of a row, with the parts that Anthropic and others put into a content brought into the form of the OpenAI chat API.
+def plain_messages(messages: object, where: str | None, inside: str = "messages") -> Sequence[Any]:
+    """The messages of a row (a list, or its JSON), with the parts that Anthropic and others put into a content brought into the form of the OpenAI chat API.
 
     Raises:
         InputError: a part of another kind; where all parts are texts, `data.conversations` says what is wrong.
     """
+    if isinstance(messages, str) and isinstance(listed := loaded(messages), list):
+        messages = listed  # as SWE-smith's tables hold them
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        raise InputError(
+            f"expected a list of messages, found {json_type(messages)}", where=where, field=inside
+        )
     odd = any(
         isinstance(message, Mapping)
         and (
             message.get("function_call")
             or message.get("role") == "function"
+            or (message.get("role") == "tool" and not message.keys().isdisjoint(_OF_RESULTS))
             or any(map(_is_call_of_object, _maybe(message, "tool_calls")))
             or _parts(message.get("content"), lambda kind: kind != "text")
         )
