@@ -34,7 +34,6 @@ from stepmark.labels.tree import RolloutTree
 from stepmark.models.lazy import note_idle
 from stepmark.models.policies import PolicyLike
 from stepmark.models.replies import open_replies
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.records import LabelledSolution, Refusal, read_record
 from stepmark.sampling.problems import Answering
 from stepmark.settings import checked
@@ -43,6 +42,7 @@ from stepmark.show.text import amount
 from stepmark.store import Results, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order
 from stepmark.verifiers.base import VerifierLike
+from stepmark.verifiers.code_sandbox import Isolation
 
 
 @checked

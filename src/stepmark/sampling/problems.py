@@ -19,7 +19,6 @@ from stepmark.models import policies
 from stepmark.models.lazy import Bits, Lazy, arguments_of, check_models
 from stepmark.models.policies import Dtype, PolicyLike, load_policy, policy_of
 from stepmark.models.replies import open_replies
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import ProblemRow, problem_rows
 from stepmark.records import SAMPLE_FACTS, Problem, SampledSolution, record_row
 from stepmark.sampling import Sampled, Sampling, sample_and_judge
@@ -30,6 +29,7 @@ from stepmark.store import Results, evenly, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order, usable
 from stepmark.verifiers import base as verifiers
 from stepmark.verifiers.base import VerifierLike, load_verifier, open_verifier, report_isolation
+from stepmark.verifiers.code_sandbox import Isolation
 
 BUILD = "stepmark.sampling.problems:build"
 """`build`, as `batching.cluster.Build` names it."""

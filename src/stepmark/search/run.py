@@ -26,7 +26,6 @@ from stepmark.models.load import PRMLike, lazy_prm
 from stepmark.models.policies import Policy, PolicyLike, policy_of
 from stepmark.models.prm import PRM
 from stepmark.models.replies import open_replies
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import problems_or_errors
 from stepmark.records import Problem, Refusal, ScoreKind, Solution
 from stepmark.search import base, beam, best_of_n, choosing, mcts, rebase, tree
@@ -41,6 +40,7 @@ from stepmark.store import Results, atomic_rows, run_input
 from stepmark.store.runs import ResumableRun, check_files, in_order, usable
 from stepmark.verifiers.base import VerifierLike, open_verifier, verifier_facts
 from stepmark.verifiers.base import answerers as of_verifier
+from stepmark.verifiers.code_sandbox import Isolation
 
 BUILD = "stepmark.search.run:build"
 """`build`, as `batching.cluster.Build` names it."""
