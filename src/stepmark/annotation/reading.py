@@ -43,7 +43,7 @@ from stepmark.data.formats.rows import LabelledRow, Losses, Reading, origin, out
 from stepmark.data.labelled import detect, format_named
 from stepmark.data.reading import Row, by_file, read_rows
 from stepmark.data.solutions import is_graded, ungraded
-from stepmark.data.traces.shapes import chat_rows, trace_format
+from stepmark.data.traces import chat_rows, trace_format
 from stepmark.errors import InputError
 from stepmark.labels.consensus import Consensus
 from stepmark.metrics.aggregate import check_score

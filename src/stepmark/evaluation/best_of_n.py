@@ -46,7 +46,6 @@ from stepmark.metrics.intervals import Floats, Statistic
 from stepmark.models.lazy import Lazy
 from stepmark.models.policies import Policy, policy_identity
 from stepmark.models.replies import ReplyFile
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import read_problems
 from stepmark.records import ScoreKind
 from stepmark.sampling import Sampled, Sampling, sample
@@ -59,6 +58,7 @@ from stepmark.show.tables import Table
 from stepmark.show.text import amount
 from stepmark.store import open_rows
 from stepmark.verifiers.base import Verifier, answer_groups, isolation_note, isolation_of, open_verifier
+from stepmark.verifiers.code_sandbox import Isolation
 from stepmark.verifiers.finder import find_answer
 from stepmark.verifiers.number import NumberVerifier
 

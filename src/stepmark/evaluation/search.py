@@ -31,7 +31,6 @@ from stepmark.models import policies
 from stepmark.models import prm as prms
 from stepmark.models.lazy import Lazy
 from stepmark.models.replies import ReplyFile
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem, Refusal
 from stepmark.search.base import Budget, Candidate, Found, Grading, Searching, Steps
@@ -46,6 +45,7 @@ from stepmark.show.text import amount
 from stepmark.store import held
 from stepmark.verifiers import base as verifiers
 from stepmark.verifiers.base import Verifier, isolation_note, isolation_of, open_verifier
+from stepmark.verifiers.code_sandbox import Isolation
 
 VOTES = ("majority", "weighted-vote", "best-of-n")
 """Always in the comparison: what samples alone reach, without a PRM and with it."""

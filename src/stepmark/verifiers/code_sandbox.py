@@ -37,6 +37,36 @@ _TMP = "/tmp"  # noqa: S108 (inside a sandbox: a file system of its own)
 _POLL_SECONDS = 0.1
 _LONGEST_OUTPUT = 64 << 10
 
+_ARCHITECTURES = {
+    # The number of the architecture, and of shmget, shmat, memfd_create and memfd_secret in it (linux/audit.h, unistd.h).
+    "x86_64": (0xC000003E, (29, 30, 319, 447)),
+    "aarch64": (0xC00000B7, (194, 196, 279, 447)),
+}
+_X32 = 0x40000000  # the bit of x86_64's second set of system calls
+
+
+def _without_shared_memory() -> bytes:
+    """A seccomp filter (classic BPF) that refuses memory which no process's address space counts: System V's, and files in memory.
+
+    `Sandbox` mounts no /dev/shm that can be written. On an architecture without an entry there is no filter.
+    """
+    known = _ARCHITECTURES.get(platform.machine())
+    if known is None:
+        return b""
+    architecture, calls = known
+    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
+    refuse, allow = 0x00050001, 0x7FFF0000  # EPERM; go on
+    last = len(calls) + 4
+    lines = [
+        (load, 0, 0, 4),
+        (equal, 0, last - 1, architecture),
+        (load, 0, 0, 0),
+        (at_least, last - 3, 0, _X32),
+    ]
+    lines += [(equal, last - 4 - at, 0, call) for at, call in enumerate(calls)]
+    lines += [(give, 0, 0, allow), (give, 0, 0, refuse)]
+    return b"".join(struct.pack("=HBBI", *line) for line in lines)
+
 
 @settings
 class CodeLimits:
@@ -130,16 +160,23 @@ class Sandbox:
         if alone:
             limits["NPROC"] = self.limits.processes + 2  # bubblewrap's own
         python = [os.path.realpath(sys.executable), "-P", "-s", "-S", "-B", "-X", "utf8", "-c", self._worker]
-        process = subprocess.Popen(  # noqa: S603
-            [*(self._bubblewrap() if alone else ()), *python, json.dumps([role, limits, uid])],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            cwd=folder,
-            # A fixed hash seed: the order of a set must not decide a verdict.
-            env={"HOME": _TMP if alone else folder, "PYTHONHASHSEED": "0"},
-            start_new_session=True,
-        )
+        rules, to_rules = os.pipe()
+        with os.fdopen(to_rules, "wb") as out:
+            out.write(_without_shared_memory())
+        try:
+            process = subprocess.Popen(  # noqa: S603
+                [*(self._bubblewrap(rules) if alone else ()), *python, json.dumps([role, limits, uid])],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                cwd=folder,
+                # A fixed hash seed: the order of a set must not decide a verdict.
+                env={"HOME": _TMP if alone else folder, "PYTHONHASHSEED": "0"},
+                start_new_session=True,
+                pass_fds=(rules,) if alone else (),
+            )
+        finally:
+            os.close(rules)
         with self._lock:
             self._running.add(process)
         return process
@@ -189,9 +226,10 @@ class Sandbox:
         for process in running:
             _kill(process)
 
-    def _bubblewrap(self) -> list[str]:
+    def _bubblewrap(self, rules: int) -> list[str]:
         assert self._bwrap is not None
         command = [self._bwrap, "--die-with-parent", "--unshare-cgroup-try"]
+        command += ["--seccomp", str(rules)] if _without_shared_memory() else []
         command += [f"--unshare-{name}" for name in ("ipc", "pid", "net", "uts")]
         if os.geteuid() == 0:
             # Not a user namespace: root in it would still be root to the limit on processes. The worker takes on a user of

@@ -3,8 +3,9 @@
 Runs only inside the sandbox, each side in a process (and a sandbox) of its own; `code_sandbox` starts it as source text
 (`python -c`), so it imports nothing of stepmark. The sides are joined by two pipes, over which only plain data goes. So the
 tests never run in the program's process, and an object whose `__eq__` is always true, or a builtin that the program replaced,
-does not exist on the side that compares. Any other object of the program's is opaque: the tests see whether it is true, and
-fail when they hand it back.
+does not exist on the side that compares. Any other object stays in the program's process and has a number: the tests may call it, hand
+it back, read and set its attributes, and ask whether it is true. What a comparison on one would give is not known here: where the
+reference has classes of its own there is no verdict; elsewhere an object equals nothing but itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import ast
 import builtins
 import collections
 import contextlib
+import datetime
 import decimal
 import fractions
 import importlib
@@ -29,6 +31,7 @@ from typing import Any, NoReturn
 
 _LARGEST = 16 << 20  # bytes of one message
 _LONGEST_ITERATOR = 10_000
+_MOST_OBJECTS = 100_000
 
 
 class _EndedError(BaseException):
@@ -41,6 +44,10 @@ class _FailedError(BaseException):
 
 class _UnsendableError(Exception):
     """A value that is not plain data."""
+
+
+class _NoVerdictError(BaseException):
+    """The tests ask for what only the program's own code could answer."""
 
 
 class _ProgramError(Exception):
@@ -63,12 +70,44 @@ _KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda parts: fractions.Fraction(*parts),
     ),
     "Decimal": (decimal.Decimal, str, decimal.Decimal),
+    "datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
+    "time": (datetime.time, datetime.time.isoformat, datetime.time.fromisoformat),
+    "timedelta": (
+        datetime.timedelta,
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda parts: datetime.timedelta(*parts),
+    ),
 }
 """Plain data that JSON lacks: the type, how its parts are taken, and how it is made of them."""
 
+_BUILTINS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        list,
+        tuple,
+        dict,
+        set,
+        frozenset,
+        abs,
+        len,
+        max,
+        min,
+        sorted,
+        sum,
+    )
+}
+"""Builtins that tests hand over: `remove(items, int)`."""
 
-def pack(value: Any) -> Any:
-    """A value as JSON data, else `_UnsendableError`; subclasses travel as the plain type that they extend."""
+
+def pack(value: Any, other: Callable[[Any], Any]) -> Any:
+    """A value as JSON data; subclasses travel as the plain type that they extend, and `other` packs what is no plain data."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -76,29 +115,36 @@ def pack(value: Any) -> Any:
     if isinstance(value, float | str):
         return float(value) if isinstance(value, float) else str(value)
     if isinstance(value, list):
-        return [pack(item) for item in value]
+        return [pack(item, other) for item in value]
     for name, (kind, parts, _) in _KINDS.items():
         if isinstance(value, kind):
-            return {name: pack(parts(value))}
+            return {name: pack(parts(value), other)}
     if isinstance(value, collections.abc.KeysView | collections.abc.ItemsView):
-        return {"set": [pack(item) for item in value]}
+        return {"set": [pack(item, other) for item in value]}
     if isinstance(value, Iterator | collections.abc.ValuesView):
         items = list(itertools.islice(value, _LONGEST_ITERATOR + 1))
         if len(items) > _LONGEST_ITERATOR:
             raise _UnsendableError(f"an iterator of more than {_LONGEST_ITERATOR} items")
-        return {"iterator": [pack(item) for item in items]}
-    raise _UnsendableError(f"a value of type {type(value).__name__}, which is not plain data")
+        return {"iterator": [pack(item, other) for item in items]}
+    for name, builtin in _BUILTINS.items():
+        if value is builtin:
+            return {"builtin": name}
+    return other(value)
 
 
-def unpack(data: Any) -> Any:
-    """The value that `pack` made data of."""
+def unpack(data: Any, other: Callable[[Any], Any]) -> Any:
+    """The value that `pack` made data of; `other` gives the object of a number."""
     if isinstance(data, list):
-        return [unpack(item) for item in data]
+        return [unpack(item, other) for item in data]
     if isinstance(data, dict):
         ((name, parts),) = data.items()
         if name == "int":
             return int(parts, 16)
-        return iter(unpack(parts)) if name == "iterator" else _KINDS[name][2](unpack(parts))
+        if name == "builtin":
+            return _BUILTINS[parts]
+        if name == "object":
+            return other(parts)
+        return iter(unpack(parts, other)) if name == "iterator" else _KINDS[name][2](unpack(parts, other))
     return data
 
 
@@ -150,18 +196,14 @@ class _Peer:
 def serve(peer: _Peer) -> NoReturn:
     """Answer what the checker asks of the program that it sends, until this process is killed."""
     random.seed(0)
-    names: dict[str, Any] = {}
+    program = _Program()
     while True:
         question = peer.receive()
         reply: dict[str, Any]
         try:
-            if question["ask"] == "load":
-                names = _load(question)
-                reply = {"result": None}
-            elif question["ask"] == "names":
-                reply = {"result": {name: _kind(names[name]) for name in question["names"] if name in names}}
-            else:
-                reply = _called(names[question["name"]], question)
+            reply = program.answer(question)
+        except _UnsendableError as error:
+            reply = _returned(error)
         except BaseException as error:  # SystemExit too: a program that exits has not answered
             reply = {"error": _described(error)}
         try:
@@ -170,24 +212,56 @@ def serve(peer: _Peer) -> NoReturn:
             peer.send(_returned(error))
 
 
-def _kind(value: Any) -> str:
-    return "call" if callable(value) else "module" if isinstance(value, types.ModuleType) else ""
+class _Program:
+    """The program's names, and the objects of its that the tests know by number."""
 
+    def __init__(self) -> None:
+        self._names: dict[str, Any] = {}
+        self._objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
 
-def _called(function: Any, question: dict[str, Any]) -> dict[str, Any]:
-    arguments = [unpack(value) for value in question["arguments"]]
-    result = function(*arguments, **{name: unpack(value) for name, value in question["keywords"].items()})
-    try:
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        ask = question["ask"]
+        if ask == "load":
+            self._names = _load(question)
+            return {"result": None}
+        if ask == "names":
+            return {"result": {name: self._named(name) for name in question["names"] if name in self._names}}
+        thing = self._objects[question["object"]]
+        if ask == "truth":
+            return {"result": bool(thing)}
+        if ask == "attribute":
+            return {"result": self._pack(getattr(thing, question["name"]))}
+        if ask == "set":
+            setattr(thing, question["name"], self._unpack(question["value"]))
+            return {"result": None}
+        arguments = [self._unpack(value) for value in question["arguments"]]
+        keywords = {name: self._unpack(value) for name, value in question["keywords"].items()}
+        result = thing(*arguments, **keywords)
         try:
-            reply = {"result": pack(result)}
-        except _UnsendableError as error:
-            reply = {"opaque": str(error), "truth": bool(result)}
-        changed = [pack(value) for value in arguments]
+            reply = {"result": self._pack(result)}
+            changed = [self._pack(value) for value in arguments]
+        except RecursionError:
+            return _returned("a value nested too deep, or within itself")
         return reply if changed == question["arguments"] else reply | {"changed": changed}
-    except RecursionError:
-        return _returned("a value nested too deep, or within itself")
-    except _UnsendableError as error:
-        return _returned(error)
+
+    def _named(self, name: str) -> Any:
+        value = self._names[name]
+        return {"module": name} if isinstance(value, types.ModuleType) else self._pack(value)
+
+    def _pack(self, value: Any) -> Any:
+        return pack(value, self._numbered)
+
+    def _unpack(self, data: Any) -> Any:
+        return unpack(data, lambda parts: self._objects[parts[0]])
+
+    def _numbered(self, value: Any) -> Any:
+        number = self._numbers.setdefault(id(value), len(self._objects))
+        if number == len(self._objects):
+            if number >= _MOST_OBJECTS:
+                raise _UnsendableError(f"more than {_MOST_OBJECTS} objects")
+            self._objects.append(value)  # which keeps its id
+        return {"object": [number, type(value).__name__]}
 
 
 def _load(task: dict[str, Any]) -> dict[str, Any]:
@@ -261,11 +335,18 @@ class _Tests:
 
     def __init__(self, peer: _Peer, task: dict[str, Any]) -> None:
         self._peer, self._task = peer, task
+        self.classes: bool = task["classes"]
+        """Whether the reference has classes, so that its results may be objects."""
         self._sources: list[str] = [task["setup"], *task["tests"]]
         self._failure: str | None = None
         """Why the program failed, whatever the tests make of the exception that says so."""
-        self._opaque: str | None = None
-        """The last result that was not plain data."""
+        self._unsure: str | None = None
+        """Why there is no verdict, likewise."""
+        self._asked = False
+        """Whether the tests asked anything of the program."""
+        self._objects: dict[int, _Object] = {}
+        self._object: str | None = None
+        """The type of the last result that was not plain data."""
         nodes: list[ast.AST] = []
         for source in self._sources:
             with contextlib.suppress(SyntaxError, ValueError):
@@ -289,9 +370,13 @@ class _Tests:
                 exec(code, names)  # noqa: S102 (the data set's tests, in a process of their own)
                 if self._failure is not None:
                     raise _FailedError(self._failure)
+                if self._unsure is not None:
+                    raise _NoVerdictError
             except _EndedError:
                 raise
             except BaseException as error:
+                if self._unsure is not None and self._failure is None:
+                    return {"state": "faulty", "note": f"{which}: {self._unsure}{_place(error, source)}"}
                 # An import of the tests' own that fails is theirs, and so is a value that cannot be handed over.
                 own = isinstance(error, ImportError | _UnsendableError) and self._failure is None
                 own &= not isinstance(error.__cause__, _ProgramError)
@@ -299,9 +384,11 @@ class _Tests:
                 if isinstance(error, _UnsendableError):
                     what = f"the test hands over {error}"
                 note = f"{which}: {what}{_place(error, source)}"
-                if self._opaque is not None and not own:
-                    note += f" (the program returned {self._opaque})"
+                if self._object is not None and not own:
+                    note += f" (the program returned a value of type {self._object}, which is not plain data)"
                 return {"state": "faulty" if own else "failed", "note": note}
+        if not self._asked:
+            return {"state": "faulty", "note": "the tests ask nothing of the program"}
         return {"state": "passed", "note": f"all {count} tests pass" if count != 1 else "the tests pass"}
 
     def _names(self) -> dict[str, Any]:
@@ -314,13 +401,15 @@ class _Tests:
         if entry:
             asked.add(entry)
             names.pop(entry, None)
-        kinds = self.ask({"ask": "names", "names": sorted(asked)})["result"]
-        for name in asked:
-            if kinds.get(name) == "call":
-                names[name] = self._caller(name)
-            elif kinds.get(name) == "module" and name in sys.stdlib_module_names:
+        values = self.ask({"ask": "names", "names": sorted(asked)})["result"]
+        for name in asked & set(values):
+            if values[name] == {"module": name}:
                 with contextlib.suppress(ImportError):
-                    names[name] = importlib.import_module(name)  # as the program does
+                    if name in sys.stdlib_module_names:
+                        names[name] = importlib.import_module(name)  # as the program does
+            else:
+                with contextlib.suppress(Exception):  # whatever a forged message makes of the decoder
+                    names[name] = self._unpack(values[name])
         return names
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -332,23 +421,41 @@ class _Tests:
             self._failure = "the program's process ended"
             raise
 
-    def _caller(self, name: str) -> Callable[..., Any]:
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            packed = [self._pack(value) for value in arguments]
-            named = {key: self._pack(value) for key, value in keywords.items()}
-            question = {"ask": "call", "name": name, "arguments": packed, "keywords": named}
-            return self._result(self.ask(question), arguments)
+    def question(self, number: int, ask: str, **more: Any) -> Any:
+        """What the program answers about one of its objects."""
+        self._asked = True
+        return self._result(self.ask({"ask": ask, "object": number, **more}), ())
 
-        call.__name__ = name
-        return call
+    def call(self, number: int, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
+        """Call one of the program's objects."""
+        self._asked = True
+        packed = [self.pack(value) for value in arguments]
+        named = {key: self.pack(value) for key, value in keywords.items()}
+        question = {"ask": "call", "object": number, "arguments": packed, "keywords": named}
+        return self._result(self.ask(question), arguments)
 
-    def _pack(self, value: Any) -> Any:
-        try:
-            return pack(value)
-        except _UnsendableError:
-            if self._opaque is not None:
-                self._fail("the test hands back what the program returned")
-            raise
+    def compared(self, what: str) -> None:
+        """Note that the tests compare objects: no verdict where the reference's results may be objects.
+
+        Raises:
+            _NoVerdictError: they may.
+        """
+        if self.classes:
+            self._unsure = f"the tests compare objects of the program's ({what})"
+            raise _NoVerdictError
+
+    def pack(self, value: Any) -> Any:
+        """A value of the tests as data; the program's objects go back by their number."""
+        return pack(value, _handed)
+
+    def _unpack(self, data: Any) -> Any:
+        return unpack(data, self._known)
+
+    def _known(self, parts: Any) -> _Object:
+        number, kind = int(parts[0]), str(parts[1])[:100]
+        if number not in self._objects:
+            self._objects[number] = _Object(self, number, kind)
+        return self._objects[number]
 
     def _fail(self, why: str) -> NoReturn:
         self._failure = why
@@ -363,14 +470,13 @@ class _Tests:
                 self._fail(_words(error))
             raise _raised(error) from _ProgramError()
         try:
-            result = unpack(reply.get("result"))
-            for argument, new in zip(arguments, unpack(reply.get("changed", [])), strict=False):
+            result = self._unpack(reply["result"])
+            for argument, new in zip(arguments, self._unpack(reply.get("changed", [])), strict=False):
                 _replace(argument, new)
         except Exception:  # whatever a forged message makes of the decoder
             self._fail("the program's answer cannot be read")
-        if "opaque" in reply:
-            self._opaque = str(reply["opaque"])[:200]
-            return _Opaque(reply.get("truth") is True)
+        if isinstance(result, _Object):
+            self._object = result.stepmark_kind
         return result
 
 
@@ -383,14 +489,70 @@ def _raised(error: dict[str, Any]) -> Exception:
     return _ProgramError(_words(error))
 
 
-class _Opaque:
-    """A result that is not plain data: as true or false as the program says, equal to nothing but itself."""
+def _handed(value: Any) -> Any:
+    if type(value) is _Object:
+        return {"object": [value.stepmark_number, value.stepmark_kind]}
+    raise _UnsendableError(f"a value of type {type(value).__name__}, which is not plain data")
 
-    def __init__(self, truth: bool) -> None:
-        self._truth = truth
+
+def _special(name: str) -> Callable[..., Any]:
+    def method(self: _Object, *arguments: Any) -> Any:
+        # An object that takes the place of plain data has none of its methods.
+        if not self.stepmark_tests.classes:
+            raise TypeError(f"the program's {self.stepmark_kind!r} object has no {name}")
+        return self.stepmark_tests.question(self.stepmark_number, "attribute", name=name)(*arguments)
+
+    return method
+
+
+class _Object:
+    """An object of the program's, as the tests hold it."""
+
+    __slots__ = ("stepmark_kind", "stepmark_number", "stepmark_tests")
+    stepmark_tests: _Tests
+    stepmark_number: int
+    stepmark_kind: str
+
+    def __init__(self, tests: _Tests, number: int, kind: str) -> None:
+        for name, value in zip(sorted(self.__slots__), (kind, number, tests), strict=True):
+            object.__setattr__(self, name, value)
 
     def __bool__(self) -> bool:
-        return self._truth
+        return self.stepmark_tests.question(self.stepmark_number, "truth") is True
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.stepmark_tests.call(self.stepmark_number, arguments, keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.stepmark_tests.question(self.stepmark_number, "attribute", name=name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        value = self.stepmark_tests.pack(value)
+        self.stepmark_tests.question(self.stepmark_number, "set", name=name, value=value)
+
+    def __eq__(self, other: object) -> bool:
+        if other is not self:
+            self.stepmark_tests.compared(self.stepmark_kind)
+        return other is self
+
+    def __hash__(self) -> int:
+        return self.stepmark_number
+
+    def _ordered(self, other: object) -> Any:
+        self.stepmark_tests.compared(self.stepmark_kind)
+        return NotImplemented
+
+    __lt__ = __le__ = __gt__ = __ge__ = _ordered
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self.stepmark_tests.compared(f"a copy of {self.stepmark_kind}")
+        raise TypeError(f"the program's {self.stepmark_kind!r} object cannot be copied")
+
+
+for _name in ("__len__", "__iter__", "__getitem__", "__contains__", "__str__"):
+    setattr(_Object, _name, _special(_name))
 
 
 def _replace(argument: Any, new: Any) -> None:

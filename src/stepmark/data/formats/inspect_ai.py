@@ -12,8 +12,8 @@ from typing import Any
 from stepmark.data.conversations import read_messages
 from stepmark.data.formats.rows import LabelledRow, Losses, Reading, origin
 from stepmark.data.json_rows import json_type
+from stepmark.data.messages import Chat
 from stepmark.data.reading import Row
-from stepmark.data.traces.messages import Chat
 from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Problem, Solution
 

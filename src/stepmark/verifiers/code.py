@@ -3,9 +3,9 @@ r"""The code verifier: runs unit tests against a model's Python program, in a sa
 Tests of HumanEval (Chen et al. 2021, section 2) and of MBPP (Austin et al. 2021) are read by `read_code_tests`. A program that passes all its tests is a
 match; one that fails any, raises, does not parse, ends, or runs into a limit is a mismatch; where it cannot be blamed the verdict is `unparsed`.
 
-Deviations from the papers' own harness, which runs the tests inside the program's process: the tests run in a process and a sandbox of their own and
-call the program with plain data, so an object that is no plain data fails the test that hands it back, and tests that hand over functions or objects,
-or use classes of the reference, have no verdict; the time limit leaves out the time in which the machine had no processor free; helper functions that
+Deviations from the papers' own harness, which runs the tests inside the program's process: the tests run in a process and a sandbox of their own, and
+the program's objects stay with the program (see `code_worker`): tests that compare them, or that hand over functions or objects of their own, have
+no verdict; nor have tests that assert nothing; the time limit leaves out the time in which the machine had no processor free; helper functions that
 HumanEval's prompt defines are the prompt's own when a test calls them.
 
     >>> verifier = CodeVerifier()
@@ -17,10 +17,11 @@ HumanEval's prompt defines are the prompt's own when a test calls them.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from threading import Lock
@@ -28,7 +29,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from stepmark.errors import BackendError, InputError, UsageError
-from stepmark.problems.code_sandbox import (
+from stepmark.records import Problem, Verdict, read_record
+from stepmark.verifiers.code_sandbox import (
     ISOLATIONS,
     CodeLimits,
     Isolation,
@@ -36,7 +38,6 @@ from stepmark.problems.code_sandbox import (
     SandboxResult,
     install_line,
 )
-from stepmark.records import Problem, Verdict, read_record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,20 +136,22 @@ def code_problem(row: Mapping[str, Any], *, where: str | None = None) -> Problem
 
 
 _FENCE = re.compile(
-    r"^(?P<indent>[ \t]*)(?P<marks>`{3,}|~{3,})[^\n`]*\n(?P<body>.*?)(?:^[ \t]*(?P=marks)[ \t]*$|\Z)",
+    r"^(?P<before>[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]{0,4}){0,4})(?P<marks>`{3,}|~{3,})[^\n`]*\n(?P<body>.*?)"
+    r"(?:^[ \t>]*(?P=marks)[ \t]*$|\Z)",
     re.M | re.S,
 )
+_QUOTE = re.compile(r"^[ \t]{0,3}>[ \t]?", re.M)
 
 
 def extract_code(text: str | None, entry_point: str | None = None) -> str | None:
     """The program within a model's text; None where there is none.
 
     The last fenced block that defines `entry_point`; else the last fenced block; else, where nothing is fenced, the whole text.
-    A fence that never closes ends with the text.
+    A fence that never closes ends with the text. A block in a list item or a quote loses the indent or the marks of its fence.
     """
     if text is None or not text.strip():
         return None
-    blocks = [match["body"] for match in _FENCE.finditer(text)]
+    blocks = [_dedented(match["before"], match["body"]) for match in _FENCE.finditer(text)]
     if not blocks:
         return text
     if entry_point is not None:
@@ -157,21 +160,35 @@ def extract_code(text: str | None, entry_point: str | None = None) -> str | None
     return blocks[-1] if blocks[-1].strip() else None
 
 
+def _dedented(before: str, body: str) -> str:
+    """A fenced block without what stands before its fence: marks of quotes, and as many blanks as there are characters after them."""
+    for _ in range(before.count(">")):
+        body = _QUOTE.sub("", body)
+    indent = len(before.rpartition(">")[2].removeprefix(" ") if ">" in before else before)
+    return re.sub(rf"^[ \t]{{1,{indent}}}", "", body, flags=re.M) if indent else body
+
+
 # Python 3.11 counts the depth of the tree in one place for all threads, and raises SystemError where two parse at once.
 _PARSING = Lock()
 
 
-def _defined(tests: CodeTests) -> tuple[list[str], set[str]]:
-    """The names that the reference defines, and those of its classes that the tests use."""
-    try:
-        with _PARSING:
-            body = ast.parse(tests.reference or "").body
-            nodes = [node for text in (tests.setup, *tests.tests) for node in ast.walk(ast.parse(text))]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return [], set()
-    names = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
-    return names, classes & {node.id for node in nodes if isinstance(node, ast.Name)}
+def _nodes(source: str) -> list[ast.AST]:
+    """All nodes of a Python source; none of one that cannot be read."""
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError), _PARSING:
+        return list(ast.walk(ast.parse(source)))
+    return []
+
+
+def _asserts(nodes: Sequence[ast.AST]) -> bool:
+    """Whether tests can fail: they assert, raise, or call what is named for it (`assertEqual`, `check`, `fail`)."""
+    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
+    names = [name.id for name in calls if isinstance(name, ast.Name)]
+    names += [name.attr for name in calls if isinstance(name, ast.Attribute)]
+    return any(
+        isinstance(node, ast.Raise)
+        or (isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant))
+        for node in nodes
+    ) or any(name.startswith(("assert", "fail")) for name in names)
 
 
 class CodeVerifier:
@@ -224,13 +241,14 @@ class CodeVerifier:
         code = extract_code(answer, tests.entry_point)
         if code is None:
             return Verdict(outcome="unparsed", verifier=self.name, note="no code in the text")
-        owned, classes = _defined(tests)
-        if classes:
-            note = f"the tests use objects of the class {min(classes)}, and only plain data is handed over"
-            return Verdict(outcome="unparsed", verifier=self.name, answer=code, note=note)
+        parsed = [_nodes(source) for source in (tests.setup, *tests.tests)]
+        if all(parsed) and not any(map(_asserts, parsed)):
+            return Verdict(
+                outcome="unparsed", verifier=self.name, answer=code, note="the tests assert nothing"
+            )
         try:
             code.encode()
-            result = self._sandbox.run(_task(code, tests, owned))
+            result = self._sandbox.run(_task(code, tests))
         except UnicodeError:
             result = SandboxResult(outcome="mismatch", note="the program is no text that Python can read")
         except OSError as error:
@@ -270,7 +288,7 @@ def _tried(isolation: Isolation, limits: CodeLimits) -> Sandbox:
     try:
         sandbox = Sandbox(isolation, limits)
         tests = CodeTests(tests=("assert twice(4) == 8",))
-        result = sandbox.run(_task("def twice(x):\n    return 2 * x\n", tests, []))
+        result = sandbox.run(_task("def twice(x):\n    return 2 * x\n", tests))
         if result.outcome == "match":
             return sandbox
         why = result.note
@@ -287,14 +305,18 @@ def _tried(isolation: Isolation, limits: CodeLimits) -> Sandbox:
     )
 
 
-def _task(code: str, tests: CodeTests, owned: list[str]) -> dict[str, Any]:
+def _task(code: str, tests: CodeTests) -> dict[str, Any]:
+    defined = [
+        node for node in _nodes(tests.reference or "") if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
     return {
         "program": code,
         "prompt": tests.prompt,
         "entry_point": tests.entry_point,
         "setup": tests.setup,
         "tests": list(tests.tests),
-        "owned": owned,
+        "owned": [node.name for node in defined],
+        "classes": any(isinstance(node, ast.ClassDef) for node in defined),
     }
 
 
