@@ -365,9 +365,11 @@ def _check_set(group: CandidateSet, kind: ScoreKind | None) -> ScoreKind | None:
                 f"scores of the kind {c.steps.kind!r} beside scores of the kind {kind!r}: grade all candidates with one PRM",
                 where=group.id,
             )
-        for step, score in enumerate(() if c.steps is None else c.steps.scores):
+        if c.steps is not None:
             try:
-                check_score(0.0 if score is None else score, c.steps.kind, step=step)
+                for step, score in enumerate(c.steps.scores):
+                    if score is not None:
+                        check_score(score, c.steps.kind, step=step)
             except InputError as error:
                 raise error.at(group.id) from None
     return kind
