@@ -28,13 +28,13 @@ from stepmark.evaluation.evaluation import Evaluation, Run, Views
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.views import Cell, cell, table_of, tile
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.records import read_record
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
 from stepmark.show.tables import ABSENT, Table
 from stepmark.show.text import amount
 from stepmark.verifiers.base import Verifier, isolation_note, isolation_of, open_verifier
+from stepmark.verifiers.code_sandbox import Isolation
 
 _SHOWN = 300
 FALSE_POSITIVES, FALSE_NEGATIVES, UNPARSED = ERRORS = ("false positives", "false negatives", "unparsed")

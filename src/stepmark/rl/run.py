@@ -19,7 +19,6 @@ from stepmark.models.lazy import Lazy, check_device
 from stepmark.models.load import PRMLike, lazy_prm, prm_identity, read_by
 from stepmark.models.places import find_checkpoint
 from stepmark.models.prm import PRM
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem
 from stepmark.rl.credit import Credit
@@ -30,6 +29,7 @@ from stepmark.show.text import amount
 from stepmark.store import LOCK_FILE, RunInput, atomic_write, differences, held, naming, run_input
 from stepmark.training.run import check_packages
 from stepmark.verifiers.base import Verifier, VerifierLike, isolation_note, isolation_of, open_verifier
+from stepmark.verifiers.code_sandbox import Isolation
 
 if TYPE_CHECKING:
     from stepmark.rl.actor import Actor

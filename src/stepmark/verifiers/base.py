@@ -30,7 +30,7 @@ from stepmark.verifiers.quantities import LONGEST, key
 from stepmark.version import __version__
 
 if TYPE_CHECKING:
-    from stepmark.problems.code_sandbox import Isolation
+    from stepmark.verifiers.code_sandbox import Isolation
 
 VERIFIERS = Catalog(
     "answer verifier",
@@ -39,7 +39,7 @@ VERIFIERS = Catalog(
         "number": "stepmark.verifiers.number:NumberVerifier",
         "choice": "stepmark.verifiers.choice:ChoiceVerifier",
         "text": "stepmark.verifiers.text:TextVerifier",
-        "code": "stepmark.problems.code:CodeVerifier",
+        "code": "stepmark.verifiers.code:CodeVerifier",
     },
 )
 """Ways to compare answers, by name; each is made without arguments."""
