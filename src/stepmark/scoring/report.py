@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import rank_key
+from stepmark.metrics.first_error import threshold_misfit
 from stepmark.records import GradedSolution, ScoreKind, Solution, StepScores
 from stepmark.show import colour
 from stepmark.show.page import CardView, ProblemView, StepView, Summary, page_html
@@ -184,6 +185,10 @@ class _Tally:
                     f"A step that an exact check proves to be wrong is an error too: {self.by_check:,} of the first errors were found by "
                     "a check alone."
                 )
+            point = next(iter(self.thresholds)) if len(self.thresholds) == 1 else None
+            misfit = threshold_misfit(self.verdicts["bad"] - self.by_check, self.solutions, point)
+            if misfit is not None:
+                yield misfit.replace("`", "") + "."
         if self.outcomes:
             models = f" of {', '.join(self.outcome_models)}" if self.outcome_models else ""
             if self.good_from is None:
