@@ -228,7 +228,7 @@ export class Board {
     const { speaker, parts } = this.item.steps[step];
     const isInline = this.project.inline_with_trace;
     const isAfter = ({ kind }) => kind === "output" || kind === "turn";
-    const own = parts.filter((part) => !isAfter(part)).map((part) => partOf(part, isInline ? (speaker ?? (this.item.trace ? "agent" : "step")) : ""));
+    const own = parts.filter((part) => !isAfter(part)).map((part) => partOf(part, isInline && this.item.trace ? (speaker ?? "agent") : ""));
     const isPaired = own.length > 1 && parts[0].kind === "thought";
     card.isBuilt = true;
     card.marks = make("div", { class: "marks", attr: { role: "group" }, aria: { label: `Mark of step ${step + 1}` } });
