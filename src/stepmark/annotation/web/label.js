@@ -79,7 +79,7 @@ export class LabelPage {
         else this.outbox.add(id, change, clock.take(), false);
       },
       actions: {
-        submit: () => (this.board.state.marks.submitted ? this.open(null, id) : this.board.change({ kind: "submit" })),
+        submit: () => (this.board.isSubmitted ? this.open(null, id) : this.board.change({ kind: "submit" })),
         reopen: () => this.board.change({ kind: "reopen" }, "Reopened"),
         skip: () => this.open(null, id),
         back: () => this.#back(),
@@ -152,7 +152,9 @@ export class LabelPage {
     say(visible(failure.message), { shown: true, bad: true });
     if (Number.isInteger(failure.data?.step)) this.board.go(failure.data.step);
     const { board } = this;
-    board.update(await ask(`/api/item?id=${encodeURIComponent(this.item)}`, this.away)); // perhaps it was changed in another tab
+    // Perhaps it was changed in another tab.
+    const answer = await ask(`/api/item?id=${encodeURIComponent(this.item)}`, this.away).catch(() => null);
+    if (answer) board.update(answer);
   }
 
   #back() {
