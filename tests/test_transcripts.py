@@ -93,8 +93,8 @@ def test_answers_of_calls_in_parallel_belong_to_the_live_branch():
     rows = [
         entry("user", ASK, "a", None),
         first,
-        second,
         entry("user", result("t1"), "d", "b"),
+        second,
         entry("user", result("t2"), "e", "c"),
         entry("assistant", SECOND, "f", "d"),
     ]
@@ -128,7 +128,7 @@ def test_subagents_without_names_are_chains_of_their_own():
     side = {"isSidechain": True}
     rows = [
         *START,
-        entry("user", "Find A.", "p", None, **side),
+        entry("user", "Find A.", "p", "b", **side),
         entry("user", "Find B.", "q", None, **side),
         entry("assistant", "A.", "r", "p", **side),
         entry("assistant", "B.", "v", "q", **side),

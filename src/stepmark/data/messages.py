@@ -38,7 +38,7 @@ _HIDDEN = ("redacted_thinking", "encrypted_reasoning")
 _CALLS = ("tool_use", "tool_call", "tool-call", "server_tool_use", "mcp_tool_use")
 _ANSWERS = ("tool_call_response", "tool-result")
 _MEDIA = ("image", "audio", "video", "file", "document", "screenshot", "upload", "blob", "uri")
-_UNSAID = ("ghost_snapshot", "compaction", "compaction_summary", "mcp_list_tools")
+_UNSAID = ("token_count", "ghost_snapshot", "compaction", "compaction_summary", "mcp_list_tools")
 """Items of Responses and Codex that no one said."""
 _RESULTS = ("output", "outputs", "results", "result", "error")
 _OF_RESULTS = ("is_error", "status", "tool_call_ids")
@@ -117,7 +117,7 @@ class Chat:
         if not isinstance(name, str) or not name.strip():
             raise self.error(f"expected a tool's name, found {json_type(name)}", ".name")
         text = arguments if isinstance(arguments, str) else written({} if arguments is None else arguments)
-        call = {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
+        call = {"id": _id(id), "type": "function", "function": {"name": name, "arguments": text}}
         self.turn(speaker).setdefault("tool_calls", []).append(call)
 
     def answer(self, content: object, id: object, name: object = None, *, failed: bool = False) -> None:
@@ -125,7 +125,7 @@ class Chat:
         text = self.plain(content)
         if failed and not _ERROR.match(text):
             text = f"Error: {text}" if text else "Error"
-        message: dict[str, Any] = {"role": "tool", "content": text, "tool_call_id": id}
+        message: dict[str, Any] = {"role": "tool", "content": text, "tool_call_id": _id(id)}
         self.messages.append(message | ({"name": name} if isinstance(name, str) and name else {}))
 
     def plain(self, content: object) -> str:
@@ -153,6 +153,8 @@ class Chat:
             return self.message({**kwargs, "role": (data.get("id") or [""])[-1]}, speaker)
         lower = str(kind).lower().removesuffix("chunk")
         role = _ROLES.get(lower, lower)
+        if role == "tool" and (calls := _parts(data.get("content"), lambda kind: kind == "function")):
+            return self.message({"role": "assistant", "tool_calls": calls}, speaker)  # Koog's calls
         if role not in ("system", "developer", "user", "assistant", "tool"):
             raise self.error(f"expected the role of a message, found {kind!r}", ".role")
         name, content = text_or_none(data.get("name")), data.get("parts", data.get("content"))
@@ -180,14 +182,14 @@ class Chat:
         )
         alone = data.get("function_call") or extra.get("function_call")
         # A call that Anthropic's parts hold stands in LangChain's list again.
-        held = {part.get("id") for part in _parts(content, _CALLS.__contains__)}
+        held = {_id(part.get("id")) for part in _parts(content, _CALLS.__contains__)}
         for call in listed or ([{"function": alone}] if alone else ()):
             function = call.get("function") if isinstance(call, Mapping) else None
             body = function if isinstance(function, Mapping) else call
             if role != "assistant" or not isinstance(body, Mapping):
                 spot = f"one in a {role} message" if isinstance(body, Mapping) else json_type(call)
                 raise self.error(f"expected a tool call of an assistant, found {spot}", ".tool_calls")
-            if call.get("id") not in held:
+            if _id(call.get("id")) not in held:
                 arguments = _first(body, ("arguments", "args"))
                 self.call(body.get("name", function), arguments, call.get("id"), speaker)
         return None
@@ -207,27 +209,29 @@ class Chat:
                 texts.clear()
 
         for at, raw in enumerate(content):
-            part = {"type": "text", "text": raw} if isinstance(raw, str) else raw
+            part: Any = {"type": "text", "text": raw} if isinstance(raw, str) else _known_part(raw)
             kind = part.get("type") if isinstance(part, Mapping) else json_type(part)
             if kind in _HIDDEN:
                 continue
             if kind in _TEXTS or (role != "assistant" and isinstance(part, Mapping) and _shown(part)):
                 texts.append(_shown(part))
-            elif kind in _THOUGHTS and role == "assistant":
-                keys = ("summary",) if part.get("redacted") else (kind, "text", "content")
+            elif role == "assistant" and any(word in str(kind).lower() for word in _THOUGHTS):
+                keys = ("summary",) if part.get("redacted") else (str(kind), "text", "content", "value")
                 if thought := next(filter(None, map(text_or_none, map(part.get, keys))), ""):
                     self.write(role, thought, speaker, "reasoning_content")
             elif kind in _CALLS and role == "assistant":
                 flush()
-                arguments, id_ = _first(part, ("input", "arguments", "args")), part.get("id")
-                self.call(part.get("name", part.get("toolName")), arguments, id_, speaker)
+                named = loaded(part["value"]) if isinstance(part.get("value"), str) else part
+                named = named if isinstance(named, Mapping) else part
+                arguments, id_ = _first(named, ("input", "arguments", "args")), part.get("id")
+                self.call(named.get("name", part.get("toolName")), arguments, id_, speaker)
                 if part.get("result") is not None:
                     self.answer(part["result"], id_)
             elif _is_answer(kind):
                 flush()
                 id_ = part.get("tool_use_id", part.get("id"))
                 result = _first(part, ("content", "response", "result"))
-                name = speaker if role == "tool" else None
+                name = speaker if role == "tool" else part.get("name")
                 self.answer(result, id_, name, failed=part.get("is_error") is True)
             else:
                 needed = (
@@ -274,6 +278,42 @@ class Chat:
             raise self.error(f"expected an item of the Responses API, found {kind!r}", ".type")
 
 
+def _id(value: object) -> object:
+    """An id; one that is a list or an object, as some tracers join ids, as its JSON."""
+    return written(value) if isinstance(value, list | Mapping) else value
+
+
+def _known_part(part: object) -> object:
+    """A part of Gemini's API, which has no `type`, or of Koog's as one of a type that is known; anything else as it is."""
+    if not isinstance(part, Mapping):
+        return part
+    if part.get("type") == "function" and isinstance(part.get("function"), Mapping):
+        return {"type": "tool_call", "id": part.get("id"), **part["function"]}
+    if "type" in part:
+        return part
+    call, answer = (
+        _first(part, ("function_call", "functionCall")),
+        _first(part, ("function_response", "functionResponse")),
+    )
+    if isinstance(call, Mapping):
+        return {
+            "type": "tool_call",
+            "id": call.get("id"),
+            "name": call.get("name"),
+            "arguments": call.get("args"),
+        }
+    if isinstance(answer, Mapping):
+        return {
+            "type": "tool_result",
+            "tool_use_id": answer.get("id"),
+            "name": answer.get("name"),
+            "content": answer.get("response"),
+        }
+    if isinstance(part.get("text"), str):
+        return {**part, "type": "thinking" if part.get("thought") is True else "text"}
+    return part
+
+
 def _is_answer(kind: object) -> bool:
     return kind in _ANSWERS or str(kind).endswith("tool_result")
 
@@ -282,7 +322,7 @@ def _shown(part: Object) -> str:
     """A part's text, or "[image]" and the like for a part that is no text; "" for another."""
     kind = str(part.get("modality") or part.get("type"))
     if part.get("type") in _TEXTS:
-        return str(part.get("text", part.get("content", part.get("refusal", ""))))
+        return str(_first(part, ("text", "content", "value", "refusal")) or "")
     source = part.get("source")
     if isinstance(source, Mapping) and source.get("type") == "text":
         return str(source.get("data"))
@@ -359,9 +399,14 @@ def plain_messages(messages: object, where: str | None, inside: str = "messages"
         and (
             message.get("function_call")
             or message.get("role") == "function"
+            or ("role" not in message and "type" in message)
             or (message.get("role") == "tool" and not message.keys().isdisjoint(_OF_RESULTS))
             or any(map(_is_call_of_object, _maybe(message, "tool_calls")))
             or _parts(message.get("content"), lambda kind: kind != "text")
+            or any(
+                isinstance(part.get("value"), str)
+                for part in _parts(message.get("content"), lambda kind: kind == "text")
+            )
         )
         for message in messages
     )

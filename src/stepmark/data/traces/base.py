@@ -120,14 +120,19 @@ def logged_messages(
     if isinstance(value, str) and _is_conversation(content := loaded(value)):
         value = content
     if isinstance(value, Mapping):
-        for key in ("messages", "generations", "choices", "output"):
+        for key in ("messages", "contents", "generations", "choices", "candidates", "output"):
             if isinstance(value.get(key), list):
-                if key in ("generations", "choices"):
+                if key in ("generations", "choices", "candidates"):
                     _check_one(chat, value[key], f"{inside}.{key}")
                 return logged_messages(chat, value[key], f"{inside}.{key}", speaker)
-        for key in ("message", "output"):
+        for key in ("message", "output", "content"):
             if isinstance(value.get(key), Mapping):
                 return logged_messages(chat, value[key], f"{inside}.{key}", speaker)
+        for key in ("contents", "prompt", "input", "args"):
+            only = value.get(key)
+            only = only[0] if isinstance(only, list) and len(only) == 1 else only
+            if isinstance(only, str) and value.keys().isdisjoint(("role", "type")):
+                return logged_messages(chat, only, f"{inside}.{key}", speaker)
         value = [value]
     if isinstance(value, str):
         value = [{"role": "assistant" if "out" in inside else "user", "content": value}]
@@ -136,14 +141,26 @@ def logged_messages(
         listed = listed[0]
     own = Chat(where=chat.where)
     for at, entry in enumerate(listed):
-        held = entry.get("message") if isinstance(entry, Mapping) else None
-        message = held if isinstance(held, Mapping) else entry
+        held = _first_object(entry, ("message", "content"))
+        message = entry if held is None else held
+        if isinstance(message, Mapping) and message.get("role") in _names(own):  # a tool that is its own role
+            message = {**message, "role": "tool", "name": message["role"]}
         own.part = f"{chat.part}{inside}[{at}]"
         if is_item(message):
             own.item(message, speaker)
         else:
             own.append(message, speaker)
     return own.messages
+
+
+def _first_object(entry: object, keys: Sequence[str]) -> Object | None:
+    values = [entry.get(key) for key in keys] if isinstance(entry, Mapping) else []
+    return next((value for value in values if isinstance(value, Mapping)), None)
+
+
+def _names(chat: Chat) -> list[str]:
+    """The tools that were called in a conversation."""
+    return [call["function"]["name"] for message in chat.messages for call in message.get("tool_calls", ())]
 
 
 def _check_one(chat: Chat, listed: Sequence[object], inside: str) -> None:

@@ -8,7 +8,7 @@ is a conversation of its own. Lines of neither the user nor the assistant are le
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from stepmark.data.json_rows import json_type
 from stepmark.data.messages import Chat, Object, text_or_none
@@ -53,15 +53,27 @@ def conversations(events: Sequence[Object]) -> Iterator[tuple[str, Sequence[Obje
         session = text_or_none(entries[leaf].get("sessionId")) or ""
         agent = entries[leaf].get("agentId") or "subagent"
         id_ = f"{session}/{agent}" if entries[leaf].get("isSidechain") else session
-        yield id_, [event for key, event in entries.items() if key in branch and event.get("type") in _SPOKEN]
+        yield id_, _in_order(event for key, event in entries.items() if key in branch)
+
+
+def _in_order(branch: Iterable[Object]) -> list[Object]:
+    """The messages of a branch; parts of one reply, between which answers of its calls may stand, come together."""
+    first: dict[str, int] = {}
+    placed = []
+    for number, event in enumerate(event for event in branch if event.get("type") in _SPOKEN):
+        reply = _reply(event)
+        placed.append((number if reply is None else first.setdefault(reply, number), number, event))
+    return [event for _, _, event in sorted(placed, key=lambda entry: entry[:2])]
 
 
 def _parent(event: Object, entries: Mapping[object, Object], previous: object) -> object:
     """The entry before one in its branch; None for the first of a branch."""
     for field in ("parentUuid", "logicalParentUuid"):  # the second leads over a compaction
         parent = event.get(field)
-        if parent in entries and parent is not None:
-            return parent
+        if parent is not None and parent in entries:
+            # A subagent hangs on the call that began it, and does not go on from it.
+            same = bool(entries[parent].get("isSidechain")) == bool(event.get("isSidechain"))
+            return parent if same else previous
     # A root that says so is a new or an edited first question; an answer cannot be one.
     is_root = "parentUuid" in event and event["parentUuid"] is None
     return None if is_root and _is_question(event) else previous
