@@ -209,8 +209,8 @@ class BestOfN(Evaluation):
     """With a policy, the text after the problem. Default: to go step by step and to box the answer."""
     verifier: str = "math"
     """What compares answers, for the votes, for candidates without "correct" and for those of a policy: math, number, choice, text, code, or "package.module:Class"."""
-    percent: Literal["distinct", "sign"] = "distinct"
-    """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out): distinct or sign."""
+    answers: Literal["stated", "marked"] = "stated"
+    """Which answers of a solution count: stated, also its concluding statement; marked, only a box, ####, "the answer is"."""
     isolation: Isolation | None = None
     """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: your files are open to them. Default: bubblewrap."""
     sizes: Sequence[Annotated[int, Field(ge=1)]] = ()
@@ -233,7 +233,7 @@ class BestOfN(Evaluation):
     def measure(self, run: Run) -> Result:
         """See `Evaluation.measure`."""
         isolation = isolation_of(self.verifier, self.isolation)
-        with open_verifier(self.verifier, percent=self.percent, isolation=self.isolation) as verifier:
+        with open_verifier(self.verifier, answers=self.answers, isolation=self.isolation) as verifier:
             if isolation is not None:
                 run.note(isolation_note(isolation))
             if run.policy is None:
@@ -381,7 +381,7 @@ class BestOfN(Evaluation):
             "command": "evaluate best-of-n, sampling",
             "policy": run.policy.name,
             "verifier": self.verifier,
-            "percent": self.percent,
+            "answers": self.answers,
             "isolation": isolation_of(self.verifier, self.isolation),
             "limit": run.limit,
             "data": list(run.inputs),

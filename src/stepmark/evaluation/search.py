@@ -80,8 +80,8 @@ class SearchContest(Evaluation):
     """How steps are written; the run's seed counts."""
     verifier: str = "math"
     """What says whether an answer is right: math, number, choice, text, code, or "package.module:Class"."""
-    percent: Literal["distinct", "sign"] = "distinct"
-    """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out)."""
+    answers: Literal["stated", "marked"] = "stated"
+    """Which answers of a solution count: stated, also its concluding statement; marked, only a box, ####, "the answer is"."""
     isolation: Isolation | None = None
     """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: your files are open to them. Default: bubblewrap."""
     in_flight: Annotated[int, Field(ge=1)] = 16
@@ -111,7 +111,7 @@ class SearchContest(Evaluation):
             raise InputError("expected an id of its own for each problem", field="id")
         with ExitStack() as stack:
             verifier = stack.enter_context(
-                open_verifier(self.verifier, percent=self.percent, isolation=self.isolation)
+                open_verifier(self.verifier, answers=self.answers, isolation=self.isolation)
             )
             if (isolation := isolation_of(self.verifier, self.isolation)) is not None:
                 run.note(isolation_note(isolation))

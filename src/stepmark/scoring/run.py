@@ -23,6 +23,7 @@ from stepmark.data.steps.splitting import check_way, split
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_aggregate
+from stepmark.metrics.first_error import threshold_misfit
 from stepmark.models.lazy import Lazy, check_models
 from stepmark.models.load import SHARED, PRMLike, lazy_prm, read_by
 from stepmark.models.places import NOTICE
@@ -589,6 +590,10 @@ def _summary(run: _Run, split_by: str, written: list[str]) -> str:
         f"{amount(ledger.tokens_in, 'token')} read, {ledger.tokens_computed:,} computed, {ledger.tokens_distinct:,} distinct, "
         f"{shared}; {wrote}{run.progress.seconds:,.1f} s, {rate}",
     ]
+    if (
+        misfit := threshold_misfit(count["wrong"] - count["by_check"], count["solutions"], threshold)
+    ) is not None:
+        lines.append(misfit)
     if run.out.reused:
         lines.append(
             f"the input has changed since an interrupted run: kept its results of {amount(run.out.reused, 'unchanged row')}"
