@@ -97,6 +97,14 @@ def compute_device(device: str) -> str:
     return device
 
 
+def has_bfloat16(device: str) -> bool:
+    """Whether a device computes in bfloat16 natively: a GPU as torch says, a processor by its flags."""
+    if device.startswith("cuda"):
+        return bool(torch.cuda.is_bf16_supported())
+    flags = Path("/proc/cpuinfo")
+    return flags.is_file() and "avx512_bf16" in flags.read_text("utf-8", errors="replace").split()
+
+
 @contextmanager
 def quiet_loading() -> Iterator[None]:
     """No bars and no report of unused tensors from transformers: heads are read by us, and what is missing is an error of ours."""

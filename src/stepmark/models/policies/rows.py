@@ -94,7 +94,9 @@ class PlannedRows:
         """They may have room for more tokens than were read."""
         self._mask = mask
         self._length = 0 if mask is None else mask.shape[1]
+        self._padded = mask is not None and bool((mask == 0).any())
         self._seen: Tensor | None = None
+        self._masks: dict[tuple[int, torch.device], Tensor] = {}
 
     def active(self) -> AbstractContextManager[None]:
         """See `Rows.active`."""
@@ -115,11 +117,17 @@ class PlannedRows:
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
         """See `Rows.read`."""
         new, start = ids.shape[1], self._length
+        if self._mask is None:
+            self._padded = bool((mask == 0).any())
         self._mask = mask if self._mask is None else torch.cat([self._mask, mask], dim=1)
+        self._masks = {}
         columns = torch.arange(start + new, device=mask.device)
         queries = columns[start:, None]
         # Padding looks at itself: a softmax over nothing would be NaN, and stay in the keys of the next layer.
-        self._seen = (self._mask[:, None, None] > 0) & (columns <= queries) | (columns == queries)
+        every = new == 1 and not self._padded
+        self._seen = (
+            None if every else (self._mask[:, None, None] > 0) & (columns <= queries) | (columns == queries)
+        )
         out = self._model(
             input_ids=ids,
             position_ids=_positions(self._mask, new),
@@ -133,7 +141,6 @@ class PlannedRows:
 
     def attend(self, layer: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """Output [rows, new, heads, dim] of a layer's queries [rows, heads, new, dim]; its new keys and values are kept."""
-        assert self._seen is not None
         end = self._length + key.shape[2]
         if layer not in self._full:
             self._full[layer] = (key, value)
@@ -147,11 +154,22 @@ class PlannedRows:
         rows, heads, new, dim = query.shape
         groups = heads // key.shape[1]
         # The query heads of one key head are just more queries: no key is copied for them.
-        seen = self._seen.to(query.device).repeat(1, 1, groups, 1)
         out = torch.nn.functional.scaled_dot_product_attention(
-            query.reshape(rows, key.shape[1], groups * new, dim), key, value, attn_mask=seen, scale=scale
+            query.reshape(rows, key.shape[1], groups * new, dim),
+            key,
+            value,
+            attn_mask=self._mask_of(groups, query.device),
+            scale=scale,
         )
         return out.reshape(rows, heads, new, -1).transpose(1, 2).contiguous()
+
+    def _mask_of(self, groups: int, device: torch.device) -> Tensor | None:
+        """What the queries of a pass look at, [rows, 1, groups * new, tokens]; None for everything. Equal in most layers."""
+        if self._seen is None:
+            return None
+        if (groups, device) not in self._masks:
+            self._masks[groups, device] = self._seen.to(device).repeat(1, 1, groups, 1)
+        return self._masks[groups, device]
 
     def select(self, rows: Tensor, room: int) -> None:
         """See `Rows.select`."""
