@@ -85,6 +85,7 @@ def test_sample_train_grade_and_serve(tmp_path):
             assert result["scores"] == pytest.approx(graded["scores"], abs=0.02)
         finally:
             server.terminate()
+            server.communicate(timeout=120)
 
 
 def test_the_doctor_tries_a_model():

@@ -202,7 +202,7 @@ def check_models() -> Check:
     return Check(name=name, state="ok", text=f"a tiny model writes and scores with {versions}")
 
 
-def _try_models() -> tuple[int, list[float | None]]:
+def _try_models() -> tuple[int | None, list[float | None]]:
     """Tokens written and scores given by the model of the arithmetic world, read as an implicit PRM."""
     from stepmark.batching import Write
     from stepmark.models.places import ARITHMETIC
