@@ -97,7 +97,6 @@ RUNS = (
         name="best-of-n",
         evaluation="best-of-n",
         data=CANDIDATES,
-        more=("--percent", "sign"),
         quick=4,
         limit=100,
     ),
@@ -135,18 +134,7 @@ RUNS = (
         quick=5,
         limit=120,
         tables=("What each change",),
-        columns=("Change", "Attack succeeds", "Verdict fooled"),
-        rows=(
-            "spaced",
-            "merged-steps",
-            "question-",
-            "numbers-altered",
-            "operator-flipped",
-            "truncated",
-            "irrelevant",
-            "empty-talk",
-            "mean",
-        ),
+        columns=("Change", "Attack succeeds", "Verdict fooled", "Error missed"),
     ),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tracemalloc
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import Any
 import pytest
 
 from stepmark import ScriptedPRM
+from stepmark.annotation.items import items_of_file
 from stepmark.annotation.project import Project
-from stepmark.annotation.reading import items_of_file
+from stepmark.data.formats.rows import Reading
+from stepmark.data.labelled import convert, detect, read_labelled
+from stepmark.data.reading import read_rows
+from stepmark.data.solutions import read_solutions
+from stepmark.data.traces import TRACES
 from stepmark.errors import InputError
 from stepmark.scoring.run import grade
-from stepmark.solutions.formats import read_solutions
-from stepmark.solutions.interchange import Reading, convert, detect, read_labelled
-from stepmark.solutions.traces import TRACES
-from stepmark.store import read_rows
 
 ASK, SYSTEM, THOUGHT, SAID, RESULT, DONE = "To Oslo.", "Book it.", "Look.", "I search.", "140", "140 euros."
 ARGUMENTS = {"to": "OSL"}
@@ -119,11 +121,14 @@ def generation(start: str, given: list[Any], written: Any) -> dict[str, Any]:
     }
 
 
+UUIDS = itertools.count()
+
+
 def claude(kind: str, content: Any, **more: Any) -> dict[str, Any]:
     return {
         "type": kind,
         "sessionId": "t1",
-        "uuid": "u",
+        "uuid": f"u{next(UUIDS)}",
         "message": {"role": kind, "model": "m", "content": content},
         **more,
     }
@@ -175,6 +180,19 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         ]}]}]},
         {"resourceSpans": [{"scopeSpans": [{"spans": [span(1, [OTEL_USER], [OTEL_TURN], system_instructions=RULES)]}]}]},
     ],
+    "openhands": [
+        {"id": "t1", "history": [
+            {"id": 0, "source": "agent", "action": "system", "args": {"content": SYSTEM}},
+            {"id": 1, "source": "user", "action": "message", "args": {"content": ASK}},
+            {"id": 2, "source": "agent", "action": "call_tool_mcp", "args": {"name": "search"},
+             "tool_call_metadata": {"function_name": "search", "tool_call_id": "c1", "model_response": {"id": "r1", "model": "m", "choices": [
+                 {"message": {"role": "assistant", "content": SAID, "reasoning_content": THOUGHT, "tool_calls": [call()]}}]}}},
+            {"id": 3, "source": "agent", "observation": "mcp", "content": RESULT, "cause": 2,
+             "tool_call_metadata": {"function_name": "search", "tool_call_id": "c1", "model_response": {"id": "r1"}}},
+            {"id": 4, "source": "environment", "observation": "agent_state_changed", "content": "", "extras": {"agent_state": "running"}},
+            {"id": 5, "source": "agent", "action": "message", "args": {"content": DONE}},
+        ]}
+    ],
     "sharegpt": [
         {"id": "t1", "model": "m", "system": SYSTEM, "conversations": [
             {"from": "human", "value": ASK},
@@ -222,7 +240,7 @@ def test_one_conversation_in_every_format(name, tmp_path):
     (only,) = read_labelled(ROWS[name], settings=Reading(reasoning="only"))
     assert only.solution.texts == (THOUGHT,)
     (graded,) = grade(file, "scripted_prms:certain", progress=False)
-    assert len(graded.steps.scores) == 2
+    assert len(graded.scores) == 2
 
 
 def of_file(file: Path, text: str) -> list[tuple[str, ...]]:
@@ -454,7 +472,7 @@ def test_blocks_of_anthropic_read_alike_in_every_row(rows, tmp_path):
     (read,) = read_solutions(file)
     assert [(step.text, step.observation) for step in read.solution.steps] == [
         ('web_search({"q": 1})', '\n\nTool (web_search):\n{"type": "web_search_result", "title": "T"}'),
-        ("ls({})\nrm({})", "\n\nTool (rm):\ndenied\n\nTool (ls):\nf\n[image]\n\nUser:\nGo on.\nPage."),
+        ("ls({})\nrm({})", "\n\nTool (rm):\nError: denied\n\nTool (ls):\nf\n[image]\n\nUser:\nGo on.\nPage."),
         ("I refuse.", ""),
     ]
     (labelled,) = read_labelled(file)

@@ -7,11 +7,11 @@ import pytest
 import scripted_prms
 import stepmark
 from stepmark.cli import main
+from stepmark.data.steps.splitting import REASONING
 from stepmark.errors import InputError, SettingError, UsageError
-from stepmark.records import ScoredSolution
+from stepmark.records import GradedSolution
 from stepmark.scoring.run import grade, read_graded
 from stepmark.show.progress import Progress
-from stepmark.solutions.segmentation import REASONING
 
 PRM = "scripted_prms:arithmetic"
 ROWS = [
@@ -49,7 +49,7 @@ def test_the_function_writes_what_the_command_writes(tmp_path, file):
 @pytest.mark.parametrize("make", [list, tuple, iter], ids=["list", "tuple", "iterator"])
 def test_rows_of_python_give_records(make):
     results = grade(make(ROWS), PRM, progress=False)
-    assert [type(one) for one in results] == [ScoredSolution] * 3
+    assert [type(one) for one in results] == [GradedSolution] * 3
     assert [one.first_error for one in results] == [1, -1, -1]
     assert results.out is None
     assert "3 solutions, 5 steps: 1 with an error" in results.summary
@@ -71,9 +71,7 @@ def test_records_and_a_prm_object(tmp_path):
 
 def test_what_was_written_is_read_back(tmp_path):
     written = grade(ROWS, PRM, out=tmp_path / "a.jsonl", progress=False)
-    assert [one.steps.scores for one in read_graded(tmp_path / "a.jsonl")] == [
-        one.steps.scores for one in written
-    ]
+    assert [one.scores for one in read_graded(tmp_path / "a.jsonl")] == [one.scores for one in written]
 
 
 def test_left_out_rows_are_listed():
@@ -130,11 +128,16 @@ def test_a_config_file_sets_flags_and_flags_override_it(tmp_path, file, capfd):
 def test_the_prm_grades_one_and_ranks_several():
     prm = scripted_prms.arithmetic()
     wrong = prm.grade("Add.", "1 + 1 = 2\n2 + 2 = 5")
-    assert (wrong.first_error, len(wrong.steps.scores)) == (1, 2)
-    assert prm.score("Add.", ["1 + 1 = 2"]) == prm.score("Add.", stepmark.split("1 + 1 = 2"))
+    assert (wrong.first_error, len(wrong.scores)) == (1, 2)
+    assert prm.score("Add.", steps=["1 + 1 = 2"]) == prm.score("Add.", stepmark.split("1 + 1 = 2"))
     ranked = prm.rank("Add.", ["2 + 2 = 5", "2 + 2 = 4", ["1 + 1 = 2", "2 + 2 = 5"]])
     assert [one.index for one in ranked] == [1, 0, 2]
     assert ranked[0].score > ranked[1].score == ranked[2].score
+    graded = prm.grade_many("Add.", ["2 + 2 = 5", ["1 + 1 = 2", "2 + 2 = 5"]])
+    assert [(one.index, len(one), one.first_error_step) for one in graded] == [(0, 1, 1), (1, 2, 2)]
+    for ask in (prm.grade, prm.score):
+        with pytest.raises(InputError, match=r"`steps`.*`grade_many`.*`rank`"):
+            ask("Add.", ["2 + 2 = 5", "2 + 2 = 4"])
     with pytest.raises(InputError, match="expected a list of solutions, found one text"):
         prm.rank("Add.", "2 + 2 = 4")
     with pytest.raises(InputError, match=r"solution 1 \(0-based\)"):
@@ -160,3 +163,51 @@ def test_reasoning_between_marks_reaches_the_summary():
     assert f"1 text: {REASONING['keep']}" in results.summary
     (graded, _) = grade(rows, "scripted_prms:certain", reasoning="drop", progress=False, checks="none")
     assert graded.solution.texts == ("It is 2.",)
+
+
+def test_results_are_a_frame_with_a_flat_row_a_solution():
+    pytest.importorskip("pandas")
+    rows = [
+        {**ROWS[0], "answer": "4"},
+        {"problem": "Add.", "solution": "1 + 1 = 2", "answer": "2", "id": "b"},
+    ]
+    frame = stepmark.grade(rows, PRM, progress=False).to_pandas()
+    assert frame.index.size == 2
+    assert list(frame["steps"])[1] == ["1 + 1 = 2"]
+    assert [list(scores) for scores in frame["scores"]] == [[0.9, 0.1], [0.9]]
+    assert list(frame["first_error_step"].fillna(0)) == [2, 0]
+    policy = stepmark.ScriptedPolicy(lambda *_: "The answer is 2.")
+    sampled = stepmark.sample(rows, policy, n=2, verifier="number", progress=False).to_pandas()
+    assert list(sampled["meta.outcome"]) == [False, False, True, True]
+    found = stepmark.search(
+        rows,
+        method=stepmark.search.BestOfN(n=2),
+        policy=policy,
+        prm=stepmark.ScriptedPRM(lambda *_: 0.9),
+        progress=False,
+    ).to_pandas()
+    assert list(found["solution"]) == ["The answer is 2."] * 2 and list(found["candidates"]) == [2, 2]
+    labelled = stepmark.label(
+        rows[1:], method=stepmark.label.EveryStep(k=2), policy=policy, verifier="number", progress=False
+    ).to_pandas()
+    assert list(labelled["labels"]) == [["1 of 1, right"]]  # a last step is judged by its own answer
+    assert list(labelled["first_error"]) == [-1] and list(labelled["cost.unparsed"]) == [0]
+
+
+@pytest.mark.parametrize(
+    ("low", "count", "said"), [(19, 20, True), (20, 20, True), (17, 20, False), (9, 9, False)]
+)
+def test_a_threshold_that_hardly_fits_is_said(tmp_path, low, count, said):
+    prm = stepmark.ScriptedPRM(lambda problem, steps: 0.4 if int(problem) < low else 0.9)
+    rows = [{"problem": str(n), "steps": ["a"]} for n in range(count)]
+    results = stepmark.grade(rows, prm, report=tmp_path / "r.html", progress=False)
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    words = f"{low} of {count} solutions have a step under 0.5"
+    assert (words in results.summary) == (words in page) == said
+    assert ("evaluate processbench" in results.summary) == said
+
+
+def test_what_checks_refute_says_nothing_of_the_threshold():
+    rows = [{"problem": "p", "steps": ["2 + 2 = 5"]}] * 20
+    results = stepmark.grade(rows, stepmark.ScriptedPRM(lambda *_: 0.9), checks="all", progress=False)
+    assert "20 by an exact check" in results.summary and "fit these texts" not in results.summary

@@ -15,7 +15,6 @@ import stepmark
 from stepmark.batching import Choose, Message, Write, run
 from stepmark.errors import InputError, UsageError
 from stepmark.models.policies import answerers
-from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic, read_number, write_number
 from stepmark.problems.arithmetic_world import (
     ArithmeticPolicy,
@@ -28,6 +27,7 @@ from stepmark.problems.arithmetic_world import (
     true_values,
     wrong_solutions,
 )
+from stepmark.verifiers.base import load_verifier
 
 CHAIN = read_arithmetic(
     "Start with 10. In the first step add 5. The number 8 is not used. In the second step multiply by 2. "
@@ -435,4 +435,4 @@ def test_problems_policy_and_prm_are_of_one_world():
     text = "Start with 3. In the first step add 4. In the second step multiply by 2. What is the result?"
     settings = SolverSettings(error_rate=0.2)
     expected = [true_value(read_arithmetic(text), steps[:count], settings) for count in (1, 2)]
-    assert world.prm().score(text, steps) == expected
+    assert world.prm().score(text, steps=steps) == expected

@@ -10,13 +10,14 @@ import torch
 from transformers import LlamaForCausalLM
 
 from stepmark import load_prm
+from stepmark.data.formats.rows import LabelledRow, Losses, Reading
+from stepmark.data.labelled import read_labelled
 from stepmark.errors import InputError, UsageError
 from stepmark.models.critics import RPRM, GenPRM, Part, ThinkPRM
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.generative import GenerativePRM, generative_prm
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Judgement, LabelledSolution, Solution
-from stepmark.solutions.interchange import LabelledRow, Losses, Reading, read_labelled
 from stepmark.training.examples import Dropped, Example, coarsen, examples
 from stepmark.training.net import Net
 from stepmark.training.objectives.generative import Generative
@@ -146,7 +147,7 @@ def test_what_is_learned_is_what_grading_asks(critic, critiques, metaspace):
         return [0.0 if option == verdict else -5.0 for option in request.options]
 
     prm = generative_prm(critic, ScriptedPolicy(write, choose))
-    scored = prm.score(PROBLEM, STEPS)
+    scored = prm.score(PROBLEM, steps=STEPS)
     tokens = PromptEncoder(tiny_tokenizer(metaspace=metaspace), "tiny")
     asked = {(r.prompt, r.prefill): tokens.ids(r.prompt, r.prefill) for r in writes}
     for lesson in taught:

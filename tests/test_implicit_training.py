@@ -12,9 +12,9 @@ from torch.func import functional_call
 from transformers import LlamaForCausalLM
 
 from stepmark import load_prm
+from stepmark.data.formats.rows import LabelledRow
 from stepmark.models.spec import LogRatioHead, TextLayout
 from stepmark.records import LabelledSolution, Solution
-from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.examples import Dropped, by_problem
 from stepmark.training.net import Net
 from stepmark.training.objectives.implicit import ImplicitCrossEntropy, ImplicitDPO, LogRatios
@@ -263,7 +263,7 @@ def test_outcomes_alone_find_the_wrong_step(tmp_path, objective):
     assert isinstance(prm.spec.readout.head, LogRatioHead)
     found, wrongs = 0, 0
     for problem, steps, wrong in planted(2, problems=6):
-        q = prm.score(problem, steps)
+        q = prm.score(problem, steps=steps)
         if wrong is not None:
             rewards = [b - a for a, b in zip([0.0, *q], q, strict=False)]
             wrongs += 1

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from rollout_worlds import NONE, OUTCOMES, PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution, table
 from stepmark.batching import Written
+from stepmark.data.formats.own import to_row
+from stepmark.data.formats.rows import Losses, Writing
+from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.labelling import CUT_OFF, Labelling, Rollouts, probe
@@ -18,8 +21,6 @@ from stepmark.labels.rollout import OWN_ANSWER, BinarySearch, EveryStep, hard_la
 from stepmark.labels.tree import RolloutTree
 from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
-from stepmark.problems.answers import NumberVerifier, load_verifier
-from stepmark.problems.answers import answerers as verifying
 from stepmark.problems.arithmetic_world import (
     ArithmeticPolicy,
     KnownSolution,
@@ -27,9 +28,10 @@ from stepmark.problems.arithmetic_world import (
     wrong_solutions,
 )
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
-from stepmark.solutions.interchange import read_labelled, to_row, write_labelled
-from stepmark.solutions.interchange.rows import Losses, Writing
 from stepmark.store import encode_row
+from stepmark.verifiers.base import answerers as verifying
+from stepmark.verifiers.base import load_verifier
+from stepmark.verifiers.number import NumberVerifier
 
 
 def evidence(found: Labelling) -> list[tuple[int, int] | None]:
@@ -395,3 +397,24 @@ def test_the_file_format_holds_it_and_old_files_stay_readable(tmp_path):
     losses = Losses()
     list(write_labelled(read, "trl", Writing(), losses))
     assert losses.facts()["lost"]["rollouts of the problem alone (root) are left out"] == 1
+
+
+@pytest.mark.parametrize("labeller", [EveryStep(k=2), BinarySearch(k=2), BayesianSearch(max_rollouts=4)])
+def test_rollouts_without_text_rate_no_step(labeller):
+    """A server that answers "" with finish "stop" said nothing of the steps before."""
+    world = World(lambda prefix, number: Written(text="", finish="stop"))
+    (labelled,) = world.run(labeller.label(solution(9)))
+    assert labelled.abstained and labelled.first_error is None
+    rated = [j.rating for own in labelled.labelled.judgements for j in own if j.kind == "correctness"]
+    assert rated == []
+    trials = [j.trials for own in labelled.labelled.judgements[:-1] for j in own]
+    assert trials == []
+
+
+def test_an_empty_rollout_after_a_marked_answer_stands_by_it():
+    begun = Solution(problem=PROBLEM, steps=(Step(text="3 + 4 = 7"), Step(text="The answer is **7**.")))
+    world = World(lambda prefix, number: Written(text="\n", finish="end"))
+    (probed,) = world.run(probe(begun, 2, 2, Rollouts()))
+    assert (probed.successes, probed.trials) == (2, 2)
+    (probed,) = world.run(probe(begun, 1, 2, Rollouts()))
+    assert (probed.successes, probed.trials) == (0, 0)

@@ -10,6 +10,7 @@ pytest.importorskip("transformers")
 from rl_models import Says  # noqa: E402
 from stepmark.batching import Answerer, Write  # noqa: E402
 from stepmark.cli import main  # noqa: E402
+from stepmark.data.formats.rows import LabelledRow  # noqa: E402
 from stepmark.errors import UsageError  # noqa: E402
 from stepmark.models.load import load_prm  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
@@ -27,7 +28,6 @@ from stepmark.rl.refit import (  # noqa: E402
 )
 from stepmark.rl.settings import Refitting, Training  # noqa: E402
 from stepmark.rl.trainer import Trainer, Update  # noqa: E402
-from stepmark.solutions.interchange import LabelledRow  # noqa: E402
 from stepmark.training.checkpoint import write_trained  # noqa: E402
 from stepmark.training.examples import LabelRules, examples  # noqa: E402
 from stepmark.training.objectives.steps import CrossEntropy, HardLabels, TargetTokens  # noqa: E402
@@ -114,7 +114,7 @@ def counted_auc(prm, rows):
         (score, target.value)
         for one in examples(rows, LabelRules(labels="value"))
         for score, target in zip(
-            prm.score(one.solution.problem.text, one.solution.texts), one.targets, strict=True
+            prm.score(one.solution.problem.text, steps=one.solution.texts), one.targets, strict=True
         )
         if target is not None
     ]
@@ -128,10 +128,10 @@ def counted_auc(prm, rows):
 
 def test_a_replaced_prm_keeps_its_name():
     prm = RefittedPRM(knows("first"))
-    assert prm.score("p", ["e", "x"]) == [0.9, 0.9]
+    assert prm.score("p", steps=["e", "x"]) == [0.9, 0.9]
     prm.replace(opposite("second"))
     assert prm.name == "first"
-    assert prm.score("p", ["e"]) == [0.1]
+    assert prm.score("p", steps=["e"]) == [0.1]
     with pytest.raises(UsageError, match="first scores a probability, and m a margin"):
         prm.replace(ScriptedPRM({"e": 0.0}, name="m", score_kind="margin"))
 
@@ -160,7 +160,7 @@ def test_a_better_prm_takes_the_place_and_the_record_says_why(tmp_path, monkeypa
     (row,) = made.rows
     assert row.replaced
     assert (row.update, row.folder, row.why) == (2, "refit/000002", "its AUC is not worse")
-    assert prm.score("p", ["e"]) == [0.9]
+    assert prm.score("p", steps=["e"]) == [0.9]
     before, steps = counted_auc(longest(), held)
     assert row.auc.a == pytest.approx(before)
     assert row.auc.b == pytest.approx(counted_auc(knows(), held)[0])
@@ -185,7 +185,7 @@ def test_a_worse_prm_is_not_taken(tmp_path):
     assert (made.rows[0].before, made.rows[0].after) != (None, None)
     assert not (tmp_path / "refit" / "000002").exists()
     assert [place for _, _, place, _ in fit.calls] == ["first", "first"]
-    assert prm.score("p", ["e"]) == [0.9]
+    assert prm.score("p", steps=["e"]) == [0.9]
 
 
 def test_each_refit_goes_on_from_the_one_before_on_other_completions_and_held_out_problems_stay(tmp_path):
@@ -317,12 +317,12 @@ def test_a_replacement_that_no_evaluation_has_seen_is_told_after_a_kill(tmp_path
     again = RefittedPRM(longest())
     refit(tmp_path, again, Fits(), monitor=monitor, who=who)
     assert told_ == [True]
-    assert again.score("p", ["e"]) == [0.9]
+    assert again.score("p", steps=["e"]) == [0.9]
     # What was not saved is not gone on with.
     torch.save({"done": 1}, tmp_path / "state.pt")
     fresh = RefittedPRM(longest())
     assert refit(tmp_path, fresh, Fits(), who=who).rows == []
-    assert fresh.score("p", ["eee"]) == [0.75]
+    assert fresh.score("p", steps=["eee"]) == [0.75]
 
 
 # --- trained on from its own head -------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def logits(prm):
     found = [
         score
         for row in (*HELD, *TRAINING)
-        for score in prm.score(row.solution.problem.text, row.solution.texts)
+        for score in prm.score(row.solution.problem.text, steps=row.solution.texts)
     ]
     return torch.logit(torch.tensor(found, dtype=torch.float64))
 

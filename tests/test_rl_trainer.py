@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from rl_models import Says  # noqa: E402
+from stepmark.data.steps.splitting import split  # noqa: E402
 from stepmark.errors import CheckpointError, InputError, UsageError  # noqa: E402
 from stepmark.models.encoding import PromptEncoder  # noqa: E402
 from stepmark.models.load import load_prm  # noqa: E402
@@ -32,7 +33,6 @@ from stepmark.rl.trainer import (  # noqa: E402
     token_weights,
     value_loss,
 )
-from stepmark.solutions.segmentation import split  # noqa: E402
 from stepmark.training.checkpoint import write_trained  # noqa: E402
 from stepmark.training.objectives.steps import HardLabels  # noqa: E402
 from tiny_base import net_for, write_base  # noqa: E402
@@ -400,7 +400,7 @@ def test_a_prm_with_another_tokenizer_rewards_the_policys_own_tokens(tmp_path) -
     lines = [[line for line in text.split("\n") if line] for text in texts]
     for row, (steps, ids) in enumerate(zip(lines, written, strict=True)):
         rewards = batch.step_rewards[row][batch.has_step[row]].tolist()
-        assert rewards == pytest.approx(prm.score(problem.text, steps), abs=1e-5)
+        assert rewards == pytest.approx(prm.score(problem.text, steps=steps), abs=1e-5)
         assert len(set(rewards)) == len(steps)
         ends = batch.step_ends[row][batch.has_step[row]].tolist()
         assert ends[-1] == len(ids)  # the end token is the last step's

@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stepmark import errors as errors
     from stepmark.batching.cluster import Cluster as Cluster
+    from stepmark.data.formats.rows import LabelledRow as LabelledRow
+    from stepmark.data.labelled import convert as convert
+    from stepmark.data.labelled import read_labelled as read_labelled
+    from stepmark.data.steps.splitting import split as split
     from stepmark.evaluation.public import evaluate as evaluate
     from stepmark.integrations.hub import publish as publish
-    from stepmark.integrations.hub_datasets import from_dataset as from_dataset
-    from stepmark.integrations.hub_datasets import to_dataset as to_dataset
     from stepmark.labels.public import label as label
     from stepmark.metrics.aggregate import aggregate as aggregate
     from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
@@ -34,16 +36,15 @@ if TYPE_CHECKING:
     from stepmark.models.remote.client import Client as Client
     from stepmark.models.scripted import ScriptedPolicy as ScriptedPolicy
     from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
-    from stepmark.problems.answers import load_verifier as load_verifier
     from stepmark.problems.arithmetic_world import ArithmeticWorld as ArithmeticWorld
     from stepmark.problems.sources import load_problems as load_problems
-    from stepmark.problems.tool_world import ToolWorld as ToolWorld
+    from stepmark.records import GradedSolution as GradedSolution
+    from stepmark.records import GradedStep as GradedStep
     from stepmark.records import Judgement as Judgement
     from stepmark.records import LabelledSolution as LabelledSolution
     from stepmark.records import Problem as Problem
     from stepmark.records import Refusal as Refusal
     from stepmark.records import SampledSolution as SampledSolution
-    from stepmark.records import ScoredSolution as ScoredSolution
     from stepmark.records import Solution as Solution
     from stepmark.records import Step as Step
     from stepmark.records import StepScores as StepScores
@@ -59,12 +60,9 @@ if TYPE_CHECKING:
     from stepmark.serving.settings import ServerSettings as ServerSettings
     from stepmark.solutions.checks import Finding as Finding
     from stepmark.solutions.checks import check as check
-    from stepmark.solutions.interchange.formats import convert as convert
-    from stepmark.solutions.interchange.formats import read_labelled as read_labelled
-    from stepmark.solutions.interchange.rows import LabelledRow as LabelledRow
-    from stepmark.solutions.segmentation import split as split
     from stepmark.store.results import Results as Results
     from stepmark.training.public import TrainAPI
+    from stepmark.verifiers.base import load_verifier as load_verifier
 
     rl: RLAPI
     search: SearchAPI
@@ -80,45 +78,43 @@ _HOME = {
     "Client": "stepmark.models.remote.client",
     "Cluster": "stepmark.batching.cluster",
     "Finding": "stepmark.solutions.checks",
+    "GradedSolution": "stepmark.records",
+    "GradedStep": "stepmark.records",
     "Grader": "stepmark.models.prm",
     "Judgement": "stepmark.records",
-    "LabelledRow": "stepmark.solutions.interchange.rows",
+    "LabelledRow": "stepmark.data.formats.rows",
     "LabelledSolution": "stepmark.records",
     "Problem": "stepmark.records",
     "Refusal": "stepmark.records",
     "Results": "stepmark.store.results",
     "SampledSolution": "stepmark.records",
-    "ScoredSolution": "stepmark.records",
     "ScriptedPRM": "stepmark.models.scripted",
     "ScriptedPolicy": "stepmark.models.scripted",
     "ServerSettings": "stepmark.serving.settings",
     "Solution": "stepmark.records",
     "Step": "stepmark.records",
     "StepScores": "stepmark.records",
-    "ToolWorld": "stepmark.problems.tool_world",
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
     "check": "stepmark.solutions.checks",
-    "convert": "stepmark.solutions.interchange.formats",
+    "convert": "stepmark.data.labelled",
     "errors": "stepmark.errors",
     "evaluate": "stepmark.evaluation.public",
-    "from_dataset": "stepmark.integrations.hub_datasets",
     "grade": "stepmark.scoring.run",
     "krippendorff_alpha": "stepmark.metrics.agreement",
     "label": "stepmark.labels.public",
     "load_policy": "stepmark.models.policies",
     "load_prm": "stepmark.models.load",
     "load_problems": "stepmark.problems.sources",
-    "load_verifier": "stepmark.problems.answers",
+    "load_verifier": "stepmark.verifiers.base",
     "publish": "stepmark.integrations.hub",
-    "read_labelled": "stepmark.solutions.interchange.formats",
+    "read_labelled": "stepmark.data.labelled",
     "rl": "stepmark.rl",
     "sample": "stepmark.sampling.problems",
     "search": "stepmark.search",
     "serve": "stepmark.serving.run",
     "serve_in_process": "stepmark.serving.app",
-    "split": "stepmark.solutions.segmentation",
-    "to_dataset": "stepmark.integrations.hub_datasets",
+    "split": "stepmark.data.steps.splitting",
     "train": "stepmark.training.public",
 }
 

@@ -238,8 +238,8 @@ def check_default_prm() -> Check:
 
 def check_sandbox() -> Check:
     """Whether a right program passes in the sandbox of the verifier `code`."""
-    from stepmark.problems.code import CodeVerifier
-    from stepmark.problems.code_sandbox import install_line
+    from stepmark.verifiers.code import CodeVerifier
+    from stepmark.verifiers.code_sandbox import install_line
 
     try:
         CodeVerifier().close()
@@ -276,7 +276,7 @@ def check_grading() -> Check:
     try:
         prm = stepmark.load_prm("default")
         loaded = time.perf_counter()
-        scores = list(prm.score(PROBLEM, STEPS))
+        scores = list(prm.score(PROBLEM, steps=STEPS))
     except MissingExtraError as error:
         return Check(name="grading", state="missing", text=str(error))
     except (StepmarkError, ImportError, OSError, RuntimeError) as error:

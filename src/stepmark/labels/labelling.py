@@ -8,16 +8,16 @@ many solutions' requests together and records every reply before it is used.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
 from stepmark.batching import INSTRUCTION, Method, Prompt, Verify, Write, Written, problem_prompt
 from stepmark.errors import InputError
-from stepmark.problems.extraction import find_answer
 from stepmark.records import Judgement, LabelledSolution, Solution, Verdict, step_number
 from stepmark.settings import settings
+from stepmark.verifiers.finder import find_answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +79,18 @@ class Labelling:
         """The number of the first error's step as people count, from 1; None when there is none, or it is not known."""
         return step_number(self.first_error)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The solution's row with its labels in words, and what the labeller found; plain data."""
+        return {
+            **self.labelled.to_dict(),
+            "method": self.method,
+            "first_error": self.first_error,
+            "first_error_step": self.first_error_step,
+            "confidence": self.confidence,
+            "abstained": self.abstained,
+            "cost": asdict(self.cost),
+        }
+
     def _repr_html_(self) -> str:
         return self.labelled._repr_html_()
 
@@ -124,6 +136,8 @@ def token_sum(counts: Sequence[int | None]) -> int | None:
 
 CUT_OFF = "cut off by max_tokens before it named an answer of its own"
 """Note of the verdict on a rollout that has none: its prefix's answer is not its own, and half an answer is none."""
+NO_TEXT = "the rollout has no text"
+"""Note of the verdict on a rollout that a policy ended before it wrote anything."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,16 +246,29 @@ def probe(
 
 
 def own_verdict(begun: str, written: Written, verdict: Verdict) -> Verdict:
-    """The verdict on a rollout, "unparsed" if it was cut off before it had named an answer of its own.
+    """The verdict on a rollout, "unparsed" if the rollout did not come to an answer of its own.
 
-    A prefix may name an answer already. A rollout that ends there, or goes on without naming another, stands by it; one that was
-    cut off might have named another. So is one unparsed whose answer reaches to the place of the cut ("The answer is 1" of
-    18), or for which the verifier does not say which answer it compared.
+    - A rollout without text says nothing (a server may answer "" at once), unless its prefix ends with a marked answer.
+    - A prefix may name an answer already. A rollout that ends there, or goes on without naming another, stands by it; one that was
+      cut off might have named another. So is one unparsed whose answer reaches to the place of the cut ("The answer is 1" of
+      18), or for which the verifier does not say which answer it compared.
     """
-    if written.finish != "length" or verdict.correct is None:
+    if verdict.correct is None:
+        return verdict
+    if written.finish != "length" and not written.text.strip():
+        stated = find_answer(begun, "marked")
+        rest = None if stated is None else begun[stated.start + len(stated.text) :]
+        return (
+            verdict
+            if rest is not None and not rest.strip(" \t\n.,*_`$})]\\")
+            else replace(verdict, outcome="unparsed", note=NO_TEXT)
+        )
+    if written.finish != "length":
         return verdict
     whole = begun + written.text
     stated = find_answer(whole)
+    if stated is not None and stated.way == "statement":  # the statement that a cut happens to end with
+        return replace(verdict, outcome="unparsed", note=CUT_OFF)
     answer = verdict.answer or ""
     if stated is not None and stated.text == answer:
         end = stated.start + len(answer)

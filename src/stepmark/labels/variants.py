@@ -19,30 +19,22 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from stepmark.data.columns import content_of
+from stepmark.data.formats.own import to_row
+from stepmark.data.formats.rows import LabelledRow
+from stepmark.data.labelled import read_labelled
+from stepmark.data.reading import Row, Source, read_rows
+from stepmark.data.solutions import SolutionRow, read_solutions
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.labels.exact import FORMULA, KINDS, NUMBER, Kind, as_written, compute, with_errors
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.extraction import find_answer
 from stepmark.problems.sources import Worked, worked_row
 from stepmark.records import LabelledSolution, Refusal, Solution
 from stepmark.settings import checked, settings
 from stepmark.show.text import amount
 from stepmark.solutions.checks.equations import calculations
-from stepmark.solutions.formats import SolutionRow, read_solutions
-from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
-from stepmark.store import (
-    Results,
-    Row,
-    RunInput,
-    Source,
-    check_outputs,
-    is_stream,
-    open_rows,
-    read_rows,
-    run_input,
-    write_beside,
-)
-from stepmark.store.columns import content_of
+from stepmark.store import Results, RunInput, check_outputs, is_stream, open_rows, run_input, write_beside
+from stepmark.verifiers.finder import find_answer
 
 _REPEATS = 3
 """Errors of a kind that are there already, after which no more of it are sought."""
@@ -317,7 +309,7 @@ def worked_of(solution: Solution) -> Worked:
             cannot be marked.
     """
     texts = list(solution.texts)
-    stated = find_answer("\n".join(texts))
+    stated = find_answer("\n".join(texts), "marked")
     own = None if stated is None else compute(_bare(stated.text))
     answer = solution.problem.answer
     if answer is None:
@@ -328,7 +320,7 @@ def worked_of(solution: Solution) -> Worked:
         raise InputError(
             f"it is no right solution: its answer is {stated.text if stated else None}, the reference {answer}"
         )
-    if len(texts) > 1 and find_answer(texts[-1]) is not None and not any(calculations(texts[-1])):
+    if len(texts) > 1 and find_answer(texts[-1], "marked") is not None and not any(calculations(texts[-1])):
         texts.pop()
     _check_calculations(texts)
     return Worked(

@@ -17,30 +17,31 @@ from pydantic import Field
 
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
 from stepmark.batching.cluster import Built, Cluster, Fact
+from stepmark.data.reading import Source, read_rows
+from stepmark.data.solutions import GRADED_KEYS, SolutionRow, read_solutions, solutions_of
+from stepmark.data.steps.splitting import check_way, split
+from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_aggregate
+from stepmark.metrics.first_error import threshold_misfit
 from stepmark.models.lazy import Lazy, check_models
-from stepmark.models.load import SHARED, PRMLike, idle_settings, lazy_prm, read_by
+from stepmark.models.load import SHARED, PRMLike, lazy_prm, read_by
 from stepmark.models.places import NOTICE
-from stepmark.models.prm import PRM, Grade, Grader, Ledger, from_row, to_row
+from stepmark.models.prm import PRM, Grade, Grader, Ledger, from_row, input_row, to_row
 from stepmark.models.prm import grade as grade_stream
-from stepmark.records import Refusal, ScoredSolution, ScoreKind, Solution, StepScores
+from stepmark.records import GradedSolution, Refusal, ScoreKind, Solution, StepScores
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
-from stepmark.solutions.formats import SolutionRow, read_solutions, solutions_of
-from stepmark.solutions.segmentation import check_way, split
-from stepmark.solutions.thoughts import Reasoning
 from stepmark.store import (
     Results,
     RowWriter,
     RunInput,
-    Source,
     check_outputs,
     is_stream,
     open_rows,
-    read_rows,
+    row_key,
     run_input,
 )
 
@@ -204,8 +205,8 @@ def grade(
     keep_going: bool = False,
     cluster: Cluster | None = None,
     progress: bool = True,
-    on_result: Callable[[ScoredSolution, str], None] | None = None,
-) -> Results[ScoredSolution]:
+    on_result: Callable[[GradedSolution, str], None] | None = None,
+) -> Results[GradedSolution]:
     """Grade solutions step by step with a PRM.
 
     A row is a problem and its steps, {"problem": "…", "steps": ["…", "…"]}, or a problem and a text that is split into steps,
@@ -219,7 +220,7 @@ def grade(
         report: write an HTML report, which needs no network, to this file.
         aggregate: how step scores become one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own.
         threshold: a step whose score is under this is an error. Default: the PRM's own.
-        checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them (equation,words,remainder,unit,algebra,answer), or auto, which is all with the default PRM and none with any other.
+        checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them (equation,words,unit,algebra,answer), or auto, which is all with the default PRM and none with any other. Thoughts are checked only with `all,thoughts`.
         orm: an outcome reward model: its one verdict on the whole solution stands beside the steps.
         split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, thought, whole, token, or limit:N (words).
         marker: the text that ends each step, for `split` marker.
@@ -258,7 +259,7 @@ def grade(
     with ExitStack() as stack:
         manifest = {"command": "grade", "input": source.manifest, "settings": settings}
         place = os.devnull if out is None else out
-        writer = open_rows(place, manifest, resumable=source.manifest is not None)
+        writer = open_rows(place, manifest, resumable=source.manifest is not None, key=_graded_key)
         stack.enter_context(closing(writer))
         expected = None if source.rows is None else max(1, source.rows - writer.done)
         scorer, verdicts = _load(grader, outcome, cluster, stack, expected)
@@ -313,14 +314,14 @@ def _is_small(rows: Source) -> bool:
     )
 
 
-def read_graded(path: str | Path) -> Iterator[ScoredSolution]:
+def read_graded(path: str | Path) -> Iterator[GradedSolution]:
     """The graded solutions of a file that `grade` wrote.
 
     Raises:
         InputError: a row that is no graded one.
     """
     for row in read_rows(path):
-        if isinstance(row.record, ScoredSolution):
+        if isinstance(row.record, GradedSolution):
             yield row.record
             continue
         try:
@@ -341,12 +342,12 @@ class _Tally:
     """How texts were split."""
     notes: Counter[str] = field(default_factory=Counter)
 
-    def add(self, scored: ScoredSolution, row: SolutionRow) -> None:
+    def add(self, scored: GradedSolution, row: SolutionRow) -> None:
         """Count a graded solution, and how its text was split."""
         verdict = "unknown" if scored.first_error is None else "right" if scored.first_error < 0 else "wrong"
         self.counts.update(("solutions", verdict))
-        self.counts["steps"] += len(scored.steps.scores)
-        self.counts["unread"] += scored.steps.scores.count(None)
+        self.counts["steps"] += len(scored)
+        self.counts["unread"] += scored.scores.count(None)
         self.counts["by_check"] += scored.first_error_by == "check"
         if row.solution.split is not None:
             self.ways[row.solution.split] += 1
@@ -366,11 +367,11 @@ class _Run:
     orm: PRM | None
     settings: Grade
     keep_going: bool
-    on_result: Callable[[ScoredSolution, str], None] | None
+    on_result: Callable[[GradedSolution, str], None] | None
     progress: Progress
     collect: bool
     """Whether the records are kept in memory."""
-    records: list[ScoredSolution] = field(default_factory=list)
+    records: list[GradedSolution] = field(default_factory=list)
     tally: _Tally = field(default_factory=_Tally)
 
     def all(self, report: str | Path | None, settings: Mapping[str, Any], loading: Mapping[str, Any]) -> None:
@@ -386,7 +387,7 @@ class _Run:
         facts = {"prm": self.prm.name, "score_kind": self.prm.score_kind, **asdict(self.settings)}
         self.out.finish({**facts, **({"orm": self.orm.name} if self.orm else {}), **loading})
 
-    def results(self) -> Iterator[ScoredSolution]:
+    def results(self) -> Iterator[GradedSolution]:
         """Every graded solution, as it is written to the part.
 
         Raises:
@@ -409,7 +410,7 @@ class _Run:
                 where=self.source.name,
             )
 
-    def earlier(self) -> Iterator[tuple[ScoredSolution, SolutionRow]]:
+    def earlier(self) -> Iterator[tuple[GradedSolution, SolutionRow]]:
         """What an interrupted run did already."""
         for result, row in zip(self.out.earlier(), self.rows, strict=False):
             if isinstance(result, InputError):
@@ -419,22 +420,34 @@ class _Run:
             else:
                 yield from_row(row.solution, result), row
 
-    def fresh(self) -> Iterator[tuple[ScoredSolution, SolutionRow]]:
+    def fresh(self) -> Iterator[tuple[GradedSolution, SolutionRow]]:
         """What is left to do."""
-        waiting: deque[SolutionRow | Refusal] = deque()
+        waiting: deque[tuple[SolutionRow | Refusal, dict[str, Any] | None]] = deque()
 
         def solutions() -> Iterator[Solution]:
             for row in self.rows:
-                waiting.append(row)
-                if not isinstance(row, Refusal):
+                graded = None if isinstance(row, Refusal) else self.out.earlier_result(_key(row))
+                waiting.append((row, graded))
+                if not isinstance(row, Refusal) and graded is None:
                     yield row.solution
+
+        def known() -> Iterator[tuple[GradedSolution, SolutionRow]]:
+            """The rows ahead of the next result that need none: they cannot be read, or are as they were in an earlier run."""
+            while waiting and (isinstance(waiting[0][0], Refusal) or waiting[0][1] is not None):
+                row, graded = waiting.popleft()
+                self.progress.advance()
+                if isinstance(row, Refusal):
+                    self.leave_out(row.error)
+                elif graded is not None:
+                    self.out.write(graded)
+                    yield from_row(row.solution, graded), row
 
         # Always keep_going: a refusal then comes with the row that it is about, and so with its line.
         for result in grade_stream(solutions(), self.prm, self.settings, orm=self.orm, keep_going=True):
+            yield from known()
             self.progress.advance()
-            while isinstance(row := waiting.popleft(), Refusal):
-                self.leave_out(row.error)
-                self.progress.advance()
+            row, _ = waiting.popleft()
+            assert not isinstance(row, Refusal)
             try:
                 if isinstance(result, Refusal):
                     raise result.error
@@ -444,9 +457,7 @@ class _Run:
                 continue
             self.out.write(graded)
             yield result, row
-        for rest in waiting:
-            if isinstance(rest, Refusal):
-                self.leave_out(rest.error)
+        yield from known()
 
     def leave_out(self, error: InputError, *, recorded: bool = False) -> None:
         """Note a row that has no result, or stop because of it.
@@ -461,6 +472,15 @@ class _Run:
             self.out.refuse(error)
 
 
+def _key(row: SolutionRow) -> str:
+    """The key of a row; that of its graded row is equal (`_graded_key`)."""
+    return row_key(input_row(row.solution, row.row))
+
+
+def _graded_key(row: Mapping[str, Any]) -> str:
+    return row_key({key: value for key, value in row.items() if key not in GRADED_KEYS})
+
+
 def _with_outcome_model(prm: PRM | Lazy[PRM], orm: str | None) -> tuple[PRM | Lazy[PRM], Lazy[PRM] | None]:
     """The PRM, and the outcome model, which is loaded with the same device and precision."""
     if orm is None:
@@ -468,14 +488,7 @@ def _with_outcome_model(prm: PRM | Lazy[PRM], orm: str | None) -> tuple[PRM | La
     if not isinstance(prm, Lazy):
         return prm, lazy_prm(orm, outcome=True)
     shared = read_by(orm, {name: prm.arguments[name] for name in SHARED if name in prm.arguments})
-    idle = idle_settings(
-        prm.name, family=prm.arguments.get("family"), tokenizer=prm.arguments.get("tokenizer")
-    )
-    # An error of the outcome model alone is not the PRM's.
-    arguments = {
-        name: value for name, value in prm.arguments.items() if not (name in idle and name in shared)
-    }
-    return lazy_prm(prm.name, **arguments), lazy_prm(orm, outcome=True, **shared)
+    return prm, lazy_prm(orm, outcome=True, **shared)
 
 
 def _load(
@@ -577,6 +590,14 @@ def _summary(run: _Run, split_by: str, written: list[str]) -> str:
         f"{amount(ledger.tokens_in, 'token')} read, {ledger.tokens_computed:,} computed, {ledger.tokens_distinct:,} distinct, "
         f"{shared}; {wrote}{run.progress.seconds:,.1f} s, {rate}",
     ]
+    if (
+        misfit := threshold_misfit(count["wrong"] - count["by_check"], count["solutions"], threshold)
+    ) is not None:
+        lines.append(misfit)
+    if run.out.reused:
+        lines.append(
+            f"the input has changed since an interrupted run: kept its results of {amount(run.out.reused, 'unchanged row')}"
+        )
     if run.out.done:
         lines.append(f"continued after the {amount(run.out.done, 'row')} of an interrupted run")
     if tally.refused:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stepmark.data.formats.rows import LabelledRow
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.models.backbone import load_tokenizer
@@ -22,7 +23,6 @@ from stepmark.models.places import BUILT_IN_BASE, find_checkpoint, folder_of
 from stepmark.models.spec import NOTE_FILE, SPEC_FILE, LinearHead, MlpHead, ScoringSpec, read_spec
 from stepmark.records import StepScores
 from stepmark.show.text import amount
-from stepmark.solutions.interchange import LabelledRow
 from stepmark.store import atomic_write
 from stepmark.training.checkpoint import Written, layout_of, write_trained
 from stepmark.training.examples import Dropped, Example, LabelRules, examples, split_problems
