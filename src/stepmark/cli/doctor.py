@@ -215,7 +215,7 @@ def _try_models() -> tuple[int | None, list[float | None]]:
     prm = stepmark.load_prm(
         ARITHMETIC, family="implicit", reference=ARITHMETIC, device="cpu", dtype="float32"
     )
-    return reply[0].tokens, list(prm.score("1 + 1", ["1 + 1 = 2"]))
+    return reply[0].tokens, list(prm.score("1 + 1", steps=["1 + 1 = 2"]))
 
 
 def check_default_prm() -> Check:
