@@ -102,6 +102,7 @@ class Node:
             aggregate=self.aggregate,
             state=self.state,
             why=self.why,
+            refuted=self.refuted,
             round=self.round,
             policy_tokens=self.policy_tokens,
             prm_tokens=self.prm_tokens,
@@ -148,7 +149,7 @@ class Nodes:
             node.prune("repeats the step before it")
         elif written.finish == "end" or not node.step:
             node.ended = True
-        elif written.finish == "end or stop" and find_answer(node.step) is not None:
+        elif written.finish == "end or stop" and find_answer(node.step, "marked") is not None:
             node.ended = True  # the server does not say which, and an answer is there
         elif len(node.steps) >= self._how.max_steps:
             node.prune(f"not finished after {amount(self._how.max_steps, 'step')}")
@@ -474,6 +475,7 @@ class Tree:
             scores=scores,
             aggregate=node.aggregate,
             finished=node.ended,
+            refuted=any(step.refuted for step in node.path),
             answer=None if result is None else result.text,
         )
 
