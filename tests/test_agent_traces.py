@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from stepmark import ScriptedPRM
+from stepmark.annotation.items import items_of_file
 from stepmark.annotation.project import Project
-from stepmark.annotation.reading import items_of_file
 from stepmark.data.formats.rows import Reading
 from stepmark.data.labelled import convert, detect, read_labelled
 from stepmark.data.reading import read_rows

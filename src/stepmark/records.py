@@ -192,6 +192,15 @@ class LabelledSolution:
     root: tuple[Judgement, ...] = ()
     """Of the problem alone, before any step: what rollouts from there came to. Each is of the kind `value`."""
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The judgements of each step in words: "right", "3 of 4" (rollouts), several with commas between them; "" for none."""
+        return tuple(", ".join(map(_words, step)) for step in self.judgements)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The solution's row, and the labels in words; plain data."""
+        return {**record_row(self.solution), "labels": list(self.labels)}
+
     def _repr_html_(self) -> str:
         from stepmark.show.html import steps_fragment
 
@@ -199,7 +208,7 @@ class LabelledSolution:
             self.solution.texts,
             problem=self.solution.problem.text,
             headline=amount(sum(map(len, self.judgements)), "judgement"),
-            notes=[", ".join(_words(j) for j in step) for step in self.judgements],
+            notes=self.labels,
         )
 
 

@@ -39,7 +39,7 @@ from stepmark.sampling.problems import Answering
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.store import Results, run_input
+from stepmark.store import Results, row_key, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order
 from stepmark.verifiers.base import VerifierLike
 from stepmark.verifiers.code_sandbox import Isolation
@@ -143,11 +143,11 @@ def label(
         spent = tally.spent(budget)
         with run.working(shown, keep_going=keep_going):
             units = islice(_units(rows, labeller), run.done, None)
-            for unit, results in _labelled(units, labeller, answerers, store, in_flight):
+            for unit, results in _labelled(units, labeller, answerers, store, in_flight, run):
                 if spent:
                     break
-                line = _line(unit, results, keep_going=keep_going)
-                run.add(line, (result for result in results if isinstance(result, Labelling)))
+                line = run.earlier_line(_key(unit)) or _line(unit, results, keep_going=keep_going)
+                run.add(line, (result for result in results if isinstance(result, Labelling)), key=_key(unit))
                 tally.add(line)
                 shown.advance(len(unit))
                 spent = tally.spent(budget)
@@ -204,20 +204,30 @@ def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterato
     yield from groups.values()
 
 
+def _key(unit: _Unit) -> str | None:
+    rows = [row for row in unit if not isinstance(row, Refusal)]
+    # With their places, which stand in the results.
+    return row_key({row.where: row.row for row in rows}) if len(rows) == len(unit) else None
+
+
 def _labelled(
     units: Iterable[_Unit],
     labeller: Labeller,
     answerers: Mapping[type, Answerer],
     store: ReplyStore,
     in_flight: int,
+    run: ResumableRun[Labelling],
 ) -> Iterator[tuple[_Unit, Sequence[Labelling | Refusal]]]:
-    """The pieces in their order, each with a result a row."""
+    """The pieces in their order, each with a result a row; with none where an earlier run has its line."""
 
     def answers(units: Iterator[_Unit]) -> Iterator[tuple[Labelling | Refusal, ...]]:
         groups = (tuple(row.solution for row in unit if not isinstance(row, Refusal)) for unit in units)
         return label_groups(groups, labeller, answerers, store=store, in_flight=in_flight)
 
-    for unit, results in in_order(units, lambda unit: not isinstance(unit[0], Refusal), answers):
+    def is_asked(unit: _Unit) -> bool:
+        return not isinstance(unit[0], Refusal) and run.earlier_line(_key(unit)) is None
+
+    for unit, results in in_order(units, is_asked, answers):
         yield unit, [row for row in unit if isinstance(row, Refusal)] if results is None else results
 
 

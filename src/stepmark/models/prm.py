@@ -726,8 +726,13 @@ def to_row(scored: GradedSolution, row: Mapping[str, Any]) -> dict[str, Any]:
             f"the {scored.aggregate} is {scored.score}, because step {at} (0-based) has a probability of exactly "
             f"{steps.scores[at]:g}; a file cannot hold that. Score in float32, or take another aggregate"
         )
+    return {**input_row(scored.solution, row), **scored_keys(scored)}
+
+
+def input_row(solution: Solution, row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a graded row begins with: the row as it was read, and the steps where its text was split here."""
     given = row.get("steps") is not None or row.get("completions") is not None
-    return {**row, **({} if given else {"steps": list(scored.solution.texts)}), **scored_keys(scored)}
+    return {**row, **({} if given else {"steps": list(solution.texts)})}
 
 
 def from_row(solution: Solution, row: Mapping[str, Any]) -> GradedSolution:

@@ -25,7 +25,7 @@ from stepmark.sampling import Sampled, Sampling, sample_and_judge
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.store import Results, evenly, run_input
+from stepmark.store import Results, evenly, row_key, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order, usable
 from stepmark.verifiers import base as verifiers
 from stepmark.verifiers.base import VerifierLike, load_verifier, open_verifier, report_isolation
@@ -246,9 +246,9 @@ def sample(
 
         with run.working(shown, keep_going=keep_going):
             remaining = chosen[run.done :]
-            for row, result in in_order(remaining, lambda row: isinstance(row, ProblemRow), judged):
-                line = _line(row, result, str(asked.policy_name))
-                run.add(line, map(_record, line["rows"]))
+            for row, result in in_order(remaining, lambda row: _is_asked(row, run), judged):
+                line = run.earlier_line(_key(row)) or _line(row, result, str(asked.policy_name))
+                run.add(line, map(_record, line["rows"]), key=_key(row))
                 tally.add(line)
                 shown.advance()
         if not tally.written:
@@ -328,6 +328,14 @@ class Tally:
             yield f"left out: {why}"
         if len(self.why) > 3:
             yield f"left out: {amount(len(self.why) - 3, 'more problem')}"
+
+
+def _key(row: ProblemRow | InputError) -> str | None:
+    return None if isinstance(row, InputError) else row_key({**asdict(row.problem), "meta": row.meta})
+
+
+def _is_asked(row: ProblemRow | InputError, run: ResumableRun[SampledSolution]) -> bool:
+    return isinstance(row, ProblemRow) and run.earlier_line(_key(row)) is None
 
 
 def _line(row: ProblemRow | InputError, judged: Sampled | None, policy: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
-from stepmark.store import Results, atomic_rows, run_input
+from stepmark.store import Results, atomic_rows, row_key, run_input
 from stepmark.store.runs import ResumableRun, check_files, in_order, usable
 from stepmark.verifiers.base import VerifierLike, open_verifier, verifier_facts
 from stepmark.verifiers.base import answerers as of_verifier
@@ -160,11 +160,19 @@ def search(
                 problems_or_errors(given.source, columns=columns, need_answer=False), keep_going=keep_going
             )
             left = islice(rows, job.done, None)
-            for problem, result in in_order(left, lambda one: isinstance(one, Problem), results):
+
+            def is_asked(problem: Problem | InputError) -> bool:
+                return isinstance(problem, Problem) and job.earlier_line(_key(problem)) is None
+
+            for problem, result in in_order(left, is_asked, results):
+                known = job.earlier_line(_key(problem))
                 outcome = problem if result is None else result
-                assert not isinstance(outcome, Problem)
-                line = _line(outcome, keep_going=keep_going, trace=keeps_trees)
-                job.add(line, [outcome] if isinstance(outcome, Found) else [])
+                if known is None:
+                    assert not isinstance(outcome, Problem)
+                    line = _line(outcome, keep_going=keep_going, trace=keeps_trees)
+                else:
+                    line = known
+                job.add(line, [result] if isinstance(result, Found) else [], key=_key(problem))
                 tally.add(line)
                 shown.advance()
         if tally.problems == 0:
@@ -316,6 +324,10 @@ class _Models:
 def _rows(key: str, line: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a result has for the file of solutions (`found`) or of trees (`trace`)."""
     return [] if line[key] is None else [line[key]]
+
+
+def _key(problem: Problem | InputError) -> str | None:
+    return None if isinstance(problem, InputError) else row_key(asdict(problem))
 
 
 def _line(result: Found | Refusal | InputError, *, keep_going: bool, trace: bool) -> dict[str, Any]:

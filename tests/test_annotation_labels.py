@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.annotation.marks import (
+from stepmark.annotation.labels import (
     Change,
     Folding,
     change_data,
+    changes_of,
     fold,
     marks_data,
     marks_of_first_error,
     marks_of_ratings,
     read_change,
-    read_marks,
 )
 from stepmark.errors import InputError
 
@@ -59,12 +59,20 @@ def test_what_is_complete(mode, log, complete):
     folding = Folding(mode, 3)
     for change in log:
         folding.take(change)
-    assert folding.marks().complete is complete
+    assert (folding.marks().missing is None) is complete
     if complete:
         folding.take(c("submit"))
     else:
         with pytest.raises(InputError, match="submit"):
             folding.take(c("submit"))
+
+
+def test_what_is_missing_is_named():
+    marks = fold("per_step", 3, [c("rate", step=0, rating=1), c("unsure", step=1, on=True)])
+    missing = marks.missing
+    assert missing is not None
+    assert missing[0] == 2
+    assert fold("first_error", 3, []).missing is not None
 
 
 @pytest.mark.parametrize(
@@ -79,7 +87,7 @@ def test_what_is_complete(mode, log, complete):
         ("per_step", c("rate", step=-1, rating=1), "found -1"),
         ("per_step", c("unsure", step=0), "true or false"),
         ("per_step", c("verify", on=True), "found None"),
-        ("per_step", c("error_type", step=0, text="algebra"), "not marked as wrong"),
+        ("per_step", c("error_type", step=0, text="algebra"), "step 1 is not marked as wrong"),
         ("per_step", c("reset", step=0), "has no 'step'"),
         ("per_step", c("note", step=0, rating=1), "has no 'rating'"),
         ("per_step", c("undo"), "no change left"),
@@ -192,7 +200,10 @@ def test_undo_is_the_state_before(mode, neutral, log):
     assert kept == taken
     marks = fold(mode, 4, kept, allow_neutral=neutral)
     assert marks == folding.marks()
-    assert read_marks(json.loads(json.dumps(marks_data(marks)))) == marks
+    # Another's log gives the same ratings and types of errors when it takes them over.
+    copy_ = fold(mode, 4, changes_of(marks), allow_neutral=True)
+    assert (copy_.ratings, copy_.error_types) == (marks.ratings, marks.error_types)
+    assert json.loads(json.dumps(marks_data(marks)))["ratings"] == list(marks.ratings)
 
 
 def test_ratings_tell_the_first_error():

@@ -1,9 +1,9 @@
 """Labels of people as files that train: every format is written by `data.formats`, from labelled solutions made here.
 
-In the view `decided` an item's row is the adjudicator's decision, else what the annotators agree on (`agreement`, a rule of
+In the view `decided` an item's row is the admin's decision, else what the annotators agree on (`agreement`, a rule of
 `labels.consensus`), or what the only annotator says; an item without agreement is dropped, and counted.
 
-Gold items, the screening set and answers that do not count (not submitted, or with suggestions left to verify) are left out. Unsure flags, notes,
+Answers that do not count (not submitted, or with suggestions left to verify) are left out. Unsure flags, notes,
 types of errors, seconds and times stand in the judgement's note and in `meta.annotation` (stepmark), in PRM800K's `flagged`, `total_time` and
 `timestamp`, and nowhere else: what a format cannot hold is counted. Potato's format has the suggestions that the project shows.
 """
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from stepmark.annotation.items import Item, Suggestion, counts
-from stepmark.annotation.marks import Answer, Decision, item_first
+from stepmark.annotation.labels import Answer, Decision, item_first
 from stepmark.annotation.project import Project
 from stepmark.catalog import unknown_name
 from stepmark.data.formats.potato import AI, CONFIRMED
@@ -112,9 +112,6 @@ def _rows(
         decided[decision.item] = decision
     for item in known.values():
         given = sorted(by_item.get(item.id, ()), key=lambda answer: answer.account)
-        if item.role != "work":
-            losses.lose(f"answers to {item.role} items are left out", item.id, len(given))
-            continue
         counted = [each for each in given if settings.unfinished or counts(item, each.marks, project.help)]
         losses.lose("answers that do not count yet are left out", item.id, len(given) - len(counted))
         maker = _RowMaker(project=project, item=item, settings=settings, losses=losses)
@@ -151,7 +148,7 @@ class _RowMaker:
         elif self.settings.view == "together":
             own = [a for a in answers if decision is not None and a.account == decision.account]
             self.losses.lose(
-                "an adjudicator's own earlier answer gave way to the decision", self.item.id, len(own)
+                "the admin's own earlier answer gave way to the decision", self.item.id, len(own)
             )
             voices: list[Answer | Decision] = [answer for answer in answers if answer not in own]
             voices += [] if decision is None else [decision]
@@ -270,7 +267,7 @@ class _RowMaker:
         annotation: dict[str, Any] = {
             "project": project.title,
             "mode": project.mode,
-            "role": item.role,
+            "role": "work",
             "view": self.settings.view,
             "answers": [_facts(voice) for voice in voices if isinstance(voice, Answer)],
         }

@@ -2,15 +2,12 @@
 
 The log is the truth. A `Change` is one click or key; `fold` plays the log from the start and gives the `Marks`. `undo` takes back the
 newest change that still holds, `redo` gives back the one undone last; both are entries of the log themselves, so that nothing that
-was ever acknowledged is lost.  The page folds by the same rules (`web/fold.js`); a test compares the two.
+was ever acknowledged is lost.
 
 Modes, as in Potato's `process_reward` and PRM800K's interface:
 
 - `first_error`: one step is the first wrong one, or there is none. Steps before it are right, later ones are *not judged*.
 - `per_step`: each step has +1, 0 (where the project allows neutral) or -1, or is unmarked.
-
-The rules, for both implementations
------------------------------------
 
 The state is six maps and a flag: `first_error` {null: k}, `rating` {step: r}, `unsure` {step or null: true}, `note` {step or null: text},
 `error_type` {step: name}, `verified` {step: true}; `submitted`. What a map has no key for is not said. Two stacks hold *patches*, `done`
@@ -47,12 +44,13 @@ goes on `done` and `undone` is emptied.
 `per_step`, one where each step is rated, or is unsure, or comes after a step that is rated -1.
 
 `Marks.ratings` in mode `first_error` follow from the first error k: +1 before k, -1 at k, null after; all +1 for -1; all null while nothing
-is marked."""
+is marked.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator
@@ -60,7 +58,6 @@ from pydantic import BeforeValidator
 from stepmark.errors import InputError
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import read_record
-from stepmark.show.text import amount
 
 Mode = Literal["first_error", "per_step"]
 
@@ -130,18 +127,23 @@ class Marks:
     """The annotator is done with the item. A later change of marks needs `reopen` first."""
 
     @property
-    def complete(self) -> bool:
-        """Whether enough is marked to submit (the rule is in the module's docstring)."""
+    def missing(self) -> tuple[int | None, str] | None:
+        """What is missing before the item may be submitted: the step (None: no step by itself) and a sentence; None when nothing is."""
         if None in self.unsure:
-            return True
+            return None
         if self.mode == "first_error":
-            return self.first_error is not None
+            if self.first_error is not None:
+                return None
+            return (
+                None,
+                "mark the first wrong step, or that there is none, or that you are unsure of the whole",
+            )
         for step, rating in enumerate(self.ratings):
             if rating == -1:
-                return True
+                return None
             if rating is None and step not in self.unsure:
-                return False
-        return True
+                return step, f"step {step + 1} is neither rated nor marked as unsure"
+        return None
 
     @property
     def first_wrong(self) -> int | None:
@@ -264,12 +266,12 @@ class Folding:
             if getattr(change, name) is not None and name not in _USES.get(kind, ()):
                 raise InputError(f"a change of the kind {kind!r} has no {name!r}: leave it out", field=name)
         if self.submitted != (kind == "reopen"):
-            problem = "is submitted: send 'reopen' first" if self.submitted else "is not submitted"
+            problem = "is submitted: reopen it to change it" if self.submitted else "is not submitted"
             raise InputError(f"the item {problem}", field="kind")
         match kind:
             case "submit":
-                if not self.marks().complete:
-                    raise InputError(self._missing(), field="kind")
+                if (missing := self.marks().missing) is not None:
+                    raise InputError(missing[1], field="kind")
                 self.submitted = True
             case "reopen":
                 self.submitted = False
@@ -344,7 +346,7 @@ class Folding:
                 wrong = self._maps["first_error"].get(None) == step or self._maps["rating"].get(step) == -1
                 if change.text and not wrong:
                     raise InputError(
-                        f"step {step} is not marked as wrong, so its error has no type", field="step"
+                        f"step {step + 1} is not marked as wrong, so its error has no type", field="step"
                     )
                 return [("error_type", step, change.text or None)]
             case "verify":
@@ -367,13 +369,6 @@ class Folding:
         if on is None:
             raise InputError("expected true or false, found null", field="on")
         return on or None
-
-    def _missing(self) -> str:
-        if self.mode == "first_error":
-            return "the first wrong step is missing: mark it, or no error, or that you are unsure of the item"
-        ratings, unsure = self._maps["rating"], self._maps["unsure"]
-        step = next(k for k in range(self.steps) if k not in ratings and k not in unsure)
-        return f"step {step} is neither rated nor marked as unsure"
 
 
 def item_first(key: int | None) -> int:
@@ -416,24 +411,19 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What an adjudicator decided about an item that annotators disagree on."""
+    """What the admin decided about an item that annotators disagree on."""
 
     item: str
     account: str
-    """The adjudicator's name."""
+    """The admin's name."""
     marks: Marks
     chosen: str | None = None
-    """The annotator whose marks were taken over; None when they are the adjudicator's own."""
+    """The annotator whose ratings were taken over; None when they are the admin's own."""
     reason: str = ""
     over: tuple[str, ...] = ()
-    """The annotators whose answers were on the table."""
+    """The annotators whose answers were compared."""
     at: float | None = None
     """Unix time."""
-
-
-def agrees(marks: Marks, gold: Marks) -> bool:
-    """Whether an answer is right: it gives every rating that gold gives. In mode `first_error`: the same first error, or none as gold."""
-    return all(right in (None, rating) for rating, right in zip(marks.ratings, gold.ratings, strict=True))
 
 
 def read_change(data: Mapping[str, Any], *, where: str | None = None) -> Change:
@@ -443,6 +433,19 @@ def read_change(data: Mapping[str, Any], *, where: str | None = None) -> Change:
         InputError: a field is missing, unknown or of a wrong type; the error names it.
     """
     return read_record(Change, data, where=where)
+
+
+def changes_of(marks: Marks) -> list[Change]:
+    """Changes that give a log the ratings and error types of other marks, in the place of its own."""
+    made = [Change(kind="reset")]
+    if marks.mode == "first_error":
+        made.append(Change(kind="first_error", step=marks.first_error))
+    else:
+        rated = enumerate(marks.ratings)
+        made += [
+            Change(kind="rate", step=step, rating=rating) for step, rating in rated if rating is not None
+        ]
+    return [*made, *(Change(kind="error_type", step=step, text=name) for step, name in marks.error_types)]
 
 
 def change_data(change: Change) -> dict[str, Any]:
@@ -460,38 +463,3 @@ def marks_data(marks: Marks) -> dict[str, Any]:
         "error_types": [list(entry) for entry in marks.error_types],
         "verified": sorted(marks.verified),
     }
-
-
-def read_marks(data: Mapping[str, Any], *, where: str | None = None) -> Marks:
-    """Marks from what `marks_data` wrote, or from a part of it: `mode` and `steps` are needed, and in mode `first_error` the ratings follow
-    from `first_error`.
-
-    Raises:
-        InputError: another shape, a step that is not there, ratings of another number of steps; the error names the field.
-    """
-
-    def refuse(field: str, expected: str) -> InputError:
-        return InputError(f"Marks: expected {expected}, found {data.get(field)!r}", where=where, field=field)
-
-    marks = read_record(Marks, data, where=where)
-    if marks.steps < 1:
-        raise refuse("steps", "at least one step")
-    if marks.mode == "first_error":
-        ratings = marks_of_first_error(marks.first_error, marks.steps).ratings
-        if marks.ratings not in ((), ratings):
-            raise refuse("ratings", "the ratings that first_error stands for")
-        marks = replace(marks, ratings=ratings)
-    elif marks.first_error is not None:
-        raise refuse("first_error", "none in mode per_step")
-    elif len(marks.ratings) != marks.steps:
-        raise refuse("ratings", amount(marks.steps, "rating"))
-    steps: dict[str, set[int | None]] = {
-        "unsure": {*marks.unsure} - {None},
-        "notes": {step for step, _ in marks.notes} - {None},
-        "error_types": {step for step, _ in marks.error_types},
-        "verified": {*marks.verified},
-    }
-    for field, named in steps.items():
-        if not named <= {*range(marks.steps)}:
-            raise refuse(field, f"steps from 0 to {marks.steps - 1}")
-    return marks
