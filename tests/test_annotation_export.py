@@ -13,7 +13,7 @@ from stepmark.annotation.export import Exporting, export
 from stepmark.annotation.items import Item, Suggestion
 from stepmark.annotation.labels import Answer, Decision, marks_of_first_error, marks_of_ratings
 from stepmark.annotation.project import Help, Project
-from stepmark.data.formats.rows import Losses
+from stepmark.data.formats.rows import Counts
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
 from stepmark.evaluation.run import evaluate
@@ -127,7 +127,7 @@ def test_prm800k_records_as_released():
 
 
 def test_trl_is_cut_where_nobody_judged():
-    losses = Losses()
+    losses = Counts()
     (row,) = rows(FIRST, [item("q")], [first("q", "ann", 1)], format="trl", losses=losses)
     assert (row["prompt"], row["completions"], row["labels"]) == (
         "q?",
@@ -153,7 +153,7 @@ def test_a_decision_wins_else_agreement():
         first("d", "bob", -1),
     ]
     decision = Decision(item="a", account="eve", marks=marks_of_first_error(3, 4))
-    losses = Losses()
+    losses = Counts()
     found = rows(FIRST, items, answers, decisions=[decision], format="trl", losses=losses)
     assert {row["id"]: row["labels"] for row in found} == {
         "a": [True, True, True, False],
@@ -178,7 +178,7 @@ def test_a_decision_wins_else_agreement():
 def test_only_answers_that_count():
     submitted = first("q", "ann", 1)
     begun = replace(first("q", "bob", 0), marks=replace(submitted.marks, submitted=False))
-    losses = Losses()
+    losses = Counts()
     (row,) = rows(FIRST, [item("q")], [submitted, begun], losses=losses)
     assert ratings(row)[0] == {"human:ann": 1}
     assert losses.facts()["lost"] == {"answers that do not count yet are left out": 1}
@@ -197,7 +197,7 @@ def test_what_a_format_cannot_hold_is_counted():
         answer.marks, notes=((0, "n"), (None, "m")), error_types=((1, "t"),), unsure=frozenset({0, None})
     )
     for format in ("trl", "math-shepherd", "potato", "processbench"):
-        losses = Losses()
+        losses = Counts()
         (row,) = rows(
             FIRST, [item("q", 2, outcome=False)], [replace(answer, marks=marks)], format=format, losses=losses
         )
@@ -262,7 +262,7 @@ def test_an_agents_trace_comes_out_in_who_and_whens_shape(tmp_path):
         first("w2", "ann", -1, steps=2),
         first("w2", "bob", -1, steps=2),
     ]
-    losses = Losses()
+    losses = Counts()
     (row,) = rows(Project(overlap=2), [one, none], answers, format="who-and-when", losses=losses)
     assert row == {
         "question": "How many?",
@@ -285,7 +285,7 @@ def test_an_agents_trace_comes_out_in_who_and_whens_shape(tmp_path):
     assert [[j.rating for j in step] for step in read.labelled.judgements] == [[1], [1], [1], [-1]]
     assert read.labelled.judgements[3][0].note == "wrong fact; a guess"
     assert read.outcome is False
-    losses = Losses()
+    losses = Counts()
     (again,) = write_labelled([read], "who-and-when", losses=losses)
     assert losses.facts()["lost"] == {}
     assert [entry["content"] for entry in again.pop("history")] == [e["content"] for e in row.pop("history")]

@@ -12,7 +12,7 @@ from stepmark.annotation.export import Exporting, export
 from stepmark.annotation.items import read_items
 from stepmark.annotation.labels import Answer, Change, fold, marks_of_first_error
 from stepmark.annotation.project import load_project
-from stepmark.data.formats.rows import Losses, Reading
+from stepmark.data.formats.rows import Counts, Reading
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
 
@@ -229,7 +229,7 @@ def test_an_export_reads_back_as_potatos(tmp_path):
     project = load_project(file).project
     items = read_items(project)
     answer = Answer(item="q", account="ann", marks=marks_of_first_error(1, 3))
-    losses = Losses()
+    losses = Counts()
     (row,) = export(project, items, [answer], settings=Exporting(format="potato"), losses=losses)
     assert [step["reward"] for step in row["steps"]] == [1, -1, -1]
     assert (

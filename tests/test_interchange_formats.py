@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import LabelledRow, Losses, Writing
+from stepmark.data.formats.rows import Counts, LabelledRow, Writing
 from stepmark.data.labelled import detect, read_labelled, write_labelled
 from stepmark.data.reading import Row
 from stepmark.errors import InputError, UsageError
@@ -41,7 +41,7 @@ def labelled(
     )
 
 
-def written(row: LabelledRow, to: str, losses: Losses | None = None, **settings: Any) -> Any:
+def written(row: LabelledRow, to: str, losses: Counts | None = None, **settings: Any) -> Any:
     (one,) = write_labelled([row], to, Writing(**settings), losses)
     return one
 
@@ -65,7 +65,7 @@ def test_neutral_is_never_turned_without_being_told(to):
 def test_neutral_becomes_what_was_asked():
     assert written(RIGHT_NEUTRAL_WRONG, "trl", neutral="positive")["labels"] == [True, True, False]
     assert written(RIGHT_NEUTRAL_WRONG, "trl", neutral="negative")["labels"] == [True, False, False]
-    losses = Losses()
+    losses = Counts()
     assert written(RIGHT_NEUTRAL_WRONG, "trl", losses, neutral="drop")["labels"] == [True]
     assert losses.facts()["lost"] == {
         "a neutral rating left its step unjudged (`neutral` drop)": 1,
@@ -77,7 +77,7 @@ def test_neutral_becomes_what_was_asked():
 def test_unjudged_is_never_wrong_in_any_format():
     first_unjudged = labelled(("a", ()), ("b", (rated(1),)))
     for to in ("trl", "math-shepherd", "rlhflow", "processbench"):
-        losses = Losses()
+        losses = Counts()
         assert isinstance(written(first_unjudged, to, losses), InputError)
         assert losses.dropped == 1
     assert written(first_unjudged, "prm800k")["label"]["steps"][0]["completions"][0]["rating"] is None
@@ -107,7 +107,7 @@ def test_rollouts_of_one_judge_are_pooled_and_no_trials_are_no_label():
         ),
         ("b", (rated(None, kind=VALUE, successes=0, trials=0),)),
     )
-    losses = Losses()
+    losses = Counts()
     assert written(row, "trl", losses)["labels"] == [0.125]
     assert (
         "the row was cut before its first step that was not judged, which TRL has no word for"
@@ -148,7 +148,7 @@ def test_conclusions_go_before_the_evidence_they_were_drawn_from():
         ("a", (rated(None, "bayes", VALUE, successes=2, trials=8), rated(1, "bayes", confidence=0.9))),
         ("b", (rated(-1, "bayes", confidence=0.9),)),
     )
-    losses = Losses()
+    losses = Counts()
     assert written(row, "trl", losses)["labels"] == [True, False]
     assert losses.facts()["lost"]["a judge's confidence is left out"] == 2
     assert written(row, "trl", kind="value")["labels"] == [0.25]
@@ -156,7 +156,7 @@ def test_conclusions_go_before_the_evidence_they_were_drawn_from():
 
 def test_a_branch_that_would_be_cut_before_its_own_step_is_dropped():
     steps = (("a", (rated(1),)), ("b", (rated(0),)), ("c", (rated(-1),)))
-    losses = Losses()
+    losses = Counts()
     branch = labelled(*steps, repeated=2)
     assert isinstance(written(branch, "trl", losses, neutral="drop"), InputError)
     assert losses.dropped == 1
@@ -192,7 +192,7 @@ def test_math_shepherd_and_what_it_cannot_hold():
             "record": {"id": "s1"},
         },
     }
-    losses = Losses()
+    losses = Counts()
     assert isinstance(written(labelled(("a ки b", (rated(1),))), "math-shepherd", losses), InputError)
     bad_question = labelled(("a", (rated(1),)), problem="Step 1: what?")
     assert isinstance(written(bad_question, "math-shepherd", losses), InputError)
@@ -281,7 +281,7 @@ def processbench(label: int, correct: bool = False) -> dict[str, Any]:
 
 
 def test_processbench_is_not_written_where_something_would_be_invented():
-    losses = Losses()
+    losses = Counts()
     right = (rated(1),)
     assert isinstance(written(labelled(("a", right)), "processbench", losses), InputError)  # no outcome
     assert isinstance(
@@ -303,7 +303,7 @@ def test_prmbench(tmp_path):
         "error_steps": [2, 9],
         "reason": "",
     }
-    losses = Losses()
+    losses = Counts()
     (read,) = read_labelled(write(tmp_path / "p.jsonl", row), losses=losses)
     assert read.solution.texts == ("Three.", "No, four.", "Five.")
     assert "".join(step.raw for step in read.solution.steps) == "1. Three.2. No, four.Five."
@@ -331,7 +331,7 @@ def test_solutions_and_chat_have_no_labels(tmp_path):
     ]
     (chat,) = read_labelled(write(tmp_path / "c.jsonl", {"messages": messages}))
     assert chat.solution.texts == ("I look.", "Done.")
-    losses = Losses()
+    losses = Counts()
     assert written(chat, "solutions", losses)["steps"] == ["I look.", "Done."]
     assert losses.facts()["lost"] == {"what the world answered after a step (observation) is left out": 1}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import Losses, Reading
+from stepmark.data.formats.rows import Counts, Reading
 from stepmark.data.labelled import read_labelled
 from stepmark.errors import InputError
 
@@ -53,7 +53,7 @@ def log(*samples: dict[str, Any]) -> dict[str, Any]:
 def test_a_log_as_json(tmp_path):
     file = tmp_path / "log.json"
     file.write_text(json.dumps(log(sample(1), sample("b", "I")), indent=1), encoding="utf-8")
-    losses = Losses()
+    losses = Counts()
     first, second = read_labelled(file, losses=losses)
     assert first.solution.problem.text == "Fly me."
     assert first.solution.problem.answer == "AB12"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import LabelledRow, Losses, Reading, Writing
+from stepmark.data.formats.rows import Counts, LabelledRow, Reading, Writing
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Judgement, LabelledSolution, Solution
@@ -47,7 +47,7 @@ def label(mode: str, *marks: dict[str, Any]) -> str:
     return json.dumps({"steps": list(marks), "mode": mode})
 
 
-def read(tmp_path: Path, row: object, losses: Losses | None = None, **settings: Any) -> list[Any]:
+def read(tmp_path: Path, row: object, losses: Counts | None = None, **settings: Any) -> list[Any]:
     items = write(tmp_path / "items.jsonl", *ITEMS)
     file = row if isinstance(row, str) else write(tmp_path / "labels.jsonl", row)
     return list(read_labelled(file, settings=Reading(items=items, **settings), losses=losses))
@@ -66,7 +66,7 @@ ANN = "human:ann"
 
 
 def test_what_follows_the_first_error_was_judged_by_nobody(tmp_path):
-    losses = Losses()
+    losses = Counts()
     (row,) = read(tmp_path, export("q1", "first_error", *CASCADE), losses)
     assert row.solution.texts == ("a", "b", "c", "d")
     assert (row.solution.problem.text, row.solution.problem.answer) == ("How many?", "6")
@@ -103,7 +103,7 @@ def test_the_three_files_say_the_same(tmp_path):
 
 
 def test_turns_of_the_user_are_not_steps(tmp_path):
-    losses = Losses()
+    losses = Counts()
     marks = [mark(0, 1), mark(1, 1), mark(2, 1), mark(3, -1)]
     (row,) = read(tmp_path, export("t1", "first_error", *marks), losses)
     assert row.solution.problem.text == "Book it."
@@ -126,7 +126,7 @@ def test_zero_is_neutral_or_nothing_and_never_wrong(tmp_path):
 
 
 def test_a_solution_that_nobody_marked_is_counted(tmp_path):
-    losses = Losses()
+    losses = Counts()
     assert read(tmp_path, export("q1", "first_error", *(mark(n, 0) for n in range(4))), losses) == []
     assert losses.dropped == 1
 
@@ -225,7 +225,7 @@ def test_what_a_record_cannot_hold():
         list(write_labelled([row], "potato"))
     (made,) = write_labelled([row], "potato", Writing(hard=0.4))
     assert (made["annotator"], rewards(made)) == ("rollout", [(0, 1)])
-    losses = Losses()
+    losses = Counts()
     (error,) = write_labelled([judged([("ai", 1)])], "potato", losses=losses)
     assert isinstance(error, InputError)
     assert losses.dropped == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import Losses, Reading, Writing
+from stepmark.data.formats.rows import Counts, Reading, Writing
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
 
@@ -46,7 +46,7 @@ def write(path: Path, *rows: dict[str, Any]) -> str:
     return str(path)
 
 
-def read(path: Path, *rows: dict[str, Any], losses: Losses | None = None, **settings: Any) -> list[Any]:
+def read(path: Path, *rows: dict[str, Any], losses: Counts | None = None, **settings: Any) -> list[Any]:
     return list(read_labelled(write(path, *rows), settings=Reading(**settings), losses=losses))
 
 
@@ -107,7 +107,7 @@ def test_phase_2_ends_at_the_error_and_its_alternatives_are_branches(tmp_path):
     )
     walk["question"] |= {"pre_generated_steps": ["2 + 3 = 5.", "5 * 2 = 12.", "# Answer\n\n12"]}
     walk["question"] |= {"pre_generated_answer": "12", "pre_generated_verifier_score": 0.25}
-    losses = Losses()
+    losses = Counts()
     branch, main = read(tmp_path / "raw.jsonl", walk, losses=losses)
     assert shape(branch) == (("2 + 3 = 5.", "5 * 2 = 10."), ((1,), (1,)), 1)
     assert shape(main) == (("2 + 3 = 5.", "5 * 2 = 12."), ((1,), (-1,)), 0)
@@ -123,7 +123,7 @@ def test_an_error_at_the_first_step_is_a_row_and_never_an_empty_one(tmp_path):
 
 def test_a_walk_that_was_given_up_says_nothing_of_its_end(tmp_path):
     nothing_more = {"completions": None, "human_completion": None, "chosen_completion": None}
-    losses = Losses()
+    losses = Counts()
     (row,) = read(
         tmp_path / "raw.jsonl",
         record(step(said("Add.", 1), chosen=0), step(said("So.", None)), nothing_more, finish="give_up"),
@@ -151,7 +151,7 @@ def test_screening_quality_control_and_bad_problems(tmp_path):
         record(walk, finish="bad_problem"),
         record(walk),
     ]
-    losses = Losses()
+    losses = Counts()
     (row,) = read(tmp_path / "raw.jsonl", *rows, losses=losses)
     assert row.where.endswith(":4")
     assert (losses.read, losses.dropped) == (1, 3)
@@ -254,7 +254,7 @@ def test_an_unrated_flat_row_is_not_wrong_and_is_not_written(tmp_path):
     row = {"instruction": PROBLEM, "responses": [], "next_response": "Add.", "rating": None}
     (one,) = read(tmp_path / "flat.jsonl", row)
     assert one.labelled.judgements == ((),)
-    losses = Losses()
+    losses = Counts()
     (error,) = write_labelled([one], "prm800k-flat", Writing(), losses)
     assert isinstance(error, InputError)
     assert losses.dropped == 1

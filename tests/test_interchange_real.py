@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import LabelledRow, Losses, Reading, Writing
+from stepmark.data.formats.rows import Counts, LabelledRow, Reading, Writing
 from stepmark.data.labelled import items_of_rows, read_labelled, write_labelled
 from stepmark.data.reading import read_rows
 
@@ -58,7 +58,7 @@ def test_a_record_gives_the_flat_rows_that_others_made_of_it():
 
 def test_flat_prm800k_comes_back_as_it_was_but_for_rows_that_nobody_rated():
     theirs = raw("prm800k/phase1_test")
-    losses = Losses()
+    losses = Counts()
     rows = write_labelled(read_labelled(data("prm800k/phase1_test")), "prm800k-flat", Writing(), losses)
     ours = [row for row in rows if isinstance(row, dict)]
     rated = [row for row in theirs if row["rating"] is not None or row["is_human_response"]]
@@ -76,7 +76,7 @@ def test_rollout_trees_keep_their_shares(name):
 
 
 def test_prmbench_keeps_every_error_and_leaves_out_what_cannot_be_read():
-    losses = Losses()
+    losses = Counts()
     rows = read_rows(data("prmbench/prmbench.dev"))
     items = items_of_rows(rows, "prmbench", Reading(), losses, keep_going=True)
     wrong = {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.data.formats.rows import LabelledRow, Losses, Reading, Writing
+from stepmark.data.formats.rows import Counts, LabelledRow, Reading, Writing
 from stepmark.data.json_rows import parse_row
 from stepmark.data.labelled import FORMATS, detect, read_labelled, write_labelled
 from stepmark.data.reading import Row
@@ -59,12 +59,12 @@ def rating(*values: int, kind: str = "correctness", judge: str = "human:ann") ->
 
 
 def there_and_back(row: LabelledRow, format: str) -> LabelledRow:
-    (line,) = write_labelled([row], format, Writing(), Losses())
+    (line,) = write_labelled([row], format, Writing(), Counts())
     assert isinstance(line, dict)
     data = parse_row(encode_row(line))
     raw = Row(data=data, file="out.jsonl", line=1)
     assert detect(raw) == format
-    (back,) = FORMATS[format].read(raw, Reading(), Losses())
+    (back,) = FORMATS[format].read(raw, Reading(), Counts())
     return back
 
 
@@ -185,7 +185,7 @@ def test_each_rating_is_a_row_of_the_flat_layout(row):
         one
         for at, line in enumerate(lines, 1)
         for one in FORMATS["prm800k-flat"].read(
-            Row(data=json.loads(encode_row(line)), file="f", line=at), Reading(), Losses()
+            Row(data=json.loads(encode_row(line)), file="f", line=at), Reading(), Counts()
         )
     ]
     got = {len(one.solution.steps) - 1: (one.solution.texts, one.labelled.judgements[-1]) for one in back}
@@ -251,7 +251,7 @@ WRITTEN = [name for name, format in FORMATS.items() if format.write is not None 
 WITH_META = ["stepmark-labels", "solutions", "trl", "math-shepherd", "rlhflow"]
 
 
-def lines_of(row: LabelledRow, format: str, losses: Losses) -> list[dict[str, Any]]:
+def lines_of(row: LabelledRow, format: str, losses: Counts) -> list[dict[str, Any]]:
     lines = list(write_labelled([row], format, Writing(), losses))
     assert lines and all(isinstance(line, dict) for line in lines)
     return lines  # type: ignore[return-value]
@@ -259,7 +259,7 @@ def lines_of(row: LabelledRow, format: str, losses: Losses) -> list[dict[str, An
 
 @pytest.mark.parametrize("format", WRITTEN)
 def test_every_field_is_kept_or_named(format, tmp_path):
-    losses = Losses()
+    losses = Counts()
     file = tmp_path / "out.jsonl"
     full = FAILED if format == "who-and-when" else FULL
     file.write_text("".join(json.dumps(line) + "\n" for line in lines_of(full, format, losses)))
@@ -302,7 +302,7 @@ def test_the_task_of_math_shepherd_survives(tmp_path, between):
     first.write_text(json.dumps({**SHEPHERD, "split": "train"}))
     (row,) = read_labelled(first)
     assert (row.solution.problem.source, row.meta["split"]) == ("GSM8K", "train")
-    losses = Losses()
+    losses = Counts()
     second = tmp_path / "second.jsonl"
     second.write_text(json.dumps(*lines_of(row, between, losses)))
     (read,) = read_labelled(second, format=between)
@@ -310,7 +310,7 @@ def test_the_task_of_math_shepherd_survives(tmp_path, between):
     assert (read.solution.id, read.origin) == ("first.jsonl:1", "first.jsonl:1")
     assert {"split": "train", "answer": "6"}.items() <= read.meta.items()
     if between != "solutions":  # which holds no labels
-        (again,) = lines_of(read, "math-shepherd", Losses())
+        (again,) = lines_of(read, "math-shepherd", Counts())
         assert {key: again[key] for key in SHEPHERD} == SHEPHERD
         assert again["meta"]["split"] == "train"
 
@@ -338,7 +338,7 @@ def test_other_columns_are_read_into_meta(tmp_path, format):
     }
     if format in ("potato", "inspect"):
         pytest.skip("its rows are files of their own: see below")
-    row = examples.get(format) or lines_of(FULL, format, Losses())[0]
+    row = examples.get(format) or lines_of(FULL, format, Counts())[0]
     assert detect(Row(data={**row, "hour": 9}, file="f", line=1)) == format
     file = tmp_path / "in.jsonl"
     file.write_text(json.dumps({**row, "hour": 9, "kind": "easy", "record": 1}))
@@ -360,7 +360,7 @@ def test_what_logs_and_trees_hold_beside_is_named(tmp_path):
     }
     file = tmp_path / "log.jsonl"
     file.write_text(json.dumps(sample))
-    losses = Losses()
+    losses = Counts()
     (row,) = read_labelled(file, losses=losses)
     assert (row.meta["metadata"], row.outcome) == ({"level": 3}, True)
     assert losses.facts()["lost"] == {"events of a sample is left out": 1}
@@ -370,7 +370,7 @@ def test_what_logs_and_trees_hold_beside_is_named(tmp_path):
         "children": [{"text": "a", "mc_value": 1.0, "children": [], "visits": 3}],
     }
     file.write_text(json.dumps({"question": "q", "final_answer": "6", "reasoning_steps": tree}))
-    losses = Losses()
+    losses = Counts()
     list(read_labelled(file, losses=losses))
     assert losses.facts()["lost"]["visits of an estimate is left out"] == 1
 

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stepmark.data.conversations import ChatMessage
-from stepmark.data.formats.chat import conversation
-from stepmark.data.formats.rows import LabelledRow, Losses, Writing
+from stepmark.data.formats.rows import LabelledRow, Writing, conversation
 from stepmark.data.messages import Chat, Object, loaded, text_or_none
 from stepmark.data.traces.base import Call, Trace, has, join_calls, logged_messages, message_key
 
@@ -127,7 +126,7 @@ def _value(value: object) -> Any:
     return next(iter(value.values()), None)
 
 
-def write(row: LabelledRow, _settings: Writing, _losses: Losses) -> Iterator[dict[str, Any]]:
+def write(row: LabelledRow, _settings: Writing) -> Iterator[dict[str, Any]]:
     """A trace of one span; its id is the row's where that is one of OpenTelemetry, else a digest of it.
 
     Raises:

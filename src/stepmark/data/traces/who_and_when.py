@@ -1,11 +1,20 @@
-"""Who&When's conversations of AutoGen and CrewAI: `question`, and `history` of {`content`, `role`, `name`}. Every entry is a step."""
+"""Who&When (Zhang et al. 2025, arXiv 2505.00212): failed conversations of agents (AutoGen, CrewAI), with the decisive mistake.
+
+A row has `question`, `question_ID`, `ground_truth`, `history` (entries of {`content`, `role`, `name`}), `mistake_agent`, `mistake_step` (a number
+from 0, as text) and `mistake_reason`. Every entry is a step: those before the mistake are right, those after it have no label.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from stepmark.data.formats.rows import LabelledRow, signed
 from stepmark.data.messages import Chat, Object, text_or_none
+from stepmark.data.reading import Row
 from stepmark.data.traces.base import SOLUTION_COLUMNS, Trace, has
+from stepmark.records import LabelledSolution
+from stepmark.show.text import indices
 
 
 def sniff(data: Object) -> bool:
@@ -30,10 +39,32 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
     }
 
 
+def label(row: Row, conversation: LabelledRow) -> LabelledRow:
+    """The labels of a row that names the decisive step.
+
+    Raises:
+        InputError: a `mistake_step` that is no entry's number.
+    """
+    given, reason = (conversation.meta.get(name) for name in ("mistake_step", "mistake_reason"))
+    steps = len(conversation.solution.steps)
+    if given is None:
+        return conversation
+    if not str(given).isdecimal() or int(str(given)) >= steps:
+        raise row.error(f"expected an entry's number, {indices(steps)}; found {given!r}", "mistake_step")
+    first = int(str(given))
+    judged = signed((step < first for step in range(first + 1)), "human", "correctness")
+    (wrong,) = judged[first]
+    noted = replace(wrong, note=reason if isinstance(reason, str) and reason else None)
+    judgements = (*judged[:first], (noted,), *((),) * (steps - first - 1))
+    labelled = LabelledSolution(solution=conversation.solution, judgements=judgements)
+    return replace(conversation, labelled=labelled, outcome=False)
+
+
 TRACE = Trace(
     name="who-and-when",
     about="conversations of AutoGen and CrewAI, as Who&When holds them",
     sniff=sniff,
     read=read,
     columns=("question", "history", "question_ID", "ground_truth"),
+    label=label,
 )
