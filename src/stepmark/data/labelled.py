@@ -56,9 +56,6 @@ def _of_trace(trace: Trace) -> Format:
 FORMATS: Mapping[str, Format] = {**formats(), **{name: _of_trace(trace) for name, trace in TRACES.items()}}
 """Name: format. Those without a writer are only read."""
 
-_GENERAL = ("chat", "solutions")
-"""Formats whose rows may be of another one too, which then it is."""
-
 
 def detect(row: Row) -> str:
     """The format of a row, by its keys. A row of none is one of solutions where its columns have their common names (`question`, `response`, ...).
@@ -71,7 +68,8 @@ def detect(row: Row) -> str:
     if trace is not None:
         return trace
     matched = [name for name, format in formats().items() if format.sniff(row.data)]
-    best = [name for name in matched if name not in _GENERAL] or matched[:1]
+    wider = {"solutions", *(other for name in matched for other in FORMATS[name].over)}
+    best = [name for name in matched if name not in wider] or matched
     if len(best) == 1:
         return best[0]
     if best:
@@ -135,7 +133,7 @@ def convert(
 
     Args:
         source: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list or document, .eval), dicts, records, a data set or a data frame.
-        to: the format to write: stepmark-labels, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench or potato; of conversations chat or otel.
+        to: the format to write: stepmark-labels, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench, potato or who-and-when; of conversations chat or otel.
         out: write the rows to this file, gzipped if its name ends in .gz; "-" for standard output.
         from_format: the format of the source: one of those, solutions, prmbench, openrlhf, inspect, or a trace (messages, sharegpt, chat-calls, responses, swe-agent, mini-swe-agent, openhands, claude-code, codex, langsmith, langfuse, who-and-when). Default: recognised by the first row of each file.
         columns: names of columns, where they differ: problem=question,solution=response.

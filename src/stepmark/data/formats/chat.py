@@ -32,7 +32,7 @@ def write(row: LabelledRow, _settings: Writing) -> Iterator[dict[str, Any]]:
 FORMAT = Format(
     name="chat",
     about="OpenAI chat messages; an assistant's turn is a step",
-    sniff=lambda row: bool(columns_of(row, "messages")),
+    sniff=lambda row: "messages" in row or bool(columns_of(row, "messages")),
     read=reader("chat"),
     write=each(write),
 )

@@ -121,4 +121,5 @@ FORMAT = Format(
     about="logs of inspect_ai: .json, or .eval",
     sniff=lambda row: any(all(key in row for key in keys) for keys in (LOG_KEYS, SAMPLE_KEYS)),
     read=read,
+    over=("chat",),
 )

@@ -161,6 +161,8 @@ class Format:
     read: Reader
     write: Writer | None = None
     """None for a format that is only read."""
+    over: tuple[str, ...] = ()
+    """Formats whose keys its rows have too: a row that may be of both is of this one."""
 
 
 def has(*keys: str) -> Callable[[Mapping[str, Any]], bool]:

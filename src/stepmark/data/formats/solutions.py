@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from stepmark.data.formats import rows
-from stepmark.data.formats.rows import Counts, Format, LabelledRow, Reader, Reading
+from stepmark.data.formats.rows import Counts, Format, LabelledRow, Reader, Reading, has
 from stepmark.data.reading import Row
 from stepmark.data.solutions import is_solution, solutions_of
 from stepmark.records import LabelledSolution
@@ -34,6 +34,6 @@ def reader(format: str) -> Reader:
 FORMAT = Format(
     name="solutions",
     about="problems and steps without labels, as grade and label read them",
-    sniff=is_solution,
+    sniff=lambda row: is_solution(row) or has("problem", "steps")(row) or has("problem", "solution")(row),
     read=reader("solutions"),
 )
