@@ -16,6 +16,7 @@ from stepmark.show.text import ABSENT, amount, first_error_words, number, shorte
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+    from rich.console import RenderableType
 
 ScoreKind = Literal["probability", "margin", "log-ratio", "unbounded"]
 """What a step score is.
@@ -243,7 +244,7 @@ class StepScores:
     """Tokens that it read of the steps."""
 
 
-CheckName = Literal["equation", "words", "remainder", "unit", "algebra", "answer"]
+CheckName = Literal["equation", "words", "unit", "algebra", "answer"]
 """An exact check of a solution (`stepmark.check`)."""
 
 
@@ -396,9 +397,12 @@ class GradedSolution:
         """
         from rich.console import Console
 
+        Console().print(self._lines(title))
+
+    def _lines(self, title: str | None = None) -> RenderableType:
         from stepmark.show.terminal import solution_lines
 
-        lines = solution_lines(
+        return solution_lines(
             self.problem.text,
             self.solution.texts,
             self.scores,
@@ -412,7 +416,6 @@ class GradedSolution:
             title=self.id or title,
             findings=self.finding_lines(),
         )
-        Console().print(lines)
 
     def __len__(self) -> int:
         return len(self.solution.steps)

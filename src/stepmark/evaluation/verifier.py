@@ -87,8 +87,8 @@ class VerifierAccuracy(Evaluation):
     """Which to test: math, number, choice, text, code, or "package.module:Class"."""
     part: Literal["answer", "text"] = "answer"
     """What to check of candidates: their `answer` or their whole `text` (finding the answer is then tested too)."""
-    percent: Literal["distinct", "sign"] = "distinct"
-    """For math and number: "distinct", 10% is 1/10 and not 10; "sign", it is 10 too, as GSM8K's references have it."""
+    answers: Literal["stated", "marked"] = "stated"
+    """Which answers of a text count: stated, also its concluding statement; marked, only a box, ####, "the answer is"."""
     isolation: Isolation | None = None
     """For code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: your files are open to them. Default: bubblewrap."""
 
@@ -120,7 +120,7 @@ class VerifierAccuracy(Evaluation):
                 stack.enter_context(
                     open_verifier(
                         name,
-                        percent=self.percent if name in ("math", "number") else "distinct",
+                        answers=self.answers,
                         isolation=isolation if name == "code" else None,
                     )
                 )

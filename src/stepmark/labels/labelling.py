@@ -256,7 +256,7 @@ def own_verdict(begun: str, written: Written, verdict: Verdict) -> Verdict:
     if verdict.correct is None:
         return verdict
     if written.finish != "length" and not written.text.strip():
-        stated = find_answer(begun)
+        stated = find_answer(begun, "marked")
         rest = None if stated is None else begun[stated.start + len(stated.text) :]
         return (
             verdict
@@ -267,6 +267,8 @@ def own_verdict(begun: str, written: Written, verdict: Verdict) -> Verdict:
         return verdict
     whole = begun + written.text
     stated = find_answer(whole)
+    if stated is not None and stated.way == "statement":  # the statement that a cut happens to end with
+        return replace(verdict, outcome="unparsed", note=CUT_OFF)
     answer = verdict.answer or ""
     if stated is not None and stated.text == answer:
         end = stated.start + len(answer)

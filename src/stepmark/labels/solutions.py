@@ -53,7 +53,7 @@ def label(
     method: str | Labeller = "bayes",
     settings: Sequence[str] = (),
     verifier: VerifierLike = "math",
-    percent: Literal["distinct", "sign"] = "distinct",
+    answers: Literal["stated", "marked"] = "stated",
     isolation: Isolation | None = None,
     budget: Annotated[int, Field(ge=1)] | None = None,
     split: str = "auto",
@@ -76,7 +76,7 @@ def label(
         method: the method: rollout, binary, bayes, tree, judge, formulas, or "package.module:Class".
         settings: a field of the method, as name=value; repeat for several. Nested: how.temperature=0.5.
         verifier: what compares final answers: math, number, choice, text, code (runs unit tests), or "package.module:Class".
-        percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
+        answers: which answers of a solution count: stated, also its concluding statement; marked, only a box, ####, "the answer is".
         isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
         budget: stop when the labelled solutions have cost this many tokens of the policy; the others are counted as not labelled.
@@ -105,7 +105,7 @@ def label(
     asked = Answering(
         policy,
         verifier if asks_verifier(labeller) else None,
-        percent=percent,
+        answers=answers,
         isolation=isolation,
         cluster=cluster,
     )
@@ -220,14 +220,14 @@ def _labelled(
 ) -> Iterator[tuple[_Unit, Sequence[Labelling | Refusal]]]:
     """The pieces in their order, each with a result a row; with none where an earlier run has its line."""
 
-    def answers(units: Iterator[_Unit]) -> Iterator[tuple[Labelling | Refusal, ...]]:
+    def labelled(units: Iterator[_Unit]) -> Iterator[tuple[Labelling | Refusal, ...]]:
         groups = (tuple(row.solution for row in unit if not isinstance(row, Refusal)) for unit in units)
         return label_groups(groups, labeller, answerers, store=store, in_flight=in_flight)
 
     def is_asked(unit: _Unit) -> bool:
         return not isinstance(unit[0], Refusal) and run.earlier_line(_key(unit)) is None
 
-    for unit, results in in_order(units, is_asked, answers):
+    for unit, results in in_order(units, is_asked, labelled):
         yield unit, [row for row in unit if isinstance(row, Refusal)] if results is None else results
 
 

@@ -23,6 +23,7 @@ from stepmark.data.steps.splitting import check_way, split
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_aggregate
+from stepmark.metrics.first_error import threshold_misfit
 from stepmark.models.lazy import Lazy, check_models
 from stepmark.models.load import SHARED, PRMLike, lazy_prm, read_by
 from stepmark.models.places import NOTICE
@@ -219,7 +220,7 @@ def grade(
         report: write an HTML report, which needs no network, to this file.
         aggregate: how step scores become one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own.
         threshold: a step whose score is under this is an error. Default: the PRM's own.
-        checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them (equation,words,remainder,unit,algebra,answer), or auto, which is all with the default PRM and none with any other.
+        checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them (equation,words,unit,algebra,answer), or auto, which is all with the default PRM and none with any other. Thoughts are checked only with `all,thoughts`.
         orm: an outcome reward model: its one verdict on the whole solution stands beside the steps.
         split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, thought, whole, token, or limit:N (words).
         marker: the text that ends each step, for `split` marker.
@@ -589,6 +590,10 @@ def _summary(run: _Run, split_by: str, written: list[str]) -> str:
         f"{amount(ledger.tokens_in, 'token')} read, {ledger.tokens_computed:,} computed, {ledger.tokens_distinct:,} distinct, "
         f"{shared}; {wrote}{run.progress.seconds:,.1f} s, {rate}",
     ]
+    if (
+        misfit := threshold_misfit(count["wrong"] - count["by_check"], count["solutions"], threshold)
+    ) is not None:
+        lines.append(misfit)
     if run.out.reused:
         lines.append(
             f"the input has changed since an interrupted run: kept its results of {amount(run.out.reused, 'unchanged row')}"

@@ -61,7 +61,7 @@ def search(
     checks: str = "auto",
     budget: Annotated[int, Field(ge=0)] | None = None,
     verifier: VerifierLike = "math",
-    percent: Literal["distinct", "sign"] = "distinct",
+    answers: Literal["stated", "marked"] = "stated",
     isolation: Isolation | None = None,
     columns: Mapping[str, str] | None = None,
     keep_going: bool = False,
@@ -90,7 +90,7 @@ def search(
             `stepmark.grade`), or auto, which is all with the default PRM and none with any other.
         budget: tokens that one problem may cost: written by the policy and read by the PRM. No request is made beyond it.
         verifier: what says whether answers are equal, for votes and `verify`: math, number, choice, text, code, or "package.module:Class".
-        percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
+        answers: which answers of a solution count: stated, also its concluding statement; marked, only a box, ####, "the answer is".
         isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
         columns: names of columns, where they differ: problem=question,answer=gold.
@@ -118,7 +118,7 @@ def search(
     keeps_trees = out is None or trace is not None or report is not None
     models = _Models(searcher, policy, prm, memory_tokens, policy_memory_tokens, cluster)
     limits = {"aggregate": aggregate, "checks": checks, "budget": budget}
-    judge = verifier_facts(verifier, percent, isolation)
+    judge = verifier_facts(verifier, answers, isolation)
     facts = {
         "method": _method_facts(searcher),
         **({} if source is None else {"source": dict(source)}),
@@ -127,7 +127,7 @@ def search(
     tally = _Tally()
     with ExitStack() as stack:
         checker = stack.enter_context(
-            open_verifier(verifier, percent=percent, isolation=isolation, shown=progress)
+            open_verifier(verifier, answers=answers, isolation=isolation, shown=progress)
         )
         job: ResumableRun[Found] = stack.enter_context(ResumableRun("search", given, facts, out=out))
         models.load(stack, most=in_flight)
