@@ -19,9 +19,9 @@ from stepmark.labels.methods import label
 from stepmark.labels.rollout import BinarySearch, EveryStep
 from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares
 from stepmark.models.policies import answerers
-from stepmark.problems.answers import answerers as verifying
-from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, SolverSettings, wrong_solutions
+from stepmark.verifiers.base import answerers as verifying
+from stepmark.verifiers.base import load_verifier
 
 BASE, HALF = "every-step, k=8", "binary, k=8"
 

@@ -44,7 +44,6 @@ from benchmarks.rl_prms import exact_prm, first_error_prm, recipe_prm
 from stepmark.models.backbone import quiet_loading
 from stepmark.models.places import ARITHMETIC
 from stepmark.models.prm import PRM
-from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor
@@ -55,6 +54,7 @@ from stepmark.rl.refit import Refit, RefittedPRM
 from stepmark.rl.settings import Implicit, Training
 from stepmark.rl.trainer import Listener, Trainer
 from stepmark.store import atomic_write
+from stepmark.verifiers.base import load_verifier
 
 RESULT_FILE = "result.json"
 RATE = 3e-4

@@ -19,15 +19,15 @@ from typing import Any
 
 from benchmarks.common import benchmark_parser, finish, seconds
 from stepmark.batching import Method, Write, Written, run
+from stepmark.data.solutions import read_solutions
 from stepmark.models.policies import answerers
 from stepmark.models.prm import grade, to_row
 from stepmark.models.replies import MemoryReplies, ReplyFile
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
-from stepmark.problems.answers import Verifier, load_verifier
 from stepmark.problems.arithmetic_world import wrong_solutions
 from stepmark.records import ScoredSolution, Solution, Verdict
-from stepmark.solutions.formats import read_solutions
 from stepmark.store import atomic_rows
+from stepmark.verifiers.base import Verifier, load_verifier
 
 ROUNDS = 3
 

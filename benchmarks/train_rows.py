@@ -11,10 +11,11 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
+from stepmark.data.formats.rows import LabelledRow
+from stepmark.data.labelled import read_labelled
 from stepmark.labels.exact import with_errors
 from stepmark.problems.sources import Worked, read_gsm8k
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
-from stepmark.solutions.interchange import LabelledRow, read_labelled
 from stepmark.training.examples import Example, LabelRules, examples
 
 _OPENERS = (

@@ -25,10 +25,10 @@ from pathlib import Path
 from benchmarks.common import benchmark_parser, finish, settle
 from benchmarks.grade import generated_candidates
 from benchmarks.size import SHAPES, Shape, peak, resident
+from stepmark.data.formats.rows import LabelledRow
 from stepmark.models.backbone import load_config, load_tokenizer
 from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.records import Judgement, LabelledSolution
-from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.examples import Example, LabelRules, examples
 from stepmark.training.items import Item
 from stepmark.training.net import Net, layout_for

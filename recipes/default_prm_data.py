@@ -37,11 +37,14 @@ from default_prm_contrasts import contrasts
 from default_prm_reference import label_by_reference
 
 from stepmark import split
+from stepmark.data.formats.own import to_row
+from stepmark.data.formats.rows import LabelledRow
+from stepmark.data.labelled import read_labelled
+from stepmark.data.reading import read_rows
 from stepmark.labels.exact import NUMBER, compute, number_of
 from stepmark.problems.sources import Worked, read_gsm8k
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution
-from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
-from stepmark.store import atomic_rows, read_rows
+from stepmark.store import atomic_rows
 
 Item = TypeVar("Item")
 

@@ -22,7 +22,7 @@ run=$(cd "$run" && pwd)
 # What Ray's workers import: the PRM, and the verdict on an answer.
 cat >"$run/stepmark_rewards.py" <<PYTHON
 from stepmark import load_prm
-from stepmark.problems.answers import load_verifier
+from stepmark.verifiers.base import load_verifier
 
 _verifier = None
 

@@ -34,9 +34,9 @@ def measure(name: str, *, problems: int, temperature: float) -> None:
 
     from stepmark.metrics.intervals import wilson
     from stepmark.models.policies import load_policy
-    from stepmark.problems.answers import load_verifier
     from stepmark.problems.arithmetic import arithmetic_problems
     from stepmark.sampling import Sampling, sample
+    from stepmark.verifiers.base import load_verifier
 
     torch.set_num_threads(1)
     policy = load_policy(name)

@@ -5,9 +5,6 @@ import os
 import pytest
 from hypothesis import settings
 
-from ordering import begun_first
-from skips import closing_line
-
 # A crowded machine must not fail a test: how long an example takes is asserted nowhere. The examples are the same in every run, so that one in a thousand
 # does not stop a change that has nothing to do with it; `make fuzz` draws others.
 settings.register_profile("stepmark", deadline=None, derandomize=True)
@@ -27,15 +24,10 @@ for name in (
     os.environ.pop(name, None)
 
 
-@pytest.hookimpl(
-    trylast=True
-)  # after those that are not to run are gone: the shares are cut from what is left
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    if workers > 1:
-        long = [item for item in items if item.get_closest_marker("long")]
-        rest = [item for item in items if not item.get_closest_marker("long")]
-        items[:] = begun_first(long, rest, workers)
+    items.sort(
+        key=lambda item: item.get_closest_marker("long") is None
+    )  # a long test last keeps one worker waiting
 
 
 @pytest.fixture(scope="session")
@@ -47,21 +39,3 @@ def zoo(tmp_path_factory):
 
     torch.set_num_threads(1)
     return Zoo(tmp_path_factory.mktemp("zoo"))
-
-
-_CLOSING = pytest.StashKey[str | None]()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    skipped = terminalreporter.stats.get("skipped", [])
-    reasons = [
-        report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        for report in skipped
-    ]
-    config.stash[_CLOSING] = closing_line(reasons)
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    # After pytest's own summary, so that it is the last line of the run.
-    if (line := config.stash.get(_CLOSING, None)) is not None:
-        print(line)

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NoReturn
 
 from stepmark.batching import Score, Write, Written
+from stepmark.errors import UsageError
 from stepmark.labels.labelling import Rollouts
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
-from stepmark.search.base import Expanding, Searching, Steps, at_least
+from stepmark.search.base import Expanding, Searching, Steps
 from stepmark.search.beam import BeamSearch
 from stepmark.search.choosing import choose
 from stepmark.search.tree import Tree, ranked
@@ -56,7 +57,8 @@ class BestFirst(Expanding):
 
     def __post_init__(self) -> None:
         Expanding.__post_init__(self)
-        at_least("rounds", self.rounds, 1)
+        if self.rounds < 1:
+            raise UsageError("rounds: expected 1 or more")
 
     def search(self, problem):
         tree = Tree(problem, self, self.name)
@@ -219,14 +221,6 @@ class NoGenerator(Searching):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BadSize(BestFirst):
-    """Sized by what is no whole number."""
-
-    name: ClassVar[str] = "bad-size"
-    sized_by: ClassVar[str | None] = "slack"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class LargeOnly(BestFirst):
     """Refuses small sizes."""
 
@@ -234,7 +228,8 @@ class LargeOnly(BestFirst):
     expand: int = 8
 
     def __post_init__(self) -> None:
-        at_least("expand", self.expand, 3)
+        if self.expand < 3:
+            raise UsageError("expand: expected 3 or more")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

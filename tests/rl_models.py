@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from stepmark.models.prm import Grader, Ledger
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.problems.answers import VerifierBase
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores, Verdict
+from stepmark.verifiers.base import VerifierBase
 
 
 def wordy() -> ScriptedPRM:

@@ -8,9 +8,9 @@ from typing import Any
 from stepmark.batching import Answerer, Message, Method, ReplyStore, Write, Written, content_key, run
 from stepmark.models.policies import answerers
 from stepmark.models.scripted import ScriptedPolicy
-from stepmark.problems.answers import NumberVerifier
-from stepmark.problems.answers import answerers as verifying
 from stepmark.records import Problem, Solution, Step
+from stepmark.verifiers.base import answerers as verifying
+from stepmark.verifiers.number import NumberVerifier
 
 RIGHT, WRONG, NONE = "so \\boxed{7}", "so \\boxed{9}", "and so on\nfor ever"
 OUTCOMES = {"y": RIGHT, "n": WRONG, "u": NONE}

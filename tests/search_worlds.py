@@ -9,9 +9,9 @@ from stepmark.models import prm as prms
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
-from stepmark.problems import answers
 from stepmark.records import Problem
 from stepmark.search.run import run
+from stepmark.verifiers import base as verifiers
 
 PROBLEM = Problem(text="What is it?", id="p", answer="7")
 
@@ -70,7 +70,7 @@ class World:
         return {
             **policy_answerers(self.policy),
             **prms.answerers(self.prm),
-            **answers.answerers(answers.load_verifier("number")),
+            **verifiers.answerers(verifiers.load_verifier("number")),
         }
 
     def find(self, search, problem=PROBLEM, **more):

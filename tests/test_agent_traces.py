@@ -12,12 +12,13 @@ import pytest
 from stepmark import ScriptedPRM
 from stepmark.annotation.project import Project
 from stepmark.annotation.reading import items_of_file
+from stepmark.data.formats.rows import Reading
+from stepmark.data.labelled import convert, detect, read_labelled
+from stepmark.data.reading import read_rows
+from stepmark.data.solutions import read_solutions
+from stepmark.data.traces.shapes import TRACES
 from stepmark.errors import InputError
 from stepmark.scoring.run import grade
-from stepmark.solutions.formats import read_solutions
-from stepmark.solutions.interchange import Reading, convert, detect, read_labelled
-from stepmark.solutions.traces import TRACES
-from stepmark.store import read_rows
 
 ASK, SYSTEM, THOUGHT, SAID, RESULT, DONE = "To Oslo.", "Book it.", "Look.", "I search.", "140", "140 euros."
 ARGUMENTS = {"to": "OSL"}

@@ -13,12 +13,12 @@ from stepmark.annotation.exporting import Exporting, export
 from stepmark.annotation.items import Item, Suggestion
 from stepmark.annotation.marks import Answer, Decision, marks_of_first_error, marks_of_ratings
 from stepmark.annotation.project import Help, Project
+from stepmark.data.formats.rows import Losses
+from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
 from stepmark.evaluation.run import evaluate
 from stepmark.evaluation.who_and_when import WhoAndWhen
 from stepmark.records import Problem, Solution, Step
-from stepmark.solutions.interchange import Losses, read_labelled
-from stepmark.solutions.interchange.formats import write_labelled
 from stepmark.training.examples import LabelRules, examples
 from stepmark.training.run import training_rows
 

@@ -12,9 +12,9 @@ from stepmark.annotation.exporting import Exporting, export
 from stepmark.annotation.marks import Answer, Change, fold, marks_of_first_error
 from stepmark.annotation.project import load_project
 from stepmark.annotation.reading import read_items
+from stepmark.data.formats.rows import Losses, Reading
+from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
-from stepmark.solutions.interchange import Losses, Reading, read_labelled
-from stepmark.solutions.interchange.formats import write_labelled
 
 
 def made(folder: Path, text: str) -> Path:

@@ -10,16 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepmark.errors import UsageError
-from stepmark.problems.answers import (
-    ChoiceVerifier,
-    NumberVerifier,
-    TextVerifier,
-    answer_groups,
-    bare_answer,
-    load_verifier,
-)
-from stepmark.problems.extraction import find_answer
-from stepmark.problems.quantities import clean, key, read_quantity, same_quantity
+from stepmark.verifiers.base import answer_groups, bare_answer, load_verifier
+from stepmark.verifiers.choice import ChoiceVerifier
+from stepmark.verifiers.finder import find_answer
+from stepmark.verifiers.number import NumberVerifier
+from stepmark.verifiers.quantities import clean, key, read_quantity, same_quantity
+from stepmark.verifiers.text import TextVerifier
 
 
 @pytest.mark.parametrize(

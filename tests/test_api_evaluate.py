@@ -219,12 +219,12 @@ def test_a_search_writes_what_its_command_writes():
     rows = [{"id": one.id, "problem": one.text, "answer": str(one.answer)} for one in made]
     data, policy, prm = write(rows), "search_models:policy", "search_models:truth"
     words = ["--policy", policy, "--prm", prm, "--budgets", "150", "400", "--methods", "beam"]
-    words += ["--pilot", "1", "--expand", "2", "--resamples", "100", "--out", "a"]
+    words += ["--pilot", "1", "--set", "beam.expand=2", "--resamples", "100", "--out", "a"]
     assert main(["evaluate", "search", "--data", data, *words]) == 0
     method = stepmark.evaluate.SearchContest(
-        budgets=(150.0, 400.0), methods=("beam",), pilot=1, shape=stepmark.evaluate.Shape(expand=2)
+        budgets=(150, 400), methods=("beam",), pilot=1, method_settings=("beam.expand=2",)
     )
     result = evaluate(method, data, prm=prm, policy=policy, out="b")
     for name in ("result.json", "result.md", "report.html"):
         assert Path("a", name).read_bytes() == Path("b", name).read_bytes(), name
-    assert {"accuracy/beam/150", "spent/majority/400"} <= result.figures.keys()
+    assert {"accuracy/beam/150", "tokens/majority/400"} <= result.figures.keys()

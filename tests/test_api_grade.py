@@ -7,11 +7,11 @@ import pytest
 import scripted_prms
 import stepmark
 from stepmark.cli import main
+from stepmark.data.steps.splitting import REASONING
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.records import ScoredSolution
 from stepmark.scoring.run import grade, read_graded
 from stepmark.show.progress import Progress
-from stepmark.solutions.segmentation import REASONING
 
 PRM = "scripted_prms:arithmetic"
 ROWS = [

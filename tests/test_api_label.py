@@ -8,10 +8,10 @@ import pytest
 import stepmark
 from fake_ray import FakeRay
 from stepmark.cli import main
+from stepmark.data.labelled import read_labelled
 from stepmark.errors import SettingError, UsageError
 from stepmark.labels.solutions import read_labellings
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
-from stepmark.solutions.interchange import read_labelled
 
 POLICY = "stepmark.problems.arithmetic_world:ArithmeticPolicy"
 CASES = list(wrong_solutions(4, seed=5, steps=(4, 8)))
@@ -121,8 +121,6 @@ def test_data_frames_records_and_samples_go_in():
             UsageError,
             "for a labeller by its name",
         ),
-        ({"method": "formulas"}, UsageError, "`policy`: formulas asks nothing of a policy"),
-        ({"method": "judge"}, UsageError, "`verifier` number: it compares final answers"),
         ({"budget": 0}, SettingError, "budget=0: expected 1 or more"),
         ({"split": "lines"}, UsageError, "lines"),
         ({"out": "nowhere/o.jsonl"}, UsageError, "there is no folder"),

@@ -14,11 +14,11 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import stepmark
 from stepmark.cli import main
+from stepmark.data.formats.own import to_row
 from stepmark.errors import UsageError
 from stepmark.metrics.scaling import logit, sigmoid
 from stepmark.models.checkpoint import spec_of
 from stepmark.models.families import FAMILIES
-from stepmark.solutions.interchange import to_row
 from stepmark.training import recipe
 from stepmark.training.objectives.families import InFamily, in_family, trainable
 from tiny_base import tokenizer, write_base

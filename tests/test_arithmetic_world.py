@@ -15,7 +15,6 @@ import stepmark
 from stepmark.batching import Choose, Message, Write, run
 from stepmark.errors import InputError, UsageError
 from stepmark.models.policies import answerers
-from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic, read_number, write_number
 from stepmark.problems.arithmetic_world import (
     ArithmeticPolicy,
@@ -28,6 +27,7 @@ from stepmark.problems.arithmetic_world import (
     true_values,
     wrong_solutions,
 )
+from stepmark.verifiers.base import load_verifier
 
 CHAIN = read_arithmetic(
     "Start with 10. In the first step add 5. The number 8 is not used. In the second step multiply by 2. "

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stepmark.batching import Verify
-from stepmark.problems import answers
 from stepmark.records import Verdict
+from stepmark.verifiers import base as verifiers
 from tiny_base import write_base
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,10 +50,10 @@ def test_a_whole_run(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("dear", "reported"), [(-1.0, [0, 1, 2]), (3600.0, [])])
 def test_dear_verdicts_are_reported_one_by_one_and_cheap_ones_together(monkeypatch, dear, reported):
-    monkeypatch.setattr(answers, "_DEARER_THAN_A_WRITE", dear)
+    monkeypatch.setattr(verifiers, "_DEARER_THAN_A_WRITE", dear)
     heard = []
-    with answers.load_verifier("number") as verifier:
-        [answerer] = answers.answerers(verifier).values()
+    with verifiers.load_verifier("number") as verifier:
+        [answerer] = verifiers.answerers(verifier).values()
         asked = [Verify(answer=text, gold="4") for text in ("4", "5", "no number")]
         found = answerer.answer(asked, lambda number, verdict: heard.append((number, verdict)))
     assert [verdict.correct for verdict in found] == [True, False, None]

@@ -20,10 +20,10 @@ import pytest
 
 from stepmark.errors import InputError, UsageError
 from stepmark.problems import code_sandbox
-from stepmark.problems.answers import load_verifier
 from stepmark.problems.code import CodeTests, CodeVerifier, code_problem, extract_code, read_code_tests
 from stepmark.problems.code_sandbox import ISOLATIONS, CodeLimits
 from stepmark.records import Verdict
+from stepmark.verifiers.base import load_verifier
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "code"
 # It stands in the command line of every process of a sandbox, and so finds those that are left over.

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from stepmark.cli import main
 from stepmark.cli.label import METHODS
+from stepmark.data.formats.own import to_row
+from stepmark.data.labelled import read_labelled
 from stepmark.errors import InputError
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.consensus import KINDS, TRUST, Consensus, consensus, side_by_side
@@ -22,7 +24,6 @@ from stepmark.labels.rollout import BinarySearch, EveryStep
 from stepmark.labels.tree import RolloutTree
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
-from stepmark.solutions.interchange import read_labelled, to_row
 from stepmark.store import encode_row
 
 R, W, N, _ = 1, -1, 0, None

@@ -194,7 +194,7 @@ def test_a_run_that_was_killed_is_continued_to_the_same_file(tmp_path, monkeypat
 
     out = tmp_path / "out.jsonl"
     with monkeypatch.context() as patch:
-        patch.setattr("stepmark.solutions.interchange.formats.open_rows", dying)
+        patch.setattr("stepmark.data.labelled.open_rows", dying)
         with pytest.raises(Killed):
             main([*words, str(out)])
     assert len((tmp_path / "out.jsonl.part").read_text("utf-8").splitlines()) == 4

@@ -18,7 +18,9 @@ from stepmark.evaluation.verifier import (
     errors_of,
     read_pairs,
 )
-from stepmark.problems.answers import NumberVerifier, TextVerifier, load_verifier
+from stepmark.verifiers.base import load_verifier
+from stepmark.verifiers.number import NumberVerifier
+from stepmark.verifiers.text import TextVerifier
 
 
 def evaluate(checked, *, settings=None, resamples=1000):

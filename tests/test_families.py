@@ -22,11 +22,11 @@ import torch
 from safetensors.torch import save_file
 
 from stepmark import load_prm
+from stepmark.data.steps.splitting import split
 from stepmark.errors import CheckpointError, MarkerInTextError
 from stepmark.models.families import FAMILIES
 from stepmark.models.spec import ChatLayout, PieceLayout, TextLayout
 from stepmark.records import Problem, Solution
-from stepmark.solutions.segmentation import split
 
 PENS = "A box holds 12 pens. Ann buys 3 boxes and gives 6 pens away. How many are left?"
 SOLUTIONS = [

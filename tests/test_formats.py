@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from stepmark.data.solutions import GRADED_KEYS, SolutionRow, read_solution, read_solutions
 from stepmark.errors import InputError, UnknownNameError
 from stepmark.records import (
     Judgement,
@@ -14,7 +15,6 @@ from stepmark.records import (
     Step,
     record_row,
 )
-from stepmark.solutions.formats import GRADED_KEYS, SolutionRow, read_solution, read_solutions
 
 STEPS = ["2 + 3 = 5", "5 * 2 = 10"]
 NATIVE = {"problem": "What is (2 + 3) * 2?", "steps": STEPS}

@@ -10,13 +10,14 @@ import torch
 from transformers import LlamaForCausalLM
 
 from stepmark import load_prm
+from stepmark.data.formats.rows import LabelledRow, Losses, Reading
+from stepmark.data.labelled import read_labelled
 from stepmark.errors import InputError, UsageError
 from stepmark.models.critics import RPRM, GenPRM, Part, ThinkPRM
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.generative import GenerativePRM, generative_prm
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Judgement, LabelledSolution, Solution
-from stepmark.solutions.interchange import LabelledRow, Losses, Reading, read_labelled
 from stepmark.training.examples import Dropped, Example, coarsen, examples
 from stepmark.training.net import Net
 from stepmark.training.objectives.generative import Generative

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepmark.data.solutions import GRADED_KEYS, read_solution
 from stepmark.errors import (
     BackendError,
     InputError,
@@ -20,7 +21,6 @@ from stepmark.errors import (
 from stepmark.models.prm import PRM, Grade, Ledger, first_error, from_row, grade, graded, to_row
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Finding, Refusal, ScoredSolution, Solution, StepScores
-from stepmark.solutions.formats import GRADED_KEYS, read_solution
 
 TABLE = {"good": 0.9, "fair": 0.5, "bad": 0.1}
 

@@ -12,11 +12,10 @@ from score_servers import InProcess
 from stepmark import Client
 from stepmark.cli import main
 from stepmark.errors import BackendError, InputError, SettingError, UsageError
-from stepmark.integrations.hub_datasets import from_columns, to_columns
 from stepmark.models.prm import Grade, first_error
 from stepmark.models.remote.prm import RemotePRM
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.records import Finding, ScoredSolution
+from stepmark.records import Finding
 from stepmark.scoring.report import write_report
 from stepmark.scoring.run import grade, read_graded
 from stepmark.serving.settings import ServerSettings
@@ -145,13 +144,6 @@ def test_the_command_writes_the_same_and_an_interrupted_run_continues(tmp_path):
     assert out.read_bytes() == whole
     assert "continued after the 2 rows" in results.summary
     assert "2 with an error (0 by a score under 0.5, 2 by an exact check)" in results.summary
-
-
-def test_findings_survive_columns():
-    graded = content().grade("How far?", STEPS, checks="all")
-    for one in (graded, replace(graded, findings=(), first_error=-1), replace(graded, findings=None)):
-        row = json.loads(json.dumps(to_columns(one)))
-        assert from_columns(row, ScoredSolution) == replace(one, findings=one.findings)
 
 
 def test_terminal_notebook_and_report_say_what_was_found(tmp_path):

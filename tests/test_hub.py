@@ -1,4 +1,4 @@
-"""`stepmark publish`: what is uploaded and what is not, what stands in the way, and the talk with the hub, which is played here."""
+"""`stepmark publish`: what is uploaded and what is not, what is refused, against a hub in memory."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import httpx
+import huggingface_hub
 import pytest
 import torch
-from huggingface_hub.errors import LocalTokenNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
 from checkpoints import token_classifier
 from stepmark.cli import main
-from stepmark.errors import BackendError, SettingError, UsageError
-from stepmark.integrations import hub as module
-from stepmark.integrations.hub import plan, publish, refusal, upload
+from stepmark.errors import BackendError, CheckpointError, UsageError
+from stepmark.integrations.hub import publish
 from stepmark.models.checkpoint import spec_of
 from stepmark.training.checkpoint import Written
 from stepmark.training.report import CardFacts, prm_card
@@ -25,19 +26,17 @@ torch.set_num_threads(1)
 REPO = "someone/my-prm"
 
 
-def the_card(folder, *, full=True):
+def the_card(folder):
     spec = spec_of(folder, "x", None)
     written = Written(folder=folder, layout="token-classification", architecture="x", spec=spec, tag=None)
-    base = "HuggingFaceTB/SmolLM2-135M-Instruct" if full else "here/it/is"
-    text = prm_card(
-        CardFacts(title="my-prm", base=base, settings={}, seed=0),
+    return prm_card(
+        CardFacts(title="my-prm", base="HuggingFaceTB/SmolLM2-135M-Instruct", settings={}, seed=0),
         written,
         objective="hard",
         base_fingerprint="abc",
-        data="prm800k.jsonl: 10 rows." if full else "Not stated.",
-        measured={"AUC": "0.7"} if full else {},
+        data="prm800k.jsonl: 10 rows.",
+        measured={"AUC": "0.7"},
     )
-    return text.replace("---\n", "---\nlicense: apache-2.0\n", 1) if full else text
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +67,6 @@ class Fake:
     signed_in: bool = True
     repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
     private: dict[str, bool] = field(default_factory=dict)
-    loses: str = ""
     fails: Exception | None = None
 
     def whoami(self):
@@ -97,11 +95,7 @@ class Fake:
             raise self.fails
         for file in Path(folder_path).rglob("*"):
             name = str(file.relative_to(folder_path))
-            if (
-                file.is_file()
-                and any(fnmatch.fnmatch(name, one) for one in allow_patterns)
-                and name != self.loses
-            ):
+            if file.is_file() and any(fnmatch.fnmatch(name, one) for one in allow_patterns):
                 self.repos[repo_id][name] = file.read_bytes()
 
         @dataclass
@@ -111,233 +105,74 @@ class Fake:
         self.message = commit_message
         return Commit()
 
-    def list_repo_files(self, repo_id):
-        return sorted(self.repos[repo_id])
+
+@pytest.fixture
+def hub(monkeypatch):
+    fake = Fake()
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: fake)
+    return fake
 
 
-BELONGS = {
-    "README.md",
-    "config.json",
-    "model.safetensors",
-    "stepmark.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "train.json",
-}
-
-
-def test_what_belongs_to_a_checkpoint_is_uploaded_and_nothing_else(folder):
-    planned = plan(folder, REPO)
-    assert planned.problems == planned.notes == ()
-    names = set(planned.upload)
-    assert names >= BELONGS
-    assert names <= BELONGS | {"special_tokens_map.json", "chat_template.jinja"}
-    assert set(planned.left) == {
-        "state.pt",
-        "optimizer.pt",
-        "train.log",
-        "rows.jsonl",
-        ".secret",
-        "model.bin",
-        "checkpoints/",
-    }
-    assert planned.size == sum((folder / name).stat().st_size for name in names)
-    hub = Fake()
-    published = upload(planned, hub=hub, message="one")
-    assert published.commit == f"https://hub/{REPO}/commit/1"
-    assert published.strays == ()
-    assert set(hub.repos[REPO]) == names | {".gitattributes"}
+def test_the_files_of_a_checkpoint_are_uploaded_and_nothing_else(folder, hub):
+    files, commit = publish(folder, REPO, message="one")
+    assert commit == f"https://hub/{REPO}/commit/1"
+    belongs = {"README.md", "config.json", "model.safetensors", "stepmark.json", "tokenizer.json"}
+    belongs |= {"tokenizer_config.json", "train.json"}
+    assert belongs <= set(files) <= belongs | {"special_tokens_map.json", "chat_template.jinja"}
+    assert set(hub.repos[REPO]) == set(files) | {".gitattributes"}
     assert hub.repos[REPO]["model.safetensors"] == (folder / "model.safetensors").read_bytes()
+    assert files["model.safetensors"] == (folder / "model.safetensors").stat().st_size
     assert (hub.private[REPO], hub.message) == (False, "one")
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("README.md", "there is no README.md"),
-        ("config.json", "neither config.json nor adapter_config.json"),
-        ("model.safetensors", "there are no weights"),
-    ],
-)
-def test_a_checkpoint_that_is_not_whole(folder, name, said):
-    (folder / name).unlink()
-    planned = plan(folder, REPO, load=False)
-    assert any(said in problem for problem in planned.problems)
-    with pytest.raises(UsageError, match=f"not ready to be published:(.|\n)*{said}"):
-        upload(planned, hub=Fake())
-
-
-def test_parts_that_are_missing(folder):
-    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
-    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    [problem] = plan(folder, REPO, load=False).problems
-    assert problem.endswith("not there: model-00002-of-00002.safetensors")
-    (folder / "model.safetensors.index.json").write_text("{")
-    [problem] = plan(folder, REPO, load=False).problems
-    assert problem.endswith("not there: none at all")
-
-
-def test_a_checkpoint_that_cannot_be_read(folder):
+def test_a_checkpoint_that_cannot_be_loaded_is_not_published(folder, hub):
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
-    [problem] = plan(folder, REPO).problems
-    assert problem.startswith("stepmark cannot read it")
-    # Unless nobody tries.
-    planned = plan(folder, REPO, load=False)
-    assert planned.problems == ()
-    assert planned.notes == ("whether the checkpoint can be read was not tried",)
+    with pytest.raises(CheckpointError):
+        publish(folder, REPO)
+    (folder / "README.md").unlink()
+    with pytest.raises(UsageError, match=r"README\.md"):
+        publish(folder, REPO)
+    assert hub.repos == {}
 
 
-def test_a_card_of_little_words(folder):
-    (folder / "README.md").write_text(the_card(folder, full=False))
-    lacks = plan(folder, REPO, load=False).problems
-    assert [one.split(":")[0] for one in lacks] == [
-        "README.md names no licence",
-        "README.md names no base",
-        "README.md has nothing under `## Data`",
-        "README.md has nothing under `## Measured`",
-    ]
-    planned = plan(folder, REPO, incomplete_card=True, load=False)
-    assert planned.problems == ()
-    assert planned.notes[:4] == lacks
+@pytest.mark.parametrize("base", ["../base", "/models/base", None])
+def test_an_adapter_needs_a_base_that_others_have(folder, hub, base):
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+    with pytest.raises(UsageError, match="no hub name"):
+        publish(folder, REPO)
 
 
-@pytest.mark.parametrize(
-    ("head", "said"),
-    [
-        (None, "has no head"),
-        ("license: Apache 2\nbase_model: a/b", "names no licence"),
-        ("license: other\nbase_model: a/b", "`license: other` needs"),
-        ("license: mit", "names no base"),
-    ],
-)
-def test_heads_of_cards(folder, head, said):
-    body = "\n## Data\n\nSums.\n\n## Measured\n\n0.5\n"
-    (folder / "README.md").write_text(body if head is None else f"---\n{head}\n---\n{body}")
-    [problem] = plan(folder, REPO, load=False).problems
-    assert said in problem
-
-
-@pytest.mark.parametrize(
-    "head", ["license: 'mit'\nbase_model: a/b", 'license: "bsd-3-clause"\nbase_model:\n- "a/b"\n- c/d']
-)
-def test_heads_that_do(folder, head):
-    (folder / "README.md").write_text(f"---\n{head}\n---\n## Data\nSums.\n## Measured\n0.5\n")
-    assert plan(folder, REPO, load=False).problems == ()
-
-
-def test_an_adapter_needs_a_base_that_others_have(folder):
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        (folder / name).unlink()
-    (folder / "adapter_model.safetensors").write_bytes(b"")
-    for base, good in (
-        ("a/b", True),
-        ("stepmark:smollm2", True),
-        ("../base", False),
-        ("/models/base", False),
-    ):
-        (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
-        problems = plan(folder, REPO, load=False).problems
-        assert (problems == ()) is good
-        assert good or "no hub name" in problems[0]
-
-
-def test_the_way_past_an_incomplete_card_is_said_where_there_is_one(folder):
-    (folder / "README.md").write_text("---\nlicense: mit\nbase_model: a/b\n---\n## Data\nSums.\n")
-    assert refusal(plan(folder, REPO, load=False)).endswith("with `incomplete_card`.")
-    (folder / "stepmark.json").unlink()
-    assert "incomplete_card" not in refusal(plan(folder, REPO, load=False))
-
-
-def test_folders_of_this_machine_are_told(folder):
-    (folder / "train.json").write_text('{"data": ["/home/me/rows.jsonl"]}')
-    assert (
-        plan(folder, REPO, load=False).notes[0]
-        == "train.json names a folder of this machine: /home/me/rows.jsonl"
-    )
-
-
-@pytest.mark.parametrize("repo", ["my-prm", "a/b/c", "https://hub/a/b", "a/../b", "a/b.git"])
-def test_names_that_no_repository_has(folder, repo):
+@pytest.mark.parametrize("repo", ["my-prm", "a/b/c", "https://hub/a/b"])
+def test_names_that_no_repository_has(folder, hub, repo):
     with pytest.raises(UsageError, match="OWNER/NAME"):
-        plan(folder, repo, load=False)
+        publish(folder, repo)
 
 
-def test_private_stays_private(folder):
-    planned = plan(folder, REPO, load=False)
-    hub = Fake()
-    upload(planned, hub=hub, private=True)
+def test_private_stays_private(folder, hub):
+    publish(folder, REPO, private=True)
+    publish(folder, REPO, private=True)
     assert hub.private[REPO] is True
-    upload(planned, hub=hub, private=True)
     hub.private[REPO] = False
     with pytest.raises(UsageError, match="is public"):
-        upload(planned, hub=hub, private=True)
+        publish(folder, REPO, private=True)
 
 
-def test_what_an_earlier_upload_left_is_told(folder):
-    planned = plan(folder, REPO, load=False)
-    hub = Fake(
-        repos={REPO: {"model-00001-of-00002.safetensors": b"", "figure.png": b"", ".gitattributes": b""}}
-    )
-    hub.private[REPO] = False
-    assert upload(planned, hub=hub).strays == ("model-00001-of-00002.safetensors",)
+def test_a_hub_that_refuses(folder, hub):
+    hub.fails = HfHubHTTPError("403 Forbidden", response=httpx.Response(403, request=httpx.Request("POST", "http://hub")))  # fmt: skip
+    with pytest.raises(BackendError, match="403 Forbidden"):
+        publish(folder, REPO)
+    hub.fails = httpx.ConnectError("no network")
+    with pytest.raises(BackendError, match="no network"):
+        publish(folder, REPO)
+    hub.signed_in = False
+    with pytest.raises(UsageError, match="hf auth login"):
+        publish(folder, REPO)
 
 
-class Answer:
-    def __init__(self, status):
-        self.status_code = status
-
-
-class RefusedByHubError(OSError):
-    def __init__(self, status):
-        super().__init__(f"{status} Client Error\nfor url: x")
-        self.response = Answer(status)
-
-
-@pytest.mark.parametrize(
-    ("hub", "error", "said"),
-    [
-        (Fake(signed_in=False), UsageError, "hf auth login"),
-        (Fake(fails=RefusedByHubError(401)), UsageError, "hf auth login"),
-        (Fake(fails=RefusedByHubError(403)), UsageError, f"may not write to {REPO}"),
-        (Fake(fails=RefusedByHubError(500)), BackendError, r"RefusedByHubError: 500 Client Error\)"),
-        (Fake(fails=ConnectionError("no network")), BackendError, "ConnectionError: no network"),
-        (Fake(loses="model.safetensors"), BackendError, "does not have model.safetensors"),
-    ],
-)
-def test_a_hub_that_does_not_take_it(folder, hub, error, said):
-    planned = plan(folder, REPO, load=False)
-    with pytest.raises(error, match=said):
-        upload(planned, hub=hub)
-
-
-def test_the_command(folder, monkeypatch, capsys):
-    hub = Fake()
-    monkeypatch.setattr(module, "_hub", lambda: hub)
-    assert main(["publish", str(folder), REPO, "--dry-run", "--no-load"]) == 0
-    said = capsys.readouterr()
-    assert hub.repos == {}
-    assert "model.safetensors  " in said.out
-    assert "left out: " in said.out and "state.pt" in said.out
-    assert "nothing was sent" in said.out
+def test_the_command(folder, hub, capsys):
+    assert main(["publish", str(folder), REPO, "--dry-run"]) == 0
+    assert hub.repos == {} and "model.safetensors  " in capsys.readouterr().out
     assert main(["publish", str(folder), REPO, "--private"]) == 0
-    assert f"published: https://hub/{REPO}/commit/1" in capsys.readouterr().out
+    assert f"https://hub/{REPO}/commit/1" in capsys.readouterr().out
     assert hub.private[REPO] is True
-    (folder / "README.md").unlink()
-    assert main(["publish", str(folder), REPO, "--dry-run"]) == 2
-    assert "there is no README.md" in capsys.readouterr().err
-
-
-def test_the_function_publishes_what_the_command_publishes(folder, monkeypatch):
-    hub = Fake()
-    monkeypatch.setattr(module, "_hub", lambda: hub)
-    plans = []
-    assert publish(folder, REPO, dry_run=True, no_load=True, on_plan=plans.append) is None
-    assert hub.repos == {} and plans[0].repo == REPO
-    assert publish(folder, REPO, no_load=True).commit == f"https://hub/{REPO}/commit/1"
-    assert main(["publish", str(folder), "someone/other", "--no-load"]) == 0
-    assert hub.repos[REPO] == hub.repos["someone/other"]
-    with pytest.raises(SettingError, match="private='yes': expected true or false"):
-        publish(folder, REPO, private="yes")
-    with pytest.raises(UsageError, match="OWNER/NAME"):
-        publish(folder, "mine")
+    assert main(["publish", str(folder)]) == 2

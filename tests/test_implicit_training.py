@@ -12,9 +12,9 @@ from torch.func import functional_call
 from transformers import LlamaForCausalLM
 
 from stepmark import load_prm
+from stepmark.data.formats.rows import LabelledRow
 from stepmark.models.spec import LogRatioHead, TextLayout
 from stepmark.records import LabelledSolution, Solution
-from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.examples import Dropped, by_problem
 from stepmark.training.net import Net
 from stepmark.training.objectives.implicit import ImplicitCrossEntropy, ImplicitDPO, LogRatios

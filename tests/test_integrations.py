@@ -21,9 +21,9 @@ from stepmark.integrations.candidates import (
 )
 from stepmark.models.prm import Grade
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.problems.answers import TextVerifier
 from stepmark.records import ScoredSolution, Solution
 from stepmark.search.choosing import pick
+from stepmark.verifiers.text import TextVerifier
 
 LINES = {"split": "line"}
 GOOD = "2 + 3 = 5\nThe answer is 5."

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from stepmark.data.formats.rows import LabelledRow, Losses, Writing
+from stepmark.data.labelled import detect, read_labelled, write_labelled
+from stepmark.data.reading import Row
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
-from stepmark.solutions.interchange import LabelledRow, Losses, Writing, detect, read_labelled, write_labelled
-from stepmark.store import Row
 
 CORRECT, VALUE = "correctness", "value"
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from stepmark.data.formats.rows import Losses, Reading
+from stepmark.data.labelled import read_labelled
 from stepmark.errors import InputError
-from stepmark.solutions.interchange import Losses, Reading, read_labelled
 
 
 def sample(id_: object = 1, value: object = "C", **more: Any) -> dict[str, Any]:

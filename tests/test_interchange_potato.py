@@ -8,16 +8,10 @@ from typing import Any
 
 import pytest
 
+from stepmark.data.formats.rows import LabelledRow, Losses, Reading, Writing
+from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Judgement, LabelledSolution, Solution
-from stepmark.solutions.interchange import (
-    LabelledRow,
-    Losses,
-    Reading,
-    Writing,
-    read_labelled,
-    write_labelled,
-)
 
 ITEMS = [
     {

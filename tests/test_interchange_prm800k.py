@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from stepmark.data.formats.rows import Losses, Reading, Writing
+from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
-from stepmark.solutions.interchange import Losses, Reading, Writing, read_labelled, write_labelled
 
 PROBLEM = "What is 2 + 3, doubled?"
 

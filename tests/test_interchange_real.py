@@ -10,16 +10,9 @@ from typing import Any
 
 import pytest
 
-from stepmark.solutions.interchange import (
-    LabelledRow,
-    Losses,
-    Reading,
-    Writing,
-    read_labelled,
-    write_labelled,
-)
-from stepmark.solutions.interchange.formats import items_of_rows
-from stepmark.store import read_rows
+from stepmark.data.formats.rows import LabelledRow, Losses, Reading, Writing
+from stepmark.data.labelled import items_of_rows, read_labelled, write_labelled
+from stepmark.data.reading import read_rows
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

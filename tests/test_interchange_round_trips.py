@@ -10,20 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepmark.data.formats.rows import LabelledRow, Losses, Reading, Writing
+from stepmark.data.json_rows import parse_row
+from stepmark.data.labelled import FORMATS, detect, read_labelled, write_labelled
+from stepmark.data.reading import Row
+from stepmark.data.traces.shapes import TRACES
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
-from stepmark.solutions.interchange import (
-    FORMATS,
-    LabelledRow,
-    Losses,
-    Reading,
-    Writing,
-    detect,
-    read_labelled,
-    write_labelled,
-)
-from stepmark.solutions.traces import TRACES
-from stepmark.store import Row, encode_row, parse_row
+from stepmark.store import encode_row
 
 # Markers, numbers, blank lines and the signs of formats all stand inside texts; a number at the start is layout elsewhere.
 _PIECES = st.sampled_from(

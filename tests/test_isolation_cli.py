@@ -11,8 +11,8 @@ from stepmark.batching import Verify
 from stepmark.cli import main
 from stepmark.errors import UsageError
 from stepmark.problems import code_sandbox
-from stepmark.problems.answers import load_verifier
 from stepmark.sampling.problems import build
+from stepmark.verifiers.base import load_verifier
 
 TESTS = json.dumps({"text": "Double.", "test_list": ["assert double(2) == 4"], "task_id": 1})
 RIGHT = "```python\ndef double(x):\n    return 2 * x\n```"

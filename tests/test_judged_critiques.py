@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from stepmark.cli import main
+from stepmark.data.formats.rows import LabelledRow
 from stepmark.models.critics import RPRM, GenPRM, ThinkPRM, step_verdicts
 from stepmark.models.generative import critic_spec_of
 from stepmark.records import Judgement, LabelledSolution, Solution
-from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.examples import Dropped, Example
 from stepmark.training.objectives.generative import UNREAD, WHOLE, Generative
 from stepmark.training.run import training_rows

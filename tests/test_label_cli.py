@@ -12,8 +12,8 @@ import pytest
 
 from stepmark.batching import Write
 from stepmark.cli import main
+from stepmark.data.labelled import read_labelled
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
-from stepmark.solutions.interchange import read_labelled
 
 ARITHMETIC = "stepmark.problems.arithmetic_world:ArithmeticPolicy"
 TESTS = Path(__file__).parent

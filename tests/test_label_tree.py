@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from rollout_worlds import PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution
 from stepmark.batching import Written, run
+from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError
 from stepmark.labels.labelling import Labelling
 from stepmark.labels.methods import label
 from stepmark.labels.tree import Grown, RolloutTree, cut_branch, on_lines, prefixes, priority, way_of
 from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
-from stepmark.problems.answers import NumberVerifier
-from stepmark.problems.answers import answerers as verifying
 from stepmark.problems.arithmetic_world import (
     ArithmeticPolicy,
     SolverSettings,
@@ -28,7 +27,8 @@ from stepmark.problems.arithmetic_world import (
     wrong_solutions,
 )
 from stepmark.records import LabelledSolution, Solution, Step
-from stepmark.solutions.segmentation import split
+from stepmark.verifiers.base import answerers as verifying
+from stepmark.verifiers.number import NumberVerifier
 
 # ---------------------------------------------------------------- worlds
 

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from rollout_worlds import NONE, OUTCOMES, PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution, table
 from stepmark.batching import Written
+from stepmark.data.formats.own import to_row
+from stepmark.data.formats.rows import Losses, Writing
+from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.labelling import CUT_OFF, Labelling, Rollouts, probe
@@ -18,8 +21,6 @@ from stepmark.labels.rollout import OWN_ANSWER, BinarySearch, EveryStep, hard_la
 from stepmark.labels.tree import RolloutTree
 from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
-from stepmark.problems.answers import NumberVerifier, load_verifier
-from stepmark.problems.answers import answerers as verifying
 from stepmark.problems.arithmetic_world import (
     ArithmeticPolicy,
     KnownSolution,
@@ -27,9 +28,10 @@ from stepmark.problems.arithmetic_world import (
     wrong_solutions,
 )
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
-from stepmark.solutions.interchange import read_labelled, to_row, write_labelled
-from stepmark.solutions.interchange.rows import Losses, Writing
 from stepmark.store import encode_row
+from stepmark.verifiers.base import answerers as verifying
+from stepmark.verifiers.base import load_verifier
+from stepmark.verifiers.number import NumberVerifier
 
 
 def evidence(found: Labelling) -> list[tuple[int, int] | None]:

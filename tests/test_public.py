@@ -36,7 +36,6 @@ PUBLIC = [
     "convert",
     "errors",
     "evaluate",
-    "from_dataset",
     "grade",
     "krippendorff_alpha",
     "label",
@@ -52,7 +51,6 @@ PUBLIC = [
     "serve",
     "serve_in_process",
     "split",
-    "to_dataset",
     "train",
 ]
 

@@ -13,9 +13,10 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from stepmark import load_prm
 from stepmark.cli import main
+from stepmark.data.formats.own import to_row
+from stepmark.data.formats.rows import LabelledRow
 from stepmark.models.spec import read_spec
 from stepmark.records import Judgement, LabelledSolution, Solution
-from stepmark.solutions.interchange import LabelledRow, to_row
 from stepmark.training.checkpoint import write_trained
 from stepmark.training.examples import by_problem
 from stepmark.training.measure import calibrate

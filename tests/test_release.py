@@ -1,11 +1,10 @@
-"""What is released agrees with itself: version, changelog, extras, constraints, the page about installing."""
+"""What is released agrees with itself: version, extras, constraints, the page about installing."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 import tomllib
-from datetime import date
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -41,23 +40,6 @@ def test_the_version_stands_in_one_place():
     assert str(Version(stepmark.__version__)) == stepmark.__version__
 
 
-SECTION = re.compile(r"^## \[(?P<version>[^\]]+)\] - (?P<date>\S+)$", re.M)
-
-
-def test_the_changelog():
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert len(re.findall(r"^## ", text, re.M)) == len(SECTION.findall(text))
-    versions = [Version(found["version"]) for found in SECTION.finditer(text)]
-    dates = [found["date"] for found in SECTION.finditer(text)]
-    assert str(versions[0]) == stepmark.__version__
-    assert versions == sorted(set(versions), reverse=True)
-    # Only the newest may wait for its day.
-    days = [date.fromisoformat(day) for day in dates if day != "unreleased"]
-    assert days == sorted(days, reverse=True) and "unreleased" not in dates[1:]
-    kinds = set(re.findall(r"^### (.+)$", text, re.M))
-    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
-
-
 # --- extras
 
 
@@ -82,12 +64,6 @@ def test_the_page_about_installing_has_the_extras_as_they_are():
     assert {extra: purpose for extra, (purpose, _) in told.items() if extra} == {
         extra: purpose for extra, purpose in PURPOSES.items() if extra != "dev"
     }
-
-
-def test_the_changelog_names_the_extras():
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    for extra in EXTRAS:
-        assert extra == "dev" or f"`{extra}`" in text, f"CHANGELOG.md does not name the extra {extra}"
 
 
 # --- constraints
@@ -194,68 +170,3 @@ def packed() -> list[str]:
 
 def test_a_wheel_of_this_tree_is_whole(wheel):
     assert wheel.faults_of_wheel(packed()) == []
-
-
-def described() -> str:
-    """The long description, as the build's own settings make it of README.md."""
-    settings = PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
-    (fragment,) = settings["fragments"]
-    text = (ROOT / fragment["path"]).read_text(encoding="utf-8")
-    for one in settings["substitutions"]:
-        text = re.sub(one["pattern"], one["replacement"], text)
-    return text
-
-
-def test_the_page_of_a_package_index_links_to_nothing_that_is_not_there(wheel):
-    page = described()
-    assert wheel.faults_of_description(page) == []
-    # What reads on: no empty brackets, no picture's colon, no command of a checkout, nothing cut out of a block of code.
-    assert "()" not in re.sub(r"^```.*?^```$", "", page, flags=re.M | re.S) and "<!--" not in page
-    assert not re.search(r":\n\n(?!```)", page) and not re.search(r"^\$ (make|bash) ", page, re.M)
-    blocks = re.findall(r"^```(?:json|python|text)\n.*?^```$", page, re.M | re.S)
-    assert blocks == re.findall(
-        r"^```(?:json|python|text)\n.*?^```$", (ROOT / "README.md").read_text("utf-8"), re.M | re.S
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("pip install stepmark; see [there](docs/start.md)", "links to docs/start.md"),
-        ("pip install stepmark\n\n![a picture](docs/_static/demo.png)", "links to docs/_static/demo.png"),
-        ("[here](https://example.org)", "does not say how to install"),
-    ],
-)
-def test_a_dead_link_of_the_page_is_named(wheel, text, said):
-    (fault,) = wheel.faults_of_description(text)
-    assert said in fault
-
-
-@pytest.mark.parametrize(
-    ("gone", "said"),
-    [
-        ("adapter_model.safetensors", "the default PRM"),
-        ("py.typed", "the mark of types"),
-        ("katex/", "KaTeX"),
-        ("annotation/web", "the pages of stepmark annotate"),
-    ],
-)
-def test_what_a_wheel_lacks_is_named(wheel, gone, said):
-    assert f"wheel: {said} is not inside" in wheel.faults_of_wheel(
-        [name for name in packed() if gone not in name]
-    )
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "stepmark/tests/test_x.py",
-        "stepmark/__pycache__/x.pyc",
-        "stepmark/.gitignore",
-        "benchmarks/rl.py",
-        "tests/test_x.py",
-        "stepmark/models/out.jsonl.part",
-    ],
-)
-def test_what_a_wheel_must_not_have_is_named(wheel, name):
-    assert any(name in fault for fault in wheel.faults_of_wheel([*packed(), name]))

@@ -10,6 +10,7 @@ pytest.importorskip("transformers")
 from rl_models import Says  # noqa: E402
 from stepmark.batching import Answerer, Write  # noqa: E402
 from stepmark.cli import main  # noqa: E402
+from stepmark.data.formats.rows import LabelledRow  # noqa: E402
 from stepmark.errors import UsageError  # noqa: E402
 from stepmark.models.load import load_prm  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
@@ -27,7 +28,6 @@ from stepmark.rl.refit import (  # noqa: E402
 )
 from stepmark.rl.settings import Refitting, Training  # noqa: E402
 from stepmark.rl.trainer import Trainer, Update  # noqa: E402
-from stepmark.solutions.interchange import LabelledRow  # noqa: E402
 from stepmark.training.checkpoint import write_trained  # noqa: E402
 from stepmark.training.examples import LabelRules, examples  # noqa: E402
 from stepmark.training.objectives.steps import CrossEntropy, HardLabels, TargetTokens  # noqa: E402

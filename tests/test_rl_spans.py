@@ -11,11 +11,11 @@ tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("transformers")
 from transformers import PreTrainedTokenizerFast  # noqa: E402
 
+from stepmark.data.steps.splitting import split  # noqa: E402
 from stepmark.errors import InputError  # noqa: E402
 from stepmark.models.encoding import PromptEncoder  # noqa: E402
 from stepmark.records import Step  # noqa: E402
 from stepmark.rl.rewarding import step_spans, token_offsets  # noqa: E402
-from stepmark.solutions.segmentation import split  # noqa: E402
 
 TEXT = "2 + 3 = 5\n5 * 4 = 20\n20"
 

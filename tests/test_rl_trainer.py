@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from rl_models import Says  # noqa: E402
+from stepmark.data.steps.splitting import split  # noqa: E402
 from stepmark.errors import CheckpointError, InputError, UsageError  # noqa: E402
 from stepmark.models.encoding import PromptEncoder  # noqa: E402
 from stepmark.models.load import load_prm  # noqa: E402
@@ -32,7 +33,6 @@ from stepmark.rl.trainer import (  # noqa: E402
     token_weights,
     value_loss,
 )
-from stepmark.solutions.segmentation import split  # noqa: E402
 from stepmark.training.checkpoint import write_trained  # noqa: E402
 from stepmark.training.objectives.steps import HardLabels  # noqa: E402
 from tiny_base import net_for, write_base  # noqa: E402

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepmark.data.formats.openr import JUDGE
 from stepmark.errors import InputError
 from stepmark.evaluation.cases import first_error, step_labels
 from stepmark.evaluation.disagreement import steps_right
 from stepmark.evaluation.sources import read_cases, read_openr
-from stepmark.solutions.interchange.openr import JUDGE
 
 QUESTION = "What is 2 + 3?"
 

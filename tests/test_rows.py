@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepmark.data.columns import parse_columns
+from stepmark.data.reading import Row, read_rows
 from stepmark.errors import InputError, MissingExtraError, UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Refusal, Solution, Step, record_row
-from stepmark.store import Row, fingerprint, parse_columns, read_rows
+from stepmark.store import fingerprint
 
 ROWS = [
     {"problem": "What is 2 + 3?", "steps": ["2 + 3 = 5", 'so "5"'], "answer": "5", "meta": {"level": 1}},
@@ -203,7 +205,7 @@ def test_the_libraries_are_not_imported():
     import subprocess
 
     script = (
-        "import sys\nfrom stepmark.store import read_rows\nlist(read_rows([{'a': 1}]))\n"
+        "import sys\nfrom stepmark.data.reading import read_rows\nlist(read_rows([{'a': 1}]))\n"
         "print([name for name in ('pandas', 'polars', 'pyarrow', 'datasets') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

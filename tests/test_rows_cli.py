@@ -10,8 +10,8 @@ import pytest
 
 from stepmark.annotation.reading import read_items
 from stepmark.cli import main
-from stepmark.solutions.interchange import read_labelled
-from stepmark.store import parse_columns
+from stepmark.data.columns import parse_columns
+from stepmark.data.labelled import read_labelled
 from stepmark.training.run import training_rows
 
 GRADE = ["--prm", "scripted_prms:arithmetic"]

@@ -10,10 +10,10 @@ import pytest
 import stepmark
 from stepmark.batching import Message
 from stepmark.cli import main
+from stepmark.data.solutions import read_solutions
 from stepmark.errors import BackendError, InputError, SettingError, UsageError
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.sampling.problems import read_samples
-from stepmark.solutions.formats import read_solutions
 
 ASKED: list[tuple[str, int]] = []
 BROKEN = {"at": None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import pytest
@@ -15,9 +14,9 @@ from stepmark.errors import ScoreKindError, UsageError
 from stepmark.metrics.aggregate import aggregate
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Problem
-from stepmark.search.base import Budget, Grading, ModelSize, Sizes, Steps
-from stepmark.search.beam import BeamSearch, DiverseTrees, EarlyRejection
-from stepmark.search.best_of_n import Adaptive, BestOfN, Greedy, Majority, WeightedVote, samples_needed
+from stepmark.search.base import Budget, Grading, Steps
+from stepmark.search.beam import BeamSearch, DiverseTrees
+from stepmark.search.best_of_n import BestOfN, Greedy, Majority, WeightedVote
 from stepmark.search.mcts import MCTS
 from stepmark.search.meaning import meaning
 from stepmark.search.rebase import Rebase, allocation
@@ -247,22 +246,16 @@ def test_solutions_without_answers_do_not_vote():
         lambda: WeightedVote(grading=Grading(aggregate="sum-logit")),
         lambda: BeamSearch(choose="vote", grading=Grading(aggregate="mean", kind="log-ratio")),
         lambda: MCTS(grading=Grading(aggregate="min", kind="unbounded")),
-        lambda: Adaptive(grading=Grading(aggregate="min", kind="margin")),
         lambda: Rebase(grading=Grading(aggregate="sum-logit")),
         lambda: Rebase(balance=0),
         lambda: BeamSearch(width=0),
         lambda: BestOfN(n=0),
-        lambda: Adaptive(pilot=8, most=4),
-        lambda: Adaptive(q=1.0),
-        lambda: EarlyRejection(tau=0),
         lambda: DiverseTrees(subtrees=0),
         lambda: MCTS(simulations=0),
         lambda: Steps(stop=""),
         lambda: Steps(max_tokens=0),
         lambda: Steps(top_p=0),
         lambda: Budget(tokens=-1),
-        lambda: Budget(flops=float("nan")),
-        lambda: ModelSize(parameters=0),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(make):
@@ -429,60 +422,20 @@ def test_rebase_gives_up_a_place_for_each_finished_solution():
     assert world.asked("go") == 1
 
 
-def test_samples_needed_by_hand():
-    """ln 0.01 / ln 0.5 = 6.64; / ln 0.1 = 2 exactly; / ln 0.9 = 43.7; clipped at 1e-4: 46,049.4."""
-    assert [samples_needed(p, q=0.99) for p in (0.5, 0.9, 0.1, 0.0, 1.0)] == [7, 2, 44, 46050, 1]
-    assert samples_needed(0.5, q=0.5) == 1
-
-
-@pytest.mark.parametrize(("p", "n"), [(0.5, 7), (0.9, 4), (0.1, 20)])
-def test_n_from_the_pilot(p, n):
-    world = World({(): [f"so the answer is {n}" for n in range(50)]}, lambda steps: p)
-    found = world.find(Adaptive(pilot=4, most=20))
-    assert len(found.candidates) == found.cost.samples == n
-    assert found.note == f"p estimated at {p:.3f}, N = {n}"
-    assert (
-        len({candidate.text for candidate in found.candidates}) == n
-    )  # the pilot's samples are not drawn again
-
-
-def test_early_rejection_writes_only_the_best_beginnings_to_their_end():
-    tree = {(): ["a one two three four", "b one two three four", "c one"], ("c one",): ["the answer is 3"]}
-    tree |= {(step,): ["the answer is 1"] for step in tree[()][:2]}
-
-    def score(steps):
-        return {"a": 0.2, "b": 0.9, "c": 0.5}[steps[0][0]]
-
-    world = World(tree, score)
-    found = world.find(EarlyRejection(width=1, expand=3, tau=2))
-    first = [node for node in found.trace.nodes if node.parent is None]
-    assert [(node.step, node.state) for node in first] == [
-        ("a one", "pruned"),
-        ("b one two three four", "chosen"),
-        ("c one", "pruned"),
-    ]
-    assert "early rejection: this beginning is 3 of 3" in first[0].why
-    # a: 2 tokens, cut; b: 2, and the last three words with the end of the step, 4; what was cut off is not written.
-    assert [node.policy_tokens for node in first] == [2, 6, 2]
-    assert found.solution.steps == ("b one two three four", "the answer is 1")
-    assert found.cost.decoded == sum(node.policy_tokens for node in found.trace.nodes)
-
-
 # -- Costs and budgets -----------------------------------------------------------------------------------------
 
 METHODS = [
     BestOfN(n=6), Majority(n=6), WeightedVote(n=6), Greedy(), BeamSearch(width=2, expand=3), BeamSearch(width=2, expand=2, lookahead=2),
     DiverseTrees(subtrees=2, expand=2), DiverseTrees(subtrees=2, expand=2, lookahead=1), Rebase(width=5), MCTS(simulations=8, expand=2),
-    MCTS(simulations=5, expand=2, rollouts=2), MCTS(simulations=5, expand=2, rollouts=1, verify=True), Adaptive(pilot=2, most=9),
-    EarlyRejection(width=2, expand=3, tau=2),
+    MCTS(simulations=5, expand=2, rollouts=2), MCTS(simulations=5, expand=2, rollouts=1, verify=True),
 ]  # fmt: skip
 IDS = [f"{search.name}-{place}" for place, search in enumerate(METHODS)]
 
 
-def with_budget(search, budget, sizes=None):
+def with_budget(search, budget):
     from dataclasses import replace
 
-    return replace(search, budget=budget, sizes=sizes or Sizes())
+    return replace(search, budget=budget)
 
 
 @pytest.mark.parametrize("search", METHODS, ids=IDS)
@@ -532,14 +485,12 @@ def test_every_search_can_be_drawn(search):
 
 
 @pytest.mark.parametrize("search", METHODS, ids=IDS)
-@pytest.mark.parametrize("budget", [Budget(tokens=0), Budget(flops=0)], ids=["tokens", "flops"])
-def test_a_budget_of_zero_asks_for_nothing(search, budget):
+def test_a_budget_of_zero_asks_for_nothing(search):
     tree, _ = full_tree(3, 2)
     world = World(tree, random_scores(1))
-    size = ModelSize(parameters=10)
-    found = world.find(with_budget(search, budget, Sizes(policy=size, prm=size)))
+    found = world.find(with_budget(search, Budget(tokens=0)))
     assert (found.stopped, found.chosen, found.candidates, found.trace.nodes) == ("budget", None, (), ())
-    assert found.cost.tokens == found.cost.flops == 0
+    assert found.cost.tokens == 0
     assert world.requests == world.scored == []
 
 
@@ -551,10 +502,8 @@ def test_a_budget_is_never_exceeded(search, tokens, seed):
     tree, _ = full_tree(4, 3)
     world = World(tree, random_scores(seed))
     found = world.find(with_budget(search, Budget(tokens=tokens)))
-    # Early rejection reads a beginning and then the whole step, which nobody can keep back half for.
-    beyond = 20 if isinstance(search, EarlyRejection) else 0
     assert found.cost.decoded <= tokens
-    assert found.cost.tokens <= tokens + len(PROBLEM.text.split()) + beyond
+    assert found.cost.tokens <= tokens + len(PROBLEM.text.split())
     assert found.cost.decoded == sum(node.policy_tokens for node in found.trace.nodes)
     free = World(tree, random_scores(seed)).find(search)
     if getattr(search, "lookahead", 0):
@@ -576,22 +525,6 @@ def test_a_budget_that_ends_takes_the_best_step_to_its_end():
     assert len(found.solution.steps) == 5
 
 
-def test_operations_by_hand():
-    """A policy of 10 weights and attention 1, a PRM of 100 weights.
-
-    Greedy: a prompt of w words, then "the answer is 7" and its end, 5 tokens.
-    """
-    world = World({(): ["the answer is 7"]}, lambda steps: 0.9)
-    sizes = Sizes(policy=ModelSize(parameters=10, attention=1), prm=ModelSize(parameters=100))
-    found = world.find(with_budget(BestOfN(n=1), Budget(), sizes))
-    prompt = found.cost.prompt
-    assert prompt == found.cost.new == len(str(Steps().prompt_of(PROBLEM)).split())
-    policy = 20 * (prompt + 5) + 4 * math.fsum(range(1, prompt + 5 + 1))
-    prm = 200 * (len(PROBLEM.text.split()) + 4)
-    assert (found.cost.policy_flops, found.cost.prm_flops) == (policy, prm)
-    assert found.cost.flops == policy + prm
-
-
 def test_the_ledger_names_what_caches_save():
     """One beam of two steps: after "step 0 a" the policy is given its prompt and that step, and the PRM reads the second step alone."""
     from stepmark.search.rows import cost_row, found_row
@@ -604,15 +537,9 @@ def test_the_ledger_names_what_caches_save():
     assert (cost.prompt, cost.cached, cost.new, cost.decoded) == (2 * prompt + 3, prompt + 3, prompt, 4 + 3)
     assert (cost.prm_prompt, cost.prm_cached, cost.prm) == (2 * problem + 3 + 5, problem + 3, problem + 5)
     assert cost.told_cached is None  # nothing told it
-    assert cost.policy_flops is None  # no sizes were given
     row = found_row(found)["cost"]
     assert row == cost_row(cost)
-    assert (row["cached"], row["prm_cached"], row["flops"], row["tokens"]) == (
-        prompt + 3,
-        problem + 3,
-        None,
-        7 + problem + 5,
-    )
+    assert (row["cached"], row["prm_cached"], row["tokens"]) == (prompt + 3, problem + 3, 7 + problem + 5)
 
 
 def test_what_a_server_says_of_its_cache_is_in_the_ledger():
@@ -625,24 +552,6 @@ def test_what_a_server_says_of_its_cache_is_in_the_ledger():
     world = World({}, lambda steps: 0.9)
     world.policy = ScriptedPolicy(write)
     assert world.find(BeamSearch(width=1, expand=2)).cost.told_cached == 16
-
-
-@given(flops=st.integers(10_000, 3_000_000))
-@settings(max_examples=8, deadline=None)
-def test_a_budget_of_operations_is_kept(flops):
-    tree, _ = full_tree(4, 3)
-    sizes = Sizes(policy=ModelSize(parameters=100, attention=1), prm=ModelSize(parameters=1000, attention=1))
-    for search in (BestOfN(n=9), BeamSearch(width=3, expand=3), MCTS(simulations=9)):
-        found = World(tree, random_scores(1)).find(with_budget(search, Budget(flops=flops), sizes))
-        # The prompt and the problem are known once they were read: the request in flight.
-        first = sizes.policy.flops(40, 0) + sizes.prm.flops(8, 0)
-        assert found.cost.flops <= flops + first
-        assert found.stopped in ("budget", "done")
-
-
-def test_a_budget_of_operations_needs_sizes_and_prompts_that_are_told():
-    with pytest.raises(UsageError, match="needs the sizes"):
-        World(HAND, HAND_VALUES).find(BestOfN(n=1, budget=Budget(flops=1e9)))
 
 
 def test_the_same_seed_gives_the_same_and_another_number_of_problems_changes_nothing():

@@ -19,20 +19,20 @@ from stepmark.models.prm import Grader, Ledger
 from stepmark.models.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.models.session import CachedSession
-from stepmark.problems import answers
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Solution, StepScores
 from stepmark.search.base import Budget, Grading, Steps
-from stepmark.search.beam import BeamSearch, DiverseTrees, EarlyRejection
+from stepmark.search.beam import BeamSearch, DiverseTrees
 from stepmark.search.best_of_n import BestOfN, Greedy, Majority
 from stepmark.search.mcts import MCTS
 from stepmark.search.rebase import Rebase
 from stepmark.search.run import run as search_run
+from stepmark.verifiers import base as verifiers
 
 torch.set_num_threads(1)
 
-TREES = [BeamSearch(width=2, expand=2), DiverseTrees(subtrees=2, expand=2), Rebase(width=4), MCTS(simulations=6, expand=2), EarlyRejection(width=2, expand=2)]  # fmt: skip
+TREES = [BeamSearch(width=2, expand=2), DiverseTrees(subtrees=2, expand=2), Rebase(width=4), MCTS(simulations=6, expand=2)]  # fmt: skip
 ALL = [BestOfN(n=3), Greedy(), Majority(n=3), *TREES]
 
 
@@ -63,7 +63,7 @@ class BadPRM(Grader):
 
 
 def find(policy, prm, search, *, problem=PROBLEM, store=None):
-    asked = {**policy_answerers(policy), **answers.answerers(answers.load_verifier("number"))}
+    asked = {**policy_answerers(policy), **verifiers.answerers(verifiers.load_verifier("number"))}
     if prm is not None:
         asked |= prms.answerers(prm)
     [found] = search_run([problem], search, asked, store=store)
@@ -296,17 +296,6 @@ def test_a_budget_needs_models_that_count(which):
     found = find(policy, prm, BestOfN(n=2))
     assert found.cost.tokens is None
     assert found.solution.answer is None or found.solution.finished
-
-
-def test_a_budget_of_operations_needs_prompts_that_are_told():
-    from stepmark.search.base import ModelSize, Sizes
-
-    policy = steps_policy(lambda request, number: Written(text=f"step {number}", finish="stop", tokens=3))
-    size = ModelSize(parameters=10)
-    with pytest.raises(UsageError, match="how many tokens its prompts have"):
-        find(policy, GOOD, BeamSearch(budget=Budget(flops=1e6), sizes=Sizes(policy=size, prm=size)))
-    with pytest.raises(UsageError, match="how many tokens its prompts have"):
-        find(policy, GOOD, BestOfN(n=1, budget=Budget(flops=1e6), sizes=Sizes(policy=size, prm=size)))
 
 
 def test_replies_of_older_stores_are_read_and_tell_no_prompts():

@@ -19,14 +19,14 @@ from stepmark.batching import Written
 from stepmark.models import prm as prms
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
-from stepmark.problems.answers import answerers as verifying
-from stepmark.problems.answers import load_verifier
 from stepmark.records import Problem
 from stepmark.search.base import Grading, Steps
 from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN, Majority
 from stepmark.search.mcts import MCTS
 from stepmark.search.run import run
+from stepmark.verifiers.base import answerers as verifying
+from stepmark.verifiers.base import load_verifier
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "best_of_n"
 STOP = "\n%%\n"

@@ -19,12 +19,12 @@ from stepmark.models.http import Patience
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.models.replies import MemoryReplies
-from stepmark.problems import answers
-from stepmark.search.base import Budget, ModelSize, Sizes, Steps
+from stepmark.search.base import Steps
 from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN
 from stepmark.search.mcts import MCTS
 from stepmark.search.run import run
+from stepmark.verifiers import base as verifiers
 from test_policy_server import Fake
 from test_pooling import as_vllm, client
 from token_servers import TokenServer
@@ -75,7 +75,11 @@ def policy_at(url, patience=HASTE):
 
 
 def asked(policy, prm):
-    return policy_answerers(policy) | prms.answerers(prm) | answers.answerers(answers.load_verifier("number"))
+    return (
+        policy_answerers(policy)
+        | prms.answerers(prm)
+        | verifiers.answerers(verifiers.load_verifier("number"))
+    )
 
 
 def truth():
@@ -130,18 +134,6 @@ def test_a_dead_server_and_one_that_hangs_end_the_run_with_an_error(search):
             list(run([PROBLEM], search, asked(policy, truth()), store=store))
         given_up.set()
     assert len(store) == 0
-
-
-def test_a_budget_of_operations_with_a_server():
-    size = ModelSize(parameters=10)
-    sizes = Sizes(policy=size, prm=size)
-    with Fake(lambda path, body: written(body)) as fake, policy_at(fake.url) as policy:
-        [free] = run([PROBLEM], replace(SEARCHES[1], sizes=sizes), asked(policy, truth()))
-        short = replace(SEARCHES[1], sizes=sizes, budget=Budget(flops=free.cost.flops / 2))
-        [found] = run([PROBLEM], short, asked(policy, truth()))
-    assert free.cost.policy_flops == 20 * (free.cost.new + free.cost.decoded)
-    assert found.stopped == "budget"
-    assert found.cost.flops < free.cost.flops
 
 
 def test_a_prm_behind_a_server_that_is_late_dies_or_is_dead(zoo):

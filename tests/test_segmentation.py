@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepmark.data.steps.splitting import REASONING, WAYS, own_text, split
+from stepmark.data.steps.thoughts import limit_cuts
 from stepmark.errors import InputError, UnknownNameError, UsageError
 from stepmark.records import Step
-from stepmark.solutions.segmentation import REASONING, WAYS, own_text, split
-from stepmark.solutions.thoughts import limit_cuts
 
 
 def texts(text: str, how: str, **settings: str) -> list[str]:

@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from stepmark.solutions.segmentation import split
+from stepmark.data.steps.splitting import split
 
 PROGRAM = '''\
 """Count words."""

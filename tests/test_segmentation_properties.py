@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepmark.data.steps.splitting import WAYS, Segmentation, split
 from stepmark.errors import InputError
-from stepmark.solutions.segmentation import WAYS, Segmentation, split
 
 EVERY = [way for way in WAYS if way != "agent"]
 MARKER = "ки"

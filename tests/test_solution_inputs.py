@@ -3,9 +3,9 @@
 import pytest
 
 import stepmark
+from stepmark.data.conversations import problem_of, solution_of
 from stepmark.errors import InputError
 from stepmark.records import Problem, Solution, Step
-from stepmark.solutions.inputs import problem_of, solution_of
 
 PROBLEM = "Add 2 and 3, then double."
 TEXTS = ("2 + 3 = 5", "5 * 2 = 10")

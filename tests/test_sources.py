@@ -395,9 +395,9 @@ def test_the_hub(hub, write):
 
 
 def test_rows_of_stepmark_label_are_cases_with_all_their_evidence(tmp_path):
+    from stepmark.data.formats.own import to_row
     from stepmark.evaluation.cases import first_error, step_labels
     from stepmark.records import Judgement, LabelledSolution, Solution
-    from stepmark.solutions.interchange import to_row
 
     def value(successes, trials):
         return Judgement(kind="value", judge="every-step", successes=successes, trials=trials)

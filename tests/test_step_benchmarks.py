@@ -172,7 +172,7 @@ def test_hard2verify_by_hand(tmp_path):
 
 def test_labels_of_a_judge_rate_steps_from_file_to_figure(tmp_path):
     import stepmark
-    from stepmark.solutions.interchange.labels import to_row
+    from stepmark.data.formats.own import to_row
 
     made = []
     for row, ratings in zip(RESPONSES, ([1, -1, None], [1, 1], [-1]), strict=True):

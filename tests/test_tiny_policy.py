@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from stepmark.batching import Message, Write, run
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.policies import answerers, load_policy
-from stepmark.problems.answers import answerers as verdicts
-from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
 from stepmark.problems.arithmetic_world import Solver, SolverSettings, true_labels
 from stepmark.sampling import Sampling, sample
+from stepmark.verifiers.base import answerers as verdicts
+from stepmark.verifiers.base import load_verifier
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepmark.data.formats.rows import LabelledRow
+from stepmark.data.labelled import convert, read_labelled, write_labelled
 from stepmark.errors import InputError
 from stepmark.records import Solution
-from stepmark.solutions.interchange import convert, read_labelled, write_labelled
-from stepmark.solutions.interchange.rows import LabelledRow
 
 AIRLINE = Path(__file__).parents[2] / "shared" / "data" / "agents" / "tau_bench_airline_gpt4o.jsonl.gz"
 FORMATS = ["chat", "responses", "otel"]

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepmark.data.conversations import read_messages
+from stepmark.data.solutions import read_solutions
 from stepmark.errors import InputError, UnknownNameError, UsageError
 from stepmark.records import Step
-from stepmark.solutions.formats import read_solutions
-from stepmark.solutions.inputs import read_messages
 
 
 def call(name: str, arguments: str, id: str | None = None) -> dict:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepmark.data.formats.rows import LabelledRow
+from stepmark.data.labelled import read_labelled
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
-from stepmark.solutions.interchange import LabelledRow, read_labelled
 from stepmark.training.examples import (
     Dropped,
     LabelRules,

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints import bos_tokenizer, chatml_tokenizer
+from stepmark.data.labelled import read_labelled
 from stepmark.models.encoding import Encoder
 from stepmark.models.families import FAMILIES
-from stepmark.solutions.interchange import read_labelled
 from stepmark.training.examples import Dropped, LabelRules, Target, by_problem, examples
 from stepmark.training.items import batches, items_of
 from tiny_base import LAYOUT, branching, example, tokenizer

@@ -9,12 +9,12 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from stepmark.cli import main
+from stepmark.data.labelled import read_labelled
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.labels.variants import ExactErrors, exact, marked, worked_of
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
 from stepmark.problems.arithmetic_world import true_labels
 from stepmark.records import Problem, Solution
-from stepmark.solutions.interchange import read_labelled
 
 PENS = "She packs 6 pens a day, sells 9 after a week. Each weighs 4 grams. What do the rest weigh?"
 LINES = (

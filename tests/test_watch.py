@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from checkpoints import STEPWISE, load_family
+from stepmark.data.conversations import read_messages
 from stepmark.errors import InputError, UsageError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.models.watch import Seen
-from stepmark.solutions.inputs import read_messages
 
 torch.set_num_threads(1)
 

@@ -94,7 +94,8 @@ def test_the_script_counts_a_step_within_a_number(tmp_path):
 
 
 def test_labels_name_steps_too(tmp_path):
-    from stepmark.solutions.interchange import read_labelled, to_row
+    from stepmark.data.formats.own import to_row
+    from stepmark.data.labelled import read_labelled
 
     labels = tmp_path / "judged.jsonl"
     made = []

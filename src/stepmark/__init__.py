@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stepmark import errors as errors
     from stepmark.batching.cluster import Cluster as Cluster
+    from stepmark.data.formats.rows import LabelledRow as LabelledRow
+    from stepmark.data.labelled import convert as convert
+    from stepmark.data.labelled import read_labelled as read_labelled
+    from stepmark.data.steps.splitting import split as split
     from stepmark.evaluation.public import evaluate as evaluate
     from stepmark.integrations.hub import publish as publish
-    from stepmark.integrations.hub_datasets import from_dataset as from_dataset
-    from stepmark.integrations.hub_datasets import to_dataset as to_dataset
     from stepmark.labels.public import label as label
     from stepmark.metrics.aggregate import aggregate as aggregate
     from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from stepmark.models.remote.client import Client as Client
     from stepmark.models.scripted import ScriptedPolicy as ScriptedPolicy
     from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
-    from stepmark.problems.answers import load_verifier as load_verifier
     from stepmark.problems.arithmetic_world import ArithmeticWorld as ArithmeticWorld
     from stepmark.problems.sources import load_problems as load_problems
     from stepmark.problems.tool_world import ToolWorld as ToolWorld
@@ -59,12 +60,9 @@ if TYPE_CHECKING:
     from stepmark.serving.settings import ServerSettings as ServerSettings
     from stepmark.solutions.checks import Finding as Finding
     from stepmark.solutions.checks import check as check
-    from stepmark.solutions.interchange.formats import convert as convert
-    from stepmark.solutions.interchange.formats import read_labelled as read_labelled
-    from stepmark.solutions.interchange.rows import LabelledRow as LabelledRow
-    from stepmark.solutions.segmentation import split as split
     from stepmark.store.results import Results as Results
     from stepmark.training.public import TrainAPI
+    from stepmark.verifiers.base import load_verifier as load_verifier
 
     rl: RLAPI
     search: SearchAPI
@@ -82,7 +80,7 @@ _HOME = {
     "Finding": "stepmark.solutions.checks",
     "Grader": "stepmark.models.prm",
     "Judgement": "stepmark.records",
-    "LabelledRow": "stepmark.solutions.interchange.rows",
+    "LabelledRow": "stepmark.data.formats.rows",
     "LabelledSolution": "stepmark.records",
     "Problem": "stepmark.records",
     "Refusal": "stepmark.records",
@@ -99,26 +97,24 @@ _HOME = {
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
     "check": "stepmark.solutions.checks",
-    "convert": "stepmark.solutions.interchange.formats",
+    "convert": "stepmark.data.labelled",
     "errors": "stepmark.errors",
     "evaluate": "stepmark.evaluation.public",
-    "from_dataset": "stepmark.integrations.hub_datasets",
     "grade": "stepmark.scoring.run",
     "krippendorff_alpha": "stepmark.metrics.agreement",
     "label": "stepmark.labels.public",
     "load_policy": "stepmark.models.policies",
     "load_prm": "stepmark.models.load",
     "load_problems": "stepmark.problems.sources",
-    "load_verifier": "stepmark.problems.answers",
+    "load_verifier": "stepmark.verifiers.base",
     "publish": "stepmark.integrations.hub",
-    "read_labelled": "stepmark.solutions.interchange.formats",
+    "read_labelled": "stepmark.data.labelled",
     "rl": "stepmark.rl",
     "sample": "stepmark.sampling.problems",
     "search": "stepmark.search",
     "serve": "stepmark.serving.run",
     "serve_in_process": "stepmark.serving.app",
-    "split": "stepmark.solutions.segmentation",
-    "to_dataset": "stepmark.integrations.hub_datasets",
+    "split": "stepmark.data.steps.splitting",
     "train": "stepmark.training.public",
 }
 

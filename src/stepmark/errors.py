@@ -115,6 +115,10 @@ class UnreachableError(BackendError):
     """Nothing answers at a server's address, and nothing has answered there before."""
 
 
+class IdleSettingWarning(UserWarning):
+    """A setting that has no effect here, and why. The run goes on without it."""
+
+
 class StorageError(StepmarkError):
     """The system could not write or read a file, as when the disk is full; the message names the file and says what to do."""
 

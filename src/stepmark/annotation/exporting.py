@@ -1,4 +1,4 @@
-"""Labels of people as files that train: every format is written by `solutions.interchange`, from labelled solutions made here.
+"""Labels of people as files that train: every format is written by `data.formats`, from labelled solutions made here.
 
 In the view `decided` an item's row is the adjudicator's decision, else what the annotators agree on (`agreement`, a rule of
 `labels.consensus`), or what the only annotator says; an item without agreement is dropped, and counted.
@@ -19,14 +19,15 @@ from stepmark.annotation.items import Item, Suggestion, counts
 from stepmark.annotation.marks import Answer, Decision, item_first
 from stepmark.annotation.project import Project
 from stepmark.catalog import unknown_name
+from stepmark.data.formats.potato import AI, CONFIRMED
+from stepmark.data.formats.prm800k import IN_META
+from stepmark.data.formats.rows import LabelledRow, Losses, Writing
+from stepmark.data.labelled import write_labelled
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.consensus import Consensus
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.settings import settings
 from stepmark.show.text import amount
-from stepmark.solutions.interchange import LabelledRow, Losses, Writing, write_labelled
-from stepmark.solutions.interchange.potato import AI, CONFIRMED
-from stepmark.solutions.interchange.prm800k import IN_META
 
 View = Literal["together", "annotators", "decided"]
 Agreement = Literal["first-error-agrees", "first-error-majority", "intersection", "majority"]

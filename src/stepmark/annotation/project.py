@@ -14,12 +14,13 @@ from pydantic import Field
 
 from stepmark.annotation.marks import Change, Mode
 from stepmark.catalog import unknown_name
+from stepmark.data.json_rows import json_type
+from stepmark.data.labelled import FORMATS
+from stepmark.data.reading import check_readable, read_rows
+from stepmark.data.solutions import is_graded
 from stepmark.errors import InputError, MissingExtraError, SettingError, UnknownNameError
 from stepmark.records import read_record
 from stepmark.settings import settings
-from stepmark.solutions.formats import is_graded
-from stepmark.solutions.interchange.formats import FORMATS
-from stepmark.store import check_readable, json_type, read_rows
 
 TRACES = "traces"
 """The format of items that Potato shows: rows with a list of steps, of any further keys."""

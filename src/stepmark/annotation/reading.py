@@ -37,6 +37,13 @@ from stepmark.annotation.items import Item, Suggestion
 from stepmark.annotation.marks import Marks, marks_of_first_error, marks_of_ratings, read_marks
 from stepmark.annotation.project import TRACES, Project
 from stepmark.annotation.security import too_large
+from stepmark.data.columns import columns_of
+from stepmark.data.formats.potato import STEPS_KEYS, Keys, shown
+from stepmark.data.formats.rows import LabelledRow, Losses, Reading, origin, outcome_of
+from stepmark.data.labelled import detect, format_named
+from stepmark.data.reading import Row, by_file, read_rows
+from stepmark.data.solutions import is_graded, ungraded
+from stepmark.data.traces.shapes import chat_rows, trace_format
 from stepmark.errors import InputError
 from stepmark.labels.consensus import Consensus
 from stepmark.metrics.aggregate import check_score
@@ -51,14 +58,6 @@ from stepmark.records import (
     read_record,
 )
 from stepmark.show.text import amount
-from stepmark.solutions.formats import is_graded, ungraded
-from stepmark.solutions.interchange import LabelledRow, Losses, Reading, detect
-from stepmark.solutions.interchange.formats import format_named
-from stepmark.solutions.interchange.potato import STEPS_KEYS, Keys, shown
-from stepmark.solutions.interchange.rows import origin, outcome_of
-from stepmark.solutions.traces import chat_rows, trace_format
-from stepmark.store import Row, by_file, read_rows
-from stepmark.store.columns import columns_of
 
 Role = Literal["work", "gold", "screening"]
 

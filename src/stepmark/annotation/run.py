@@ -18,12 +18,13 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from stepmark.annotation.exporting import Agreement, Exporting, View, export
+from stepmark.data.formats.rows import Losses
+from stepmark.data.reading import read_rows
 from stepmark.errors import InputError, MissingExtraError, UsageError
 from stepmark.hosting import is_loopback, link_of, listen, uvicorn_config
 from stepmark.settings import checked
 from stepmark.show.text import amount
-from stepmark.solutions.interchange import Losses
-from stepmark.store import Results, atomic_rows, check_outputs, check_writable, is_stream, read_rows
+from stepmark.store import Results, atomic_rows, check_outputs, check_writable, is_stream
 
 if TYPE_CHECKING:
     from stepmark.annotation.database import Database

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, get_args
 from stepmark import __version__
 from stepmark.catalog import unknown_name
 from stepmark.cli.examples import shown
-from stepmark.errors import SettingError, StepmarkError, UsageError, raised_at
+from stepmark.errors import IdleSettingWarning, SettingError, StepmarkError, UsageError, raised_at
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -81,7 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_streams()
     debug = os.environ.get("STEPMARK_DEBUG", "") not in ("", "0")
     try:
-        code = _run(tokens)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", IdleSettingWarning)
+            warnings.showwarning = _note
+            code = _run(tokens)
         _flush()
         return code
     except StepmarkError as error:
@@ -106,6 +110,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         _complain(error, debug, kind=type(error).__name__)
         return 1
+
+
+def _note(message: Warning | str, *_: object, **__: object) -> None:
+    """Show a warning as one line."""
+    from stepmark.cli.twin import report
+
+    report(f"note: {message}")
 
 
 def _refused(error: Exception) -> Exception | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepmark.cli.twin import Call, command, report
-from stepmark.solutions.interchange.formats import convert
+from stepmark.data.labelled import convert
 
 
 def _run(call: Call) -> int:

@@ -30,7 +30,7 @@ _SUMMARIES = {
     "deltabench": "F1 of the wrong sections of long chains of thought, on DeltaBench.",
     "hard2verify": "Balanced F1 of steps, responses and first errors, on Hard2Verify.",
     "best-of-n": "Accuracy of the candidate that is chosen: by the PRM, by votes, by an ORM, by an oracle.",
-    "search": "Search methods at matched compute: accuracy against what policy and PRM spend together.",
+    "search": "Search methods at equal tokens: accuracy against what policy and PRM spend together.",
     "robustness": "Whether the PRM can be talked into a higher score, and sees what is broken on purpose.",
     "disagreement": "How often a right answer rests on a wrong step, and right steps end in a wrong answer.",
     "verifier": "False positives and negatives of answer verifiers on labelled pairs.",

@@ -35,8 +35,6 @@ _SUMMARIES = {
     "dvts": "Diverse trees: subtrees that do not compete, each continued from its best step.",
     "rebase": "Each round's steps shared out by the softmax of the scores (REBASE).",
     "mcts": "Monte Carlo tree search with PUCT and the PRM's value.",
-    "adaptive": "Best-of-N with an N of each problem's own, from a calibrated PRM.",
-    "early-rejection": "Beam search that judges a step by its first tokens and writes only the best to their end.",
 }
 
 _COMMON = ("policy", "prm", "out", "report", "problem", "budget", "verifier", "columns", "keep_going", "seed")

@@ -20,9 +20,9 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter
 
+from stepmark.data.columns import parse_columns
 from stepmark.errors import SettingError, UsageError
 from stepmark.models.lazy import Lazy
-from stepmark.store import parse_columns
 
 
 def _only_a_dash(type_: object, value: str | None) -> None:
@@ -63,7 +63,7 @@ _PANELS: Mapping[str, Group] = {
 }
 """Which panel of the help a setting stands in; a method's settings by default."""
 
-NAMES = {"settings": "--set", "own_settings": "--set", "from_format": "--from"}
+NAMES = {"settings": "--set", "method_settings": "--set", "from_format": "--from"}
 """Flags that are not named like their setting."""
 
 _SEVERAL = ("data", "sizes", "verifier", "only", "budgets", "methods")
@@ -220,7 +220,6 @@ def command(
                 continue
             check = _naming(name, model) if model.own else model.check
             loaded[name] = Lazy(model.load, model.full_name(given), arguments, check=check)
-        _share([model for model in loaded.values() if model is not None])
         for name, kind in methods.items():
             values[name] = (_made_if if name in optional else _made)(kind, values, hidden, name)
         own = [
@@ -268,24 +267,6 @@ def _naming(name: str, model: Model) -> Callable[[str, Mapping[str, Any]], None]
             raise UsageError(text) from error
 
     return check
-
-
-def _share(models: Sequence[Lazy[Any]]) -> None:
-    """Take device and precision from the models for which they mean nothing, where they mean something for another one."""
-    for name in ("dtype", "device"):
-        having = [model for model in models if model.arguments.get(name, "auto") != "auto"]
-        idle = [model for model in having if not _takes(model, name)]
-        if len(idle) < len(having):
-            for model in idle:
-                model.arguments[name] = "auto"
-
-
-def _takes(model: Lazy[Any], name: str) -> bool:
-    try:
-        model.only(name).check()
-    except UsageError:
-        return False
-    return True
 
 
 def report(text: str) -> None:

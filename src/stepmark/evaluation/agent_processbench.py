@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+from stepmark.data.reading import Row, Source, read_rows
+from stepmark.data.solutions import solutions_of
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.published import AGENT_PROCESSBENCH, PublishedTable
@@ -28,8 +30,6 @@ from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Statistic, ratio_statistic
 from stepmark.settings import settings
 from stepmark.show.text import amount
-from stepmark.solutions.formats import solutions_of
-from stepmark.store import Row, Source, read_rows
 
 _PARTS = ("hotpotqa", "gaia", "bfcl", "tau2")
 

@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from stepmark.data.reading import Row, read_rows
+from stepmark.data.solutions import solutions_of
+from stepmark.data.traces.shapes import chat_rows
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.who_and_when import Blame
 from stepmark.records import Refusal
 from stepmark.settings import settings
-from stepmark.solutions.formats import solutions_of
-from stepmark.solutions.traces import chat_rows
-from stepmark.store import Row, read_rows
 
 _MESSAGES = ("traj", "messages", "events")
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError
 from stepmark.evaluation import best_of_n_figures
 from stepmark.evaluation.best_of_n_figures import (
@@ -44,16 +45,7 @@ from stepmark.metrics.intervals import Floats, Statistic
 from stepmark.models.lazy import Lazy
 from stepmark.models.policies import Policy, policy_identity
 from stepmark.models.replies import ReplyFile
-from stepmark.problems.answers import (
-    NumberVerifier,
-    Verifier,
-    answer_groups,
-    isolation_note,
-    isolation_of,
-    open_verifier,
-)
 from stepmark.problems.code_sandbox import Isolation
-from stepmark.problems.extraction import find_answer
 from stepmark.problems.sources import read_problems
 from stepmark.records import ScoreKind
 from stepmark.sampling import Sampled, Sampling, sample
@@ -64,8 +56,10 @@ from stepmark.show.plots import Lines
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
-from stepmark.solutions.segmentation import check_way
 from stepmark.store import open_rows
+from stepmark.verifiers.base import Verifier, answer_groups, isolation_note, isolation_of, open_verifier
+from stepmark.verifiers.finder import find_answer
+from stepmark.verifiers.number import NumberVerifier
 
 _TOGETHER = 16
 """Problems that are sampled at once."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
+from stepmark.data.reading import read_rows
 from stepmark.errors import UsageError
 from stepmark.evaluation.calibration_figures import (
     FITTED,
@@ -44,7 +45,6 @@ from stepmark.show.evaluation import Item as Shown
 from stepmark.show.plots import Bin, Reliability
 from stepmark.show.tables import ABSENT, Table, interval_text
 from stepmark.show.text import amount
-from stepmark.store import read_rows
 
 if TYPE_CHECKING:
     from stepmark.models.spec import ScoringSpec

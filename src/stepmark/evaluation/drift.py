@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from stepmark.data.columns import Columns
+from stepmark.data.reading import Source
 from stepmark.errors import UsageError
 from stepmark.evaluation.calibration_figures import check_how, solution_score
 from stepmark.evaluation.cases import Case, unique
@@ -43,7 +45,6 @@ from stepmark.show.evaluation import Examples, Section, Tile
 from stepmark.show.plots import Bars, Lines
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
-from stepmark.store import Columns, Source
 
 _SHOWN = 3
 """Examples of each part."""

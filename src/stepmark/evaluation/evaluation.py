@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stepmark.catalog import Catalog
+from stepmark.data.columns import Columns
+from stepmark.data.reading import Source
 from stepmark.errors import BackendError, StepmarkError, UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.result import Figure, Item, Result, made_folder, measured, shown
@@ -30,7 +32,7 @@ from stepmark.show.evaluation import Section, Tile
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
-from stepmark.store import Columns, Source, differences, held, run_input
+from stepmark.store import differences, held, run_input
 
 if TYPE_CHECKING:  # NumPy, which no help needs
     from stepmark.metrics.intervals import Statistic

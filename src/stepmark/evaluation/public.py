@@ -5,6 +5,7 @@ from __future__ import annotations
 from inspect import signature
 from typing import final
 
+from stepmark.data.reading import read_rows as _read_rows
 from stepmark.evaluation.agent_processbench import AgentProcessBench as _AgentProcessBench
 from stepmark.evaluation.agentrx import AgentRx as _AgentRx
 from stepmark.evaluation.best_of_n import BestOfN as _BestOfN
@@ -25,7 +26,6 @@ from stepmark.evaluation.result import Result as _Result
 from stepmark.evaluation.robustness import Robustness as _Robustness
 from stepmark.evaluation.run import evaluate as _evaluate
 from stepmark.evaluation.search import SearchContest as _SearchContest
-from stepmark.evaluation.search_contest import Shape as _Shape
 from stepmark.evaluation.step_labels import DeltaBench as _DeltaBench
 from stepmark.evaluation.step_labels import Hard2Verify as _Hard2Verify
 from stepmark.evaluation.tool_prmbench import ToolPRMBench as _ToolPRMBench
@@ -36,7 +36,6 @@ from stepmark.settings import settings as _settings
 from stepmark.show.evaluation import Section as _Section
 from stepmark.show.evaluation import Tile as _Tile
 from stepmark.show.tables import Table as _Table
-from stepmark.store import read_rows as _read_rows
 
 __all__ = ["EvaluateAPI", "evaluate"]
 
@@ -58,7 +57,6 @@ class EvaluateAPI:
     Hard2Verify = _Hard2Verify
     BestOfN = _BestOfN
     SearchContest = _SearchContest
-    Shape = _Shape
     Robustness = _Robustness
     Disagreement = _Disagreement
     VerifierAccuracy = _VerifierAccuracy

@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepmark.data.reading import check_readable
 from stepmark.errors import InputError, UsageError
 from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
 from stepmark.show.tables import Table, interval_text, markdown, printed
 from stepmark.show.text import amount
-from stepmark.store import atomic_write, check_readable
+from stepmark.store import atomic_write
 from stepmark.version import __version__
 
 if TYPE_CHECKING:  # NumPy, which no help needs

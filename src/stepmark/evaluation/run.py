@@ -11,17 +11,17 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from stepmark.data.reading import Source, check_readable
 from stepmark.errors import UsageError
 from stepmark.evaluation.evaluation import Evaluation, Run, load_evaluation, settings_of
 from stepmark.evaluation.result import Result
 from stepmark.evaluation.sources import files_of
-from stepmark.models.lazy import UNSAID, Lazy, refuse_idle
+from stepmark.models.lazy import UNSAID, Lazy, note_idle
 from stepmark.models.load import PRMLike, idle_settings, lazy_prm, read_by
 from stepmark.models.places import has_neutral_class
-from stepmark.models.policies import PolicyLike, in_process, lazy_policy
+from stepmark.models.policies import PolicyLike, lazy_policy
 from stepmark.models.prm import PRM
 from stepmark.settings import checked
-from stepmark.store import Source, check_readable
 
 
 @checked
@@ -165,21 +165,11 @@ def _check(evaluation: Evaluation, run: Run) -> None:
         check_readable(run.scores)
     prm = run.prm
     if isinstance(prm, Lazy):
-        # What the policy or the outcome model is loaded with too is not refused for the PRM.
-        beside = isinstance(run.policy, Lazy) and in_process(run.policy.name)
-        others = {
-            *(run.orm.arguments if run.orm is not None else ()),
-            *(("dtype", "device") if beside else ()),
-        }
-        idle = idle_settings(
-            prm.name, family=prm.arguments.get("family"), tokenizer=prm.arguments.get("tokenizer")
-        )
-        prm.arguments.update({name: UNSAID.get(name) for name in others if name in idle})
         prm.check()
         if not evaluation.asks_prm(run):
             why = "no PRM is asked here" if run.scores is None else "with `scores` no PRM is asked"
-            own = {"truncate", "seed", *others, *({"neutral"} if hasattr(evaluation, "neutral") else ())}
-            refuse_idle(prm.arguments, {key: f"{why}: leave it out" for key in UNSAID if key not in own})
+            own = {"truncate", "seed", *({"neutral"} if hasattr(evaluation, "neutral") else ())}
+            note_idle(prm.arguments, {key: why for key in UNSAID if key not in own})
     if run.orm is not None:
         run.orm.check()
     if isinstance(run.policy, Lazy):

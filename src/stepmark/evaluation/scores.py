@@ -14,14 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from stepmark.data.json_rows import json_type
+from stepmark.data.reading import Row, read_rows
+from stepmark.data.solutions import solutions_of
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.metrics.aggregate import AGGREGATES, check_score
 from stepmark.models.prm import PRM, checked_scores
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores, compact, read_record
 from stepmark.show.text import amount
-from stepmark.solutions.formats import solutions_of
-from stepmark.store import Row, json_type, open_rows, read_rows
+from stepmark.store import open_rows
 
 _R_PRM = "step_level_validity_scores"
 """Under this key R-PRM's file has its scores."""

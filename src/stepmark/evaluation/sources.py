@@ -1,6 +1,6 @@
 """Solutions as cases, strict, with `FILE:LINE`: labelled ones, and others whose answer is known or can be compared.
 
-Every format of `stepmark.solutions.interchange` is read, lists of candidates among them (`id`, `question`, `gold`, `candidates`, each with
+Every format of `stepmark.data.formats` is read, lists of candidates among them (`id`, `question`, `gold`, `candidates`, each with
 `model`, `text`, `answer`, `correct`, `tokens`).
 
 Where a share of rollouts comes without their number, only whether any succeeded becomes a label, as Math-Shepherd's hard labels
@@ -15,27 +15,29 @@ from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 
-from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.cases import Case, unique
-from stepmark.records import Judgement, LabelledSolution, Step, read_record
-from stepmark.solutions.formats import candidates_of, read_solution, solutions_of, ungraded
-from stepmark.solutions.interchange import labels, math_shepherd, openr
-from stepmark.solutions.interchange.benchmarks import (
+from stepmark.data.columns import Columns
+from stepmark.data.formats import math_shepherd, openr
+from stepmark.data.formats import own as labels
+from stepmark.data.formats.processbench import (
     PRMBENCH_KEYS,
     prmbench_labelled,
     read_processbench,
     unnumbered,
 )
-from stepmark.solutions.interchange.formats import detect, items_of_rows
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, need
-from stepmark.solutions.traces import TRACES, chat_rows
-from stepmark.store import Columns, Row, Source, read_rows, row_files
+from stepmark.data.formats.rows import LabelledRow, Losses, Reading, need
+from stepmark.data.labelled import detect, items_of_rows
+from stepmark.data.reading import Row, Source, read_rows, row_files
+from stepmark.data.solutions import candidates_of, read_solution, solutions_of, ungraded
+from stepmark.data.traces.shapes import TRACES, chat_rows
+from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.cases import Case, unique
+from stepmark.records import Judgement, LabelledSolution, Step, read_record
 
 
 def read_openr(
     files: Sequence[Source], *, trials: int | None = None, columns: Columns | None = None
 ) -> list[Case]:
-    """Every path of openr's trees as a case (`stepmark.solutions.interchange.openr`). Ids are NAME:LINE/NUMBER.
+    """Every path of openr's trees as a case (`stepmark.data.formats.openr`). Ids are NAME:LINE/NUMBER.
 
     Args:
         files: of either layout, as `store.read_rows` takes them.
@@ -256,7 +258,7 @@ def _solutions(rows: Iterable[Row], how: str) -> Iterator[Case]:
 
 
 def _prm800k(rows: Iterable[Row]) -> Iterator[Case]:
-    from stepmark.solutions.interchange.prm800k import rated_completion
+    from stepmark.data.formats.prm800k import rated_completion
 
     for row in rows:
         yield Case(

@@ -23,6 +23,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from stepmark.data.labelled import read_labelled
+from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, first_error, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
@@ -38,8 +40,6 @@ from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Ste
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
 from stepmark.show.text import amount
-from stepmark.solutions.interchange import read_labelled
-from stepmark.store import Row, Source, read_rows
 
 Ratings = tuple[int | None, ...]
 """One a step: -1 wrong, 0 neutral, 1 right, None for none."""

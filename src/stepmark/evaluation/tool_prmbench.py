@@ -16,6 +16,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from stepmark.data.conversations import read_messages
+from stepmark.data.reading import Row, read_rows
 from stepmark.errors import InputError
 from stepmark.evaluation.cases import Case, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
@@ -29,8 +31,6 @@ from stepmark.records import Problem, Solution
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
 from stepmark.show.text import amount
-from stepmark.solutions.inputs import read_messages
-from stepmark.store import Row, read_rows
 
 _SIDES = ("chosen", "rejected")
 _PARTS = ("GTA", "tooltalk", "bfcl", "ToolSandbox", "average")

@@ -21,20 +21,20 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from stepmark.data.columns import Columns, identifier, reference_answer
+from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.views import Cell, cell, table_of, tile
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
-from stepmark.problems.answers import Verifier, isolation_note, isolation_of, open_verifier
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.records import read_record
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
 from stepmark.show.tables import ABSENT, Table
 from stepmark.show.text import amount
-from stepmark.store import Columns, Row, Source, read_rows
-from stepmark.store.columns import identifier, reference_answer
+from stepmark.verifiers.base import Verifier, isolation_note, isolation_of, open_verifier
 
 _SHOWN = 300
 FALSE_POSITIVES, FALSE_NEGATIVES, UNPARSED = ERRORS = ("false positives", "false negatives", "unparsed")

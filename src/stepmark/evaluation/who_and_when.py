@@ -25,6 +25,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from stepmark.data.columns import Columns
+from stepmark.data.reading import Source, read_rows
+from stepmark.data.solutions import solutions_of
+from stepmark.data.traces.shapes import chat_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, first_error, ratings_until, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
@@ -39,9 +43,6 @@ from stepmark.records import Refusal
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
 from stepmark.show.text import amount, indices
-from stepmark.solutions.formats import solutions_of
-from stepmark.solutions.traces import chat_rows
-from stepmark.store import Columns, Source, read_rows
 
 
 @settings

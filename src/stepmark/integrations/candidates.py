@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, final
 
+from stepmark.data.conversations import solution_of
+from stepmark.data.json_rows import json_type
 from stepmark.errors import InputError
 from stepmark.models.prm import PRM, Grade, grade
-from stepmark.problems.extraction import find_answer
 from stepmark.records import Refusal, ScoredSolution, Solution
-from stepmark.solutions.inputs import solution_of
-from stepmark.store import json_type
+from stepmark.verifiers.finder import find_answer
 
 
 @lru_cache(maxsize=4)

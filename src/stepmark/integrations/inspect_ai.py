@@ -18,6 +18,9 @@ from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import collect
 
+from stepmark.data.formats.rows import Losses, Reading
+from stepmark.data.reading import Row
+from stepmark.data.traces import inspect_ai as inspect_logs
 from stepmark.errors import InputError, UsageError
 from stepmark.integrations.candidates import (
     GradedText,
@@ -29,13 +32,10 @@ from stepmark.integrations.candidates import (
 )
 from stepmark.models.prm import Grade
 from stepmark.models.watch import Seen, Watch
-from stepmark.problems.answers import load_verifier
 from stepmark.records import Refusal, Solution
 from stepmark.search.choosing import check_pick, pick
 from stepmark.show.text import amount
-from stepmark.solutions.interchange import inspect_logs
-from stepmark.solutions.interchange.rows import Losses, Reading
-from stepmark.store import Row
+from stepmark.verifiers.base import load_verifier
 
 AGENT = "agent"
 """The way to cut that reads the whole conversation: each of the assistant's turns with its tool calls is a step."""

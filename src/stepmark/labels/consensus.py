@@ -35,13 +35,16 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
+from stepmark.data.formats.own import to_row
+from stepmark.data.formats.rows import LabelledRow
+from stepmark.data.labelled import read_labelled
+from stepmark.data.reading import Source
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.settings import checked, settings
 from stepmark.show.text import amount
-from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
-from stepmark.store import Results, Source, check_outputs, is_stream, open_rows, run_input, write_beside
+from stepmark.store import Results, check_outputs, is_stream, open_rows, run_input, write_beside
 
 Rule = Literal["first-error-agrees", "first-error-majority", "intersection", "majority", "priority"]
 SourceKind = Literal["human", "formal", "judge", "rollout"]

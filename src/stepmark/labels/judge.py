@@ -46,10 +46,10 @@ from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Cost, Critiques, Labelling, token_sum
 from stepmark.metrics.first_error import first_wrong
 from stepmark.models.critics import refuse_markers
-from stepmark.problems.extraction import find_answer
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.settings import settings
 from stepmark.show.text import amount
+from stepmark.verifiers.finder import find_answer
 
 _TAG = re.compile(r"</?(?:paragraph|observation)_\d+>")
 _THOUGHT_END = "</think>"

@@ -15,9 +15,9 @@ from pydantic import Field
 
 from stepmark.batching import INSTRUCTION, Method, Prompt, Verify, Write, Written, problem_prompt
 from stepmark.errors import InputError
-from stepmark.problems.extraction import find_answer
 from stepmark.records import Judgement, LabelledSolution, Solution, Verdict, step_number
 from stepmark.settings import settings
+from stepmark.verifiers.finder import find_answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

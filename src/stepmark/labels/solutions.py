@@ -14,6 +14,11 @@ from pydantic import Field
 
 from stepmark.batching import Answerer, ReplyStore, Write
 from stepmark.batching.cluster import Cluster
+from stepmark.data.formats.own import from_row, to_row
+from stepmark.data.formats.rows import outcome_of
+from stepmark.data.reading import Source, read_rows
+from stepmark.data.solutions import SolutionRow, read_solutions
+from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling, token_sum
 from stepmark.labels.methods import (
@@ -26,21 +31,18 @@ from stepmark.labels.methods import (
     texts_of,
 )
 from stepmark.labels.tree import RolloutTree
+from stepmark.models.lazy import note_idle
 from stepmark.models.policies import PolicyLike
 from stepmark.models.replies import open_replies
-from stepmark.problems.answers import VerifierLike
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.records import LabelledSolution, Refusal, read_record
 from stepmark.sampling.problems import Answering
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.solutions.formats import SolutionRow, read_solutions
-from stepmark.solutions.interchange.labels import from_row, to_row
-from stepmark.solutions.interchange.rows import outcome_of
-from stepmark.solutions.segmentation import check_way
-from stepmark.store import Results, Source, read_rows, run_input
+from stepmark.store import Results, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order
+from stepmark.verifiers.base import VerifierLike
 
 
 @checked
@@ -168,7 +170,7 @@ def label(
 
 
 def _check_asked(labeller: Labeller, policy: PolicyLike | None, verifier: VerifierLike) -> None:
-    """Refuse a missing policy, and a policy or a verifier that the method does not ask.
+    """Refuse a missing policy; warn of a policy or a verifier that the method does not ask.
 
     Raises:
         UsageError: it says which.
@@ -178,11 +180,9 @@ def _check_asked(labeller: Labeller, policy: PolicyLike | None, verifier: Verifi
             "expected `policy`: a model's folder or hub name, http://HOST/v1#MODEL, or package.module:factory"
         )
     if policy is not None and not asks_policy(labeller):
-        raise UsageError(f"`policy`: {labeller.name} asks nothing of a policy: leave it out")
+        note_idle({"policy": policy}, {"policy": f"{labeller.name} asks nothing of a policy"})
     if verifier != "math" and not asks_verifier(labeller):
-        raise UsageError(
-            f"`verifier` {verifier}: it compares final answers, which {labeller.name} does not ask for: leave it out"
-        )
+        note_idle({"verifier": verifier}, {"verifier": f"{labeller.name} compares no final answers"})
 
 
 _Unit = Sequence[SolutionRow | Refusal]

@@ -39,12 +39,12 @@ from typing import Annotated, final
 from pydantic import Field
 
 from stepmark.batching import Method
+from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError
 from stepmark.labels.labelling import Cost, Labelling, Probe
 from stepmark.labels.rollout import RolloutLabeller, count_steps, first_bad_prefix, labelled, own_answer
 from stepmark.records import Problem, Refusal, Solution, Step, Verdict
 from stepmark.settings import settings
-from stepmark.solutions.segmentation import split
 
 
 @final

@@ -19,30 +19,22 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from stepmark.data.columns import content_of
+from stepmark.data.formats.own import to_row
+from stepmark.data.formats.rows import LabelledRow
+from stepmark.data.labelled import read_labelled
+from stepmark.data.reading import Row, Source, read_rows
+from stepmark.data.solutions import SolutionRow, read_solutions
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.labels.exact import FORMULA, KINDS, NUMBER, Kind, as_written, compute, with_errors
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.extraction import find_answer
 from stepmark.problems.sources import Worked, worked_row
 from stepmark.records import LabelledSolution, Refusal, Solution
 from stepmark.settings import checked, settings
 from stepmark.show.text import amount
 from stepmark.solutions.checks.equations import calculations
-from stepmark.solutions.formats import SolutionRow, read_solutions
-from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
-from stepmark.store import (
-    Results,
-    Row,
-    RunInput,
-    Source,
-    check_outputs,
-    is_stream,
-    open_rows,
-    read_rows,
-    run_input,
-    write_beside,
-)
-from stepmark.store.columns import content_of
+from stepmark.store import Results, RunInput, check_outputs, is_stream, open_rows, run_input, write_beside
+from stepmark.verifiers.finder import find_answer
 
 _REPEATS = 3
 """Errors of a kind that are there already, after which no more of it are sought."""

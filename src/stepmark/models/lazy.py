@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, final
 
 from stepmark.batching.cluster import Cluster
-from stepmark.errors import UsageError
+from stepmark.errors import IdleSettingWarning, UsageError
 
 T = TypeVar("T")
 Bits: TypeAlias = Literal["int8", "int4"]
@@ -59,11 +60,6 @@ class Lazy(Generic[T]):
         """The same model, loaded with some other arguments."""
         return Lazy(self._function, self.name, {**self.arguments, **arguments}, check=self._check)
 
-    def only(self, *names: str) -> Lazy[T]:
-        """The same model, loaded with these arguments alone."""
-        arguments = {name: self.arguments[name] for name in names if name in self.arguments}
-        return Lazy(self._function, self.name, arguments, check=self._check)
-
     def __repr__(self) -> str:
         return f"Lazy({self.name!r})"
 
@@ -109,8 +105,8 @@ def check_device(device: str, *, several: bool = False) -> None:
         raise UsageError(f"`device` {device}: expected auto, cpu, cuda or cuda:NUMBER{more}")
 
 
-def refuse_idle(given: Mapping[str, object], idle: Mapping[str, str]) -> None:
-    """Refuse (`UsageError`) settings that would be passed over in silence.
+def note_idle(given: Mapping[str, object], idle: Mapping[str, str]) -> None:
+    """Warn (`IdleSettingWarning`) of settings that have no effect.
 
     Args:
         given: name to value; defaults (`UNSAID`) count as not given.
@@ -119,4 +115,4 @@ def refuse_idle(given: Mapping[str, object], idle: Mapping[str, str]) -> None:
     for name, why in idle.items():
         value = given.get(name)
         if value is not None and value != UNSAID.get(name):
-            raise UsageError(f"`{name}`{'' if value is True else f' {value}'}: {why}")
+            warnings.warn(f"`{name}` has no effect: {why}", IdleSettingWarning, stacklevel=1)

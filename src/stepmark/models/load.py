@@ -14,7 +14,7 @@ from stepmark.errors import CheckpointError, MissingExtraError, UsageError
 from stepmark.models.families import find_published, full_name
 from stepmark.models.files import local_folder, present
 from stepmark.models.identity import CheckpointFiles, named
-from stepmark.models.lazy import UNSAID, Bits, Lazy, check_device, is_server, refuse_idle
+from stepmark.models.lazy import UNSAID, Bits, Lazy, check_device, is_server, note_idle
 from stepmark.models.places import BUILT_IN, BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM, identity_of
 from stepmark.models.spec import ConfidenceHead, LogRatioHead, VocabHead, spec_key
@@ -94,7 +94,7 @@ def lazy_prm(name_or_path: str, **arguments: Any) -> Lazy[PRM]:
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse a device that is none, and settings that mean nothing for the PRM, as far as its name tells.
+    """Refuse a device that is none, and warn of settings that have no effect for the PRM, as far as its name tells.
 
     Raises:
         UsageError: one of them.
@@ -103,7 +103,7 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
     check_settings(load_prm, arguments)
     check_device(arguments.get("device", "auto"), several=True)
     idle = idle_settings(name, family=arguments.get("family"), tokenizer=arguments.get("tokenizer"))
-    refuse_idle(arguments, idle)
+    note_idle(arguments, idle)
 
 
 def prm_identity(name_or_path: str, settings: Mapping[str, Any]) -> str:
@@ -144,24 +144,21 @@ def idle_settings(name: str, *, family: str | None = None, tokenizer: str | None
     served = is_server(name)
     reads: tuple[str, ...]
     if is_factory(name):
-        what, reads = "is made by that function: say it there", ()
+        what, reads = "is made by that function", ()
     elif writes_critiques(name, family=family, tokenizer=tokenizer):
         place = ("model", "tokenizer") if served else ("dtype", "quantize", "device")
-        what, reads = (
-            "is read as one that writes critiques: leave it out",
-            ("family", "samples", "seed", *place),
-        )
+        what, reads = "is read as one that writes critiques", ("family", "samples", "seed", *place)
     elif served and tokenizer is None:
         what = (
-            "without `tokenizer` is taken for a stepmark server, which computes by itself and decides how its PRM is read: say it there, or name "
+            "without `tokenizer` is taken for a stepmark server, which computes by itself and decides how its PRM is read; name "
             "another server's `tokenizer`"
         )
         reads = ("model",)
     elif served:
-        what = "is a server, which computes by itself a PRM that writes no critiques: leave it out, or name its `family`"
+        what = "is a server, which computes by itself a PRM that writes no critiques; name its `family`"
         reads = ("family", "neutral", "truncate", "model", "tokenizer")
     else:
-        what = "is read here, as one that writes no critiques: leave it out, or name its `family` (`stepmark families`)"
+        what = "is read here, as one that writes no critiques; name its `family` (`stepmark families`)"
         reads = ("family", "neutral", "truncate", "reference", "dtype", "quantize", "device", "token_budget")
     return {setting: f"{name} {what}" for setting in UNSAID if setting not in reads}
 
@@ -231,7 +228,10 @@ def _find(given: _Settings) -> _Found:
     tokenizer = None if given.tokenizer is None else full_name(given.tokenizer)
     given = replace(given, name=full_name(given.name), tokenizer=tokenizer)
     about = {key: value for key, value in asdict(given).items() if key not in ("name", "outcome")}
-    refuse_idle(about, idle_settings(given.name, family=given.family, tokenizer=tokenizer))
+    idle = idle_settings(given.name, family=given.family, tokenizer=tokenizer)
+    note_idle(about, idle)
+    defaults: dict[str, Any] = {name: UNSAID.get(name) for name in idle}
+    given = replace(given, **defaults)
     if is_factory(given.name):
         return _made(prm_of(given.name, NAMES))
     if writes_critiques(given.name, family=given.family, tokenizer=tokenizer):
@@ -357,8 +357,8 @@ def _spec(given: _Settings, folder: Path, name: str) -> ScoringSpec:
 
     spec = spec_of(folder, name, given.family)
     if spec.readout.neutral is None:
-        why = f"{given.name} is read as {spec.family}, which has no neutral class: leave it out"
-        refuse_idle({"neutral": given.neutral}, {"neutral": why})
+        why = f"{given.name} is read as {spec.family}, which has no neutral class"
+        note_idle({"neutral": given.neutral}, {"neutral": why})
     if not given.outcome:
         return spec
     if isinstance(spec.readout.head, LogRatioHead) and spec.readout.head.per_step:

@@ -11,6 +11,8 @@ from itertools import tee
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from stepmark.batching import Answerer, Graded, Ready, Release, Score
+from stepmark.data.conversations import ProblemLike, SolutionLike, problem_of, solution_of
+from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import BackendError, InputError, TooLongError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score, resolve_aggregate
 from stepmark.metrics.first_error import found_error
@@ -29,8 +31,6 @@ from stepmark.records import (
 )
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check, check_names
-from stepmark.solutions.inputs import ProblemLike, SolutionLike, problem_of, solution_of
-from stepmark.solutions.thoughts import Reasoning
 
 _ALWAYS = ("scores", "score", "aggregate", "first_error", "threshold", "prm", "score_kind")
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, final
 
+from stepmark.data.conversations import read_message
+from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.records import Problem, ScoreKind, Solution, Step
 from stepmark.show.text import amount
-from stepmark.solutions.inputs import read_message
-from stepmark.solutions.thoughts import Reasoning
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -175,7 +175,7 @@ def _defined(tests: CodeTests) -> tuple[list[str], set[str]]:
 
 
 class CodeVerifier:
-    """Runs unit tests against programs; a verifier of `answers.VERIFIERS`, named "code".
+    """Runs unit tests against programs; a verifier of `verifiers.base.VERIFIERS`, named "code".
 
     Each program gets a sandbox of its own, which is gone when its verdict comes back. Safe for many threads.
 

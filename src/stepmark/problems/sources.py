@@ -13,24 +13,23 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from stepmark.data.columns import (
+    COMMON,
+    Columns,
+    identifier,
+    nearly,
+    problem_column,
+    reference_answer,
+    riding,
+)
+from stepmark.data.json_rows import json_type
+from stepmark.data.reading import Row, Source, read_rows
+from stepmark.data.solutions import text_of
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Refusal, record_row
 from stepmark.settings import checked
 from stepmark.show.text import amount
-from stepmark.solutions.formats import text_of
-from stepmark.store import (
-    Columns,
-    Results,
-    Row,
-    Source,
-    atomic_rows,
-    check_outputs,
-    evenly,
-    is_stream,
-    json_type,
-    read_rows,
-)
-from stepmark.store.columns import COMMON, identifier, nearly, problem_column, reference_answer, riding
+from stepmark.store import Results, atomic_rows, check_outputs, evenly, is_stream
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +94,7 @@ def load_problems(
 def read_problems(
     source: Source, *, columns: Columns | None = None, need_answer: bool = True
 ) -> Iterator[Problem]:
-    """Problems as a stream: rows with `problem`, `answer` and `id`, or their common names (`store.columns`).
+    """Problems as a stream: rows with `problem`, `answer` and `id`, or their common names (`data.columns`).
 
     An answer that ends in "#### x", as GSM8K's worked ones do, is x. A row without an id is named by its place.
 

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal, final
 import numpy as np
 import torch
 
+from stepmark.data.formats.rows import LabelledRow
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.labels.labelling import Labelling, Rollouts
 from stepmark.labels.methods import label
@@ -29,8 +30,6 @@ from stepmark.models.places import NAMES, find_checkpoint
 from stepmark.models.policies import answerers as writing
 from stepmark.models.prm import PRM, Grader, Ledger
 from stepmark.models.spec import Layout, LinearHead, MlpHead, ScoringSpec
-from stepmark.problems.answers import Verifier
-from stepmark.problems.answers import answerers as verifying
 from stepmark.records import Problem, Refusal, Solution, StepScores, read_record, to_data
 from stepmark.rl.actor import Actor
 from stepmark.rl.monitor import Monitor, known_scores
@@ -39,7 +38,6 @@ from stepmark.rl.settings import Training as PolicyTraining
 from stepmark.rl.trainer import STATE_FILE, Evaluation, Update, collect, seed_of
 from stepmark.settings import settings
 from stepmark.show.text import amount
-from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.checkpoint import head_names
 from stepmark.training.examples import Example, LabelRules, examples
 from stepmark.training.measure import takes_a_map
@@ -49,6 +47,8 @@ from stepmark.training.objectives.steps import SoftLabels
 from stepmark.training.recipe import Recipe, run_recipe
 from stepmark.training.settings import Training
 from stepmark.training.state import Lines
+from stepmark.verifiers.base import Verifier
+from stepmark.verifiers.base import answerers as verifying
 
 
 @final

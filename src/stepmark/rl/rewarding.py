@@ -15,15 +15,15 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError, UsageError
 from stepmark.models.policies.local import Drawn
 from stepmark.models.prm import PRM
-from stepmark.problems.answers import Verifier
 from stepmark.records import Problem, Refusal, Solution, Step, Verdict
 from stepmark.rl.batch import Batch
 from stepmark.rl.settings import Training
 from stepmark.show.text import amount
-from stepmark.solutions.segmentation import split
+from stepmark.verifiers.base import Verifier
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
+from stepmark.data.reading import Source
+from stepmark.data.steps.splitting import split
 from stepmark.errors import UsageError
 from stepmark.models.identity import checkpoint_fingerprint, named
 from stepmark.models.lazy import Lazy, check_device
 from stepmark.models.load import PRMLike, lazy_prm, prm_identity, read_by
 from stepmark.models.places import find_checkpoint
 from stepmark.models.prm import PRM
-from stepmark.problems.answers import Verifier, VerifierLike, isolation_note, isolation_of, open_verifier
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem
@@ -26,9 +27,9 @@ from stepmark.rl.hacking import Cusum, Watch, Watched
 from stepmark.rl.settings import Implicit, Refitting, Training
 from stepmark.settings import checked
 from stepmark.show.text import amount
-from stepmark.solutions.segmentation import split
-from stepmark.store import LOCK_FILE, RunInput, Source, atomic_write, differences, held, naming, run_input
+from stepmark.store import LOCK_FILE, RunInput, atomic_write, differences, held, naming, run_input
 from stepmark.training.run import check_packages
+from stepmark.verifiers.base import Verifier, VerifierLike, isolation_note, isolation_of, open_verifier
 
 if TYPE_CHECKING:
     from stepmark.rl.actor import Actor

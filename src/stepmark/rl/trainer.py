@@ -20,7 +20,6 @@ from stepmark.batching import Write
 from stepmark.errors import InputError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.prm import PRM
-from stepmark.problems.answers import Verifier
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor, Learner, Padded, padded, passes, read_rows, rows_of
 from stepmark.rl.credit import Assigned, Credit
@@ -30,6 +29,7 @@ from stepmark.rl.rewarding import Rated, batch_of, figures, judge, scored
 from stepmark.rl.settings import Training
 from stepmark.sampling import Sampling, prompt_of
 from stepmark.training.state import write_tensors
+from stepmark.verifiers.base import Verifier
 
 STATE_FILE = "state.pt"
 Average = Literal["token", "sequence", "constant"]

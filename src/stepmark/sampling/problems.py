@@ -13,13 +13,12 @@ from pydantic import Field
 from stepmark.batching import INSTRUCTION, Answerer, Write
 from stepmark.batching import run as run_methods
 from stepmark.batching.cluster import Cluster
+from stepmark.data.reading import Source, read_rows
 from stepmark.errors import InputError
 from stepmark.models import policies
 from stepmark.models.lazy import Bits, Lazy, arguments_of, check_models
 from stepmark.models.policies import Dtype, PolicyLike, load_policy, policy_of
 from stepmark.models.replies import open_replies
-from stepmark.problems import answers
-from stepmark.problems.answers import VerifierLike, load_verifier, open_verifier, report_isolation
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import ProblemRow, problem_rows
 from stepmark.records import SAMPLE_FACTS, Problem, SampledSolution, record_row
@@ -27,8 +26,10 @@ from stepmark.sampling import Sampled, Sampling, sample_and_judge
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.store import Results, Source, evenly, read_rows, run_input
+from stepmark.store import Results, evenly, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order, usable
+from stepmark.verifiers import base as verifiers
+from stepmark.verifiers.base import VerifierLike, load_verifier, open_verifier, report_isolation
 
 BUILD = "stepmark.sampling.problems:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -50,7 +51,7 @@ def build(
     """
     built: dict[type, Answerer] = {}
     if verifier is not None:
-        built |= answers.answerers(load_verifier(verifier, percent=percent, isolation=isolation))
+        built |= verifiers.answerers(load_verifier(verifier, percent=percent, isolation=isolation))
     if policy is not None:
         built |= policies.answerers(load_policy(policy, dtype=dtype, quantize=quantize, device=device))
     return built
@@ -84,7 +85,7 @@ class Answering:
         self._cluster = cluster if cluster is not None and cluster.ray is not None and asked else None
         self.policy_name = None if self._policy is None else self._policy.name
         """As the caller wrote it; the name of a policy that was loaded before."""
-        self.verifier_facts = answers.verifier_facts(verifier, percent, isolation)
+        self.verifier_facts = verifiers.verifier_facts(verifier, percent, isolation)
         """What a manifest says of the verifier."""
         self.answerers: Mapping[type, Answerer] = {}
         """What answers; filled by `load`."""
@@ -100,7 +101,7 @@ class Answering:
             verifier = open_verifier(
                 self._verifier, percent=self._percent, isolation=self._isolation, shown=shown
             )
-            self.answerers = answers.answerers(stack.enter_context(verifier))
+            self.answerers = verifiers.answerers(stack.enter_context(verifier))
         elif shown:
             report_isolation(self._verifier, self._isolation)
 

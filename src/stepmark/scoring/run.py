@@ -17,10 +17,14 @@ from pydantic import Field
 
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
 from stepmark.batching.cluster import Built, Cluster, Fact
+from stepmark.data.reading import Source, read_rows
+from stepmark.data.solutions import SolutionRow, read_solutions, solutions_of
+from stepmark.data.steps.splitting import check_way, split
+from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.models.lazy import Lazy, check_models
-from stepmark.models.load import SHARED, PRMLike, idle_settings, lazy_prm, read_by
+from stepmark.models.load import SHARED, PRMLike, lazy_prm, read_by
 from stepmark.models.places import NOTICE
 from stepmark.models.prm import PRM, Grade, Grader, Ledger, from_row, to_row
 from stepmark.models.prm import grade as grade_stream
@@ -29,20 +33,7 @@ from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
-from stepmark.solutions.formats import SolutionRow, read_solutions, solutions_of
-from stepmark.solutions.segmentation import check_way, split
-from stepmark.solutions.thoughts import Reasoning
-from stepmark.store import (
-    Results,
-    RowWriter,
-    RunInput,
-    Source,
-    check_outputs,
-    is_stream,
-    open_rows,
-    read_rows,
-    run_input,
-)
+from stepmark.store import Results, RowWriter, RunInput, check_outputs, is_stream, open_rows, run_input
 
 BUILD = "stepmark.scoring.run:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -468,14 +459,7 @@ def _with_outcome_model(prm: PRM | Lazy[PRM], orm: str | None) -> tuple[PRM | La
     if not isinstance(prm, Lazy):
         return prm, lazy_prm(orm, outcome=True)
     shared = read_by(orm, {name: prm.arguments[name] for name in SHARED if name in prm.arguments})
-    idle = idle_settings(
-        prm.name, family=prm.arguments.get("family"), tokenizer=prm.arguments.get("tokenizer")
-    )
-    # An error of the outcome model alone is not the PRM's.
-    arguments = {
-        name: value for name, value in prm.arguments.items() if not (name in idle and name in shared)
-    }
-    return lazy_prm(prm.name, **arguments), lazy_prm(orm, outcome=True, **shared)
+    return prm, lazy_prm(orm, outcome=True, **shared)
 
 
 def _load(

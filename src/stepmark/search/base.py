@@ -84,7 +84,7 @@ class Grading:
 
 @settings
 class Budget:
-    """What a search may spend on one problem. Both None: no limit but the method's own.
+    """What a search may spend on one problem; None: no limit but the method's own.
 
     It is hard: a request that writes is cut to what is left (fewer samples, then a lower `max_tokens`), half of it kept back for the
     PRM that reads what is written. So it is exceeded by no more than what a PRM reads of the request in flight. Where it does not do
@@ -97,38 +97,6 @@ class Budget:
     tokens: Annotated[int, Field(ge=0)] | None = None
     """Tokens that the policy writes and the PRM reads. Prompts that the policy reads are not counted in it: not every policy tells
     them."""
-    flops: Annotated[float, Field(ge=0)] | None = None
-    """Floating-point operations of both models, as `Cost.flops` counts them; needs `Sizes`, and a policy that tells its prompts."""
-
-
-@settings
-class ModelSize:
-    """What a token costs a model: 2 * `parameters` + 4 * `attention` * (tokens before it) operations.
-
-    The first term is a multiplication and an addition a weight (Kaplan et al. 2020, arXiv 2001.08361, section 2.1), the second the
-    two products of attention, of queries with keys and of weights with values.
-
-    Raises:
-        UsageError: no parameters, or a negative number.
-    """
-
-    parameters: Annotated[float, Field(gt=0)]
-    """Weights that a token is multiplied with: without the table of embeddings, with the head."""
-    attention: Annotated[float, Field(ge=0)] = 0
-    """Layers times the width of their attention (heads times their size); 0 leaves the second term out."""
-
-    def flops(self, tokens: int, before: int) -> float:
-        """Operations for some tokens in a row, with so many tokens before the first of them."""
-        contexts = tokens * before + tokens * (tokens + 1) / 2
-        return 2.0 * self.parameters * tokens + 4.0 * self.attention * contexts
-
-
-@settings
-class Sizes:
-    """The sizes of both models, where they are known."""
-
-    policy: ModelSize | None = None
-    prm: ModelSize | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,10 +118,6 @@ class Cost:
     """Tokens of all prefixes that the PRM scored, each whole: what rescoring whole prefixes reads."""
     prm: int | None = 0
     """Of those, what the PRM read: the problem once, each step once (for a PRM that reads whole prefixes, all of them)."""
-    policy_flops: float | None = 0.0
-    """Of the policy: `new` and `decoded` tokens, by `ModelSize`. None where its size or a count is not known."""
-    prm_flops: float | None = 0.0
-    """Of the PRM: `prm` tokens, by `ModelSize`. None where its size or a count is not known; 0 where no PRM was asked."""
     writes: int = 0
     """Requests to the policy."""
     samples: int = 0
@@ -175,12 +139,6 @@ class Cost:
     def prm_cached(self) -> int | None:
         """Of `prm_prompt`, all but `prm`: what a session saves."""
         return None if self.prm_prompt is None or self.prm is None else self.prm_prompt - self.prm
-
-    @property
-    def flops(self) -> float | None:
-        """Of both models."""
-        known = self.policy_flops is not None and self.prm_flops is not None
-        return (self.policy_flops or 0.0) + (self.prm_flops or 0.0) if known else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,11 +232,13 @@ class Search(Protocol):
 class Searching:
     """The settings that all searches share."""
 
+    name: ClassVar[str]
+    """Its name in files."""
     asks_prm: ClassVar[bool] = True
     """Whether it asks a PRM. A search that says False is run without one: none is loaded, and it must never yield a `Score`."""
     sized_by: ClassVar[str | None] = None
-    """For a comparison at matched compute (`stepmark evaluate search`), of a user's search: the field, a whole number from 1, that
-    is made larger until the budget is spent. None: the settings stay as they are, and the budget alone bounds it."""
+    """For a comparison at equal tokens (`stepmark evaluate search`): the field, a whole number from 1, that is enlarged until the
+    budget is spent. None: the settings stay as they are, and the budget alone bounds it."""
 
     how: Steps = Steps()
     """How the policy writes."""
@@ -286,8 +246,6 @@ class Searching:
     """How step scores are put together."""
     budget: Budget = Budget()
     """What may be spent on a problem."""
-    sizes: Sizes = Sizes()
-    """For `Cost.flops`."""
 
 
 @settings
@@ -324,13 +282,3 @@ def check_choice(choice: Choice, grading: Grading) -> None:
             f"a vote is weighed by numbers of 0 and more; a {grading.aggregate} of scores of the kind {grading.kind!r} can be "
             "negative. Choose the best, or by majority"
         )
-
-
-def at_least(name: str, value: float, least: float) -> None:
-    """Refuse a setting that is too small.
-
-    Raises:
-        UsageError: it is.
-    """
-    if not value >= least:
-        raise UsageError(f"{name}: expected {least:g} or more, found {value!r}")

@@ -21,13 +21,13 @@ from typing import Any
 from stepmark.batching import Request, Verify
 from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, UsageError
-from stepmark.problems.answers import Verifier
-from stepmark.problems.answers import answer_groups as verified_groups
-from stepmark.problems.quantities import key
 from stepmark.records import Verdict
 from stepmark.search.base import Choice, Found
 from stepmark.search.tree import Node, Tree, value_of
 from stepmark.show.text import amount
+from stepmark.verifiers.base import Verifier
+from stepmark.verifiers.base import answer_groups as verified_groups
+from stepmark.verifiers.quantities import key
 
 CHOICES: tuple[Choice, ...] = ("best", "majority", "vote")
 """The names of the choices."""
@@ -81,7 +81,7 @@ def choose(tree: Tree, ends: Sequence[Node], choice: Choice) -> Generator[Any, A
 def answer_groups(answers: Sequence[str | None]) -> Generator[Any, Any, list[int | None]]:
     """Sort answers into groups of equal ones by asking a verifier: for each the number of its group, from 0 by first appearance; None for None.
 
-    An answer joins the first group whose first member it matches. `problems.answers.answer_groups`, as a method.
+    An answer joins the first group whose first member it matches. `verifiers.base.answer_groups`, as a method.
     """
     groups: list[int | None] = []
     known: dict[str, int] = {}

@@ -70,6 +70,7 @@ class MCTS(Expanding):
     """
 
     name: ClassVar[str] = "mcts"
+    sized_by: ClassVar[str | None] = "simulations"
     simulations: Annotated[int, Field(ge=1)] = 32
     """Simulations a problem."""
     c_puct: Annotated[float, Field(ge=0)] = 1.0

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from stepmark.errors import StepmarkError, UsageError, told
 from stepmark.own import Kind, Own, load_method, own
 from stepmark.search.base import Search, Searching
-from stepmark.search.beam import BeamSearch, DiverseTrees, EarlyRejection
-from stepmark.search.best_of_n import Adaptive, BestOfN, Greedy, Majority, WeightedVote
+from stepmark.search.beam import BeamSearch, DiverseTrees
+from stepmark.search.best_of_n import BestOfN, Greedy, Majority, WeightedVote
 from stepmark.search.mcts import MCTS
 from stepmark.search.rebase import Rebase
 
@@ -26,12 +26,10 @@ METHODS: Mapping[str, Callable[[], Search]] = {
     "dvts": DiverseTrees,
     "rebase": Rebase,
     "mcts": MCTS,
-    "adaptive": Adaptive,
-    "early-rejection": EarlyRejection,
 }
 """The library's searches. To add one: a module with its class, and a line here."""
 
-OF_THE_RUN = ("grading", "budget", "sizes")
+OF_THE_RUN = ("grading", "budget")
 """Fields of every search that a run fills in, from the PRM and from its own settings."""
 
 _OWN = Kind(
@@ -43,8 +41,7 @@ _OWN = Kind(
     page="add-search.md",
     flags={
         "grading": "`aggregate` and the PRM",
-        "budget": "`budget` and `budget_flops`, of an evaluation `budgets`",
-        "sizes": "`policy_parameters` and `prm_parameters`",
+        "budget": "`budget`, of an evaluation `budgets`",
     },
 )
 

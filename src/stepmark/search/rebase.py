@@ -67,6 +67,7 @@ class Rebase(Choosing):
     """
 
     name: ClassVar[str] = "rebase"
+    sized_by: ClassVar[str | None] = "width"
     width: Annotated[int, Field(ge=1)] = 16
     """Steps written a round, and solutions finished in the end (W)."""
     balance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2

@@ -8,15 +8,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from stepmark.data.reading import read_rows
 from stepmark.errors import InputError
-from stepmark.problems.answers import Verifier
 from stepmark.records import read_record
 from stepmark.search.base import Cost, Found
 from stepmark.show.search import CandidateView, SearchPage, SearchView, TraceNode, search_html
 from stepmark.show.tables import Table
-from stepmark.store import atomic_write, read_rows
+from stepmark.store import atomic_write
+from stepmark.verifiers.base import Verifier
 
-_FOLLOWS = ("tokens", "cached", "prm_cached", "flops")
+_FOLLOWS = ("tokens", "cached", "prm_cached")
 """What is computed from the counts of a cost."""
 
 
@@ -157,7 +158,7 @@ def _node(node: Mapping[str, Any]) -> TraceNode:
 def _cost(cost: Mapping[str, Any]) -> Table:
     def words(name: str) -> str:
         value = cost.get(name)  # rows of older versions have fewer
-        return "not known" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+        return "not known" if value is None else f"{value:,}"
 
     rows = (
         ("policy: prompt tokens", words("prompt")),
@@ -167,8 +168,6 @@ def _cost(cost: Mapping[str, Any]) -> Table:
         ("PRM: prefix tokens", words("prm_prompt")),
         ("PRM: prefix tokens, cached", words("prm_cached")),
         ("PRM: prefix tokens, computed", words("prm")),
-        ("policy: floating-point operations", words("policy_flops")),
-        ("PRM: floating-point operations", words("prm_flops")),
         ("requests to the policy", words("writes")),
         ("texts written", words("samples")),
         ("prefixes scored", words("scores")),

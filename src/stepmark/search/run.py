@@ -18,28 +18,29 @@ from stepmark import batching
 from stepmark.batching import Answerer, Method, Ready, ReplyStore, Score, Write
 from stepmark.batching import run as run_methods
 from stepmark.batching.cluster import Build, Built, Cluster, Fact
+from stepmark.data.reading import Source
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import resolve_aggregate
 from stepmark.models.lazy import Lazy, arguments_of, check_models
 from stepmark.models.load import PRMLike, lazy_prm
 from stepmark.models.policies import Policy, PolicyLike, policy_of
-from stepmark.models.prm import PRM, Weights
+from stepmark.models.prm import PRM
 from stepmark.models.replies import open_replies
-from stepmark.problems.answers import VerifierLike, open_verifier, verifier_facts
-from stepmark.problems.answers import answerers as of_verifier
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import problems_or_errors
 from stepmark.records import Problem, Refusal, ScoreKind, Solution
 from stepmark.search import base, beam, best_of_n, choosing, mcts, rebase, tree
-from stepmark.search.base import Budget, Found, Grading, ModelSize, Search, Sizes
+from stepmark.search.base import Budget, Found, Grading, Search
 from stepmark.search.methods import OF_THE_RUN, load_search, remade
 from stepmark.search.rows import found_row, read_found, trace_row, write_page
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
-from stepmark.store import Results, Source, atomic_rows, run_input
+from stepmark.store import Results, atomic_rows, run_input
 from stepmark.store.runs import ResumableRun, check_files, in_order, usable
+from stepmark.verifiers.base import VerifierLike, open_verifier, verifier_facts
+from stepmark.verifiers.base import answerers as of_verifier
 
 BUILD = "stepmark.search.run:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -59,9 +60,6 @@ def search(
     aggregate: str | None = None,
     checks: str = "auto",
     budget: Annotated[int, Field(ge=0)] | None = None,
-    budget_flops: Annotated[float, Field(ge=0)] | None = None,
-    policy_parameters: Annotated[float, Field(gt=0)] | None = None,
-    prm_parameters: Annotated[float, Field(gt=0)] | None = None,
     verifier: VerifierLike = "math",
     percent: Literal["distinct", "sign"] = "distinct",
     isolation: Isolation | None = None,
@@ -82,7 +80,7 @@ def search(
         problems: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
         policy: the policy that writes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory".
         prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory".
-        method: the method: greedy, best-of-n, majority, weighted-vote, beam, dvts, rebase, mcts, adaptive, early-rejection, or "package.module:Class".
+        method: the method: greedy, best-of-n, majority, weighted-vote, beam, dvts, rebase, mcts, or "package.module:Class".
         settings: a field of the method, as name=value; repeat for several. Nested: how.temperature=0.5.
         out: write the solutions to this file, one JSON line a problem, gzipped if its name ends in .gz.
         trace: write the trees to this file, one JSON line a problem, gzipped if its name ends in .gz.
@@ -91,10 +89,6 @@ def search(
         checks: exact checks that refute steps, which are then given up unscored: all, none, names with commas between them (as for
             `stepmark.grade`), or auto, which is all with the default PRM and none with any other.
         budget: tokens that one problem may cost: written by the policy and read by the PRM. No request is made beyond it.
-        budget_flops: floating-point operations that one problem may cost; of models behind a server it needs their parameters.
-        policy_parameters: weights of the policy, to count operations: 1.5e9, without the table of embeddings. Default: counted, of a
-            model in this process.
-        prm_parameters: weights of the PRM, to count operations. Default: counted, of a model in this process.
         verifier: what says whether answers are equal, for votes and `verify`: math, number, choice, text, code, or "package.module:Class".
         percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
         isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
@@ -123,13 +117,12 @@ def search(
     given = run_input(problems, again=True, hashed=out is not None)
     keeps_trees = out is None or trace is not None or report is not None
     models = _Models(searcher, policy, prm, memory_tokens, policy_memory_tokens, cluster)
-    limits = {"aggregate": aggregate, "checks": checks, "budget": budget, "budget_flops": budget_flops}
-    sizes = {"policy_parameters": policy_parameters, "prm_parameters": prm_parameters}
+    limits = {"aggregate": aggregate, "checks": checks, "budget": budget}
     judge = verifier_facts(verifier, percent, isolation)
     facts = {
         "method": _method_facts(searcher),
         **({} if source is None else {"source": dict(source)}),
-        "settings": {**limits, **sizes, **judge, "columns": columns, "trace": keeps_trees},
+        "settings": {**limits, **judge, "columns": columns, "trace": keeps_trees},
     }
     tally = _Tally()
     with ExitStack() as stack:
@@ -141,9 +134,7 @@ def search(
         job.identify(models.identities())
         if progress and (whole := models.built.facts.get("prm.whole_prefixes")):
             sys.stderr.write(f"the PRM reads the whole prefix for every step: {whole}\n")
-        fitted = _fitted(
-            searcher, models.built, aggregate, checks, Budget(tokens=budget, flops=budget_flops), sizes
-        )
+        fitted = _fitted(searcher, models.built, aggregate, checks, Budget(tokens=budget))
         store = stack.enter_context(open_replies(out))
         for line in job.earlier():
             tally.add(line)
@@ -364,9 +355,8 @@ def _fitted(
     aggregate: str | None,
     checks: str,
     budget: Budget,
-    sizes: Mapping[str, float | None],
 ) -> Search:
-    """The search with the aggregate, the kind of scores, the budget and the sizes of this run."""
+    """The search with the aggregate, the kind of scores and the budget of this run."""
     if checks == "auto":
         checks = str(models.facts.get("prm.checks", "none"))
     grading = Grading(checks=checks)
@@ -377,22 +367,7 @@ def _fitted(
             kind=kind,
             checks=checks,
         )
-    known = Sizes(
-        policy=_size(models, "policy", sizes["policy_parameters"]),
-        prm=_size(models, "prm", sizes["prm_parameters"]),
-    )
-    return remade(searcher, grading=grading, budget=budget, sizes=known)
-
-
-def _size(models: Built, which: str, parameters: float | None) -> ModelSize | None:
-    if parameters is not None:
-        return ModelSize(parameters=parameters)
-    known, attention = (models.facts.get(f"{which}.{name}") for name in ("parameters", "attention"))
-    if known is None:
-        return None
-    assert isinstance(known, int | float)
-    assert isinstance(attention, int | float)
-    return ModelSize(parameters=known, attention=attention)
+    return remade(searcher, grading=grading, budget=budget)
 
 
 def _summary(tally: _Tally, saved: str, written: Sequence[str], out: str | Path | None) -> str:
@@ -493,8 +468,7 @@ def build(
 def built(policy: Policy, prm: PRM | None, *, memory_tokens: int | None = None) -> Built:
     """What answers the requests of a search; `prm` is None where it asks none.
 
-    The facts are those of the PRM, and the sizes of both (see `models.prm.Weights`) where they are known; `prm.whole_prefixes` is why the
-    PRM must read whole prefixes, "" where it need not.
+    The facts are those of the PRM; `prm.whole_prefixes` is why it must read whole prefixes, "" where it need not.
     """
     from stepmark.models import policies
     from stepmark.models import prm as prms
@@ -510,10 +484,8 @@ def built(policy: Policy, prm: PRM | None, *, memory_tokens: int | None = None) 
             "prm.threshold": prm.default_threshold,
             "prm.checks": prm.default_checks,
             "prm.whole_prefixes": prms.why_whole_prefixes(prm),
-            **_size_facts("prm", prm.size),
         }
     answerers |= policies.answerers(policy)
-    facts |= _size_facts("policy", policies.size_of(policy))
 
     def counters() -> dict[str, int]:
         counts = {"policy.written": policy.tokens_written}
@@ -531,12 +503,6 @@ def built(policy: Policy, prm: PRM | None, *, memory_tokens: int | None = None) 
     return Built(answerers=answerers, facts=facts, counters=counters)
 
 
-def _size_facts(which: str, weights: Weights | None) -> dict[str, Fact]:
-    if weights is None:
-        return {}
-    return {f"{which}.parameters": weights.parameters, f"{which}.attention": weights.attention}
-
-
 @final
 class SearchAPI:
     """`stepmark.search(problems, policy, prm, …)`, and the methods that it takes."""
@@ -550,8 +516,6 @@ class SearchAPI:
     DiverseTrees = beam.DiverseTrees
     Rebase = rebase.Rebase
     MCTS = mcts.MCTS
-    Adaptive = best_of_n.Adaptive
-    EarlyRejection = beam.EarlyRejection
     Steps = base.Steps
     Found = base.Found
     # What a search of your own is made of.

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from stepmark.batching import Graded, Release, Request, Score, Write, Written
+from stepmark.data.steps.splitting import own_text
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
-from stepmark.problems.extraction import find_answer
 from stepmark.records import Problem
-from stepmark.search.base import Budget, Candidate, Cost, Found, Searching, Sizes, Steps, Stopped, Trace
+from stepmark.search.base import Budget, Candidate, Cost, Found, Searching, Steps, Stopped, Trace
 from stepmark.search.meaning import meaning
 from stepmark.show.search import NodeState, TraceNode
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check, check_names
-from stepmark.solutions.segmentation import own_text
+from stepmark.verifiers.finder import find_answer
 
 _FOLLOWS = ("a step before it", "every step after it", "says the same")
 """Beginnings of reasons that follow from another step's."""
@@ -47,8 +47,6 @@ class Node:
     why: str = ""
     ended: bool = False
     """The policy ended the solution here."""
-    partial: bool = False
-    """The step is not at its end yet."""
     refuted: bool = False
     """A check proves that the step is wrong."""
     policy_tokens: int | None = 0
@@ -121,38 +119,23 @@ class Nodes:
         self.root = Node(number=-1, parent=None, step="", text="", steps=(), round=-1)
         self.all: list[Node] = []
 
-    def add(
-        self, parent: Node, written: Written, round_: int, *, cut: bool, partial: bool, dedupe: bool
-    ) -> Node:
-        """A step that was written after a node.
+    def add(self, parent: Node, written: Written, round_: int, *, cut: bool, dedupe: bool) -> Node:
+        """Add a step that was written after a node.
 
-        `cut`: the budget lowered `max_tokens`. `partial`: a text that reaches `max_tokens` is a step's beginning. `dedupe`: give it up if
-        it says what
-        an earlier child says.
+        `cut`: the budget lowered `max_tokens`. `dedupe`: give the step up if it says what an earlier child says.
         """
         node = self._new(parent, own_text(written.text), written.text, round_)
         node.policy_tokens = written.tokens
-        if written.finish == "length" and partial and not cut and node.step:
-            node.partial = True
-        else:
-            self.settle(node, written, cut=cut)
-        if dedupe:
-            self.unite(node)
+        self._settle(node, parent, written, cut=cut)
+        if dedupe and node.alive:
+            said = f"{node.ended} {meaning(node.step)}"
+            first = parent.said.setdefault(said, node.number)
+            if first != node.number:
+                node.prune(f"says the same as step {first}")
         return node
 
-    def unite(self, node: Node) -> None:
-        """Give up a step that says what an earlier one after the same node says. A beginning says nothing yet."""
-        if not node.alive or node.partial or node.parent is None:
-            return
-        said = f"{node.ended} {meaning(node.step)}"
-        first = node.parent.said.setdefault(said, node.number)
-        if first != node.number:
-            node.prune(f"says the same as step {first}")
-
-    def settle(self, node: Node, written: Written, *, cut: bool) -> None:
-        """Say of a step that is written whether the solution ends with it, and whether it is of use."""
-        parent = node.parent
-        assert parent is not None
+    def _settle(self, node: Node, parent: Node, written: Written, *, cut: bool) -> None:
+        """Decide whether the solution ends with a new step, and whether the step is of use."""
         if written.finish == "length":
             node.prune(
                 "cut off by the budget"
@@ -171,17 +154,6 @@ class Nodes:
             node.prune(f"not finished after {amount(self._how.max_steps, 'step')}")
         if node.running:
             node.text += self._how.stop
-
-    def extend(self, node: Node, written: Written, *, cut: bool) -> None:
-        """Put the rest of a partial step to it."""
-        assert node.parent is not None
-        node.partial = False
-        node.policy_tokens = added(node.policy_tokens, written.tokens)
-        node.text += written.text
-        node.step = own_text(node.text[len(node.parent.text) :])
-        node.steps = (*node.parent.steps, node.step)
-        node.scores = node.parent.scores
-        self.settle(node, written, cut=cut)
 
     def add_whole(self, parent: Node, written: Written, round_: int, *, cut: bool) -> Node:
         """A solution that was written in one go, a node a step; its last node, which bears its tokens."""
@@ -237,19 +209,12 @@ def added(a: int | None, b: int | None) -> int | None:
 
 @final
 class Spending:
-    """The account of one search; `scored` says whether a PRM reads what is written.
+    """The account of one search; `scored` says whether a PRM reads what is written."""
 
-    Raises:
-        UsageError: a budget of operations without the sizes that they are counted by.
-    """
-
-    def __init__(self, budget: Budget, sizes: Sizes, *, scored: bool) -> None:
-        self._budget, self._sizes, self._scored = budget, sizes, scored
+    def __init__(self, budget: Budget, *, scored: bool) -> None:
+        self._budget, self._scored = budget, scored
         self.cost = Cost()
         """The cost so far."""
-        self._context = 0
-        if budget.flops is not None and (sizes.policy is None or (scored and sizes.prm is None)):
-            raise UsageError("a budget of operations needs the sizes of the models that it is counted by")
 
     def allow(self, samples: int, limit: int, longest: int) -> tuple[int, int]:
         """How many of some samples may be asked for now (0 where nothing more may be written), and `max_tokens` of each.
@@ -258,7 +223,7 @@ class Spending:
         longest seen so far
         (one, where none was seen: `longest` 0), and the others afterwards: what is cut off is of no use.
         """
-        left = self._left(limit)
+        left = self._left()
         if left is None or left >= samples * limit:
             return samples, limit
         if left < 1:
@@ -270,71 +235,40 @@ class Spending:
         """Enter the texts of one request."""
         cost = self.cost
         prompt = reply[0].prompt_tokens if reply else None
-        if prompt is None and self._budget.flops is not None:
-            raise UsageError(
-                "a budget of operations needs a policy that says how many tokens its prompts have; give a budget of tokens"
-            )
-        new, decoded, flops = cost.new, cost.decoded, cost.policy_flops
-        if not cost.writes:
-            new, flops = prompt, self._operations("policy", flops, prompt, 0)
+        decoded = cost.decoded
         for text in reply:
-            if text.tokens is None and self._limited:
+            if text.tokens is None and self._budget.tokens is not None:
                 raise UsageError("this policy does not say how many tokens it writes; leave the budget out")
             decoded = added(decoded, text.tokens)
-            flops = self._operations("policy", flops, text.tokens, prompt)
-            self._context = max(self._context, (prompt or 0) + (text.tokens or 0))
         self.cost = replace(
             cost,
             prompt=added(cost.prompt, prompt),
-            new=new,
+            new=cost.new if cost.writes else prompt,
             told_cached=added(cost.told_cached, reply[0].cached_tokens if reply else None),
             decoded=decoded,
-            policy_flops=flops,
             writes=cost.writes + 1,
             samples=cost.samples + len(reply),
         )
 
     def read(self, tokens: int | None, before: int) -> None:
         """Enter tokens that the PRM read, `before` tokens before them."""
-        if tokens is None and self._limited:
+        if tokens is None and self._budget.tokens is not None:
             raise UsageError("this PRM does not say how many tokens it reads; leave the budget out")
         cost = self.cost
         self.cost = replace(
             cost,
             prm=added(cost.prm, tokens),
             prm_prompt=added(cost.prm_prompt, added(tokens, before)),
-            prm_flops=self._operations("prm", cost.prm_flops, tokens, before),
             scores=cost.scores + 1,
         )
 
-    @property
-    def _limited(self) -> bool:
-        return self._budget.tokens is not None or self._budget.flops is not None
-
-    def _left(self, limit: int) -> int | None:
-        """Tokens that may still be written, a PRM's reading of them kept back; None for any number."""
-        lefts = []
-        if self._budget.tokens is not None:
-            assert self.cost.tokens is not None
-            left = self._budget.tokens - self.cost.tokens
-            lefts.append(left // 2 if self._scored else left)
-        if self._budget.flops is not None:
-            assert self.cost.flops is not None  # what it is made of was refused where it was not reported
-            assert self._sizes.policy is not None
-            at = self._context + limit  # the dearest token of the request
-            each = self._sizes.policy.flops(1, at)
-            if self._scored and self._sizes.prm is not None:
-                each += self._sizes.prm.flops(1, at)
-            lefts.append(int((self._budget.flops - self.cost.flops) // each))
-        return min(lefts) if lefts else None
-
-    def _operations(
-        self, model: str, known: float | None, tokens: int | None, before: int | None
-    ) -> float | None:
-        size = self._sizes.policy if model == "policy" else self._sizes.prm
-        if known is None or size is None or tokens is None or before is None:
+    def _left(self) -> int | None:
+        """Tokens that may still be written, with the PRM's reading of them kept back; None for any number."""
+        if self._budget.tokens is None:
             return None
-        return known + size.flops(tokens, before)
+        assert self.cost.tokens is not None  # a model that does not count was refused
+        left = self._budget.tokens - self.cost.tokens
+        return left // 2 if self._scored else left
 
 
 @final
@@ -349,7 +283,7 @@ class Tree:
         self.prompt = self.how.prompt_of(problem)
         self.nodes = Nodes(self.how)
         self.root = self.nodes.root
-        self.spending = Spending(settings.budget, settings.sizes, scored=scored)
+        self.spending = Spending(settings.budget, scored=scored)
         self.stopped: Stopped = "done"
         self._checks = check_names(self.grading.checks)
         self.note = ""
@@ -367,7 +301,6 @@ class Tree:
         *,
         dedupe: bool = True,
         ahead: bool = False,
-        partial: int | None = None,
     ) -> Generator[Any, Any, list[list[Node]]]:
         """Write steps after some nodes and score them.
 
@@ -379,22 +312,20 @@ class Tree:
             round_: for the trace.
             dedupe: give up a step that says what an earlier one after the same node says.
             ahead: look ahead: greedily, and whatever is a duplicate.
-            partial: write only so many tokens; a step that is longer is then `partial` and not given up.
 
         Returns:
             For each ask, the nodes that are alive, in the order in which they were written.
         """
         heat = 0.0 if ahead else self.how.temperature
-        limit = self.how.max_tokens if partial is None else min(partial, self.how.max_tokens)
+        limit = self.how.max_tokens
         wanted = [min(count, 1) if heat == 0 else count for _, count in asks]
         grown: list[list[Node]] = [[] for _ in asks]
-        kind = "step" if partial is None else "beginning"
         while any(wanted) and not self.spent:
-            count, most = self.spending.allow(sum(wanted), limit, self._longest.get(kind, 0))
+            count, most = self.spending.allow(sum(wanted), limit, self._longest.get("step", 0))
             if not count:
                 self.stop("budget")
                 break
-            if count < sum(wanted) and self._longest.get(kind) and not ahead and not self.finished:
+            if count < sum(wanted) and self._longest.get("step") and not ahead and not self.finished:
                 best = min((node for node, _ in asks if node.alive), key=lambda node: -value_of(node.rank))
                 if best is not self.root:
                     self.stop("budget")
@@ -411,7 +342,7 @@ class Tree:
             fresh = []
             for place, texts in zip(
                 places,
-                (yield from self._written(writes, [asks[place][0] for place in places], kind)),
+                (yield from self._written(writes, [asks[place][0] for place in places], "step")),
                 strict=True,
             ):
                 for written in texts:
@@ -421,7 +352,6 @@ class Tree:
                         written,
                         round_,
                         cut=most < limit,
-                        partial=partial is not None and partial < self.how.max_tokens,
                         dedupe=dedupe and not ahead,
                     )
                     grown[place].append(child)
@@ -460,26 +390,6 @@ class Tree:
             yield from self.score([step for end in fresh for step in end.below(node)])
         return [end for end in ends if end.alive]
 
-    def go_on(self, nodes: Sequence[Node]) -> Generator[Any, Any, None]:
-        """Write partial steps to their end and score them anew."""
-        limit = self.how.max_tokens
-        waiting = [node for node in nodes if node.partial and node.alive]
-        while waiting:
-            count, most = self.spending.allow(len(waiting), limit, self._longest.get("step", 0))
-            if not count or self.spent:
-                self.stop("budget")
-                for node in waiting:
-                    node.prune("the budget was spent before the step was at its end")
-                return
-            now, waiting = waiting[:count], waiting[count:]
-            writes = [self._write(node, 1, self.how.temperature, most, (self.how.stop,)) for node in now]
-            for node, texts in zip(now, (yield from self._written(writes, now, "step")), strict=True):
-                for written in texts:
-                    self._budget_cut(written, most < limit)
-                    self.nodes.extend(node, written, cut=most < limit)
-                    self.nodes.unite(node)
-            yield from self.score(now)
-
     def score(self, nodes: Sequence[Node]) -> Generator[Any, Any, None]:
         """Check the last step of nodes that are alive and have no score yet, and score those that stand, all of them in one round."""
         for node in nodes:
@@ -506,7 +416,7 @@ class Tree:
 
     def _check(self, node: Node) -> None:
         """Give up a step that a check refutes."""
-        if not self._checks or not node.step or node.partial or not node.alive or node.score is not None:
+        if not self._checks or not node.step or not node.alive or node.score is not None:
             return
         assert node.parent is not None
         if not node.parent.alive:

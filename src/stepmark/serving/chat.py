@@ -20,6 +20,8 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BeforeValidator, Field, model_validator
 
 from stepmark.batching import Message, Write, Written
+from stepmark.data.conversations import solution_of
+from stepmark.data.steps.splitting import split as split_text
 from stepmark.errors import (
     BackendError,
     InputError,
@@ -33,8 +35,6 @@ from stepmark.models.policies import Policy, PolicyLike, lazy_policy
 from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.models.remote.wire import PROBLEM, Answer, ModelEntry, Timeout, examples
 from stepmark.models.remote.wire import Request as WireRequest
-from stepmark.problems.answers import Verifier, load_verifier
-from stepmark.problems.extraction import find_answer
 from stepmark.records import Solution
 from stepmark.search.base import Choice
 from stepmark.search.choosing import Picked, pick
@@ -52,8 +52,8 @@ from stepmark.serving.routes import (
 from stepmark.serving.service import Service, served_name
 from stepmark.serving.settings import CHAT, MOST_CANDIDATES, ChatModel
 from stepmark.show.text import amount
-from stepmark.solutions.inputs import solution_of
-from stepmark.solutions.segmentation import split as split_text
+from stepmark.verifiers.base import Verifier, load_verifier
+from stepmark.verifiers.finder import find_answer
 
 
 def _parts(value: Any) -> Any:
@@ -220,7 +220,7 @@ class ChatRequest(WireRequest):
 def problem_of(messages: Sequence[Message]) -> str:
     """What the PRM reads as the problem: the conversation without the system's turns.
 
-    A single turn stands as it is; several stand under headings, as `solutions.inputs` writes a conversation.
+    A single turn stands as it is; several stand under headings, as `data.conversations` writes a conversation.
     """
     turns = [message for message in messages if message.role != "system"]
     if len(turns) == 1:

@@ -9,11 +9,11 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
+from stepmark.data.json_rows import json_type
 from stepmark.errors import InputError, MarkerInTextError, StepmarkError, TooLongError, UsageError
 from stepmark.models.remote.wire import SessionFullError
 from stepmark.serving.batcher import BusyError, DrainingError, LateError
 from stepmark.serving.sessions import UnknownSessionError
-from stepmark.store import json_type
 
 TYPES: dict[str, int] = {
     "invalid_request": 400,

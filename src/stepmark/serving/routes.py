@@ -19,6 +19,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel
 
+from stepmark.data.solutions import read_solution
+from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError, SettingError, UnknownNameError, UsageError
 from stepmark.models.prm import PRM, Grade, graded, to_row
 from stepmark.models.remote.wire import (
@@ -47,8 +49,6 @@ from stepmark.serving.errors import Refused, invalid, refused_input
 from stepmark.serving.metrics import CONTENT_TYPE
 from stepmark.serving.service import ARRIVED, Service
 from stepmark.serving.sessions import Node
-from stepmark.solutions.formats import read_solution
-from stepmark.solutions.segmentation import split
 
 _numbers = itertools.count(1)
 _ALWAYS = ("scores", "score", "first_error", "first_error_step")

@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from stepmark.data.steps.splitting import split as split_text
 from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
-from stepmark.problems.answers import isolation_of
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.search.base import Choice
 from stepmark.settings import settings
 from stepmark.solutions.checks import check_names
-from stepmark.solutions.segmentation import split as split_text
+from stepmark.verifiers.base import isolation_of
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -7,23 +7,11 @@ line. `OUT` and then `OUT.manifest.json` appear when all is done, the manifest l
 whose output is a folder holds it with `held`.
 """
 
-from stepmark.store.columns import Columns as Columns
-from stepmark.store.columns import parse_columns as parse_columns
 from stepmark.store.disk import naming as naming
 from stepmark.store.disk import storage_error as storage_error
 from stepmark.store.inputs import RunInput as RunInput
 from stepmark.store.inputs import evenly as evenly
 from stepmark.store.inputs import run_input as run_input
-from stepmark.store.json_rows import json_type as json_type
-from stepmark.store.json_rows import parse_row as parse_row
-from stepmark.store.reading import ENDINGS as ENDINGS
-from stepmark.store.reading import STDIO as STDIO
-from stepmark.store.reading import Row as Row
-from stepmark.store.reading import Source as Source
-from stepmark.store.reading import by_file as by_file
-from stepmark.store.reading import check_readable as check_readable
-from stepmark.store.reading import read_rows as read_rows
-from stepmark.store.reading import row_files as row_files
 from stepmark.store.results import Results as Results
 from stepmark.store.writing import LOCK_FILE as LOCK_FILE
 from stepmark.store.writing import Fingerprint as Fingerprint

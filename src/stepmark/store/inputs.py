@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from stepmark.data.reading import Source, check_readable, read_rows
 from stepmark.errors import UsageError
-from stepmark.store.reading import Source, check_readable, read_rows
 from stepmark.store.writing import encode_row, fingerprint, is_stream
 
 T = TypeVar("T")

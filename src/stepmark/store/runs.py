@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, final
 
+from stepmark.data.reading import Source
 from stepmark.errors import InputError, UsageError
 from stepmark.show.progress import Progress
 from stepmark.store.inputs import RunInput
-from stepmark.store.reading import Source
 from stepmark.store.results import Results
 from stepmark.store.writing import ResumableRows, check_outputs, is_stream
 

@@ -16,11 +16,11 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO, cast
 
+from stepmark.data.json_rows import json_type, parse_row
+from stepmark.data.reading import ENDINGS, STDIO, count_rows, read_lines, row_files
 from stepmark.errors import InputError, UsageError
 from stepmark.show.text import amount
 from stepmark.store.disk import link_loop, naming
-from stepmark.store.json_rows import json_type, parse_row
-from stepmark.store.reading import ENDINGS, STDIO, count_rows, read_lines, row_files
 from stepmark.version import __version__
 
 

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from stepmark.data.formats.rows import WRITTEN, LabelledRow
 from stepmark.errors import InputError
 from stepmark.records import Judgement, Problem, Solution, Step
 from stepmark.settings import settings
 from stepmark.show.text import amount
-from stepmark.solutions.interchange import LabelledRow
-from stepmark.solutions.interchange.rows import WRITTEN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stepmark.data.formats.rows import LabelledRow
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate
 from stepmark.metrics.first_error import FirstErrors
@@ -25,7 +26,6 @@ from stepmark.models.spec import NOTE_FILE, SPEC_FILE, LinearHead, MlpHead, Scor
 from stepmark.records import CheckName, StepScores
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check, check_names
-from stepmark.solutions.interchange import LabelledRow
 from stepmark.store import atomic_write
 from stepmark.training.checkpoint import TRAIN_FILE, Written, layout_of, write_json, write_trained
 from stepmark.training.comparison import HeldOut, Scored, compare

@@ -13,22 +13,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from stepmark.data.columns import Columns
+from stepmark.data.formats.rows import LabelledRow, Losses, Reading
+from stepmark.data.labelled import read_labelled
+from stepmark.data.reading import ENDINGS, STDIO, Source, check_readable, row_files
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.files import fetch
 from stepmark.settings import checked
 from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
-from stepmark.solutions.interchange import LabelledRow, Losses, Reading
-from stepmark.solutions.interchange.formats import read_labelled
-from stepmark.store import (
-    ENDINGS,
-    STDIO,
-    Columns,
-    Source,
-    atomic_write,
-    check_readable,
-    naming,
-    row_files,
-)
+from stepmark.store import atomic_write, naming
 from stepmark.training.examples import LabelRules
 from stepmark.training.measure import Trained
 from stepmark.training.settings import Training

@@ -45,7 +45,7 @@ export function longText(text) {
 
 const HEADING = /(?:^|\n\n)(Tool|User|System|Developer|Assistant)(?: \(([^()\n]*)\))?:\n/;
 
-/** What came back after a turn, as { role, name, text }: each under its heading, as `solutions/inputs.py` writes them. */
+/** What came back after a turn, as { role, name, text }: each under its heading, as `data/conversations.py` writes them. */
 export function answers(observation) {
   const [before, ...rest] = observation.split(HEADING);
   const found = before.trim() ? [{ role: "Tool", name: "", text: before.trim() }] : [];

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from stepmark.data.steps.lines import protected_spans
 from stepmark.evaluation.perturbations.text import (
     NUMBER,
     Perturbed,
@@ -36,7 +37,6 @@ from stepmark.evaluation.perturbations.text import (
 from stepmark.labels.exact import compute
 from stepmark.records import Solution, Step
 from stepmark.show.text import amount
-from stepmark.solutions.borders import protected_spans
 
 _STYLE = "ours; cf. changes of style in Reward Under Attack, arXiv 2603.06621"
 _EST = "EST-PRM, arXiv 2606.00437"

@@ -11,9 +11,9 @@ from inspect import signature
 from itertools import pairwise
 from typing import TypeVar
 
+from stepmark.data.steps.lines import Span, outside, protected_spans, sentence_cuts
 from stepmark.errors import UsageError
 from stepmark.records import Solution, Step
-from stepmark.solutions.borders import Span, outside, protected_spans, sentence_cuts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from pydantic import Field
 from stepmark.batching import Answerer, Choose, Ready, Write, Written
 from stepmark.catalog import FACTORY, Catalog
 from stepmark.errors import InputError, UsageError
-from stepmark.models.lazy import Bits, Lazy, check_device, is_server, refuse_idle
+from stepmark.models.lazy import Bits, Lazy, check_device, is_server, note_idle
 from stepmark.models.prm import Reading, Weights
 from stepmark.settings import check_arguments, checked
 
@@ -144,13 +144,13 @@ def policy_of(policy: PolicyLike) -> Policy | Lazy[Policy]:
 
 
 def check_policy(address: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse (`UsageError`) arguments of `load_policy` that cannot work, or that mean nothing for a policy that computes elsewhere."""
+    """Refuse (`UsageError`) arguments of `load_policy` that cannot work; warn of those that have no effect."""
     check_arguments(load_policy, arguments)
     check_device(arguments.get("device", "auto"), several=True)
     if not in_process(address):
         where = "computes on its server" if is_server(address) else "is made by that function"
-        why = f"the policy {address} {where}: leave it out"
-        refuse_idle(arguments, dict.fromkeys(("dtype", "quantize", "device"), why))
+        why = f"the policy {address} {where}"
+        note_idle(arguments, dict.fromkeys(("dtype", "quantize", "device"), why))
 
 
 @checked

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stepmark.data.steps.splitting import split as cut
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import aggregate as aggregated
 from stepmark.metrics.aggregate import resolve_aggregate
@@ -28,7 +29,6 @@ from stepmark.rl.batch import Batch
 from stepmark.rl.credit import Credit
 from stepmark.rl.rewarding import Rated, batch_of, scored, step_spans, token_offsets
 from stepmark.show.text import amount
-from stepmark.solutions.segmentation import split as cut
 
 
 def check_credit(credit: Credit, *, prm: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from stepmark.data.conversations import read_messages
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import aggregate as aggregated
 from stepmark.metrics.aggregate import resolve_aggregate
@@ -20,7 +21,6 @@ from stepmark.models.prm import PRM
 from stepmark.records import Refusal, Solution
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import Credit
-from stepmark.solutions.inputs import read_messages
 
 
 def turn_scores(traces: Sequence[Any], prm: PRM) -> list[tuple[float, ...] | None]:

@@ -36,13 +36,13 @@ from stepmark.models.encoding import PromptEncoder
 from stepmark.models.generative import CriticSpec, Settings, check, context_of
 from stepmark.models.spec import Layout
 from stepmark.models.tree import Ints, pack
-from stepmark.problems.extraction import find_answer
 from stepmark.settings import settings
 from stepmark.training.examples import Dropped, Example
 from stepmark.training.items import Item, Row, cut, kind_of
 from stepmark.training.logprobs import answer_tokens, token_logprobs
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Fitted
+from stepmark.verifiers.finder import find_answer
 
 WHOLE = "critiques of a whole solution, where this critic writes of one step (label with --ask steps)"
 UNREAD = "critiques without a verdict"

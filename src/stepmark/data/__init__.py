@@ -1,0 +1,1 @@
+"""Rows in and out: files become solutions, and texts become steps."""

@@ -1,0 +1,288 @@
+"""The names of columns: those that a caller gives (`columns`), common ones that need no saying, and misspelt ones.
+
+`columns` says which column of a source holds what: `{"problem": "question"}` reads the column `question` as `problem`. A name that
+begins with "meta." puts a column under `meta`: `{"meta.steps": "steps"}`. A column that is not named keeps its name.
+
+The common names of a field are in `COMMON`; capitals, spaces and dashes do not count ("Ground Truth" is `ground_truth`). A column that
+means nothing here rides along (`riding`), unless its name is nearly that of a field that the row lacks: `anwser`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from stepmark.data.json_rows import json_type
+from stepmark.errors import InputError, UsageError
+
+Columns = Mapping[str, str]
+"""Our name: the column of the source."""
+
+META = "meta."
+"""Begins the name of a column that rides along under `meta`."""
+
+COMMON: Mapping[str, tuple[str, ...]] = {
+    "problem": ("question", "prompt", "query", "instruction"),
+    "solution": ("response", "completion", "output", "generation", "model_response", "model_output"),
+    "solutions": ("candidates", "responses", "completions"),
+    "answer": (
+        "ground_truth",
+        "reference",
+        "gold",
+        "target",
+        "expected_answer",
+        "correct_answer",
+        "reference_answer",
+    ),
+    "id": ("unique_id",),
+}
+"""Field: the other names that it has in data sets."""
+
+CONTENT = ("steps", "solution", "solutions", "messages")
+"""The fields of which a solution has one: its steps, its text, several of them, a conversation."""
+
+_NEAR = 0.8
+"""How like a field's name a column's must be to be taken for it misspelt: difflib's ratio."""
+
+
+def parse_columns(
+    text: str, *, setting: str = "columns", example: str = "problem=question,solution=response"
+) -> dict[str, str]:
+    """Read the columns of a command line: "problem=question,solution=response".
+
+    Raises:
+        UsageError: no pair of names, or a name twice.
+    """
+    columns: dict[str, str] = {}
+    for pair in text.split(","):
+        name, equals, column = (part.strip() for part in pair.partition("="))
+        if not (name and equals and column):
+            raise UsageError(f"`{setting}` {text}: expected NAME=VALUE, as in {example}; found {pair!r}")
+        if name in columns:
+            raise UsageError(f"`{setting}` {text}: {name!r} stands twice; expected once")
+        columns[name] = column
+    return columns
+
+
+def check_columns(columns: Columns, found: Iterable[str]) -> None:
+    """Refuse a name for a column that is not among those found.
+
+    Raises:
+        InputError: it lists the columns that are there.
+    """
+    found = list(found)
+    for name, column in columns.items():
+        if column not in found:
+            raise InputError(
+                f"there is no column {column!r}, which is to be read as {name!r} (`columns`); "
+                f"found {quoted(found) or 'none'}",
+                field=column,
+            )
+
+
+def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
+    """A row with its columns renamed as the caller says; a column whose name another one takes moves under `meta`.
+
+    Raises:
+        InputError: `meta` is no object, and something is to move there.
+    """
+    if not columns:
+        return row
+    named = {column: name for name, column in columns.items()}
+    data: dict[str, Any] = {}
+    aside: dict[str, Any] = {}
+    for column, value in row.items():
+        name = named.get(column)
+        if name is not None and not name.startswith(META):
+            data[name] = value
+        elif name is not None:
+            aside[name.removeprefix(META)] = value
+        elif column in columns:  # its name is another column's now
+            aside[column] = value
+        else:
+            data[column] = value
+    if aside:
+        meta = data.get("meta")
+        if not isinstance(meta, dict | None):
+            raise InputError(f"expected an object, found {json_type(meta)}", field="meta")
+        data["meta"] = {**(meta or {}), **aside}
+    return data
+
+
+def columns_of(row: Mapping[str, Any], field: str, named: Collection[str] = ()) -> list[str]:
+    """The columns of a row (under our names) that may hold a field, those that hold nothing (null) left out; its own name is the first.
+
+    `named` are the fields for which the caller named a column, which alone is it then.
+    """
+    return [column for column in _columns(tuple(row), field, frozenset(named)) if row[column] is not None]
+
+
+@lru_cache(maxsize=4096)
+def _columns(columns: tuple[str, ...], field: str, named: frozenset[str]) -> tuple[str, ...]:
+    names = (field, *COMMON.get(field, ()))
+    if not named.isdisjoint(names):
+        return tuple(name for name in names if name in named and name in columns)
+    # A column that is written as the name itself comes before others ("Field").
+    return tuple(
+        column
+        for name in names
+        for column in sorted(columns, key=lambda column: column != name)
+        if plain(column) == name
+    )
+
+
+def content_of(row: Mapping[str, Any], named: Collection[str] = ()) -> list[tuple[str, str]]:
+    """The fields and columns of a row (under our names) that may hold a solution, of which it has one; `named` as `columns_of`."""
+    own = {name: field for field in CONTENT for name in (field, *COMMON.get(field, ()))}
+    explicit = [
+        (own[column], column)
+        for column in row
+        if column in named and column in own and row[column] is not None
+    ]
+    return explicit or [(field, column) for field in CONTENT for column in columns_of(row, field, named)]
+
+
+def plain(column: str) -> str:
+    """The name of a column without capitals, spaces and dashes."""
+    return re.sub(r"[\s-]+", "_", column.strip().lower())
+
+
+def chosen(row: Mapping[str, Any], field: str, named: Collection[str] = ()) -> str | None:
+    """The column that holds a field: that of its own name, or else the only one of its common names; `named` as `columns_of`.
+
+    Raises:
+        InputError: two common names.
+    """
+    result = columns_of(row, field, named)
+    if len(result) > 1 and plain(result[0]) != field:
+        raise InputError(
+            f"{result[0]!r} and {result[1]!r} may both be the {field}: say which it is with `columns` ({field}={result[0]})",
+            field=result[1],
+        )
+    return result[0] if result else None
+
+
+def riding(row: Mapping[str, Any], used: Collection[str], lacking: Iterable[str]) -> dict[str, Any]:
+    """The columns of a row that mean nothing here and ride along: those that were not `used`.
+
+    Raises:
+        InputError: a column whose name is nearly that of a field that the row may have and lacks.
+    """
+    rest = {column: value for column, value in row.items() if column not in used}
+    for column, field in _misspelt(rest, list(lacking)):
+        raise InputError(
+            f"unknown column. Did you mean {field!r}? If it is, name it with `columns` ({field}={column}); if not, put it under 'meta', "
+            f"or keep it with `columns` ({META}{column}={column})",
+            field=column,
+        )
+    return rest
+
+
+def _misspelt(columns: Iterable[str], fields: list[str]) -> Iterator[tuple[str, str]]:
+    for column in columns:
+        field = None if column in fields else _near_field(column, tuple(fields))
+        if field is not None:
+            yield column, field
+
+
+@lru_cache(maxsize=1024)
+def _near_field(column: str, fields: tuple[str, ...]) -> str | None:
+    name = plain(column)
+    for field in difflib.get_close_matches(name, fields, n=1, cutoff=_NEAR):
+        # "problem_id" and "resource" are names of their own.
+        if abs(len(name) - len(field)) <= 1 and name.count("_") == field.count("_"):
+            return field
+    return None
+
+
+def nearly(columns: Iterable[str], fields: Iterable[str]) -> tuple[str, str] | None:
+    """The first column whose name is nearly that of a field, and that field."""
+    return next(_misspelt(columns, list(fields)), None)
+
+
+def problem_column(row: Mapping[str, Any], named: Collection[str] = ()) -> str:
+    """The column that holds the problem; `named` as `columns_of`.
+
+    Raises:
+        InputError: there is none, or there are two.
+    """
+    column = chosen(row, "problem", named)
+    if column is None:
+        known = ("problem", *COMMON["problem"])
+        near = nearly(row, known)
+        hint = (
+            "Say which column it is with `columns` (problem=COLUMN)"
+            if near is None
+            else f"Did you mean {near[1]!r} by {near[0]!r}? Then say so with `columns` (problem={near[0]})"
+        )
+        null = next((name for name in known if name in row), None)
+        raise InputError(
+            f"expected a problem under one of {quoted(known)}; found {quoted(row)}. {hint}"
+            if null is None
+            else "expected a text, found null",
+            field=null if near is None else near[0],
+        )
+    if column == "instruction" and isinstance(row.get("input"), str) and row["input"].strip():
+        raise InputError(
+            "found both 'instruction' and 'input', which are one problem: write them as one text under 'problem'",
+            field="input",
+        )
+    return column
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names for a message."""
+    return ", ".join(map(repr, names))
+
+
+def reference_answer(row: Mapping[str, Any], named: Collection[str] = ()) -> tuple[str | None, str | None]:
+    """The reference answer of a row and its column; of a worked answer that ends in "#### x" (GSM8K's), x. `named` as `columns_of`.
+
+    An object under a common name that the caller did not give (`ground_truth` of agents: the calls that are expected) is no answer.
+
+    Raises:
+        InputError: neither a text nor a number, or two columns that may be it.
+    """
+    column = chosen(row, "answer", named)
+    given = column == "answer" or "answer" in named
+    if column is None or (isinstance(row[column], dict) and not given):
+        return None, None
+    return written_answer(row[column], column), column
+
+
+def written_answer(value: Any, column: str) -> str:
+    """A reference answer as a text.
+
+    Raises:
+        InputError: it is neither a text nor a number.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError(f"expected a text or a number, found {json_type(value)}", field=column)
+    text = f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
+    end = _WORKED.search(text)
+    return end.group(1) if end else text
+
+
+_WORKED = re.compile(r"(?:\A|\n)#### *(\S.*?)\s*\Z")
+
+
+def identifier(
+    row: Mapping[str, Any], field: str = "id", named: Collection[str] = ()
+) -> tuple[str | None, str | None]:
+    """The id of a row and its column; `named` as `columns_of`.
+
+    Raises:
+        InputError: neither a text nor a whole number.
+    """
+    column = chosen(row, field, named)
+    if column is None:
+        return None, None
+    value = row[column]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # as frames write whole numbers beside absent ones
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InputError(f"expected a string or a whole number, found {json_type(value)}", field=column)
+    return str(value), column

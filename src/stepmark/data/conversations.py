@@ -1,0 +1,502 @@
+"""A solution as a caller has it (a text, step texts, a segmentation, a conversation, a record) becomes a `Solution`.
+
+Chat messages have the form of the OpenAI chat API. What precedes the first assistant turn is the problem. From there on the conversation is
+written out as one text, of which the steps are shares: each assistant turn with its tool calls is a step.
+
+.. code-block:: text
+
+    Assistant:
+    I look for a flight first.
+    search_flights({"from": "LIS", "to": "OSL"})
+
+    Tool (search_flights):
+    [{"number": "AB12", "price": 140}]
+
+    Assistant:
+    There is one for 140 euros. Shall I book it?
+
+- "Assistant:" and its line break are the step's `lead`; a message's `name` is its `speaker`, and the heading is then "Assistant (NAME):";
+- its `text` is the turn's thought, the content, then one line `name(arguments)` for each tool call;
+- what follows until the next assistant turn (tool results, user turns, each under its heading, after a blank line) is its `observation`;
+- the blank line before the next assistant turn is its `tail`.
+
+A thought is what `reasoning_content`, `reasoning` or `thinking` holds, or what its marks say in the content (`data.steps.thoughts`).
+With `reasoning` "only" it alone is the step's `text`, and the rest of the turn opens the `observation`; with "drop" it is in the `lead`.
+A turn of which nothing is graded belongs to the observation of the step before. Contents stand unchanged; parts of one message are joined by
+a line break. The text is for reading and grading, not for parsing: a content that contains "User:" is not escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from stepmark.data.json_rows import json_type
+from stepmark.data.reading import STDIO
+from stepmark.data.steps.splitting import ASKED, Segmentation, check_way, split, split_parts
+from stepmark.data.steps.splitting import split as split_text
+from stepmark.data.steps.thoughts import Reasoning, Section, sections, texts_of
+from stepmark.data.traces.messages import plain_messages
+from stepmark.errors import InputError, UsageError
+from stepmark.records import Problem, Solution, Step
+from stepmark.settings import checked
+from stepmark.show.text import amount
+
+ROLES: tuple[str, ...] = ("system", "developer", "user", "assistant", "tool")
+"""The roles that a message may have. Only the assistant's turns are steps."""
+
+_WORDS_ELSEWHERE = ("function_call", "audio")
+"""Fields in which some servers put words of the assistant. Dropping them would grade half a turn."""
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Fields in which servers put the assistant's thought; two that say the same are one."""
+
+
+class _Place(NamedTuple):
+    """A field of a conversation, for errors."""
+
+    where: str | None
+    field: str
+
+    def inside(self, key: str | int) -> _Place:
+        return _Place(self.where, f"{self.field}[{key}]" if isinstance(key, int) else f"{self.field}.{key}")
+
+    def error(self, message: str) -> InputError:
+        return InputError(message, where=self.where, field=self.field)
+
+    def expected(self, what: str, value: object) -> InputError:
+        return self.error(f"expected {what}, found {json_type(value)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatMessage:
+    """A message that was read strictly."""
+
+    role: str
+    heading: str
+    """As the written conversation has it: "Tool (search):"."""
+    content: str
+    calls: tuple[str, ...]
+    """Tool calls as `name(arguments)`."""
+    thought: str = ""
+    speaker: str | None = None
+
+    def shares(self, reasoning: Reasoning) -> tuple[str, str, str]:
+        """What stands before the graded text of a turn, that text, and what stands after it; they rejoin to the turn."""
+        within = list(texts_of(self.content))
+        thoughts = [text for text, thought in within if thought]
+        thought = "\n".join(
+            text.strip() for text in [*(text for text, _ in texts_of(self.thought)), *thoughts]
+        )
+        parts = [text.strip() for text, thought in within if not thought]
+        if not thought and (within == [(self.content, False)] or self.content.isspace()):  # without a mark
+            parts = [self.content]
+        spoken = "\n".join([part for part in parts if part] + list(self.calls))
+        gap = "\n" if thought and spoken else ""
+        if reasoning == "only":
+            return "", thought, gap + spoken
+        return (thought + gap, spoken, "") if reasoning == "drop" else ("", thought + gap + spoken, "")
+
+
+def read_messages(
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    where: str | None = None,
+    how: str = "auto",
+    marker: str | None = None,
+    reasoning: Reasoning = "keep",
+) -> tuple[Problem, Segmentation]:
+    """Read a conversation as a problem and the steps of its solution.
+
+    The problem's text is the content of the message before the first assistant turn when that is one user message; otherwise all messages
+    before it, each under its role's heading. A conversation whose only assistant turn comes last, without tools, is a plain solution: its
+    content is cut by `how`. In every other one each assistant turn is a step, and the segmentation's `how` is "agent".
+
+    Args:
+        messages: the conversation, oldest first; contents may have the parts of `data.traces.messages`.
+        where: the place to name in errors, `FILE:LINE`.
+        how: for a plain solution, the way to cut it (`stepmark.split`); "agent" keeps even that whole, as one turn.
+        marker: for a plain solution, as in `stepmark.split`.
+        reasoning: what becomes of thoughts, as in `stepmark.split`.
+
+    Raises:
+        InputError: not such messages; `field` names the place, as `messages[3].role`.
+        UnknownNameError: no such way.
+        UsageError: a setting that cannot work, for a plain solution.
+    """
+    check_way(how)
+    place = _Place(where, "messages")
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise place.expected("a list of messages", messages)
+    messages = plain_messages(messages, where)
+    names: dict[str, str] = {}
+    read = [read_message(message, f"messages[{i}]", where, names) for i, message in enumerate(messages)]
+    turns = [i for i, message in enumerate(read) if message.role == "assistant"]
+    if not turns:
+        raise place.error(
+            f"expected at least one assistant message (its turns are the steps), found none in {amount(len(read), 'message')}"
+        )
+    for i in turns:
+        if not any(share.strip() for share in read[i].shares("keep")):
+            raise place.inside(i).error(
+                "expected an assistant turn with content or tool calls, found neither; leave the message out"
+            )
+    problem = _problem(read[: turns[0]], place)
+    tools = any(message.role == "tool" or message.calls for message in read)
+    if len(turns) == 1 and turns[0] == len(read) - 1 and not tools and how != "agent":
+        try:
+            return problem, _plain(read[-1], how, marker, reasoning)
+        except InputError as error:
+            raise (error.at(where) if where else error) from None
+    steps = _trace(read[turns[0] :], reasoning)
+    if not steps:
+        needed = "a thought" if reasoning == "only" else "something beside thoughts"
+        raise place.error(f"expected a turn with {needed} (`reasoning` {reasoning}), found none")
+    why = f"the conversation has {amount(len(turns), 'assistant turn')}"
+    text = "".join(step.raw for step in steps)
+    return problem, Segmentation(text=text, steps=steps, how="agent", why=ASKED if how == "agent" else why)
+
+
+def _plain(message: ChatMessage, how: str, marker: str | None, reasoning: Reasoning) -> Segmentation:
+    """The steps of a plain solution; its thought, whatever marks are in it, is a thought to its end."""
+    if not message.thought:
+        return split(message.content, how, marker=marker, reasoning=reasoning)
+    opening = "<think>\n"
+    thought = f"{opening}{message.thought}\n</think>\n\n"
+    parts = [
+        Section(start=shift + part.start, end=shift + part.end, thought=part.thought or shift < len(thought))
+        for shift, text in ((len(opening), message.thought), (len(thought), message.content))
+        for part in sections(text)
+    ]
+    return split_parts(thought + message.content, parts, how, marker=marker, reasoning=reasoning)
+
+
+def _problem(messages: Sequence[ChatMessage], place: _Place) -> Problem:
+    if not any(message.content.strip() for message in messages):
+        raise place.error(
+            "expected a problem before the first assistant turn (a user or system message), found none"
+        )
+    if len(messages) == 1 and messages[0].role == "user":
+        return Problem(text=messages[0].content)
+    return Problem(text="\n\n".join(f"{message.heading}\n{message.content}" for message in messages))
+
+
+def _trace(messages: Sequence[ChatMessage], reasoning: Reasoning) -> tuple[Step, ...]:
+    """The conversation from its first assistant turn on; each turn of which something is graded is a step."""
+    groups: list[tuple[ChatMessage, list[str]]] = []
+    opening = ""  # of the first step: turns before it of which nothing is graded
+    for message in messages:
+        spoken = message.role == "assistant"
+        before, graded, rest = message.shares(reasoning) if spoken else ("", "", message.content)
+        if graded.strip():
+            groups.append((message, []))
+        elif groups:
+            groups[-1][1].append(f"\n\n{message.heading}\n{before}{rest}")
+        else:
+            opening += f"{message.heading}\n{before}{rest}\n\n"
+    steps: list[Step] = []
+    at = 0
+    for index, (turn, answers) in enumerate(groups):
+        before, graded, rest = turn.shares(reasoning)
+        text = graded.strip()
+        blank = len(graded) - len(graded.lstrip())
+        lead = f"{opening if index == 0 else ''}{turn.heading}\n{before}{graded[:blank]}"
+        after = graded[blank + len(text) :]
+        observation = rest + "".join(answers)
+        # The raw share is lead + text + observation + tail: spaces that end the turn go before the observation.
+        tail = "" if index == len(groups) - 1 else "\n\n"
+        step = Step(
+            text=text,
+            lead=lead,
+            observation=after + observation if observation else "",
+            tail=tail if observation else after + tail,
+            start=at + len(lead),
+            speaker=turn.speaker,
+        )
+        steps.append(step)
+        at += len(step.raw)
+    return tuple(steps)
+
+
+def read_message(message: object, field: str, where: str | None, names: dict[str, str]) -> ChatMessage:
+    """Read one message strictly; `names` gathers which function each tool call's id stands for."""
+    place = _Place(where, field)
+    if not isinstance(message, Mapping):
+        raise place.expected("a message (an object with 'role' and 'content')", message)
+    role = message.get("role")
+    if role not in ROLES:
+        actual = repr(role) if isinstance(role, str) else json_type(role)
+        raise place.inside("role").error(f"expected one of {', '.join(ROLES)}; found {actual}")
+    for other in _WORDS_ELSEWHERE:
+        if message.get(other):
+            raise place.inside(other).error(
+                f"{other!r} holds a part of the message that is not read: move its text into 'content' "
+                f"(a function call into 'tool_calls') to have it graded, or remove it"
+            )
+    spoken = role == "assistant"
+    content = message.get("content")
+    content = "" if content is None and spoken else _content(content, place.inside("content"))
+    if spoken and isinstance(refusal := message.get("refusal"), str):
+        content = "\n".join(filter(None, (content, refusal)))
+    calls = _calls(message.get("tool_calls"), place.inside("tool_calls"), names)
+    if calls and not spoken:
+        raise place.inside("tool_calls").error(
+            f"expected tool calls in assistant messages only, found them in a {role} message"
+        )
+    name = message.get("name")
+    if not isinstance(name, str | None):
+        raise place.inside("name").expected("a string", name)
+    answered = message.get("tool_call_id")
+    if role == "tool" and isinstance(answered, str):
+        name = name or names.get(answered)
+    return ChatMessage(
+        role=role,
+        heading=f"{role.capitalize()} ({name}):" if name else f"{role.capitalize()}:",
+        content=content,
+        calls=calls,
+        thought=_thought(message, place) if spoken else "",
+        speaker=name or None,
+    )
+
+
+def _thought(message: Mapping[str, Any], place: _Place) -> str:
+    thoughts = {}
+    for key in _THOUGHTS:
+        thought = message.get(key)
+        if not isinstance(thought, str | None):
+            raise place.inside(key).expected("a text", thought)
+        if thought and thought.strip():
+            thoughts[thought.strip()] = key
+    if len(thoughts) > 1:
+        keys = list(thoughts.values())
+        raise place.inside(keys[1]).error(
+            f"expected one thought, found others in {' and '.join(map(repr, keys))}"
+        )
+    return next(iter(thoughts), "")
+
+
+def _content(content: object, place: _Place) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence) or isinstance(content, bytes):
+        raise place.expected("a string or a list of text parts", content)
+    texts = []
+    for i, part in enumerate(content):
+        if not isinstance(part, Mapping):
+            raise place.inside(i).expected("a part like {'type': 'text', 'text': …}", part)
+        if part.get("type") != "text":
+            actual = part.get("type")
+            raise (
+                place.inside(i).inside("type").error(f"expected 'text' (steps are texts), found {actual!r}")
+            )
+        if not isinstance(part.get("text"), str):
+            raise place.inside(i).inside("text").expected("a string", part.get("text"))
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def _calls(calls: object, place: _Place, names: dict[str, str]) -> tuple[str, ...]:
+    if calls is None:
+        return ()
+    if not isinstance(calls, Sequence) or isinstance(calls, str | bytes):
+        raise place.expected("a list of tool calls", calls)
+    written = []
+    for i, call in enumerate(calls):
+        at = place.inside(i)
+        if not isinstance(call, Mapping):
+            raise at.expected(_CALL, call)
+        function, at = call.get("function"), at.inside("function")
+        if not isinstance(function, Mapping):
+            raise at.expected(_CALL, function)
+        name, arguments = function.get("name"), function.get("arguments")
+        if not isinstance(name, str) or not name.strip():
+            raise at.inside("name").error(f"expected a function's name, found {name!r}")
+        if not isinstance(arguments, str):
+            raise at.inside("arguments").error(
+                f"expected the arguments as the string that the model wrote, found {json_type(arguments)}; write an object with json.dumps"
+            )
+        written.append(f"{name}({arguments})")
+        if isinstance(call.get("id"), str):
+            names[call["id"]] = name
+    return tuple(written)
+
+
+_CALL = "a call like {'type': 'function', 'function': {'name': …, 'arguments': …}}"
+
+
+ProblemLike: TypeAlias = str | Problem
+"""A problem's text, or the record."""
+
+SolutionLike: TypeAlias = (
+    str | Sequence[str] | Sequence[Step] | Segmentation | Solution | Sequence[Mapping[str, Any]]
+)
+"""A text (split into steps), step texts, steps, a `Segmentation`, a `Solution`, or a list of chat messages."""
+
+
+def problem_of(problem: ProblemLike) -> Problem:
+    """The record of a problem; `InputError` where it is neither a text nor a `Problem`, or blank."""
+    if isinstance(problem, Problem):
+        return problem
+    if not isinstance(problem, str):
+        raise InputError(f"expected a text or a Problem, found {json_type(problem)}", field="problem")
+    if not problem.strip():
+        raise InputError("expected a problem, found a blank text", field="problem")
+    return Problem(text=problem)
+
+
+def solution_of(
+    problem: ProblemLike | None,
+    solution: SolutionLike,
+    *,
+    split_by: str = "auto",
+    marker: str | None = None,
+    id: str | None = None,
+) -> Solution:
+    """The record of a solution.
+
+    Args:
+        problem: its problem. None where the solution says it: a `Solution`, or chat messages that begin with it.
+        solution: see `SolutionLike`. Steps that are given are taken as they are; a text is split.
+        split_by: how a text is split (`stepmark.split`).
+        marker: the text that ends each step, for `split_by` "marker".
+        id: its name; None keeps that of a `Solution`.
+
+    Raises:
+        InputError: something else, no steps, a blank step, a `Solution` of another problem.
+        UnknownNameError: no such way to split.
+    """
+    if isinstance(solution, Solution):
+        if problem is not None and problem_of(problem).text != solution.problem.text:
+            raise InputError(
+                f"expected a solution of the problem {problem_of(problem).text[:60]!r}, found one of {solution.problem.text[:60]!r}; "
+                "give None as the problem to take the solution's own",
+                field="problem",
+            )
+        return solution if id is None else replace(solution, id=id)
+    if isinstance(solution, str):
+        solution = split_text(solution, split_by, marker=marker)
+    if isinstance(solution, Segmentation):
+        return Solution(problem=_needed(problem), steps=solution.steps, id=id, split=solution.how)
+    if isinstance(solution, Mapping) or not isinstance(solution, Sequence):
+        hint = (
+            " (a row of a file goes to stepmark.grade([row], prm))" if isinstance(solution, Mapping) else ""
+        )
+        raise InputError(f"expected {_EXPECTED}, found {json_type(solution)}{hint}", field="solution")
+    if not solution:
+        raise InputError("expected at least one step, found an empty list", field="steps")
+    messages = [part for part in solution if isinstance(part, Mapping)]
+    if len(messages) == len(solution):
+        first, segmentation = read_messages(messages, how=split_by, marker=marker)
+        return Solution(
+            problem=first if problem is None else problem_of(problem),
+            steps=segmentation.steps,
+            id=id,
+            split=segmentation.how,
+        )
+    return Solution(
+        problem=_needed(problem),
+        steps=tuple(_step(index, part, len(solution)) for index, part in enumerate(solution)),
+        id=id,
+    )
+
+
+_EXPECTED = (
+    "a solution as a text, a list of step texts, a Segmentation, a Solution, or a list of chat messages"
+)
+
+
+def _needed(problem: ProblemLike | None) -> Problem:
+    if problem is None:
+        raise InputError(
+            "expected a problem, found None: only a Solution or chat messages say their own", field="problem"
+        )
+    return problem_of(problem)
+
+
+def _step(index: int, part: object, count: int) -> Step:
+    if isinstance(part, Step):
+        return part
+    if not isinstance(part, str) or not part.strip():
+        actual = "a blank one" if isinstance(part, str) else json_type(part)
+        raise InputError(
+            f"step {index + 1} of {count}: expected a text, found {actual}", field=f"steps[{index}]"
+        )
+    return Step(text=part)
+
+
+@checked
+def split_file(
+    file: str | Path,
+    *,
+    split: str = "auto",
+    marker: str | None = None,
+    language: str | None = None,
+    reasoning: Reasoning = "keep",
+) -> Segmentation:
+    """Split one solution into steps, and say how and why.
+
+    Args:
+        file: a text file in UTF-8 that holds one solution; "-" reads standard input. With `split` agent, a JSON file with chat messages: a
+            list, or an object with "messages".
+        split: how: auto, line, blank-line, numbered, sentence, marker, code, agent, thought, whole, token, or limit:N (words).
+        marker: the text that ends each step, for `split` marker and auto.
+        language: the language of code that does not name its own, for `split` code and auto.
+        reasoning: what becomes of a thought (<think>): keep it as steps, grade it only, or drop it.
+
+    Raises:
+        InputError: the file is not UTF-8, not what the way needs, or blank.
+        UsageError: no such file, or a setting that cannot work.
+    """
+    check_way(split)
+    if split == "agent":
+        for name, value in (("marker", marker), ("language", language)):
+            if value:
+                raise UsageError(f"an agent's trace is split at its turns: leave out `{name}`")
+        return _read_trace(file, reasoning)
+    if str(file).lower().endswith((".jsonl", ".jsonl.gz", ".json.gz")):
+        raise UsageError(
+            f"{file}: expected one solution as plain text, found a file of rows; `stepmark grade` reads rows and splits as it goes"
+        )
+    text = _read_text(file)
+    try:
+        return split_text(text, split, marker=marker, language=language, reasoning=reasoning)
+    except InputError as error:
+        raise error.at(_place(file)) from None
+
+
+def _place(file: str | Path) -> str:
+    return "standard input" if file == STDIO else str(file)
+
+
+def _read_text(file: str | Path) -> str:
+    """The whole text, line ends as they are; a byte order mark at its start does not belong to it."""
+    try:
+        data = sys.stdin.buffer.read() if file == STDIO else Path(file).read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{file}: {error.strerror or error}; expected a text file, or - for standard input"
+        ) from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"expected UTF-8, found byte 0x{data[error.start]:02x}; convert the file first",
+            where=f"{_place(file)}:{line}",
+        ) from None
+
+
+def _read_trace(file: str | Path, reasoning: Reasoning) -> Segmentation:
+    try:
+        data = json.loads(_read_text(file))
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"expected chat messages as JSON, found something else ({error.msg})",
+            where=f"{_place(file)}:{error.lineno}",
+        ) from None
+    messages: Any = data.get("messages") if isinstance(data, dict) else data
+    _, segmentation = read_messages(messages, where=_place(file), how="agent", reasoning=reasoning)
+    return segmentation

@@ -1,0 +1,1 @@
+"""Formats of step-labelled rows, one a file."""

@@ -1,0 +1,530 @@
+"""The record that every reader gives and every writer takes: a labelled solution, its place, and what was lost."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from stepmark.data.columns import riding
+from stepmark.data.reading import Row
+from stepmark.data.steps.thoughts import Reasoning
+from stepmark.errors import InputError
+from stepmark.records import Judgement, LabelKind, LabelledSolution, Problem, Refusal, Solution, Step
+from stepmark.settings import settings
+from stepmark.show.text import amount
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledRow:
+    """A solution with the judgements of its steps, and what the file says beside them."""
+
+    labelled: LabelledSolution
+    where: str
+    """FILE:LINE of the row that it was read from."""
+    outcome: bool | None = None
+    """Whether the final answer is right; None where it is not known."""
+    repeated: int = 0
+    """The judgements of this many first steps stand in another row of the same file too: a branch repeats those of the
+    line it leaves. Use `own` to count or to train on judgements."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """What else is known, as JSON; `from` is the row's first source as NAME:LINE, `format` that source's format."""
+    messages: Sequence[Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
+    """The chat messages that it was read from; None for no conversation, and where `reasoning` leaves a part out."""
+
+    @property
+    def solution(self) -> Solution:
+        """The solution alone."""
+        return self.labelled.solution
+
+    @property
+    def own(self) -> LabelledSolution:
+        """Without the judgements that another row has already."""
+        judgements = ((),) * self.repeated + self.labelled.judgements[self.repeated :]
+        return replace(self.labelled, judgements=judgements)
+
+    @property
+    def origin(self) -> str:
+        """Where it was first read, as NAME:LINE."""
+        known = self.meta.get("from")
+        return known if isinstance(known, str) else Path(self.where).name
+
+
+class Losses:
+    """What a conversion could not keep: how often, why, and where first."""
+
+    def __init__(self) -> None:
+        self.formats: dict[str, None] = {}
+        """The formats that were read, in their order."""
+        self.read = 0
+        """Labelled solutions that were read."""
+        self.written = 0
+        """Rows that were made of them."""
+        self._dropped: dict[str, tuple[int, str]] = {}
+        self._lost: dict[str, tuple[int, str]] = {}
+
+    def lose(self, what: str, where: str, count: int = 1) -> None:
+        """Count a part of a row that is not in the output, or is there as something else."""
+        if count:
+            before, first = self._lost.get(what, (0, where))
+            self._lost[what] = (before + count, first)
+
+    def drop(self, why: str, where: str) -> None:
+        """Count a row that is not in the output."""
+        before, first = self._dropped.get(why, (0, where))
+        self._dropped[why] = (before + 1, first)
+
+    @property
+    def dropped(self) -> int:
+        """Rows that are not in the output."""
+        return sum(count for count, _ in self._dropped.values())
+
+    def facts(self) -> dict[str, Any]:
+        """Counts and reasons, for a manifest."""
+        return {
+            "read": self.read,
+            "dropped": {why: count for why, (count, _) in self._dropped.items()},
+            "lost": {what: count for what, (count, _) in self._lost.items()},
+        }
+
+    def lines(self) -> list[str]:
+        """The same for people, a line a reason."""
+        lines = [
+            f"kept: {amount(self.written, 'row')} written of {amount(self.read, 'labelled solution')} read"
+        ]
+        for title, noted in (("dropped", self._dropped), ("changed", self._lost)):
+            lines += [f"{title}: {count:,} x {why} (first: {at})" for why, (count, at) in noted.items()]
+        return lines
+
+
+@settings
+class Reading:
+    """Settings of readers; each format uses those that it needs."""
+
+    how: str = "auto"
+    """How a text that is not cut into steps is cut (`stepmark split`)."""
+    marker: str | None = None
+    """The separator, when `how` is "marker"."""
+    reasoning: Reasoning = "keep"
+    """What becomes of thoughts (`data.steps.thoughts`)."""
+    trials: Annotated[int, Field(ge=1)] | None = None
+    """Rollouts behind each share of an openr tree, which its files do not say."""
+    items: str | None = None
+    """The data file that Potato showed to its annotators: its own files hold no text."""
+    zero: Literal["neutral", "unjudged"] | None = None
+    """What a 0 of Potato's per_step mode means, where its file does not tell."""
+    quality_control: bool = False
+    """Keep PRM800K's screening and quality-control questions, which every labeller was served."""
+
+
+@settings
+class Writing:
+    """Settings of writers: how several judgements of a step become the one label that most formats hold."""
+
+    judge: str | None = None
+    """Whose judgements count: a judge's name, or the part of it before ":" ("human" takes "human:ann")."""
+    kind: Literal["correctness", "value"] | None = None
+    """Which judgements count. None: conclusions about correctness where a row has any, else values."""
+    consensus: Literal["agree", "majority"] | None = None
+    """How several judges decide: `agree`: all the same; `majority`: more than half the same. Else the step is unjudged."""
+    neutral: Literal["positive", "negative", "drop"] | None = None
+    """What a neutral rating becomes where a format has only right and wrong; `drop` leaves its step unjudged."""
+    hard: Annotated[float, Field(ge=0, lt=1)] | Literal["any"] | None = None
+    """A share of successful rollouts above this number, in [0, 1), becomes right, another wrong; "any" is 0."""
+
+    @property
+    def above(self) -> float | None:
+        """`hard` as a number."""
+        return 0.0 if self.hard == "any" else self.hard
+
+
+class NotRepresentableError(InputError):
+    """A row that a format cannot hold; the conversion leaves it out and says why."""
+
+
+Item = LabelledRow | Refusal
+Reader = Callable[[Row, Reading, Losses], Iterator[LabelledRow]]
+"""Reads one row of a file; raises `InputError`, with the field, for one that is not of its format."""
+Writer = Callable[[Iterable[Item], Writing, Losses], Iterator[dict[str, Any] | InputError]]
+"""Gives the rows of a file, and an error in the place of each that it leaves out; raises `InputError` where a setting of `Writing` is needed."""
+RowWriter = Callable[[LabelledRow, Writing, Losses], Iterator[dict[str, Any]]]
+
+
+def each(write: RowWriter) -> Writer:
+    """A writer from a function that writes one solution; it raises NotRepresentableError for one that it cannot."""
+
+    def writer(
+        items: Iterable[Item], settings: Writing, losses: Losses
+    ) -> Iterator[dict[str, Any] | InputError]:
+        for item in items:
+            if isinstance(item, Refusal):
+                yield item.error
+                continue
+            try:
+                yield from write(item, settings, losses)
+            except NotRepresentableError as error:
+                losses.drop(error.message, item.where)
+                yield error.at(item.where)
+
+    return writer
+
+
+# --- meta and fields ------------------------------------------------------------------------------------------
+
+_OURS = {"from": (), "format": (), "kind": (), "record": (), "judge": (str,), "outcome": (bool,)}
+"""The names in `meta` that are ours, and the types that a column of that name may have to be taken as it."""
+
+RECORD_FIELDS = ("id", "answer", "source", "problem_id", "problem_source")
+"""What a solution may say beside its texts; rows of `solutions` and `trl` have places for all of it."""
+
+
+def origin(
+    row: Row, format: str, columns: Mapping[str, Any], own: Mapping[str, Any] | None = None, **known: Any
+) -> dict[str, Any]:
+    """The `meta` of a row that was read: the source's own, where it came from, and the columns that mean nothing here.
+
+    Args:
+        row: as it was read.
+        format: of the file.
+        columns: as `with_columns` takes them.
+        own: the source's own `meta`, whose `from` stays; None for that of the row.
+        known: what the reader adds.
+    """
+    given = row.data.get("meta") if own is None else own
+    meta = {"from": row.place, "format": format, **known, **(given if isinstance(given, Mapping) else {})}
+    return with_columns(meta, columns)
+
+
+def with_columns(meta: dict[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
+    """`meta` with columns added; one whose name is taken is put under "column.NAME"."""
+    for name, value in columns.items():
+        occupied = name in meta and meta[name] != value
+        free = not occupied and (name not in _OURS or isinstance(value, _OURS[name]))
+        meta[name if free else f"column.{name}"] = value
+    return meta
+
+
+def other_columns(row: Row, keys: Iterable[str], may: Iterable[str] = ()) -> dict[str, Any]:
+    """The columns of a row that its format does not know; `InputError` for one whose name is nearly that of a key that the row lacks."""
+    known = {*keys, *may, "meta"}
+    try:
+        return riding(row.data, known, [key for key in known if key not in row.data])
+    except InputError as error:
+        raise error.at(row.where) from None
+
+
+def _fields(solution: Solution) -> dict[str, str]:
+    problem = solution.problem
+    values = (solution.id, problem.answer, solution.source, problem.id, problem.source)
+    return {name: value for name, value in zip(RECORD_FIELDS, values, strict=True) if value is not None}
+
+
+def written_meta(
+    row: LabelledRow, judge: str | None = None, kind: str | None = None, *, held: Collection[str]
+) -> dict[str, Any]:
+    """The `meta` of a written row: `from`, `judge`, `kind` and `outcome` (null where it is not known), then the rest.
+
+    The `RECORD_FIELDS` that the format does not hold stand under `record` (see `restored`).
+    """
+    record = {name: value for name, value in _fields(row.solution).items() if name not in held}
+    return {
+        "from": row.origin,
+        "judge": judge,
+        "kind": kind,
+        "outcome": row.outcome,
+        **({"record": record} if record else {}),
+        **{name: value for name, value in row.meta.items() if name not in _OURS},
+    }
+
+
+def problem_fields(solution: Solution) -> dict[str, str]:
+    """`problem_id` and `problem_source`, where they are known."""
+    return {name: value for name, value in _fields(solution).items() if name.startswith("problem_")}
+
+
+def restored(solution: Solution, meta: dict[str, Any]) -> Solution:
+    """A solution with the fields that `written_meta` put under `record`, which is taken out of `meta`."""
+    record = meta.get("record")
+    if not isinstance(record, dict) or not all(
+        name in RECORD_FIELDS and isinstance(value, str) for name, value in record.items()
+    ):
+        return solution
+    del meta["record"]
+    known = {**_fields(solution), **record}
+    problem = Problem(
+        text=solution.problem.text,
+        id=known.get("problem_id"),
+        answer=known.get("answer"),
+        source=known.get("problem_source"),
+    )
+    return replace(solution, problem=problem, id=known.get("id"), source=known.get("source"))
+
+
+def lose_fields(
+    row: LabelledRow, losses: Losses, format: str, *, held: Collection[str], facts: Collection[str] = ()
+) -> None:
+    """Count the fields and the `meta` of a row that a format has no place for.
+
+    It holds the `RECORD_FIELDS` (and "outcome") in `held`, and takes the `facts` from `meta`.
+    """
+    fields = _fields(row.solution)
+    if fields.get("id") == row.origin:  # no name of its own
+        del fields["id"]
+    names = [name for name in fields if name not in held]
+    names += ["outcome"] if row.outcome is not None and "outcome" not in held else []
+    names += [f"meta.{name}" for name in row.meta if name not in (*_OURS, *facts)]
+    for name in names:
+        losses.lose(f"{name} is left out, since {format} has no place for it", row.where)
+
+
+def outcome_of(meta: Mapping[str, Any]) -> bool | None:
+    """The outcome that `written_meta` wrote."""
+    outcome = meta.get("outcome")
+    return outcome if isinstance(outcome, bool) else None
+
+
+def judge_and_kind(meta: Mapping[str, Any], judge: str, kind: LabelKind) -> tuple[str, LabelKind]:
+    """Who judged what, as a row's `meta` says, else as its format does."""
+    known = meta.get("judge")
+    kinds: dict[object, LabelKind] = {"correctness": "correctness", "value": "value"}
+    return (known if isinstance(known, str) and known else judge), kinds.get(meta.get("kind"), kind)
+
+
+def signed(signs: Iterable[bool], judge: str, kind: LabelKind) -> tuple[tuple[Judgement, ...], ...]:
+    """One judgement a step: right or wrong."""
+    return tuple((Judgement(kind=kind, judge=judge, rating=1 if sign else -1),) for sign in signs)
+
+
+# --- texts ----------------------------------------------------------------------------------------------------
+
+
+def need(row: Row, keys: Sequence[str], shape: str) -> None:
+    """Refuse a row without these keys; the error names the first that is missing."""
+    missing = [key for key in keys if key not in row.data]
+    if missing:
+        raise row.error(
+            f"expected a row of {shape} with {', '.join(keys)}, found no {', '.join(map(repr, missing))}; "
+            f"it has {', '.join(map(repr, row.data))}",
+            missing[0],
+        )
+
+
+def step_of(piece: str, number: re.Pattern[str] | None = None, end: str = "") -> Step:
+    """A piece of a text as a step: white space, its number (what `number` matches) and the marker after it (`end`) are layout."""
+    match = None if number is None else number.match(piece)
+    start = len(piece) - len(piece.lstrip()) if match is None else match.end()
+    text = piece[start:].rstrip()
+    return Step(text=text, lead=piece[:start], tail=piece[start + len(text) :] + end)
+
+
+def plain_texts(row: LabelledRow, losses: Losses, *, own_layout: re.Pattern[str] | None = None) -> list[str]:
+    """The texts of the steps; observations and signs around steps are counted as lost.
+
+    The headings of a conversation (`data.conversations`) are no loss, nor is `own_layout`, which the format itself writes around steps.
+    """
+    around = [step.lead + step.tail for step in row.solution.steps]
+    if own_layout is not None:
+        around = [own_layout.sub("", text) for text in around]
+    losses.lose(
+        "what stands around a step (its number, a separator) is left out",
+        row.where,
+        0 if row.solution.split == "agent" else sum(bool(text.strip()) for text in around),
+    )
+    losses.lose(
+        "what the world answered after a step (observation) is left out",
+        row.where,
+        sum(bool(step.observation) for step in row.solution.steps),
+    )
+    losses.lose("who spoke is left out", row.where, sum(bool(step.speaker) for step in row.solution.steps))
+    return list(row.solution.texts)
+
+
+# --- one label a step, by rules that the caller chose: what the format cannot hold is an error that names the setting which decides ---
+
+Rating = Literal[-1, 0, 1]
+WRITTEN = "written by the labeller, not rated"
+"""The note of a judgement of a step that a labeller of PRM800K wrote: taken for right, and from no model's distribution."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepLabel:
+    """What one step is labelled: a rating or a share, never both."""
+
+    judge: str
+    kind: LabelKind
+    rating: Rating | None = None
+    share: float | None = None
+    note: str | None = None
+
+
+Labels = Sequence[StepLabel | None]
+"""One a step; None for a step without a label."""
+
+
+def one_label_each(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
+    """One label a step, None where there is none.
+
+    Of one judge, rollouts are pooled; two different ratings of one step leave it unjudged, and that is counted.
+
+    Raises:
+        InputError: judgements of several judges, with neither `judge` nor `consensus`.
+    """
+
+    def counts(judgement: Judgement) -> bool:
+        return (bool(judgement.trials) or judgement.share is not None or judgement.rating is not None) and (
+            settings.kind in (None, judgement.kind)
+            and settings.judge in (None, judgement.judge, judgement.judge.partition(":")[0])
+        )
+
+    every = [j for step in row.labelled.judgements for j in step]
+    given = sum(bool(j.trials) or j.share is not None or j.rating is not None for j in every)
+    steps = [[j for j in step if counts(j)] for step in row.labelled.judgements]
+    judges = list(dict.fromkeys(j.judge for step in steps for j in step))
+    if len(judges) > 1 and settings.consensus is None:
+        raise InputError(
+            f"the steps have judgements of {amount(len(judges), 'judge')} ({', '.join(judges)}) and this format holds one label a "
+            "step: choose one with `judge`, or set how they decide together with `consensus` agree or majority",
+            where=row.where,
+        )
+    if settings.kind is None and any(j.kind == "correctness" for step in steps for j in step):
+        steps = [[j for j in step if j.kind == "correctness"] for step in steps]
+    used = [j for step in steps for j in step]
+    for what, count in (
+        ("judgements of other judges or of another kind are left out", given - len(used)),
+        ("rollouts of the problem alone (root) are left out", len(row.labelled.root)),
+        ("a judge's confidence is left out", sum(j.confidence is not None for j in used)),
+        ("a judgement's note is left out", sum(j.note not in (None, WRITTEN) for j in used)),
+    ):
+        losses.lose(what, row.where, count)
+    return tuple(_label(step, settings, row, losses) for step in steps)
+
+
+def _label(
+    judgements: Sequence[Judgement], settings: Writing, row: LabelledRow, losses: Losses
+) -> StepLabel | None:
+    by_judge: dict[str, list[Judgement]] = {}
+    for judgement in judgements:
+        by_judge.setdefault(judgement.judge, []).append(judgement)
+    labels = [_of_one_judge(own, settings, row, losses) for own in by_judge.values()]
+    given = [label for label in labels if label is not None]
+    if len(given) <= 1:
+        return given[0] if given else None
+    if any(label.rating is None for label in given):
+        raise InputError(
+            "several judges, and one of them gives a share of rollouts: set with `hard` above which share a step "
+            "is right",
+            where=row.where,
+        )
+    rating, count = Counter(label.rating for label in given).most_common(1)[0]
+    if count == len(given) or (settings.consensus == "majority" and 2 * count > len(given)):
+        return StepLabel(judge=f"consensus:{settings.consensus}", kind=given[0].kind, rating=rating)
+    losses.lose(f"judges without consensus ({settings.consensus}) leave a step unjudged", row.where)
+    return None
+
+
+def _of_one_judge(
+    own: Sequence[Judgement], settings: Writing, row: LabelledRow, losses: Losses
+) -> StepLabel | None:
+    def unjudged(why: str) -> StepLabel | None:
+        losses.lose(f"{why}; it is left unjudged", row.where)
+        return None
+
+    judge, kind = own[0].judge, own[0].kind
+    ratings = {j.rating for j in own if j.rating is not None}
+    if len(ratings) > 1:
+        return unjudged("one judge gave a step two different ratings")
+    if ratings:
+        note = next((j.note for j in own if j.note), None)
+        return StepLabel(judge=judge, kind=kind, rating=ratings.pop(), note=note)
+    trials = sum(j.trials or 0 for j in own)
+    shares = {j.share for j in own if not j.trials and j.share is not None}
+    if trials:
+        shares.add(sum(j.successes or 0 for j in own if j.trials) / trials)
+    if settings.above is None:
+        if len(shares) > 1:
+            return unjudged("a step has several shares of unknown numbers of rollouts")
+        return StepLabel(judge=judge, kind=kind, share=shares.pop())
+    sides = {share > settings.above for share in shares}
+    if len(sides) > 1 and settings.above > 0:
+        return unjudged(f"shares of one step lie on both sides of `hard` {settings.hard}")
+    losses.lose(f"a share of rollouts became right or wrong (`hard` {settings.hard})", row.where)
+    # "any": one success is enough, however many estimates there are.
+    return StepLabel(judge=judge, kind=kind, rating=1 if True in sides else -1)
+
+
+def three_way(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
+    """Labels with a rating, none with a share; `InputError` for a share, with no `hard`."""
+    labels = one_label_each(row, settings, losses)
+    for step, label in enumerate(labels):
+        if label is not None and label.rating is None:
+            raise InputError(
+                f"step {step} (0-based) has the share {label.share:g} of successful rollouts, and this format holds hard "
+                "labels: set with `hard` above which share a step is right (a number, or any)",
+                where=row.where,
+            )
+    return labels
+
+
+def _without_neutral(labels: Labels, row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
+    result: list[StepLabel | None] = []
+    for step, label in enumerate(labels):
+        if label is None or label.rating != 0:
+            result.append(label)
+        elif settings.neutral is None:
+            raise InputError(
+                f"step {step} (0-based) is rated neutral, and this format knows only right and wrong: set what it becomes "
+                "with `neutral` positive, negative or drop",
+                where=row.where,
+            )
+        elif settings.neutral == "drop":
+            losses.lose("a neutral rating left its step unjudged (`neutral` drop)", row.where)
+            result.append(None)
+        else:
+            losses.lose(f"a neutral rating became {settings.neutral} (`neutral`)", row.where)
+            result.append(replace(label, rating=1 if settings.neutral == "positive" else -1))
+    return result
+
+
+def two_way(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
+    """Labels with the rating 1 or -1; `InputError` for a neutral one, with no `neutral`."""
+    return _without_neutral(three_way(row, settings, losses), row, settings, losses)
+
+
+def soft(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
+    """Labels with the rating 1 or -1, or a share; `InputError` for a neutral one, with no `neutral`."""
+    labels = _without_neutral(one_label_each(row, settings, losses), row, settings, losses)
+    losses.lose(
+        "successes and trials became their share; how many rollouts there were is left out",
+        row.where,
+        sum(any(j.trials for j in step) for step in row.labelled.judgements) if settings.hard is None else 0,
+    )
+    return labels
+
+
+def until_unjudged(labels: Labels, row: LabelledRow, losses: Losses, format: str) -> list[StepLabel]:
+    """The labels before the first step without one; `NotRepresentableError` where none is left that another row has not."""
+    first = next((step for step, label in enumerate(labels) if label is None), len(labels))
+    if not first:
+        raise NotRepresentableError(f"the first step was not judged, and {format} has no word for that")
+    if first <= row.repeated:
+        raise NotRepresentableError(
+            f"a branch was cut before the step that it adds, by a step that was not judged ({format} has no word for that)"
+        )
+    losses.lose(
+        f"judgements that stand in another row too are written again, since {format} has no word for that",
+        row.where,
+        min(row.repeated, first),
+    )
+    if first < len(labels):
+        losses.lose(
+            f"the row was cut before its first step that was not judged, which {format} has no word for",
+            row.where,
+        )
+        later = sum(label is not None for label in labels[first:])
+        losses.lose("judged steps after one that was not judged", row.where, later)
+    return [label for label in labels[:first] if label is not None]

@@ -1,0 +1,481 @@
+"""Rows become `Solution` records: which shapes are read, and how strictly.
+
+A row's columns say which shape it has:
+
+=============  =====================================================================================
+shape          columns
+=============  =====================================================================================
+steps          `problem`, `steps` (a list of strings)
+solution       `problem`, `solution` (a text, cut by `data.steps.splitting`)
+candidates     `problem`, `solutions` (a list of texts, of lists of steps, or of objects with a text): a solution each
+chat           `messages` (cut by `data.conversations`: an assistant turn is a step)
+TRL            `prompt`, `completions` (a list of strings: the steps), optional `labels` (one a step, as beside `steps`)
+a trace        of an agent, as its tool writes it (`data.traces.shapes`): brought into the shape chat first
+ProcessBench   `id`, `generator`, `problem`, `steps`, `final_answer_correct`, `label`
+labels         `solution`, `judgements`, as `stepmark label` writes them; the judgements are left out
+graded         what `stepmark grade` wrote: what was graded is read, and the scores are left out
+=============  =====================================================================================
+
+Every shape may have `id`, `answer` (the problem's reference answer), `source` (who wrote the solution), `problem_id`, `problem_source` and
+`meta`. The common names of these (`question`, `response`, `ground_truth`, ...: `data.columns`) mean the same. Any other column rides along, in
+the row and in `SolutionRow.meta`; one whose name is nearly that of a field that the row lacks is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from stepmark.data.columns import (
+    COMMON,
+    CONTENT,
+    Columns,
+    chosen,
+    columns_of,
+    content_of,
+    identifier,
+    nearly,
+    plain,
+    problem_column,
+    quoted,
+    reference_answer,
+    riding,
+)
+from stepmark.data.json_rows import json_type
+from stepmark.data.reading import Row, Source, read_rows
+from stepmark.data.steps.thoughts import Reasoning
+from stepmark.data.traces.messages import plain_messages
+from stepmark.data.traces.shapes import chat_rows
+from stepmark.errors import InputError
+from stepmark.records import (
+    LabelledSolution,
+    Problem,
+    Refusal,
+    ScoredSolution,
+    Solution,
+    Step,
+    read_record,
+    record_row,
+)
+from stepmark.show.text import amount
+
+if TYPE_CHECKING:
+    from stepmark.data.steps.splitting import Segmentation
+
+GRADED_KEYS = (
+    "scores", "score", "aggregate", "first_error", "first_error_step", "threshold", "prm", "score_kind", "classes", "class_names",
+    "critiques", "outcome", "outcome_model", "findings", "first_error_by",
+)  # fmt: skip
+"""What grading adds to a row (`models.prm.to_row`); no other row may have them."""
+
+PROCESSBENCH_KEYS = ("id", "generator", "problem", "steps", "final_answer_correct", "label")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SolutionRow:
+    """A solution, the row that it was read from, and where that stands."""
+
+    solution: Solution
+    row: dict[str, Any]
+    """The row as it was read; the graded row begins with it. Of a row of several solutions, that of this one alone."""
+    where: str
+    """`Row.where`."""
+    why: str | None = None
+    """Why the text was cut as `solution.split` says; None when the steps were given."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """The columns that mean nothing here."""
+    own_meta: Mapping[str, Any] = field(default_factory=dict)
+    """The row's own `meta`."""
+    messages: Sequence[Mapping[str, Any]] | None = None
+    """The conversation, of a row that is one."""
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What else the row says: the columns that mean nothing here, and its own `meta`."""
+        return {**self.columns, **self.own_meta}
+
+
+def read_solutions(
+    source: Source,
+    *,
+    columns: Columns | None = None,
+    how: str = "auto",
+    marker: str | None = None,
+    reasoning: Reasoning = "keep",
+    keep_going: bool = False,
+) -> Iterator[SolutionRow | Refusal]:
+    """Read solutions as a stream.
+
+    Args:
+        source: as `store.read_rows`.
+        columns: as there.
+        how: how a `solution` or `messages` is cut into steps (`data.steps.splitting`); ready-made steps are taken as they are.
+        marker: the separator, when `how` is "marker".
+        reasoning: what becomes of thoughts (`data.steps.thoughts`).
+        keep_going: yield a `Refusal` in the place of a row that is no solution, instead of raising.
+
+    Raises:
+        InputError: with the place and the field: whatever `store.read_rows` refuses; a misspelt or missing column, two columns that
+            may be the same field, a wrong type, a blank problem, no steps, a blank step.
+        UnknownNameError: no such way to cut.
+    """
+    rows = read_rows(source, columns=columns, keep_going=keep_going)  # a missing file is an error at once
+    return _read_solutions(chat_rows(rows, keep_going=keep_going), how, marker, reasoning, keep_going)
+
+
+def _read_solutions(
+    rows: Iterator[Row | Refusal], how: str, marker: str | None, reasoning: Reasoning, keep_going: bool
+) -> Iterator[SolutionRow | Refusal]:
+    for row in rows:
+        if isinstance(row, Refusal):
+            yield row
+            continue
+        try:
+            yield from solutions_of(row, how=how, marker=marker, reasoning=reasoning)
+        except InputError as error:
+            if not keep_going:
+                raise
+            yield Refusal(solution=None, error=error)
+
+
+def is_graded(row: Row) -> bool:
+    """Whether grading wrote a row (`models.prm.to_row`)."""
+    return {"scores", "prm"} <= row.data.keys()
+
+
+def ungraded(row: Row) -> Row:
+    """The same; of a row that grading wrote, what was graded: the steps that have scores, with their critiques under `meta`."""
+    if not is_graded(row):
+        return row
+    if isinstance(row.record, ScoredSolution):
+        solution = row.record.solution
+        return replace(row, data=record_row(solution), record=solution)
+    data = {key: value for key, value in row.data.items() if key not in GRADED_KEYS}
+    if data.get("steps") is not None and data.get("messages") is not None:
+        from stepmark.data.conversations import read_messages
+
+        problem, cut = read_messages(data["messages"], where=row.where)
+        if [step.text for step in cut.steps] == data["steps"]:
+            del data["steps"]  # the conversation says more
+        else:
+            data["problem"] = problem.text
+            del data["messages"]
+    elif data.get("steps") is not None:
+        for column in columns_of(data, "solution"):
+            del data[column]  # it was cut into these steps
+    as_read = {
+        key: value
+        for key, value in row.as_read.items()
+        if key not in GRADED_KEYS and (key != "steps" or key in data)
+    }
+    if row.data.get("critiques") is not None:
+        data["meta"] = {**(data.get("meta") or {}), "critiques": row.data["critiques"]}
+    return replace(row, data=data, original=as_read)
+
+
+def solutions_of(
+    row: Row, *, how: str = "auto", marker: str | None = None, reasoning: Reasoning = "keep"
+) -> Iterator[SolutionRow]:
+    """The solutions of a row: one, or one for each candidate, whose id is ID#0, ID#1, ... (without an id, NAME:LINE#0)."""
+    row = ungraded(row)
+    given = row.record
+    if isinstance(given, Solution | LabelledSolution):
+        # A record may say more than its row: what lies between steps.
+        solution = given if isinstance(given, Solution) else given.solution
+        yield SolutionRow(solution=solution, row=record_row(solution), where=row.where)
+        return
+    if _is_labelled(row.data):
+        solution = read_record(Solution, row.data["solution"], where=row.where)
+        if not solution.steps:
+            raise row.error("expected at least one step, found none", "solution.steps")
+        yield SolutionRow(solution=solution, row=record_row(solution), where=row.where)
+        return
+    where, way = row.where, (how, marker, reasoning)
+    try:
+        candidates = _candidates(row)
+        if candidates is None:
+            yield _read_solution(row.data, where, *way, row.as_read, row.named)
+        for number, candidate in enumerate(candidates or ()):
+            where = f"{row.where} (candidate {number})"
+            yield _read_solution(candidate, where, *way, named={*row.named, "id", "solution", "steps"})
+    except InputError as error:
+        raise row.about(error).at(where) from None
+
+
+def read_solution(
+    row: dict[str, Any],
+    *,
+    where: str = "row",
+    how: str = "auto",
+    marker: str | None = None,
+    reasoning: Reasoning = "keep",
+) -> SolutionRow:
+    """One row of one solution; see `read_solutions`."""
+    try:
+        return _read_solution(row, where, how, marker, reasoning)
+    except InputError as error:
+        raise error.at(where) from None
+
+
+def step_labels(row: Mapping[str, Any]) -> list[bool | int | float] | None:
+    """The labels of a row's steps, one each, as TRL writes them; None where there are none."""
+    labels = row.get("labels")
+    given = row.get("steps") is not None or row.get("completions") is not None
+    listed = isinstance(labels, list) and all(isinstance(label, bool | int | float) for label in labels)
+    return labels if given and labels and listed else None
+
+
+def is_solution(row: Mapping[str, Any]) -> bool:
+    """Whether a row has the columns of a shape above."""
+    return bool(columns_of(row, "messages") or (content_of(row) and columns_of(row, "problem")))
+
+
+def _is_labelled(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of the format stepmark-labels."""
+    return isinstance(row.get("solution"), dict) and "judgements" in row
+
+
+def candidates_of(row: Row) -> list[Any] | None:
+    """The entries of a row of several solutions, as they are; None where it is a row of one."""
+    if row.record is not None or _is_labelled(row.data):
+        return None
+    try:
+        kind, column = _content(row.data, row.named)
+        return list_of(row.data, column) if kind == "solutions" else None
+    except InputError as error:
+        raise error.at(row.where) from None
+
+
+def _candidates(whole: Row) -> list[dict[str, Any]] | None:
+    """A row for each candidate of a row that has several; None where it is a row of one solution."""
+    row = whole.data
+    kind, column = _content(row, whole.named)
+    if kind != "solutions":
+        return None
+    id_, id_column = identifier(row, named=whole.named)
+    rest = {name: value for name, value in row.items() if name not in (column, id_column)}
+    if rest.get("problem_id") is None and id_ is not None:
+        rest["problem_id"] = id_
+    rows = []
+    for number, content in enumerate(list_of(row, column)):
+        named, actual = {**rest, "id": f"{id_ or whole.place}#{number}"}, json_type(content)
+        if isinstance(content, dict):
+            text = "text" if "text" in content else chosen(content, "solution") or "steps"
+            writer, actual = content.get("model"), quoted(content)
+            own = {key: value for key, value in content.items() if key not in (text, "model")}
+            named |= {"source": writer} if isinstance(writer, str) else {}
+            named |= {"meta": {**(row.get("meta") or {}), **own}} if own else {}
+            content = content.get(text)  # noqa: PLW2901
+        if not isinstance(content, str | list):
+            raise InputError(
+                f"candidate {number} (0-based): expected a text, a list of steps, or an object with 'text' or 'steps'; found {actual}",
+                field=column,
+            )
+        rows.append({**named, "solution" if isinstance(content, str) else "steps": content})
+    return rows
+
+
+def _read_solution(
+    row: dict[str, Any],
+    where: str,
+    how: str,
+    marker: str | None,
+    reasoning: Reasoning,
+    as_read: dict[str, Any] | None = None,
+    named: Collection[str] = (),
+) -> SolutionRow:
+    kind, column = _content(row, named)
+    if kind == "solutions":
+        raise InputError(f"expected one solution, found a list of them under {column!r}", field=column)
+    id_, id_column = identifier(row, named=named)
+    problem_id, _ = identifier(row, "problem_id")
+    answer, answer_column = reference_answer(row, named)
+    source, source_column = _optional_text(row, "source")
+    problem_source, _ = _optional_text(row, "problem_source")
+    own_meta = row.get("meta")
+    if not isinstance(own_meta, dict | None):
+        raise InputError(f"expected an object, found {json_type(own_meta)}", field="meta")
+    used = {column, id_column, answer_column, source_column, "meta", "problem_id", "problem_source"}
+    known = {"answer": answer, "source": source, "meta": own_meta}
+    lacking = [name for name, value in known.items() if value is None]
+    if kind == "steps" and all(key in row for key in PROCESSBENCH_KEYS):
+        source = _check_processbench(row)
+        used |= set(PROCESSBENCH_KEYS)
+    if kind == "completions" or (kind == "steps" and step_labels(row) is not None):
+        used.add("labels")
+        lacking += [] if "labels" in row else ["labels"]
+
+    cut: Segmentation | None = None
+    messages: Sequence[Any] | None = None
+    if kind == "messages":
+        from stepmark.data.conversations import read_messages
+
+        messages = plain_messages(list_of(row, column), where)
+        problem, cut = read_messages(messages, where=where, how=how, marker=marker, reasoning=reasoning)
+        problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)
+    else:
+        asked = problem_column(row, named)
+        used.add(asked)
+        problem = Problem(text=text_of(row, asked), answer=answer, id=problem_id, source=problem_source)
+    rest = riding(row, {name for name in used if name is not None}, lacking)
+    if kind == "solution":
+        from stepmark.data.steps.splitting import split
+
+        text = text_of(row, column)
+        if how == "agent":
+            raise InputError(
+                "a plain text has no turns to cut by 'agent'; a conversation goes under 'messages'",
+                field=column,
+            )
+        cut = split(text, how, marker=marker, reasoning=reasoning)
+    steps = cut.steps if cut is not None else tuple(Step(text=text) for text in texts_of(row, column))
+    if "labels" in used:
+        _check_labels(row, len(steps))
+    solution = Solution(
+        problem=problem, steps=steps, id=id_, split=None if cut is None else cut.how, source=source
+    )
+    return SolutionRow(
+        solution=solution,
+        row=row if as_read is None else as_read,
+        where=where,
+        why=None if cut is None else cut.why,
+        columns=rest,
+        own_meta=own_meta or {},
+        messages=messages,
+    )
+
+
+def _check_foreign(row: dict[str, Any]) -> None:
+    """Refuse rows that mean something else by our names; the error says what the row is."""
+    for keys, format in (
+        (("responses", "next_response"), "prm800k-flat"),
+        (("labeler", "question", "label"), "prm800k"),
+        (("input", "label", "task"), "math-shepherd"),
+        (("conversations",), "rlhflow"),
+    ):
+        if all(key in row for key in keys):
+            raise InputError(
+                f"this row is of the format {format}: make solutions of it with `stepmark.convert`, to solutions",
+                field=keys[-1],
+            )
+    graded = [key for key in GRADED_KEYS if key in row]
+    if graded:
+        raise InputError(
+            f"unknown column: grading writes it. Take it out, put it under 'meta', or keep it with `columns` (meta.{graded[0]}={graded[0]})",
+            field=graded[0],
+        )
+
+
+def _content(row: dict[str, Any], named: Collection[str] = ()) -> tuple[str, str]:
+    """Where a row's solution stands: the field (`completions` for TRL's steps), and its column."""
+    _check_foreign(row)
+    contents = content_of(row, named)
+    if len(contents) > 1:
+        (_, first), (field, second) = contents[:2]
+        raise InputError(
+            f"found both {first!r} and {second!r}: expected one of them. Say which is the solution with `columns` "
+            f"({field}={second}), or keep the other with `columns` (meta.{second}={second})",
+            field=second,
+        )
+    if not contents:
+        raise _no_solution(row)
+    field, column = contents[0]
+    if column == "completions" and columns_of(row, "problem", named) == ["prompt"]:
+        field = "completions"
+    return field, column
+
+
+def _no_solution(row: dict[str, Any]) -> InputError:
+    names = {name for field in CONTENT for name in (field, *COMMON.get(field, ()))}
+    empty = next((column for column, value in row.items() if value is None and plain(column) in names), None)
+    if empty is not None:
+        return InputError("expected a solution, found null", field=empty)
+    near = nearly(row, (*CONTENT, *COMMON["solution"], *COMMON["solutions"]))
+    if near is not None:
+        hint = f" Did you mean {near[1]!r} by {near[0]!r}? Then say so with `columns` ({near[1]}={near[0]})."
+    elif columns_of(row, "problem") and columns_of(row, "answer"):
+        answer = columns_of(row, "answer")[0]
+        hint = (
+            f" This row is a problem with its reference answer: stepmark sample writes solutions of it. Where {answer!r} holds the "
+            f"solution itself, say so with `columns` (solution={answer})."
+        )
+    else:
+        hint = " Say which column it is with `columns` (solution=COLUMN)."
+    return InputError(
+        f"expected a solution under one of {quoted((*CONTENT, *COMMON['solution']))}, or 'prompt' and 'completions'; "
+        f"found {quoted(row) or 'an empty object'}.{hint}",
+        field=None if near is None else near[0],
+    )
+
+
+def text_of(data: Mapping[str, Any], key: str, where: str | None = None) -> str:
+    """The text under a key; `InputError` where it is no string, or blank."""
+    value = data.get(key)
+    if isinstance(value, str) and value.strip():
+        return value
+    actual = json_type(value) if not isinstance(value, str) else _blank(value)
+    hint = ". A conversation goes under 'messages'" if key == "prompt" and isinstance(value, list) else ""
+    raise InputError(f"expected a text, found {actual}{hint}", where=where, field=key)
+
+
+def _blank(text: str) -> str:
+    return "only white space" if text else "an empty string"
+
+
+def list_of(data: Mapping[str, Any], key: str, where: str | None = None) -> list[Any]:
+    """The list under a key; `InputError` where it is none, or empty."""
+    value = data.get(key)
+    if isinstance(value, list) and value:
+        return value
+    what = "at least one entry, found an empty list" if value == [] else f"a list, found {json_type(value)}"
+    raise InputError(f"expected {what}", where=where, field=key)
+
+
+def texts_of(data: Mapping[str, Any], key: str, where: str | None = None) -> list[str]:
+    """The texts in a list of steps under a key; `InputError` where it is none, or one of them is blank or no string."""
+    texts = list_of(data, key, where)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            actual = _blank(text) if isinstance(text, str) else json_type(text)
+            place = f"step {number} (0-based; number {number + 1} of {len(texts)})"
+            raise InputError(f"{place}: expected a text, found {actual}", where=where, field=key)
+    return texts
+
+
+def _optional_text(row: dict[str, Any], name: str) -> tuple[str | None, str | None]:
+    """A text and its column."""
+    column = chosen(row, name)
+    value = None if column is None else row[column]
+    if not isinstance(value, str | None):
+        raise InputError(f"expected a string or null, found {json_type(value)}", field=column)
+    return value, column
+
+
+def _check_labels(row: dict[str, Any], steps: int) -> None:
+    if row.get("labels") is None:
+        return
+    labels = list_of(row, "labels")
+    if len(labels) != steps:
+        raise InputError(f"expected one label a completion ({steps}), found {len(labels)}", field="labels")
+    for index, label in enumerate(labels):
+        if not isinstance(label, bool | int | float):
+            raise InputError(
+                f"label {index} (0-based): expected true, false or a number, found {json_type(label)}",
+                field="labels",
+            )
+
+
+def _check_processbench(row: dict[str, Any]) -> str:
+    generator, correct, label = row["generator"], row["final_answer_correct"], row["label"]
+    if not isinstance(generator, str):
+        raise InputError(f"expected a string, found {json_type(generator)}", field="generator")
+    if not isinstance(correct, bool):
+        raise InputError(f"expected true or false, found {json_type(correct)}", field="final_answer_correct")
+    steps = list_of(row, "steps")
+    if isinstance(label, bool) or not isinstance(label, int) or not -1 <= label < len(steps):
+        raise InputError(
+            f"expected the 0-based index of the first wrong step ({amount(len(steps), 'step')}) or -1, found {label!r}",
+            field="label",
+        )
+    return generator

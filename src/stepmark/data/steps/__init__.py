@@ -1,0 +1,1 @@
+"""A text is cut into steps, without losing a character."""

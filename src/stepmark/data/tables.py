@@ -1,0 +1,410 @@
+"""Tables in files: CSV and TSV, whose cells are texts, and Parquet, whose cells have types.
+
+The first line of a CSV or TSV file names the columns. A cell is a text, but for columns of known names: lists (`steps`, `solutions`,
+`labels`, `messages`, ...) and `meta` hold JSON, and `label`, `rating`, `correct` and the like a number or true or false where they read so. An
+empty cell is absent. A .csv file whose first line has semicolons (or tabs) and no comma is separated by those, as spreadsheets of many
+countries write it.
+
+Rows of Python objects: dicts, records, `datasets.Dataset`, pandas and polars frames.
+
+None of these libraries is imported here: a frame is recognised by the module and the name of its class.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from stepmark.data.columns import Columns, check_columns
+from stepmark.data.json_rows import BOM, Entries, json_type, mistaken, parse_value
+from stepmark.errors import InputError, MissingExtraError
+from stepmark.records import Record
+from stepmark.show.text import amount
+
+_LISTS = """
+steps solutions candidates responses completions labels messages conversations conversation judgements root scores classes class_names
+critiques findings modified_process original_process error_steps
+"""
+_SCALARS = """
+label rating correct equal greedy outcome final_answer_correct is_human_response is_solution is_preferred_response score first_error
+first_error_step threshold tokens
+"""
+LISTS, SCALARS = frozenset(_LISTS.split()), frozenset(_SCALARS.split())
+"""Columns whose cells hold JSON lists; those whose cells hold a number, true or false, or else a text."""
+
+OBJECTS = frozenset({"meta"})
+"""Columns whose cells hold JSON objects."""
+
+
+class Cells(dict[str, Any]):
+    """The cells of a row, without empty ones."""
+
+    empty: tuple[str, ...] = ()
+    """The columns of those, under the caller's names."""
+
+
+_LONGEST_NAME = 100
+_LONGEST_CELL = 1 << 30
+
+
+def delimited_rows(lines: Iterable[bytes], *, tab: bool, columns: Columns) -> Entries:
+    """The rows of a CSV or TSV file (`tab`); the number of each is the line on which it begins.
+
+    `columns` are the caller's names, which decide how cells are read.
+
+    Raises:
+        InputError: the header is missing, blank, has a name twice, or lacks one of `columns`; `where` is ":LINE".
+    """
+    # A solution may be longer than the 131,072 characters that Python's reader takes by default.
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
+    texts = _texts(lines)
+    first: list[str] = []
+    for text in texts:
+        first.append(text)
+        if text.strip():
+            break
+    kind, separator = ("TSV", "\t") if tab else ("CSV", _separator(first))
+    reader = csv.reader(chain(first, texts), delimiter=separator, strict=True)
+    named = {column: name for name, column in columns.items()}
+    header: list[str] | None = None
+    while True:
+        start, problem = reader.line_num + 1, None
+        try:
+            cells = next(reader)
+            if cells and header is not None:
+                yield start, _row(header, cells, named, kind)
+            elif cells:
+                names = _header(cells, kind)
+                check_columns(columns, names)
+                header = names
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problem = InputError(_why(error, kind))
+        except InputError as error:
+            if error.where is not None:  # the line cannot be read, and so nothing after it
+                raise
+            problem = error
+        if problem is not None:
+            if header is None:
+                raise problem.at(f":{start}") from None
+            yield start, problem
+
+
+def _texts(lines: Iterable[bytes]) -> Iterator[str]:
+    """Lines as text."""
+    for number, line in enumerate(lines, 1):
+        raw, where = line, f":{number}"
+        if number == 1:
+            if (hint := mistaken(raw)) is not None:
+                raise InputError(hint, where=where)
+            raw = raw.removeprefix(BOM)
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start} of the line ({error.reason}). Save the file as "
+                "CSV UTF-8, or convert it: iconv -f WINDOWS-1252 -t UTF-8",
+                where=where,
+            ) from None
+        if "\0" in text:
+            raise InputError(
+                "found a NUL byte, which is no text. Is the file UTF-16 or damaged? Write it as UTF-8",
+                where=where,
+            )
+        yield text
+
+
+def _separator(first: list[str]) -> str:
+    head = "".join(first)
+    if "," in head:
+        return ","
+    return next((other for other in (";", "\t") if other in head), ",")
+
+
+def _why(error: csv.Error, kind: str) -> str:
+    said = str(error)
+    if "end of data" in said:
+        return 'a quote (") is opened in this row and never closed; a quote inside a quoted cell is written twice ("")'
+    if "expected after" in said:
+        return (
+            f'not {kind}: expected the end of the cell after its closing quote ("); a quote inside a quoted cell is '
+            'written twice ("")'
+        )
+    if "new-line" in said:
+        return f"not {kind}: found a carriage return outside quotes; a cell that holds one stands in quotes"
+    return f"not {kind}: {said}"
+
+
+def _header(cells: list[str], kind: str) -> list[str]:
+    rule = f"the first line of a {kind} file names its columns"
+    names = [cell.strip() for cell in cells]
+    if not names[0] and "index" not in names and len(names) > 1:
+        names[0] = "index"  # as pandas writes its row numbers
+    for number, name in enumerate(names, 1):
+        if not name:
+            raise InputError(f"column {number} has no name: {rule}")
+        if len(name) > _LONGEST_NAME or "\n" in name:
+            raise InputError(f"expected the name of a column, found {name[:60]!r}...: {rule}")
+        if names.index(name) < number - 1:
+            raise InputError("the column stands twice in the header; expected once", field=name)
+    return names
+
+
+def _row(header: list[str], cells: list[str], named: dict[str, str], kind: str) -> Cells:
+    if len(cells) != len(header):
+        advice = (
+            "a cell that holds the separator, a quote or a line break stands in quotes"
+            if len(cells) > len(header)
+            else "is the file cut off?"
+        )
+        raise InputError(
+            f"expected {amount(len(header), 'cell')}, as the header has, found {len(cells)}: {advice}"
+        )
+    row = Cells()
+    for column, cell in zip(header, cells, strict=True):
+        if cell.strip():
+            row[column] = _value(cell, column, named.get(column, column))
+        else:
+            row.empty += (named.get(column, column),)
+    return row
+
+
+def _value(cell: str, column: str, name: str) -> Any:
+    if name in LISTS or name in OBJECTS:
+        return _json(cell, column, name)
+    if name in SCALARS:
+        try:
+            value = json.loads(cell.lower() if cell in ("True", "False") else cell)
+        except ValueError:
+            return cell
+        return value if isinstance(value, bool | int | float) else cell
+    return cell
+
+
+def _json(cell: str, column: str, name: str) -> Any:
+    expected, type_ = ('a JSON list, as ["...", "..."],', list) if name in LISTS else ("a JSON object", dict)
+    try:
+        value = parse_value(cell)
+        if isinstance(value, type_):
+            return value
+        result = json_type(value)
+    except InputError as error:
+        result = f"{cell[:60]!r} ({error.message})"
+    hint = (
+        f"A column of whole texts is named with columns: solution={column}. pandas' to_csv writes lists as Python's: use to_parquet, or "
+        'to_json(orient="records", lines=True)'
+        if name in LISTS
+        else "Write it with json.dumps"
+    )
+    raise InputError(f"expected {expected} in this cell, found {result}. {hint}", field=column)
+
+
+def parquet_rows(path: str | Path, columns: Columns) -> Entries:
+    """The rows of a Parquet file, numbered from 1; a null is absent.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        InputError: the file is damaged or none at all, or lacks one of `columns`.
+    """
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise MissingExtraError(
+            f'{path} is a Parquet file, which needs pyarrow: pip install "stepmark[hub]" (or pip install pyarrow)'
+        ) from error
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            check_columns(columns, file.schema_arrow.names)
+            for batch in file.iter_batches(batch_size=1024):
+                for row in batch.to_pylist():
+                    number += 1
+                    try:
+                        yield number, plain_row(row, absent=True)
+                    except InputError as error:
+                        yield number, error
+    except (ArrowException, OSError) as error:
+        raise InputError(f"the Parquet file is damaged, or none at all: {error}") from None
+
+
+def parquet_length(path: str | Path) -> int | None:
+    """How many rows a Parquet file has; None where it cannot be read."""
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        return None
+    try:
+        return int(parquet.read_metadata(path).num_rows)
+    except (ArrowException, OSError):
+        return None
+
+
+EXPECTED = (
+    "a file's name, a list of dicts or of stepmark records, a datasets.Dataset, or a pandas or polars frame"
+)
+"""What rows are read from."""
+
+
+def object_rows(source: object, columns: Columns) -> Entries:
+    """The rows of a Python object, numbered from 1.
+
+    Raises:
+        InputError: the object lacks one of `columns`.
+    """
+    for number, (row, absent) in enumerate(_items(source, columns), 1):
+        if isinstance(row, Record):
+            yield number, row
+        elif isinstance(row, Mapping):
+            if number == 1 and not absent:  # the columns of a table are checked before
+                check_columns(columns, row)
+            try:
+                yield number, plain_row(row, absent=absent)
+            except InputError as error:
+                yield number, error
+        else:
+            yield number, InputError(f"expected a dict or a stepmark record, found {json_type(row)}")
+
+
+def check_source(source: object) -> None:
+    """Refuse an object that holds no rows.
+
+    Raises:
+        InputError: it says what was expected and what to do.
+    """
+    kind = _class_of(source)
+    advice = None
+    if kind in _REFUSED:
+        advice = _REFUSED[kind]
+    elif isinstance(source, Record):
+        advice = "one record; put it in a list"
+    elif isinstance(source, Mapping):
+        columns = any(isinstance(value, list | tuple) for key, value in source.items() if key != "steps")
+        advice = (
+            "one dict; put it in a list" if not columns else "a dict; give a list of dicts, one for each row"
+        )
+    elif isinstance(source, bytes | bytearray) or not isinstance(source, Iterable):
+        advice = f"an object of type {type(source).__name__}"
+    if advice is not None:
+        raise InputError(f"expected {EXPECTED}; found {advice}")
+
+
+def _items(source: Any, columns: Columns) -> Iterator[tuple[Any, bool]]:
+    """What stands in a source, and whether None in it means absence (in a table, whose rows have all columns)."""
+    read = _TABLES.get(_class_of(source))
+    if read is None:
+        for row in source:
+            yield row, False
+        return
+    names, rows = read(source)
+    if names is None:
+        first = next(rows, None)
+        if first is None:
+            return
+        names, rows = list(first), chain([first], rows)
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"expected the names of columns to be texts, found {name!r}")
+    check_columns(columns, names)
+    for row in rows:
+        yield row, True
+
+
+_Table = tuple[list[Any] | None, Iterator[Mapping[str, Any]]]
+"""The names of the columns (None: as in the first row), and the rows."""
+
+
+def _pandas(frame: Any) -> _Table:
+    names = list(frame.columns)
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError("the column stands twice in the frame; expected once", field=str(twice))
+    rows = frame.itertuples(index=False, name=None)
+    return names, (dict(zip(names, row, strict=True)) for row in rows)
+
+
+_TABLES: Mapping[tuple[str, str] | None, Callable[[Any], _Table]] = {
+    ("pandas", "DataFrame"): _pandas,
+    ("polars", "DataFrame"): lambda frame: (list(frame.columns), frame.iter_rows(named=True)),
+    ("datasets", "Dataset"): lambda dataset: (dataset.column_names, iter(dataset)),
+    ("datasets", "IterableDataset"): lambda dataset: (dataset.column_names, iter(dataset)),
+}
+_REFUSED: Mapping[tuple[str, str] | None, str] = {
+    ("polars", "LazyFrame"): "a LazyFrame; collect it first: frame.collect()",
+    ("datasets", "DatasetDict"): 'a DatasetDict; choose a split: data["train"]',
+    ("datasets", "IterableDatasetDict"): 'an IterableDatasetDict; choose a split: data["train"]',
+    ("pandas", "Series"): "a Series; give the frame",
+    ("polars", "Series"): "a Series; give the frame",
+}
+
+
+def _class_of(source: object) -> tuple[str, str] | None:
+    """(library, class) of an object of one of the libraries above, or of a subclass."""
+    for class_ in type(source).__mro__:
+        key = (class_.__module__.partition(".")[0], class_.__name__)
+        if key in _TABLES or key in _REFUSED:
+            return key
+    return None
+
+
+def plain_row(row: Mapping[Any, Any], *, absent: bool) -> dict[str, Any]:
+    """A row of Python, numpy, pandas or pyarrow as plain data, as JSON has it; with `absent`, without what is None or NaN.
+
+    Raises:
+        InputError: a value that JSON does not have; the field names it.
+    """
+    data: dict[str, Any] = {}
+    for key, value in row.items():
+        if not isinstance(key, str):
+            raise InputError(f"expected keys that are texts, found {key!r}")
+        if absent and _is_missing(value):
+            continue
+        try:
+            data[key] = _plain(value)
+        except InputError as error:
+            raise InputError(error.message, field=key) from None
+    return data
+
+
+def _is_missing(value: object) -> bool:
+    if isinstance(value, float):  # numpy's float64 is one too
+        return math.isnan(value)
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _plain(value: Any) -> Any:
+    if value is None or type(value) in (bool, int):
+        return value
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InputError("half of a surrogate pair in a string: that is no character") from None
+        return str(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InputError(f"found {value}, which JSON does not have; write None where there is no number")
+        return float(value)
+    if isinstance(value, Mapping):
+        return plain_row(value, absent=False)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, bool | int):
+        return int(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID | timedelta):
+        return str(value)
+    if type(value).__module__.partition(".")[0] == "numpy":
+        return _plain(value.tolist())
+    raise InputError(
+        f"expected a text, a number, a list or an object, found an object of type {type(value).__name__}; leave the column out"
+    )

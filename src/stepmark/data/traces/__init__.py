@@ -1,0 +1,1 @@
+"""Traces of agents as tools write them, one format a file."""

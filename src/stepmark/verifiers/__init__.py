@@ -1,0 +1,1 @@
+"""Where a solution says its answer, and whether that is the reference."""
