@@ -209,9 +209,15 @@ def run_recipe(
 def starting_point(recipe: Recipe) -> tuple[Recipe, Path, str, ScoringSpec | CriticSpec]:
     """The recipe with its base, its warm start and an adapter that has room for that; the base's folder and name; how the result is read."""
     training, objective = recipe.training, recipe.objective
-    name = BUILT_IN_BASE if recipe.base is None else recipe.base
+    start = None if training.warm_start is None else folder_of(training.warm_start)
+    there = read_spec(start / SPEC_FILE) if start is not None and present(start / SPEC_FILE) else None
+    name = recipe.base
+    if name is None:
+        name = BUILT_IN_BASE if start is None else str(adapter_config(start)["base_model_name_or_path"])
     base = find_checkpoint(name)
     layout = None if recipe.family is None else family_layout(recipe.family)
+    if layout is None and there is not None and training.mark is None and training.layout == "auto":
+        layout = there.layout
     if layout is None:
         layout = layout_for(
             load_tokenizer(base), mark=training.mark, layout=training.layout, marked=objective.marked
@@ -219,7 +225,7 @@ def starting_point(recipe: Recipe) -> tuple[Recipe, Path, str, ScoringSpec | Cri
     folder = local_folder(name)
     base_name = name if folder is None else str(folder.resolve())
     spec = objective.spec(layout, base_name)
-    if recipe.base is None and training.warm_start is None and not training.full and recipe.family is None:
+    if recipe.base is None and start is None and not training.full and recipe.family is None:
         default = read_spec(default_folder() / SPEC_FILE)
         if (
             isinstance(spec, ScoringSpec)
@@ -230,15 +236,12 @@ def starting_point(recipe: Recipe) -> tuple[Recipe, Path, str, ScoringSpec | Cri
                 default.readout.activation,
             )
         ):
-            training = replace(training, warm_start="default")
-    checks = training.checks
-    if training.warm_start is not None:
-        start = folder_of(training.warm_start)
+            training, start, there = replace(training, warm_start="default"), default_folder(), default
+    if start is not None:
         training = replace(training, lora_rank=max(training.lora_rank, int(adapter_config(start)["r"])))
-        if checks is None and present(start / SPEC_FILE):
-            checks = read_spec(start / SPEC_FILE).checks
     if isinstance(spec, ScoringSpec):
-        spec = replace(spec, checks=checks or "none")
+        checks = training.checks or ("none" if there is None else there.checks)
+        spec = replace(spec, checks=checks)
     return replace(recipe, base=name, training=training), base, base_name, spec
 
 
