@@ -25,7 +25,7 @@ from stepmark.models.prm import grade, to_row
 from stepmark.models.replies import MemoryReplies, ReplyFile
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.problems.arithmetic_world import wrong_solutions
-from stepmark.records import ScoredSolution, Solution, Verdict
+from stepmark.records import GradedSolution, Solution, Verdict
 from stepmark.store import atomic_rows
 from stepmark.verifiers.base import Verifier, load_verifier
 
@@ -63,7 +63,7 @@ def files(solutions: list[Solution], folder: Path) -> dict[str, float]:
         prm = ScriptedPRM(lambda problem, steps: 0.5)
         with atomic_rows(out) as line:
             for scored in grade(solutions, prm):
-                assert isinstance(scored, ScoredSolution)
+                assert isinstance(scored, GradedSolution)
                 line(to_row(scored, row(scored.solution)))
 
     count = len(solutions)

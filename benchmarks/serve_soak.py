@@ -142,7 +142,7 @@ class Traffic:
 
     async def _rank(self, bodies: list[dict[str, Any]], dice: random.Random) -> None:
         texts = ["\n".join(one["steps"]) for one in bodies]
-        await self._post("rank", "/v1/rank", {"problem": bodies[0]["problem"], "candidates": texts})
+        await self._post("rank", "/v1/rank", {"problem": bodies[0]["problem"], "solutions": texts})
 
     async def _session(self, bodies: list[dict[str, Any]], dice: random.Random) -> None:
         """Prefixes that grow; some are released, every second session is left open."""
@@ -249,7 +249,7 @@ async def soak(
         began = time.perf_counter()
         # One request of each kind that has a thread of its own, which starts with the first.
         await http.post("/v1/score", json={"problem": "1 + 1?", "steps": ["1 + 1 = 2"]})
-        await http.post("/v1/rank", json={"problem": "1 + 1?", "candidates": ["1 + 1 = 2"]})
+        await http.post("/v1/rank", json={"problem": "1 + 1?", "solutions": ["1 + 1 = 2"]})
         before = await sample(pid, watcher, began, 0)
         print(f"before {told(before)}", flush=True)
         traffic = Traffic(http, options.seed)

@@ -30,6 +30,7 @@ from benchmarks.rl_figures import (
     ratio,
     shown,
 )
+from benchmarks.tool_world import ACTIONS, EXACT, PRMNoise, ToolProblem, ToolWorld
 from benchmarks.turns_policy import (
     Credit,
     Method,
@@ -42,7 +43,6 @@ from benchmarks.turns_policy import (
     train,
 )
 from stepmark.models.prm import Grader
-from stepmark.problems.tool_world import ACTIONS, EXACT, PRMNoise, ToolProblem, ToolWorld
 from stepmark.rl.credit.turns import discounted, mt_grpo, outcome_broadcast
 
 OUTCOME = "outcome_broadcast"

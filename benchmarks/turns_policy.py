@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.rl_figures import Point
-from stepmark.problems.tool_world import ACTIONS, Episode, PRMNoise, ToolProblem, ToolWorld, View
+from benchmarks.tool_world import ACTIONS, Episode, PRMNoise, ToolProblem, ToolWorld, View
 from stepmark.rl.credit.turns import Turns
 from stepmark.rl.hacking import Baseline, Cusum
 

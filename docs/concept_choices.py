@@ -22,7 +22,6 @@ from stepmark.evaluation.best_of_n_figures import (
     items,
     statistic,
 )
-from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.metrics.aggregate import aggregate
 from stepmark.metrics.first_error import best_threshold, first_errors
 from stepmark.problems.arithmetic import arithmetic_problems
@@ -191,17 +190,17 @@ def hacking() -> Found:
 
 def length() -> Found:
     """What steps that say nothing do to the score of a right solution, by aggregate."""
-    changes = ("filler-steps", "merged-steps")
+    changes: dict[str, Callable[[Solution, random.Random], Solution]] = {
+        "filler-steps": _with_fillers,
+        "merged-steps": _merged,
+    }
     found: dict[str, list[float]] = {}
     problems = list(arithmetic_problems(300, seed=12, steps=(8, 12), surface="story"))
-    for change in changes:
+    for change, made in changes.items():
         moved: dict[str, list[float]] = {how: [] for how in AGGREGATES}
         for number, problem in enumerate(problems):
             solution = problem.solution()
-            made = PERTURBATIONS[change].apply(solution, random.Random(number))
-            if made is None:
-                continue
-            old, new = (_mild(one) for one in (solution, made.solution))
+            old, new = (_mild(one) for one in (solution, made(solution, random.Random(number))))
             for how in AGGREGATES:
                 moved[how].append(
                     aggregate(new, how, kind="probability") - aggregate(old, how, kind="probability")
@@ -221,6 +220,31 @@ def length() -> Found:
             zero_line=True,
         ),
         numbers=numbers,
+    )
+
+
+_FILLERS = (
+    "Let me continue with the next step.",
+    "Now I will go on to the next part of the solution.",
+    "Let us proceed carefully.",
+    "We are ready for the next step.",
+    "Let me keep going.",
+)
+
+
+def _with_fillers(solution: Solution, rng: random.Random) -> Solution:
+    """Steps without content put in between."""
+    first, *others = solution.texts
+    return Solution.of(
+        solution.problem.text, [first, *(text for step in others for text in (rng.choice(_FILLERS), step))]
+    )
+
+
+def _merged(solution: Solution, rng: random.Random) -> Solution:
+    """Neighbouring steps joined two by two."""
+    texts, gap = solution.texts, rng.choice(("\n", "\n\n", " "))
+    return Solution.of(
+        solution.problem.text, [gap.join(texts[at : at + 2]) for at in range(0, len(texts), 2)]
     )
 
 

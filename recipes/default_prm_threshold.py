@@ -82,7 +82,7 @@ def main() -> None:
     ]
     groups: dict[str, list[Sample]] = defaultdict(list)
     for scored, right in zip(results, correct, strict=True):
-        scores = [score for score in scored.steps.scores if score is not None]
+        scores = [score for score in scored.scores if score is not None]
         if scores:
             groups[scored.solution.problem.text].append((min(scores), bool(right)))
     threshold, caught, clean = best_threshold([sample for group in groups.values() for sample in group])

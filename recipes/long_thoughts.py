@@ -109,7 +109,7 @@ def main() -> None:
         items, depth = [], defaultdict(list)
         for trace in traces(given.rows, whole=given.whole):
             steps = cut(trace, way)
-            scores = prm.score(trace.problem, [text for _, text in steps])
+            scores = prm.score(trace.problem, steps=[text for _, text in steps])
             for (start, _), score in zip(steps, scores, strict=True):
                 depth[start // 4000 * 4000].append(score)
             items.append((trace, by_section(trace, steps, scores)))

@@ -40,8 +40,8 @@ class _Mortal(Grader):
     def ledger(self) -> Ledger:
         return self._prm.ledger
 
-    def score(self, problem: str, steps: Sequence[str]) -> list[float | None]:
-        return self._prm.score(problem, steps)
+    def score(self, problem: str, *, steps: Sequence[str]) -> list[float | None]:
+        return self._prm.score(problem, steps=steps)
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False

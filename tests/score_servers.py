@@ -77,7 +77,7 @@ class Words:
             results = [self.result(i, one["problem"], one) for i, one in enumerate(body["solutions"])]
             return self.graded("scores", body, results)
         if path == "/v1/rank":
-            results = [self.result(i, body["problem"], one) for i, one in enumerate(body["candidates"])]
+            results = [self.result(i, body["problem"], one) for i, one in enumerate(body["solutions"])]
             results.sort(key=lambda one: ("error" in one, -one.get("score", 0)))
             return self.graded("ranking", body, results)
         if path == "/v1/sessions":

@@ -223,7 +223,7 @@ def test_one_conversation_in_every_format(name, tmp_path):
     (only,) = read_labelled(ROWS[name], settings=Reading(reasoning="only"))
     assert only.solution.texts == (THOUGHT,)
     (graded,) = grade(file, "scripted_prms:certain", progress=False)
-    assert len(graded.steps.scores) == 2
+    assert len(graded.scores) == 2
 
 
 def of_file(file: Path, text: str) -> list[tuple[str, ...]]:

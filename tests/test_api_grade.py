@@ -9,7 +9,7 @@ import stepmark
 from stepmark.cli import main
 from stepmark.data.steps.splitting import REASONING
 from stepmark.errors import InputError, SettingError, UsageError
-from stepmark.records import ScoredSolution
+from stepmark.records import GradedSolution
 from stepmark.scoring.run import grade, read_graded
 from stepmark.show.progress import Progress
 
@@ -49,7 +49,7 @@ def test_the_function_writes_what_the_command_writes(tmp_path, file):
 @pytest.mark.parametrize("make", [list, tuple, iter], ids=["list", "tuple", "iterator"])
 def test_rows_of_python_give_records(make):
     results = grade(make(ROWS), PRM, progress=False)
-    assert [type(one) for one in results] == [ScoredSolution] * 3
+    assert [type(one) for one in results] == [GradedSolution] * 3
     assert [one.first_error for one in results] == [1, -1, -1]
     assert results.out is None
     assert "3 solutions, 5 steps: 1 with an error" in results.summary
@@ -71,9 +71,7 @@ def test_records_and_a_prm_object(tmp_path):
 
 def test_what_was_written_is_read_back(tmp_path):
     written = grade(ROWS, PRM, out=tmp_path / "a.jsonl", progress=False)
-    assert [one.steps.scores for one in read_graded(tmp_path / "a.jsonl")] == [
-        one.steps.scores for one in written
-    ]
+    assert [one.scores for one in read_graded(tmp_path / "a.jsonl")] == [one.scores for one in written]
 
 
 def test_left_out_rows_are_listed():
@@ -130,11 +128,16 @@ def test_a_config_file_sets_flags_and_flags_override_it(tmp_path, file, capfd):
 def test_the_prm_grades_one_and_ranks_several():
     prm = scripted_prms.arithmetic()
     wrong = prm.grade("Add.", "1 + 1 = 2\n2 + 2 = 5")
-    assert (wrong.first_error, len(wrong.steps.scores)) == (1, 2)
-    assert prm.score("Add.", ["1 + 1 = 2"]) == prm.score("Add.", stepmark.split("1 + 1 = 2"))
+    assert (wrong.first_error, len(wrong.scores)) == (1, 2)
+    assert prm.score("Add.", steps=["1 + 1 = 2"]) == prm.score("Add.", stepmark.split("1 + 1 = 2"))
     ranked = prm.rank("Add.", ["2 + 2 = 5", "2 + 2 = 4", ["1 + 1 = 2", "2 + 2 = 5"]])
     assert [one.index for one in ranked] == [1, 0, 2]
     assert ranked[0].score > ranked[1].score == ranked[2].score
+    graded = prm.grade_many("Add.", ["2 + 2 = 5", ["1 + 1 = 2", "2 + 2 = 5"]])
+    assert [(one.index, len(one), one.first_error_step) for one in graded] == [(0, 1, 1), (1, 2, 2)]
+    for ask in (prm.grade, prm.score):
+        with pytest.raises(InputError, match=r"`steps`.*`grade_many`.*`rank`"):
+            ask("Add.", ["2 + 2 = 5", "2 + 2 = 4"])
     with pytest.raises(InputError, match="expected a list of solutions, found one text"):
         prm.rank("Add.", "2 + 2 = 4")
     with pytest.raises(InputError, match=r"solution 1 \(0-based\)"):

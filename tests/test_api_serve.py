@@ -79,8 +79,8 @@ def test_a_server_in_the_background_answers_until_it_is_closed():
     prm = stepmark.ScriptedPRM({"1 + 1 = 2": 0.9, "1 + 1 = 3": 0.1}, name="sums")
     with stepmark.BackgroundServer(prm, stepmark.ServerSettings(aggregate="mean")) as server:
         with stepmark.Client(server.address) as client:
-            scored = client.score("What is 1 + 1?", ["1 + 1 = 2", "1 + 1 = 3"])
-            assert (scored.steps.scores, scored.score) == ((0.9, 0.1), 0.5)
+            scored = client.grade("What is 1 + 1?", steps=["1 + 1 = 2", "1 + 1 = 3"])
+            assert (scored.scores, scored.score) == ((0.9, 0.1), 0.5)
         address = server.address
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{address}/health", trust_env=False)

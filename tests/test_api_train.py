@@ -261,7 +261,7 @@ def test_a_checkpoint_in_the_format_of_a_family(bases, tmp_path, family, monkeyp
     assert len(held) == 11
     spread = set()
     for one in held:
-        scores = prm.score(one.example.solution.problem.text, list(one.example.solution.texts))
+        scores = prm.score(one.example.solution.problem.text, steps=list(one.example.solution.texts))
         for ours, theirs in zip(one.scores, scores, strict=True):
             if ours is None:
                 assert theirs is None

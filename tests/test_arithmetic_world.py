@@ -435,4 +435,4 @@ def test_problems_policy_and_prm_are_of_one_world():
     text = "Start with 3. In the first step add 4. In the second step multiply by 2. What is the result?"
     settings = SolverSettings(error_rate=0.2)
     expected = [true_value(read_arithmetic(text), steps[:count], settings) for count in (1, 2)]
-    assert world.prm().score(text, steps) == expected
+    assert world.prm().score(text, steps=steps) == expected

@@ -105,16 +105,16 @@ def test_the_exact_prm_knows_what_is_due_and_what_cannot_be_read():
     true_of_no_use = "Result after the second step: 16 + 2 = 18"
     prm = rl.exact_prm()
     first = rl.first_error_prm()
-    assert first.score(problem, [wrong, faithful]) == [0.05, 0.05]
-    assert first.score(problem, ["Result after the first step: 10 + 5 = 15", wrong, faithful]) == [
+    assert first.score(problem, steps=[wrong, faithful]) == [0.05, 0.05]
+    assert first.score(problem, steps=["Result after the first step: 10 + 5 = 15", wrong, faithful]) == [
         0.95,
         0.05,
         0.05,
     ]
-    assert first.score("What is love?", [faithful]) == [0.05]
-    assert prm.score(problem, [wrong, faithful]) == [0.05, 0.95]
-    assert prm.score(problem, [wrong, true_of_no_use]) == [0.05, 0.05]
-    assert prm.score(problem, [wrong, "so", faithful]) == [0.05, 0.05, 0.05]
+    assert first.score("What is love?", steps=[faithful]) == [0.05]
+    assert prm.score(problem, steps=[wrong, faithful]) == [0.05, 0.95]
+    assert prm.score(problem, steps=[wrong, true_of_no_use]) == [0.05, 0.05]
+    assert prm.score(problem, steps=[wrong, "so", faithful]) == [0.05, 0.05, 0.05]
 
 
 def test_a_finished_run_is_kept_and_not_run_again(tmp_path, capsys, monkeypatch):

@@ -14,9 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # `benchmarks` is run from the root of the repository and is not installed
 
 from benchmarks import turns  # noqa: E402
+from benchmarks.tool_world import EXACT, ToolWorld  # noqa: E402
 from benchmarks.turns_policy import Setting, Table, cosine, success, train  # noqa: E402
-
-from stepmark.problems.tool_world import EXACT, ToolWorld  # noqa: E402
 
 torch.set_num_threads(1)
 SMALL = Setting(updates=12, training=60, held_out=12, every=12)

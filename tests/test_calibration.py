@@ -429,7 +429,7 @@ def labelled(checkpoint, tmp_path):
         }
         for at in range(40)
     ]
-    scores = [prm.score(row["prompt"], row["completions"]) for row in rows]
+    scores = [prm.score(row["prompt"], steps=row["completions"]) for row in rows]
     middle = sorted(s for row in scores for s in row)[60]
     for row, own in zip(rows, scores, strict=True):
         row["labels"] = [(s > middle) != (rng.random() < 0.2) for s in own]
@@ -460,7 +460,7 @@ def test_a_stored_map_gives_the_calibrated_scores(checkpoint, labelled, tmp_path
     assert note["after"] == {"scale": readout.scale, "shift": readout.shift}
     assert note["on"] == "50% of the problems"
     prm = load_prm(str(checkpoint), device="cpu")
-    loaded = [prm.score(row["prompt"], row["completions"]) for row in rows]
+    loaded = [prm.score(row["prompt"], steps=row["completions"]) for row in rows]
     for old, new, item in zip(before, loaded, result["items"], strict=True):
         assert new == pytest.approx(item["steps"]["platt"], abs=1e-6)
         expected = [1 / (1 + math.exp(-(note["scale"] * math.log(s / (1 - s)) + note["shift"]))) for s in old]

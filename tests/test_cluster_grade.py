@@ -231,4 +231,4 @@ def test_without_keep_going_a_solution_that_cannot_be_read_is_raised():
 
 
 def test_one_solution_alone():
-    assert SpreadPRM(workers()).score("p", ["1 + 1 = 2", "1 + 1 = 3"]) == [0.9, 0.1]
+    assert SpreadPRM(workers()).score("p", steps=["1 + 1 = 2", "1 + 1 = 3"]) == [0.9, 0.1]

@@ -131,7 +131,7 @@ def test_a_growing_prefix_costs_its_new_tokens(zoo, dialect, block):
     engine = Engine(zoo["three-class"], block)
     steps = STEPS * 4
     whole = here.encoder.encode(Solution.of(PENS, steps))
-    expected = here.score(PENS, steps)
+    expected = here.score(PENS, steps=steps)
     with TokenServer(*dialect(engine)) as server, served(server, zoo, "three-class") as prm:
         probed = engine.computed
         session = prm.open_session()
@@ -163,7 +163,7 @@ def test_a_server_that_does_not_count_says_how_to_start_it(zoo, caplog):
     ):
         assert "--enable-prompt-tokens-details" in caplog.text
         assert "--enable-prompt-tokens-details" in prm.open_session().reason
-        prm.score(PENS, STEPS[:1])
+        prm.score(PENS, steps=STEPS[:1])
         assert prm.ledger.tokens_computed == prm.ledger.tokens_in
 
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_is_not_sent(zoo):
             assert isinstance(refused, InputError)
             assert reply.score == results[2].scores[-1]
         with served(server, zoo, "math-shepherd", truncate=True) as prm:
-            assert [s is None for s in prm.score(PENS, STEPS)] == [False, False, True]
+            assert [s is None for s in prm.score(PENS, steps=STEPS)] == [False, False, True]
         with served(server, zoo, "math-shepherd", outcome=True) as prm:
             assert prm.score(None, SOLUTIONS[2]) == [None, results[2].scores[-1]]
             assert "outcome" in prm.open_session().reason
@@ -204,7 +204,7 @@ def test_three_classes_by_hand(zoo):
             TokenServer("/v1/completions", answer) as server,
             served(server, zoo, "three-class", neutral=neutral) as prm,
         ):
-            assert prm.score(PENS, STEPS[:1]) == pytest.approx([score])
+            assert prm.score(PENS, steps=STEPS[:1]) == pytest.approx([score])
 
 
 def changed(change):
@@ -255,7 +255,7 @@ def test_sglang_rows_that_do_not_fit_are_refused(zoo):
         served(server, zoo, "math-shepherd") as prm,
         pytest.raises(BackendError, match="rows for"),
     ):
-        prm.score(PENS, STEPS)
+        prm.score(PENS, steps=STEPS)
 
 
 def test_what_is_not_a_comparison_of_tokens_is_refused(zoo):
@@ -312,7 +312,7 @@ def test_vllm_itself_gives_the_scores_and_computes_new_tokens_only(tmp_path, mon
             whole = len(here.encoder.encode(Solution.of(PENS, steps)).ids)
             many = list(prm.score_many(candidates))
             graded = replace(prm.ledger)
-    expected = here.score(PENS, steps)
+    expected = here.score(PENS, steps=steps)
     assert max(expected) - min(expected) > 0.1
     local = list(here.score_many(candidates))
     differences = [abs(a - b) for a, b in zip(found, expected, strict=True)]

@@ -99,7 +99,7 @@ def test_grade_says_once_that_the_default_is_small(tmp_path: Path, capfd: pytest
 @needs_base
 def test_alone_and_together_it_gives_the_same_scores(prm: PRM) -> None:
     wrong = [RIGHT[0], "After selling 70 rolls, 96 - 70 = 36 remain.", "Half of 36 is 18."]
-    alone = [prm.score(PROBLEM, steps) for steps in (RIGHT, wrong)]
+    alone = [prm.score(PROBLEM, steps=steps) for steps in (RIGHT, wrong)]
     before = prm.ledger.tokens_in, prm.ledger.tokens_computed
     together = list(prm.score_many([Solution.of(PROBLEM, RIGHT), Solution.of(PROBLEM, wrong)]))
     for one, both in zip(alone, together, strict=True):
@@ -115,8 +115,8 @@ def test_what_the_library_shows_as_its_example_it_gets_right(prm: PRM) -> None:
 
     threshold = prm.default_threshold
     assert threshold is not None
-    wrong = prm.score(requests.PROBLEM, requests.STEPS)
-    right = prm.score(requests.PROBLEM, requests.RIGHT)
+    wrong = prm.score(requests.PROBLEM, steps=requests.STEPS)
+    right = prm.score(requests.PROBLEM, steps=requests.RIGHT)
     assert wrong[0] is not None and wrong[0] > threshold
     assert wrong[1] is not None and wrong[1] < threshold - 0.3
     assert all(score is not None and score > threshold for score in right)
@@ -124,7 +124,9 @@ def test_what_the_library_shows_as_its_example_it_gets_right(prm: PRM) -> None:
 
 @needs_base
 def test_the_first_step_is_scored_without_the_others(prm: PRM) -> None:
-    assert prm.score(PROBLEM, RIGHT)[0] == pytest.approx(prm.score(PROBLEM, RIGHT[:1])[0], abs=1e-5)
+    assert prm.score(PROBLEM, steps=RIGHT)[0] == pytest.approx(
+        prm.score(PROBLEM, steps=RIGHT[:1])[0], abs=1e-5
+    )
 
 
 @needs_base

@@ -298,5 +298,5 @@ def test_remote_code_beside_the_weights_is_not_run(copy_of, tmp_path):
     settings = json.loads(edit_tokenizer.read_text(encoding="utf-8"))
     settings["auto_map"] = {"AutoTokenizer": ["modeling_qwen2_rm.Tokenizer", "modeling_qwen2_rm.Tokenizer"]}
     edit_tokenizer.write_text(json.dumps(settings), encoding="utf-8")
-    assert len(load(folder).score("p", ["a", "b"])) == 2
+    assert len(load(folder).score("p", steps=["a", "b"])) == 2
     assert not sign.exists()

@@ -414,7 +414,7 @@ def test_truncated_steps_have_no_score_and_the_others_their_own():
     whole = expected(prm, solution)
     assert result.scores[2] is None
     assert result.scores[:2] == pytest.approx(whole[:2], abs=1e-5)
-    assert grader(max_tokens=2, truncate=True).score("p", solution.texts) == [None, None, None]
+    assert grader(max_tokens=2, truncate=True).score("p", steps=solution.texts) == [None, None, None]
 
 
 def implicit(per_step, budget):

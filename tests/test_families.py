@@ -500,7 +500,7 @@ def test_scores_are_those_of_plain_forward_passes(case):
     expected = truth_of(family, built, solutions)
     assert_close(scores_of(prm, solutions), expected, family.tolerance, outcome=outcome)
     assert prm.ledger.tokens_computed == prm.ledger.tokens_distinct < prm.ledger.tokens_in
-    alone = [prm.score(problem, steps) for problem, steps in solutions]
+    alone = [prm.score(problem, steps=steps) for problem, steps in solutions]
     assert_close(alone, expected, family.tolerance, outcome=outcome)
     chunked = load(family, built, token_budget=24)
     assert_close(scores_of(chunked, solutions), expected, family.tolerance, outcome=outcome)
@@ -518,13 +518,13 @@ def test_what_follows_never_moves_a_score(zoo, family):
     end = 1 if family in IMPLICIT else 0
     prm = load(family, zoo[family.checkpoint])
     problem, steps = SOLUTIONS[2]
-    whole = prm.score(problem, steps)
+    whole = prm.score(problem, steps=steps)
     for t in range(1, len(steps)):
-        removed = prm.score(problem, steps[:t])
+        removed = prm.score(problem, steps=steps[:t])
         changed = prm.score(
-            problem, [*steps[:t], "\u0301?! 99 - something else\n\nentirely", *steps[t + 1 :]]
+            problem, steps=[*steps[:t], "\u0301?! 99 - something else\n\nentirely", *steps[t + 1 :]]
         )
-        added = prm.score(problem, [*steps[:t], "1 more", *steps[t:]])
+        added = prm.score(problem, steps=[*steps[:t], "1 more", *steps[t:]])
         for other in (removed, changed, added):
             same = t - end if other is removed else t
             assert other[:same] == pytest.approx(whole[:same], abs=1e-6, rel=0)
@@ -564,9 +564,9 @@ def test_as_an_outcome_model_only_the_last_step_has_a_score(zoo, family):
     prm, outcome = load(family, built), load(family, built, outcome=True)
     assert outcome.default_aggregate == "last"
     for problem, steps in SOLUTIONS:
-        *earlier, last = outcome.score(problem, steps)
+        *earlier, last = outcome.score(problem, steps=steps)
         assert earlier == [None] * (len(steps) - 1)
-        assert last == pytest.approx(prm.score(problem, steps)[-1], abs=1e-6, rel=0)
+        assert last == pytest.approx(prm.score(problem, steps=steps)[-1], abs=1e-6, rel=0)
 
 
 def test_an_implicit_prm_from_an_adapter_with_a_head(zoo, tmp_path):
@@ -587,7 +587,7 @@ def test_an_implicit_prm_from_an_adapter_with_a_head(zoo, tmp_path):
     changed = dataclasses.replace(built, network=network)
     for problem, steps in SOLUTIONS:
         expected = implicit_truth(changed, [(problem, steps)])[0]
-        assert prm.score(problem, steps) == pytest.approx(expected, abs=1e-7, rel=0)
+        assert prm.score(problem, steps=steps) == pytest.approx(expected, abs=1e-7, rel=0)
         assert expected != pytest.approx(implicit_truth(built, [(problem, steps)])[0], abs=1e-5)
 
 
@@ -646,7 +646,7 @@ def test_a_question_after_each_step_is_read_at_its_last_token(zoo, tmp_path, lay
     with pytest.raises(CheckpointError, match=r'not one token here but.*"mark_is_text": true'):
         load_prm(str(folder), dtype="float32", device="cpu")
     with pytest.raises(MarkerInTextError, match="Is this step right"):
-        prm.score(PENS, ["12 * 3 = 36. Is this step right? Yes."])
+        prm.score(PENS, steps=["12 * 3 = 36. Is this step right? Yes."])
 
 
 # ---- a text that stepmark cuts itself ------------------------------------------------------------------------

@@ -161,11 +161,11 @@ def test_a_step_that_every_critique_stopped_before_has_no_score_and_an_unread_on
         return generative_prm(ThinkPRM(per_step="verdicts", samples=len(critiques)), policy)
 
     stopped = r" Step 1: \boxed{correct} Step 2: \boxed{incorrect}"
-    assert prm(stopped, stopped).score(PROBLEM, STEPS) == [1.0, 0.0, None]
+    assert prm(stopped, stopped).score(PROBLEM, steps=STEPS) == [1.0, 0.0, None]
     with pytest.raises(
         InputError, match=r"step 3 of 3: none of the 1 critique gave a verdict .*ends .*and then"
     ):
-        prm(r" Step 1: \boxed{correct} Step 2: \boxed{correct} and then").score(PROBLEM, STEPS)
+        prm(r" Step 1: \boxed{correct} Step 2: \boxed{correct} and then").score(PROBLEM, steps=STEPS)
 
 
 # GenPRM
@@ -267,7 +267,7 @@ def test_rprm_prompts_are_the_published_ones():
         lambda request: odds(0.25),
     )
     prm = generative_prm("r-prm", seen.policy)
-    assert prm.score(PROBLEM, STEPS) == pytest.approx([0.25] * 3)
+    assert prm.score(PROBLEM, steps=STEPS) == pytest.approx([0.25] * 3)
     asked = [request for request, number in seen.writes if number == 0]
     assert asked[0] == Write(
         prompt=r_prompt(R_FIRST), n=10, temperature=0.95, top_p=0.95, max_tokens=4096, first=0
@@ -281,7 +281,7 @@ def test_rprm_prompts_are_the_published_ones():
     assert len(seen.writes) == 30
 
     real = Recorder(lambda request, number: "Is the step correct (Yes/No)? Yes", lambda request: odds(0.5))
-    generative_prm(RPRM(real_newlines=True, samples=1), real.policy).score(PROBLEM, STEPS[:1])
+    generative_prm(RPRM(real_newlines=True, samples=1), real.policy).score(PROBLEM, steps=STEPS[:1])
     assert real.writes[0][0].prompt == r_prompt(R_FIRST, "\n")
 
 
@@ -362,7 +362,7 @@ families = pytest.mark.parametrize("settings", CAUSAL, ids=lambda s: f"{type(s).
 @families
 def test_later_steps_never_move_the_score_of_an_earlier_one(settings):
     def scores(steps):
-        return generative_prm(settings, ScriptedPolicy(critique, by_content)).score(PROBLEM, steps)
+        return generative_prm(settings, ScriptedPolicy(critique, by_content)).score(PROBLEM, steps=steps)
 
     base = scores(STEPS)
     assert len(set(base)) == 3

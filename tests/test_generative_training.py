@@ -147,7 +147,7 @@ def test_what_is_learned_is_what_grading_asks(critic, critiques, metaspace):
         return [0.0 if option == verdict else -5.0 for option in request.options]
 
     prm = generative_prm(critic, ScriptedPolicy(write, choose))
-    scored = prm.score(PROBLEM, STEPS)
+    scored = prm.score(PROBLEM, steps=STEPS)
     tokens = PromptEncoder(tiny_tokenizer(metaspace=metaspace), "tiny")
     asked = {(r.prompt, r.prefill): tokens.ids(r.prompt, r.prefill) for r in writes}
     for lesson in taught:

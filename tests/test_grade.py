@@ -20,7 +20,7 @@ from stepmark.errors import (
 )
 from stepmark.models.prm import PRM, Grade, Ledger, first_error, from_row, grade, graded, to_row
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.records import Finding, Refusal, ScoredSolution, Solution, StepScores
+from stepmark.records import Finding, GradedSolution, Refusal, Solution, StepScores
 
 TABLE = {"good": 0.9, "fair": 0.5, "bad": 0.1}
 
@@ -65,7 +65,7 @@ def as_prm(prm: PRM) -> PRM:
 
 def test_scripted_is_a_prm():
     prm = as_prm(ScriptedPRM(TABLE))
-    assert prm.score("p", ["good", "bad"]) == [0.9, 0.1]
+    assert prm.score("p", steps=["good", "bad"]) == [0.9, 0.1]
     assert (prm.name, prm.score_kind, prm.default_aggregate, prm.default_threshold) == (
         "scripted",
         "probability",
@@ -110,8 +110,8 @@ words = st.lists(st.sampled_from(["good", "fair", "bad"]), min_size=1, max_size=
 @given(words, words)
 def test_scripted_is_causal(steps, others):
     prm = ScriptedPRM(lambda problem, prefix: (len("".join(prefix)) % 7) / 7)
-    together = prm.score("p", steps + others)
-    assert together[: len(steps)] == prm.score("p", steps)
+    together = prm.score("p", steps=steps + others)
+    assert together[: len(steps)] == prm.score("p", steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_scripted_is_causal(steps, others):
 )
 def test_scripted_refuses_a_wrong_script(value, kind, found):
     with pytest.raises(UsageError, match=found):
-        ScriptedPRM(lambda problem, steps: value, score_kind=kind).score("p", ["a"])
+        ScriptedPRM(lambda problem, steps: value, score_kind=kind).score("p", steps=["a"])
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ def test_scripted_refuses_a_wrong_script(value, kind, found):
 )
 def test_scripted_refuses_bad_input(problem, steps, found):
     with pytest.raises(InputError, match=found):
-        ScriptedPRM(lambda problem, steps: 0.5).score(problem, steps)
+        ScriptedPRM(lambda problem, steps: 0.5).score(problem, steps=steps)
 
 
 def test_scripted_table_names_the_step_it_lacks():
     prm = ScriptedPRM(TABLE)
     with pytest.raises(InputError, match=r"step 1 \(0-based\), 'odd'"):
-        prm.score("p", ["good", "odd"])
+        prm.score("p", steps=["good", "odd"])
     results = list(prm.score_many([solution("good"), solution("odd"), solution("bad")], keep_going=True))
     assert [type(r) for r in results] == [StepScores, Refusal, StepScores]
     with pytest.raises(InputError):
@@ -157,9 +157,9 @@ def test_scripted_table_names_the_step_it_lacks():
 
 def test_grade_by_hand():
     (scored,) = grade([solution("good", "bad", "fair", id="x")], ScriptedPRM(TABLE))
-    assert scored == ScoredSolution(
+    assert scored == GradedSolution(
         solution=solution("good", "bad", "fair", id="x"),
-        steps=canned(0.9, 0.1, 0.5),
+        step_scores=canned(0.9, 0.1, 0.5),
         score=0.1,
         aggregate="min",
         first_error=1,
@@ -239,7 +239,7 @@ def test_order_is_kept_whatever_is_read_ahead(ahead):
     results[3] = Refusal(solution=solutions[3], error=InputError("no"))
     graded = list(grade(solutions, CannedPRM(results, ahead=ahead), keep_going=True))
     assert [g.solution.id for g in graded] == [str(i) for i in range(7)]
-    assert [g.score for g in graded if isinstance(g, ScoredSolution)] == [0.0, 0.1, 0.2, 0.4, 0.5, 0.6]
+    assert [g.score for g in graded if isinstance(g, GradedSolution)] == [0.0, 0.1, 0.2, 0.4, 0.5, 0.6]
     assert isinstance(graded[3], Refusal)
 
 
@@ -287,9 +287,9 @@ def test_a_model_that_breaks_its_promise(results, options, found):
 
 def test_scores_that_are_there_already_are_graded_alike():
     prm, one = CannedPRM([]), solution("a", "b", id="x")
-    assert graded(one, canned(0.9, 0.4), prm) == ScoredSolution(
+    assert graded(one, canned(0.9, 0.4), prm) == GradedSolution(
         solution=one,
-        steps=canned(0.9, 0.4),
+        step_scores=canned(0.9, 0.4),
         score=0.4,
         aggregate="min",
         first_error=1,
@@ -331,9 +331,9 @@ def test_the_row_is_the_input_and_exactly_what_grading_adds():
 
 
 def full():
-    return ScoredSolution(
+    return GradedSolution(
         solution=solution("a", "b"),
-        steps=StepScores(
+        step_scores=StepScores(
             scores=(0.9, None),
             kind="probability",
             classes=((0.1, 0.2, 0.7), None),

@@ -37,8 +37,8 @@ def content(name="content", **more):
 
 
 def test_a_false_sum_is_the_first_error_though_the_prm_likes_it():
-    graded = content().grade("How far?", STEPS, checks="all")
-    assert graded.steps.scores == (0.9, 0.9, 0.9) and graded.score == 0.9
+    graded = content().grade("How far?", steps=STEPS, checks="all")
+    assert graded.scores == (0.9, 0.9, 0.9) and graded.score == 0.9
     assert (graded.first_error, graded.first_error_step, graded.first_error_by) == (1, 2, "check")
     assert graded.findings == (FINDING,)
     assert graded.finding_lines() == {1: ("60 * 2.5 = 120: it is 150",)}
@@ -46,14 +46,14 @@ def test_a_false_sum_is_the_first_error_though_the_prm_likes_it():
 
 def test_the_earlier_of_score_and_check_is_the_first_error():
     prm = content()
-    earlier = prm.grade("How far?", ["bad", *STEPS], checks="all")
+    earlier = prm.grade("How far?", steps=["bad", *STEPS], checks="all")
     assert (earlier.first_error, earlier.first_error_by) == (0, "score")
     assert [one.step for one in earlier.findings] == [2]
-    later = prm.grade("How far?", [*STEPS[:2], "bad"], checks="all")
+    later = prm.grade("How far?", steps=[*STEPS[:2], "bad"], checks="all")
     assert (later.first_error, later.first_error_by) == (1, "check")
-    both = prm.grade("How far?", ["bad: 2 + 2 = 5"], checks="all")
+    both = prm.grade("How far?", steps=["bad: 2 + 2 = 5"], checks="all")
     assert (both.first_error, both.first_error_by, len(both.findings)) == (0, "score", 1)
-    right = prm.grade("How far?", ["2 + 2 = 4"], checks="all")
+    right = prm.grade("How far?", steps=["2 + 2 = 4"], checks="all")
     assert (right.first_error, right.first_error_by, right.findings) == (-1, None, ())
 
 
@@ -74,13 +74,13 @@ def test_first_errors_worked_out_by_hand(scores, threshold, expected):
 
 def test_only_the_checks_that_are_named_run():
     prm = content()
-    assert prm.grade("How far?", STEPS, checks="words,unit").findings == ()
-    assert prm.grade("How far?", STEPS, checks="equation").findings == (FINDING,)
+    assert prm.grade("How far?", steps=STEPS, checks="words,unit").findings == ()
+    assert prm.grade("How far?", steps=STEPS, checks="equation").findings == (FINDING,)
     for checks in ("none", "auto"):  # of another PRM than the default
-        graded = prm.grade("How far?", STEPS, checks=checks)
+        graded = prm.grade("How far?", steps=STEPS, checks=checks)
         assert (graded.findings, graded.first_error, graded.first_error_by) == (None, -1, None)
     with pytest.raises(SettingError, match=r"checks='equaton': expected auto, all, none, or names"):
-        prm.grade("How far?", STEPS, checks="equaton")
+        prm.grade("How far?", steps=STEPS, checks="equaton")
     with pytest.raises(SettingError, match="checks="):
         grade(ROWS, prm, checks="", progress=False)
 
@@ -89,7 +89,18 @@ def test_auto_is_all_beside_the_default_prm_alone():
     assert Grade(checks="auto").of(content()).checks == "none"
     assert Grade(checks="auto").of(content(name="default")).checks == "all"
     ranked = content(name="default").rank("How far?", [["2 + 2 = 5"], ["2 + 2 = 4"]])
-    assert [(one.index, one.first_error) for one in ranked] == [(0, 0), (1, -1)]  # by score, which is equal
+    assert [(one.index, one.first_error) for one in ranked] == [(1, -1), (0, 0)]  # scores are equal
+
+
+def test_what_a_check_refutes_is_ranked_after_everything_else():
+    scores = {"2 + 2 = 5": 0.99, "so it is": 0.5, "unsure": 0.1}
+    prm = stepmark.ScriptedPRM(lambda problem, steps: scores[steps[-1]])
+    given = ["2 + 2 = 5", "unsure", "so it is"]
+    assert [one.index for one in prm.rank("How far?", given, checks="all")] == [2, 1, 0]
+    assert [one.index for one in prm.rank("How far?", given, checks="none")] == [0, 2, 1]
+    with InProcess(prm) as server, Client(ADDRESS, transport=server.transport) as client:
+        assert [one.index for one in client.rank("How far?", given, checks="all")] == [2, 1, 0]
+        assert [one.index for one in client.rank("How far?", given, checks="none")] == [0, 2, 1]
 
 
 def test_rows_hold_the_findings_and_are_read_back(tmp_path):
@@ -149,13 +160,13 @@ def test_the_command_writes_the_same_and_an_interrupted_run_continues(tmp_path):
 def test_terminal_notebook_and_report_say_what_was_found(tmp_path):
     from rich.console import Console
 
-    graded = content().grade("How far?", STEPS, checks="all")
+    graded = content().grade("How far?", steps=STEPS, checks="all")
     console = Console(file=io.StringIO(), width=80)
     console.print(
         solution_lines(
             "How far?",
             STEPS,
-            graded.steps.scores,
+            graded.scores,
             kind="probability",
             first_error=1,
             headline="min 0.900",
@@ -169,7 +180,7 @@ def test_terminal_notebook_and_report_say_what_was_found(tmp_path):
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert '<p class="proof">✗ 60 * 2.5 = 120: it is 150</p>' in page
     assert "1 of the first errors were found by a check alone" in page
-    write_report(tmp_path / "plain.html", [content().grade("How far?", STEPS)], title="A report")
+    write_report(tmp_path / "plain.html", [content().grade("How far?", steps=STEPS)], title="A report")
     assert "exact check" not in (tmp_path / "plain.html").read_text(encoding="utf-8")
     hostile = replace(graded, findings=(replace(FINDING, written="<script>"),))
     write_report(tmp_path / "hostile.html", [hostile], title="A report")
@@ -178,20 +189,18 @@ def test_terminal_notebook_and_report_say_what_was_found(tmp_path):
 
 def test_a_server_answers_what_this_process_says():
     with InProcess(content()) as server, Client(ADDRESS, transport=server.transport) as client:
-        assert client.score("How far?", STEPS).findings is None
-        local = content().grade("How far?", STEPS, checks="all")
-        remote = client.score("How far?", STEPS, checks="all")
-        assert remote == replace(local, solution=remote.solution, steps=remote.steps)
-        assert remote.steps.scores == local.steps.scores
+        assert client.grade("How far?", steps=STEPS).findings is None
+        local = content().grade("How far?", steps=STEPS, checks="all")
+        remote = client.grade("How far?", steps=STEPS, checks="all")
+        assert remote == replace(local, solution=remote.solution, step_scores=remote.step_scores)
+        assert remote.scores == local.scores
         [ranked] = client.rank("How far?", [STEPS], checks="equation")
-        assert ranked.scored.findings == (FINDING,)
+        assert ranked.findings == (FINDING,)
         long = [*STEPS, "And so on. " * 900]  # two of them are more than is checked at a time
-        candidates = [long, STEPS[:1], [""], long]
-        ranked = sorted(client.rank("How far?", candidates, checks="all"), key=lambda one: one.index)
-        assert [one.index for one in ranked] == [0, 1, 2, 3]
-        assert [one.scored and one.scored.findings for one in ranked] == [(FINDING,), (), None, (FINDING,)]
+        ranked = client.rank("How far?", [long, STEPS[:1], long], checks="all")
+        assert [(one.index, one.findings) for one in ranked] == [(1, ()), (0, (FINDING,)), (2, (FINDING,))]
         with pytest.raises(UsageError, match="checks"):
-            client.score("How far?", STEPS, checks="equaton")
+            client.grade("How far?", steps=STEPS, checks="equaton")
 
 
 def test_a_server_runs_the_checks_that_it_was_started_with_and_says_so():
@@ -200,12 +209,14 @@ def test_a_server_runs_the_checks_that_it_was_started_with_and_says_so():
         Client(ADDRESS, transport=server.transport) as client,
     ):
         assert client.model().default_checks == "all"
-        assert client.score("How far?", STEPS).first_error == 1
-        assert client.score("How far?", STEPS, checks="none").first_error == -1
-        assert client.score("How far?", STEPS, checks="auto").findings is None  # it is not the default PRM
+        assert client.grade("How far?", steps=STEPS).first_error == 1
+        assert client.grade("How far?", steps=STEPS, checks="none").first_error == -1
+        assert (
+            client.grade("How far?", steps=STEPS, checks="auto").findings is None
+        )  # it is not the default PRM
         prm = RemotePRM(client)
-        assert prm.score("How far?", STEPS) == [0.9] * 3
-        assert prm.grade("How far?", STEPS).findings == (FINDING,)
+        assert prm.score("How far?", steps=STEPS) == [0.9] * 3
+        assert prm.grade("How far?", steps=STEPS).findings == (FINDING,)
     with pytest.raises(SettingError, match="checks="):
         ServerSettings(checks="equaton")
 

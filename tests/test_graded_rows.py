@@ -52,17 +52,15 @@ def test_every_command_reads_graded_rows(tmp_path, name):
 
     cases = read_cases([str(file)])
     assert [case.solution.texts for case in cases] == [texts]
-    assert read_scores(file, cases).rows[0].scores == scored.steps.scores
+    assert read_scores(file, cases).rows[0].scores == scored.scores
 
     project = load_project(file).project
     assert project.help.show == "before"
     (item,) = read_items(project)
     assert item.solution.texts == texts
     if not has_labels:
-        assert tuple(one.score for one in item.suggestions) == scored.steps.scores
-        assert [one.rating for one in item.suggestions] == [
-            1 if s >= 0.5 else -1 for s in scored.steps.scores
-        ]
+        assert tuple(one.score for one in item.suggestions) == scored.scores
+        assert [one.rating for one in item.suggestions] == [1 if s >= 0.5 else -1 for s in scored.scores]
 
 
 def test_scores_without_ids_join_where_problem_and_steps_are_the_same(tmp_path):
@@ -71,7 +69,7 @@ def test_scores_without_ids_join_where_problem_and_steps_are_the_same(tmp_path):
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     joined = read_scores(file, read_cases([str(data)]))
-    assert [row.scores for row in joined.rows] == [one.steps.scores for one in scored[::-1]]
+    assert [row.scores for row in joined.rows] == [one.scores for one in scored[::-1]]
 
     # The same solution twice, with other scores: by their order where there are as many.
     twice = [{"problem": "3?", "steps": ["3 = 7"], "scores": [score]} for score in (0.2, 0.4)]

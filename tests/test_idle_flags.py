@@ -53,7 +53,7 @@ def test_defaults_that_are_given_need_no_note(tmp_path, capfd):
 def test_in_python_it_is_a_warning():
     with pytest.warns(IdleSettingWarning, match="`dtype`"):
         prm = load_prm(OURS, dtype="float32")
-    assert prm.score("Add.", ["1 + 1 = 2"]) == [0.9]
+    assert prm.score("Add.", steps=["1 + 1 = 2"]) == [0.9]
 
 
 def test_what_a_name_tells(tmp_path):

@@ -263,7 +263,7 @@ def test_outcomes_alone_find_the_wrong_step(tmp_path, objective):
     assert isinstance(prm.spec.readout.head, LogRatioHead)
     found, wrongs = 0, 0
     for problem, steps, wrong in planted(2, problems=6):
-        q = prm.score(problem, steps)
+        q = prm.score(problem, steps=steps)
         if wrong is not None:
             rewards = [b - a for a, b in zip([0.0, *q], q, strict=False)]
             wrongs += 1

@@ -21,7 +21,7 @@ from stepmark.integrations.candidates import (
 )
 from stepmark.models.prm import Grade
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.records import ScoredSolution, Solution
+from stepmark.records import GradedSolution, Solution
 from stepmark.search.choosing import pick
 from stepmark.verifiers.text import TextVerifier
 
@@ -41,10 +41,10 @@ def texts(*some, problem="2 + 3?", prm_=None, settings=None):
 
 def test_texts_are_graded_each_in_its_place():
     good, blank, bad, refused = texts(GOOD, " \n", BAD, "2 + 3 = 5\nunreadable")
-    assert good.scored.steps.scores == (RIGHT, PLAIN)
+    assert good.scored.scores == (RIGHT, PLAIN)
     assert good.score == PLAIN
     assert good.answer == "5"
-    assert bad.scored.steps.scores == (WRONG, PLAIN)
+    assert bad.scored.scores == (WRONG, PLAIN)
     assert (bad.score, bad.scored.first_error) == (WRONG, 0)
     assert blank.scored is None and "blank" in str(blank.error) and blank.score is None
     assert refused.scored is None and "unreadable" in str(refused.error)
@@ -126,7 +126,7 @@ def test_a_prm_that_fails_fails_everyone_who_waited_and_nobody_after():
     with pytest.raises(BackendError, match="away"):
         grader.grade([Solution.of("p", ["a"])])
     [after] = grader.grade([Solution.of("p", ["a"])])
-    assert isinstance(after, ScoredSolution)
+    assert isinstance(after, GradedSolution)
 
 
 def test_a_graded_text_in_words_and_as_data():

@@ -147,7 +147,7 @@ def test_a_killed_grade_is_not_continued_by_other_weights(zoo, tmp_path, monkeyp
     }
     here = load_prm("m", **CPU)
     for row in [json.loads(line) for line in Path("out").read_text().splitlines()][::50]:
-        assert row["scores"] == pytest.approx(here.score(row["problem"], row["steps"]), abs=1e-5)
+        assert row["scores"] == pytest.approx(here.score(row["problem"], steps=row["steps"]), abs=1e-5)
 
 
 def test_scores_of_before_a_training_are_not_reported_as_those_of_after(zoo, tmp_path, monkeypatch, capfd):

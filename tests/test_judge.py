@@ -267,33 +267,7 @@ TRACE = Solution(
 )
 
 
-def test_halves_narrow_down_to_one_turn():
-    """Of turns 0 to 4 the third is blamed: second half of 0-2 | 3-4 is not it, then of 0-1 | 2."""
-    seen = []
-
-    def reply(request, number):
-        text = request.prompt[0].content
-        seen.append(re.findall(r"<paragraph_(\d)>\n", text))
-        low, high = int(seen[-1][0]), int(seen[-1][-1])
-        middle = (low + high) // 2
-        return r"\boxed{first}" if middle >= 2 or number == 0 else r"\boxed{second}"
-
-    found = judged(Judge(ask="halves", votes=3), reply, TRACE)
-    assert [len(one) for one in seen[::3]] == [5, 3]
-    assert (found.first_error, found.confidence, found.critiques) == (2, 2 / 3, None)
-    assert ratings(found) == [(1,), (1,), (-1,), (), ()]
-    assert found.labelled.judgements[2][0].note == (
-        "votes: 3 for steps 1 to 3; votes: 1 for steps 1 to 2, 2 for steps 3 to 3"
-    )
-    lost = judged(
-        Judge(ask="halves", votes=2, retries=0), by_number([r"\boxed{first}", r"\boxed{second}"]), TRACE
-    )
-    assert lost.abstained and ratings(lost) == [(None,), (), (), (), ()]
-    one = Solution.of(PROBLEM, STEPS[:1])
-    assert judged(Judge(ask="halves"), [], one).first_error == 0
-
-
-@pytest.mark.parametrize("ask", ["place", "steps", "halves"])
+@pytest.mark.parametrize("ask", ["place", "steps"])
 def test_a_trace_is_judged_for_what_broke_the_task(ask):
     text = asked(Judge(ask=ask, answer=True), TRACE).prompt[0].content
     assert "<paragraph_0>\n(A)\nturn 0\n</paragraph_0>" in text

@@ -397,3 +397,24 @@ def test_the_file_format_holds_it_and_old_files_stay_readable(tmp_path):
     losses = Losses()
     list(write_labelled(read, "trl", Writing(), losses))
     assert losses.facts()["lost"]["rollouts of the problem alone (root) are left out"] == 1
+
+
+@pytest.mark.parametrize("labeller", [EveryStep(k=2), BinarySearch(k=2), BayesianSearch(max_rollouts=4)])
+def test_rollouts_without_text_rate_no_step(labeller):
+    """A server that answers "" with finish "stop" said nothing of the steps before."""
+    world = World(lambda prefix, number: Written(text="", finish="stop"))
+    (labelled,) = world.run(labeller.label(solution(9)))
+    assert labelled.abstained and labelled.first_error is None
+    rated = [j.rating for own in labelled.labelled.judgements for j in own if j.kind == "correctness"]
+    assert rated == []
+    trials = [j.trials for own in labelled.labelled.judgements[:-1] for j in own]
+    assert trials == []
+
+
+def test_an_empty_rollout_after_a_marked_answer_stands_by_it():
+    begun = Solution(problem=PROBLEM, steps=(Step(text="3 + 4 = 7"), Step(text="The answer is **7**.")))
+    world = World(lambda prefix, number: Written(text="\n", finish="end"))
+    (probed,) = world.run(probe(begun, 2, 2, Rollouts()))
+    assert (probed.successes, probed.trials) == (2, 2)
+    (probed,) = world.run(probe(begun, 1, 2, Rollouts()))
+    assert (probed.successes, probed.trials) == (0, 0)

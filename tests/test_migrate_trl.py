@@ -39,7 +39,7 @@ def test_the_spec_of_the_page_reads_a_blank_line_as_trl_trained_it(tmp_path):
     (spec,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "stepmark.json").write_text(spec, encoding="utf-8")
     problem, steps = "What is 2 * 3 + 4?", ["2 * 3 = 6. ", "6 + 4 = 10."]
-    scores = stepmark.load_prm(str(tmp_path), dtype="float32", device="cpu").score(problem, steps)
+    scores = stepmark.load_prm(str(tmp_path), dtype="float32", device="cpu").score(problem, steps=steps)
 
     def piece(text):
         return tokenizer(text, add_special_tokens=False).input_ids

@@ -85,7 +85,7 @@ def client(server, built, family="qwen-prm", **settings):
 
 @pytest.mark.parametrize("every_token", [False, True])
 def test_a_server_gives_the_scores_of_the_model_in_process(built, here, every_token):
-    expected = [here.score(s.problem.text, s.texts) for s in SOLUTIONS]
+    expected = [here.score(s.problem.text, steps=s.texts) for s in SOLUTIONS]
     with TokenServer("/pooling", as_vllm(built, every_token=every_token)) as server:
         prm = load_prm(server.url, tokenizer=str(built.folder))
         assert prm.name == server.url
@@ -94,7 +94,7 @@ def test_a_server_gives_the_scores_of_the_model_in_process(built, here, every_to
             "product",
             0.5,
         )
-        assert prm.score(SOLUTIONS[0].problem.text, SOLUTIONS[0].texts) == pytest.approx(
+        assert prm.score(SOLUTIONS[0].problem.text, steps=SOLUTIONS[0].texts) == pytest.approx(
             expected[0], abs=1e-5
         )
         results = list(prm.score_many(SOLUTIONS))
@@ -115,7 +115,7 @@ def test_token_ids_are_sent_and_no_text(built, here):
 
 
 def test_answers_in_another_order_and_in_several_batches(built, here):
-    expected = [here.score(s.problem.text, s.texts) for s in SOLUTIONS]
+    expected = [here.score(s.problem.text, steps=s.texts) for s in SOLUTIONS]
     with TokenServer("/pooling", as_vllm(built, every_token=False, reverse=True)) as server:
         prm = client(server, built, batch=3)
         results = list(prm.score_many(SOLUTIONS))
@@ -136,21 +136,21 @@ def test_a_refused_solution_is_not_sent(built, here):
         assert isinstance(result, StepScores)
         assert [len(body["input"]) for body in server.bodies] == [1]
         with pytest.raises(InputError, match="<extra_0>"):
-            client(server, built).score("p", marked.texts)
+            client(server, built).score("p", steps=marked.texts)
 
 
 @pytest.mark.parametrize("every_token", [False, True])
 def test_truncated_steps_have_no_score(built, here, every_token):
     solution = SOLUTIONS[2]
     reads = here.encoder.encode(solution).reads
-    whole = here.score(solution.problem.text, solution.texts)
+    whole = here.score(solution.problem.text, steps=solution.texts)
     with TokenServer("/pooling", as_vllm(built, every_token=every_token)) as server:
         prm = client(server, built, max_tokens=reads[1] + 1, truncate=True)
         (result,) = prm.score_many([solution])
         assert result.scores[:2] == pytest.approx(whole[:2], abs=1e-5)
         assert result.scores[2] is None
         prm = client(server, built, max_tokens=3, truncate=True)
-        assert prm.score(solution.problem.text, solution.texts) == [None, None, None]
+        assert prm.score(solution.problem.text, steps=solution.texts) == [None, None, None]
 
 
 def test_three_classes_by_hand(zoo):
@@ -195,7 +195,7 @@ def test_nonsense_is_an_error_and_never_a_score(built, reply, message):
     with TokenServer("/pooling", lambda body: reply) as server:
         prm = client(server, built)
         with pytest.raises(BackendError, match=message):
-            prm.score("2 + 2 = ?", ["2 + 2 = 4", "so 4"])
+            prm.score("2 + 2 = ?", steps=["2 + 2 = 4", "so 4"])
         assert prm.ledger.solutions == 0
 
 
@@ -266,7 +266,7 @@ def test_v1_at_the_end_of_an_address_is_left_out(built):
         encoder = Encoder(built.tokenizer, FAMILIES["qwen-prm"].layout, max_tokens=None)
         spec = FAMILIES["qwen-prm"]
         with PoolingPRM(f"{server.url}/v1", spec, encoder, identity=lambda: "") as prm:
-            assert len(prm.score("2 + 2 = ?", ["2 + 2 = 4", "so 4"])) == 2
+            assert len(prm.score("2 + 2 = ?", steps=["2 + 2 = 4", "so 4"])) == 2
 
 
 @pytest.mark.parametrize("status", [200, 400])
@@ -274,4 +274,4 @@ def test_json_that_is_nested_too_deeply_is_no_answer(built, status):
     with TokenServer("/pooling", lambda body: (status, b"[" * 200_000)) as server:
         prm = client(server, built)
         with pytest.raises(BackendError, match=r"expected JSON, found|HTTP 400"):
-            prm.score("2 + 2 = ?", ["2 + 2 = 4", "so 4"])
+            prm.score("2 + 2 = ?", steps=["2 + 2 = 4", "so 4"])

@@ -137,7 +137,7 @@ def test_a_short_name_is_the_checkpoint_of_its_hub_name(hub, zoo):
     assert prm.name == "Qwen/Qwen2.5-Math-PRM-7B"
     assert prm.spec.family == "qwen-prm"
     folder = load_prm(str(zoo["qwen-prm"].folder), family="qwen-prm", device="cpu")
-    assert prm.score(problem, steps) == folder.score(problem, steps)
+    assert prm.score(problem, steps=steps) == folder.score(problem, steps=steps)
 
 
 def test_a_command_writes_the_hub_name(hub, tmp_path):

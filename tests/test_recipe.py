@@ -200,7 +200,7 @@ def test_grading_gives_the_scores_of_training(tmp_path, objective, make, rank, m
     spread = set()
     for one in graded:
         solution = one.example.solution
-        scores = prm.score(solution.problem.text, list(solution.texts))
+        scores = prm.score(solution.problem.text, steps=list(solution.texts))
         assert [s is None for s in one.scores] == [s is None for s in scores]
         assert [s for s in scores if s is not None] == pytest.approx(
             [s for s in one.scores if s is not None], abs=1e-4
@@ -237,7 +237,7 @@ def test_the_calibration_by_hand(base, tmp_path):
     right = wrong = right_found = wrong_found = 0
     for one in graded:
         solution, targets = one.example.solution, one.example.targets
-        scores = prm.score(solution.problem.text, list(solution.texts))
+        scores = prm.score(solution.problem.text, steps=list(solution.texts))
         mapped = torch.sigmoid(scale * torch.tensor(one.scores, dtype=torch.float64).logit() + shift)
         assert scores == pytest.approx(mapped.tolist(), abs=1e-4)
         values = [None if t is None else t.value for t in targets]
@@ -310,7 +310,7 @@ def test_a_planted_rule_is_learnt_end_to_end(tmp_path):
     prm = load_prm(str(tmp_path / "prm"), dtype="float32")
     threshold = prm.default_threshold
     for letter, other in ("ab", "ba"):
-        right, wrong = prm.score(f"p100: {letter}", [letter, other + " ."])
+        right, wrong = prm.score(f"p100: {letter}", steps=[letter, other + " ."])
         assert right > 0.8 > 0.2 > wrong
         assert right >= threshold > wrong
 
@@ -354,6 +354,6 @@ def test_a_question_as_mark_is_trained_and_read_at_its_last_token(tmp_path, data
     with torch.inference_mode():
         logits = model(torch.tensor([ids])).logits[0, ends, 0]
     expected = torch.sigmoid(spec.readout.scale * logits + spec.readout.shift).tolist()
-    assert load_prm(str(out), dtype="float32", device="cpu").score(problem, steps) == pytest.approx(
+    assert load_prm(str(out), dtype="float32", device="cpu").score(problem, steps=steps) == pytest.approx(
         expected, abs=1e-5
     )

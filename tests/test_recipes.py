@@ -200,7 +200,7 @@ def test_stepmark_stands_before_vllm(tmp_path, monkeypatch, engine):
 
     folder = written(tmp_path, "llama", SPEC.readout, tied=True).folder
     problem, steps = "A box holds 12 pens. How many in 3 boxes?", ["12 * 3 = 36.", "The answer is 36."]
-    here = load_prm(str(folder), dtype="float32", device="cpu").score(problem, steps)
+    here = load_prm(str(folder), dtype="float32", device="cpu").score(problem, steps=steps)
 
     behind, front = free_port(), free_port()
     stand_in = f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'tests' / 'stand_in_vllm.py'))}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import FrozenInstanceError
 
 import pytest
@@ -9,10 +10,10 @@ import pytest
 import stepmark
 from stepmark.errors import InputError
 from stepmark.records import (
+    GradedSolution,
     Judgement,
     LabelledSolution,
     Problem,
-    ScoredSolution,
     Solution,
     Step,
     StepScores,
@@ -67,9 +68,9 @@ def test_an_error_keeps_the_place_it_had() -> None:
 
 
 def test_records_show_themselves_with_their_text_escaped() -> None:
-    scored = ScoredSolution(
+    scored = GradedSolution(
         solution=SOLUTION,
-        steps=StepScores(scores=(0.9, 0.2), kind="probability"),
+        step_scores=StepScores(scores=(0.9, 0.2), kind="probability"),
         score=0.2,
         aggregate="min",
         first_error=1,
@@ -77,6 +78,9 @@ def test_records_show_themselves_with_their_text_escaped() -> None:
         prm="p",
         outcome=0.25,
         outcome_model="o",
+    )
+    assert (
+        str(scored) == "min 0.200 · first error: step 2\n1     0.900  2 + 2 = 4\n2     0.200 ✗  So <b>4</b>."
     )
     html = scored._repr_html_()
     assert "So &lt;b&gt;4&lt;/b&gt;." in html and "<b>4</b>" not in html
@@ -95,3 +99,41 @@ def test_records_show_themselves_with_their_text_escaped() -> None:
     assert "not graded" in SOLUTION._repr_html_()
     assert "2 steps by" in stepmark.split("a = 1\nb = <i>", how="line")._repr_html_()
     assert "<i>" not in stepmark.split("a = 1\nb = <i>", how="line")._repr_html_()
+
+
+def test_a_graded_solution_shows_itself(capsys) -> None:
+    scored = stepmark.ScriptedPRM({"60 * 2 = 120": 0.9, "120 + 5 = 126": 0.8, "So 126.": 0.3}).grade(
+        "How far?", "60 * 2 = 120\n120 + 5 = 126\nSo 126.", checks="all"
+    )
+    assert scored.scores == (0.9, 0.8, 0.3)
+    assert [step.text for step in scored] == ["60 * 2 = 120", "120 + 5 = 126", "So 126."]
+    assert [(step.number, step.score, step.refuted) for step in scored.steps] == [
+        (1, 0.9, False),
+        (2, 0.8, True),
+        (3, 0.3, False),
+    ]
+    assert (len(scored), scored[1].findings, scored.first_error_step) == (3, scored.findings, 2)
+    assert scored.text == "60 * 2 = 120\n120 + 5 = 126\nSo 126."
+    assert scored.refuted
+    [line] = [line for line in str(scored).splitlines() if "126" in line and "✗" in line]
+    assert line.split()[:3] == ["2", "0.800", "✗"]
+    assert "125" in str(scored)  # what is right
+    scored.show()
+    shown = capsys.readouterr().out
+    assert "How far?" in shown and "0.800" in shown and "first error: step 2" in shown
+    row = scored.to_dict()
+    assert row["steps"] == ["60 * 2 = 120", "120 + 5 = 126", "So 126."]
+    assert (row["scores"], row["first_error_step"], row["findings"][0]["step"]) == ([0.9, 0.8, 0.3], 2, 1)
+    [written] = stepmark.grade([scored.solution], stepmark.ScriptedPRM(lambda p, s: 0.9), progress=False)
+    assert written.to_dict().keys() | {"findings", "first_error_by"} == row.keys()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("score_s", "scores"), ("first_eror", "first_error"), ("step", "steps")]
+)
+def test_a_wrong_attribute_suggests_the_right_one(wrong: str, right: str) -> None:
+    scored = stepmark.ScriptedPRM(lambda problem, steps: 0.9).grade("p", "a")
+    with pytest.raises(AttributeError, match=f"did you mean '{right}'"):
+        getattr(scored, wrong)
+    assert not hasattr(scored, "nothing_like_it") and not hasattr(scored, "_ipython_display_")
+    assert copy.deepcopy(scored) == copy.copy(scored) == scored

@@ -138,13 +138,13 @@ def test_separators_inside_the_texts_fire_too(zoo):
         encoded = prm.encoder.encode(Solution.of(problem, tuple(steps)))
         newline = prm.encoder.tokenizer.encode("\n", add_special_tokens=False)[-1]
         assert encoded.ids.tolist().count(newline) > len(steps)
-        assert len(prm.score(problem, steps)) == len(steps)
+        assert len(prm.score(problem, steps=steps)) == len(steps)
 
 
 def test_a_blank_line_ends_the_scores(zoo):
     """A copy of Skywork's loop stops at the first empty line and drops the rest of the solution."""
     prm = load(zoo["skywork"])
-    scores = prm.score(ASK, ["first\n\nline", "second", "third"])
+    scores = prm.score(ASK, steps=["first\n\nline", "second", "third"])
     assert all(score is not None for score in scores)
     # They differ: the later steps are read, each at its own place.
     assert len({round(score, 6) for score in scores}) == 3
@@ -157,7 +157,7 @@ def test_skywork_read_at_another_marker_or_as_differences(zoo):
     assert "ки" not in read_text(load(built), ASK, steps)
     family = next(f for f in truth.FORWARD if f.name == "skywork")
     expected = truth.forward_truth(family, built, [(ASK, steps)])[0]
-    assert load(built).score(ASK, steps) == pytest.approx(expected, abs=1e-5)
+    assert load(built).score(ASK, steps=steps) == pytest.approx(expected, abs=1e-5)
 
 
 def test_question_and_first_step_in_two_user_turns(zoo):
@@ -171,7 +171,7 @@ def test_one_forward_pass_a_step_for_a_dialogue(zoo):
     prm = load(zoo["rlhflow"], family="rlhflow")
     solution = Solution.of(ASK, ("12 * 3 = 36.", "It is 36.", "Done.", "Yes."))
     tokens = len(prm.encoder.encode(solution).ids)
-    assert len(prm.score(ASK, solution.texts)) == 4
+    assert len(prm.score(ASK, steps=solution.texts)) == 4
     assert prm.ledger.tokens_computed == prm.ledger.tokens_in == tokens
 
 
@@ -181,7 +181,7 @@ def test_one_forward_pass_a_step_for_a_dialogue(zoo):
 def test_a_probability_of_exactly_zero_vanishes(zoo, tmp_path):
     """`sample[sample != 0].view(-1, 2)`, from the model card, drops a probability that underflows to 0."""
     built = zoo["qwen-prm"]
-    plain = load(built).score(truth.PENS, truth.CANDIDATES[1])
+    plain = load(built).score(truth.PENS, steps=truth.CANDIDATES[1])
     middle = sorted(plain)[1]
     shift = torch.logit(torch.tensor(middle)).item()
 
@@ -193,7 +193,7 @@ def test_a_probability_of_exactly_zero_vanishes(zoo, tmp_path):
         bias.mul_(1e6)
 
     target = copy_with(tmp_path, built, sharpen)
-    scores = load_prm(str(target), dtype="float32", device="cpu").score(truth.PENS, truth.CANDIDATES[1])
+    scores = load_prm(str(target), dtype="float32", device="cpu").score(truth.PENS, steps=truth.CANDIDATES[1])
     assert len(scores) == 3
     for before, after in zip(plain, scores, strict=True):
         if before != middle:
@@ -207,7 +207,7 @@ def test_a_probability_of_exactly_zero_vanishes(zoo, tmp_path):
 def test_empty_steps_from_trailing_separators(zoo, name, steps):
     """`answer.replace("\\n\\n", marker) + marker` makes an empty step of each superfluous blank line."""
     with pytest.raises(InputError, match=f"step {1 + [s.strip() for s in steps].index('')} of "):
-        load(zoo[name]).score(ASK, steps)
+        load(zoo[name]).score(ASK, steps=steps)
 
 
 @pytest.fixture
@@ -239,10 +239,10 @@ def test_truncation_that_drops_markers(short):
 def test_truncation_on_request_leaves_the_other_steps_as_they_were(short, zoo):
     others = [Solution.of("p", ("one", "two")), Solution.of("q " * 200, ("none fits",))]
     first, second, third = short(truncate=True).score_many([LONG, *others])
-    whole = load(zoo["qwen-prm"]).score("p", STEPS)
+    whole = load(zoo["qwen-prm"]).score("p", steps=STEPS)
     assert first.scores[3:] == (None, None)
     assert first.scores[:3] == pytest.approx(whole, abs=1e-6)
-    assert second.scores == pytest.approx(load(zoo["qwen-prm"]).score("p", ["one", "two"]), abs=1e-6)
+    assert second.scores == pytest.approx(load(zoo["qwen-prm"]).score("p", steps=["one", "two"]), abs=1e-6)
     assert third.scores == (None,)
 
 
@@ -254,9 +254,9 @@ def test_an_attention_window_that_is_not_kept(zoo, tmp_path):
     config = json.loads(file.read_text(encoding="utf-8"))
     file.write_text(json.dumps({**config, "sliding_window": 40}), encoding="utf-8")
     prm = load_prm(str(target), family="math-shepherd", dtype="float32", device="cpu")
-    assert prm.score("p", ["a"]) == load(built, family="math-shepherd").score("p", ["a"])
+    assert prm.score("p", steps=["a"]) == load(built, family="math-shepherd").score("p", steps=["a"])
     with pytest.raises(TooLongError, match="this model reads 40"):
-        prm.score(ASK, ["12 * 3 = 36, because each of the 3 boxes holds 12 pens"])
+        prm.score(ASK, steps=["12 * 3 = 36, because each of the 3 boxes holds 12 pens"])
 
 
 @pytest.mark.parametrize("shorter", ["policy", "reference"])
@@ -281,7 +281,7 @@ def test_an_implicit_prm_reads_what_both_its_models_read(zoo, tmp_path, shorter)
     with pytest.raises(TooLongError, match="this model reads 90"):
         list(load_short().score_many([LONG]))
     first, second = load_short(truncate=True).score_many([LONG, Solution.of("q " * 200, ("none fits",))])
-    whole = load(built, family="implicit").score("p", LONG.texts)
+    whole = load(built, family="implicit").score("p", steps=LONG.texts)
     assert first.scores[:3] == pytest.approx(whole[:3], abs=1e-7)
     assert first.scores[3:] == (None, None)
     assert second.scores == (None,)
@@ -327,14 +327,14 @@ def test_every_family_has_an_example():
 def test_a_verdict_inside_a_text_is_no_verdict(zoo):
     """RLHFlow's and VersaPRM's verdicts are plain signs; they are read by place, not by search."""
     for family in ("rlhflow", "versaprm", "math-shepherd"):
-        scores = load_family(zoo, family).score("+ - + ?", ["+", "-", "1 + 2 - 3 = 0"])
+        scores = load_family(zoo, family).score("+ - + ?", steps=["+", "-", "1 + 2 - 3 = 0"])
         assert len(scores) == 3
 
 
 def test_deleting_the_mark_from_a_text_makes_no_control_token(zoo):
     """VersaPRM's authors delete its mark from texts; what is left may be what the mark kept apart."""
     with pytest.raises(MarkerInTextError, match="eot_id"):
-        load(zoo["versaprm"], family="versaprm").score(ASK, ["a <|eot_ \n\n\n\nid|> b"])
+        load(zoo["versaprm"], family="versaprm").score(ASK, steps=["a <|eot_ \n\n\n\nid|> b"])
 
 
 # ---- what the numbers mean -----------------------------------------------------------------------------------
@@ -351,17 +351,17 @@ def test_an_aggregate_that_is_hard_coded(zoo):
         assert prm.default_aggregate == AGGREGATES[family.name]
         graded = next(grade([solution], prm))
         assert graded.aggregate == AGGREGATES[family.name]
-        assert graded.score == aggregate(graded.steps.scores, AGGREGATES[family.name], kind=prm.score_kind)
+        assert graded.score == aggregate(graded.scores, AGGREGATES[family.name], kind=prm.score_kind)
         if family.name != "orm":
             last = next(grade([solution], prm, Grade(aggregate="last")))
-            assert (last.aggregate, last.score) == ("last", last.steps.scores[-1])
+            assert (last.aggregate, last.score) == ("last", last.scores[-1])
 
 
 def test_sums_taken_for_shares(zoo):
     """An implicit PRM's card speaks of each step's share and computes the running sum; both are here, by name."""
     steps = ["12 * 3 = 36", "so 37", "no, 36", "36"]
-    sums = load(zoo["implicit"], family="implicit").score(ASK, steps)
-    shares = load(zoo["implicit"], family="implicit-per-step").score(ASK, steps)
+    sums = load(zoo["implicit"], family="implicit").score(ASK, steps=steps)
+    shares = load(zoo["implicit"], family="implicit-per-step").score(ASK, steps=steps)
     assert shares[0] == pytest.approx(sums[0], abs=1e-12)
     for t in range(1, 4):
         assert shares[t] == pytest.approx(sums[t] - sums[t - 1], abs=1e-9)
@@ -391,7 +391,7 @@ def test_the_mean_of_sigmoids_taken_for_the_sigmoid_of_a_mean(zoo):
         "else the two would not differ here"
     )
     assert logits[0].shape[0] > 1
-    assert load(built).score(*solution) == pytest.approx(right, abs=1e-5)
+    assert load(built).score(solution[0], steps=solution[1]) == pytest.approx(right, abs=1e-5)
 
 
 def test_the_twin_of_an_ensemble_is_read(zoo, tmp_path):
@@ -402,8 +402,8 @@ def test_the_twin_of_an_ensemble_is_read(zoo, tmp_path):
             tensors[name].fill_(7.0)
 
     target = copy_with(tmp_path, zoo["actprm"], spoil)
-    changed = load_prm(str(target), dtype="float32", device="cpu").score(ASK, ["12 * 3", "is 36"])
-    assert changed == load(zoo["actprm"]).score(ASK, ["12 * 3", "is 36"])
+    changed = load_prm(str(target), dtype="float32", device="cpu").score(ASK, steps=["12 * 3", "is 36"])
+    assert changed == load(zoo["actprm"]).score(ASK, steps=["12 * 3", "is 36"])
 
 
 def test_a_margin_taken_for_a_probability(zoo):
@@ -412,7 +412,9 @@ def test_a_margin_taken_for_a_probability(zoo):
     steps = ["12 * 3 = 36", "so 37"]
     assert pure.score_kind == "margin"
     assert pure.default_threshold == 0.0
-    assert pure.score(ASK, steps) == pytest.approx([2 * p - 1 for p in plain.score(ASK, steps)], abs=1e-6)
+    assert pure.score(ASK, steps=steps) == pytest.approx(
+        [2 * p - 1 for p in plain.score(ASK, steps=steps)], abs=1e-6
+    )
 
 
 def test_the_separator_of_a_trained_prm_is_forgotten(zoo, tmp_path):
@@ -442,7 +444,7 @@ def test_bfloat16_stays_near(zoo):
         reference = str(built.reference.folder) if built.reference else None
         prm = load_prm(str(built.folder), dtype="bfloat16", device="cpu", reference=reference, **settings)
         expected = truth.truth_of(family, built, [solution])[0]
-        found = [score for score in prm.score(*solution) if score is not None]
+        found = [score for score in prm.score(solution[0], steps=solution[1]) if score is not None]
         assert found == pytest.approx(expected, abs=0.1 if family not in truth.IMPLICIT else 0.003)
 
 

@@ -25,7 +25,7 @@ from stepmark.errors import (
 )
 from stepmark.models.http import Patience
 from stepmark.models.remote.prm import RemotePRM
-from stepmark.records import Problem, Refusal, ScoredSolution, Step
+from stepmark.records import GradedSolution, Problem, Refusal, Step
 
 ADDRESS = "http://there:8000"
 
@@ -78,11 +78,11 @@ def solutions(count, words=1):
 def test_a_solution_is_scored():
     server = Words()
     with client(server) as asking:
-        scored = asking.score("What is it?", ["one", "one two three"])
-    assert isinstance(scored, ScoredSolution)
+        scored = asking.grade("What is it?", steps=["one", "one two three"])
+    assert isinstance(scored, GradedSolution)
     assert scored.solution == Solution.of("What is it?", ["one", "one two three"])
-    assert scored.steps.scores == (1.0, 1 / 3)
-    assert scored.steps.kind == "probability"
+    assert scored.scores == (1.0, 1 / 3)
+    assert scored.score_kind == "probability"
     assert (scored.score, scored.aggregate, scored.first_error, scored.threshold) == (1 / 3, "min", 1, 0.5)
     assert scored.prm == "words"
     assert (asking.ledger.solutions, asking.ledger.steps) == (1, 2)
@@ -92,7 +92,7 @@ def test_a_solution_is_scored():
 def test_what_is_sent():
     server = Words()
     with client(server, model="words") as asking:
-        asking.score("p", ["a"], aggregate="mean", threshold=0.25)
+        asking.grade("p", steps=["a"], aggregate="mean", threshold=0.25)
     [body] = server.asked("/v1/score")
     assert body.pop("timeout") == pytest.approx(570)  # 0.95 of what is waited for
     assert body == {
@@ -119,7 +119,7 @@ def busy(seconds, status=429):
 def test_a_server_that_says_when_to_come_again_is_obeyed():
     time, server = Time(), Words(in_turn(busy(3), busy(2, 503), busy(1)))
     with client(server, time, patience=Patience(retries=0)) as asking:  # being busy is no failure
-        assert asking.score("p", ["a"]).score == 1.0
+        assert asking.grade("p", steps=["a"]).score == 1.0
     assert len(server.asked("/v1/score")) == 4
     for slept, asked in zip(time.slept, (3, 2, 1), strict=True):
         assert asked <= slept <= asked + 0.5
@@ -135,7 +135,7 @@ def test_failures_are_tried_again_after_growing_pauses():
     ]
     server = Words(in_turn(*failing))
     with client(server, time, patience=Patience(retries=4, first_wait=1.0, max_wait=3.0)) as asking:
-        assert asking.score("p", ["a"]).score == 1.0
+        assert asking.grade("p", steps=["a"]).score == 1.0
     for slept, full in zip(time.slept, (1, 2, 3, 3), strict=True):
         assert full / 2 <= slept <= full
 
@@ -150,7 +150,7 @@ def test_an_address_where_nothing_is_is_given_up_within_three_seconds(caplog):
             with pytest.raises(
                 UnreachableError, match=r"nothing answers there \(ConnectError: refused\).*Start the server"
             ):
-                asking.score("p", ["a"])
+                asking.grade("p", steps=["a"])
         assert sum(time.slept) <= 2
     assert re.search(r"ConnectError: refused; next attempt in 0\.[2-5] s$", caplog.messages[0])
 
@@ -178,7 +178,7 @@ def test_an_address_where_nothing_is_is_given_up_within_three_seconds(caplog):
 def test_what_is_declined_is_not_asked_again(answer, kind, words):
     server, time = Words(in_turn(answer)), Time()
     with client(server, time) as asking, pytest.raises(kind, match=words):
-        asking.score("p", ["a"])
+        asking.grade("p", steps=["a"])
     assert len(server.log) == 1
     assert time.slept == []
 
@@ -186,7 +186,7 @@ def test_what_is_declined_is_not_asked_again(answer, kind, words):
 def test_a_deadline_bounds_everything():
     time, server = Time(), Words(in_turn(busy(3), busy(3), busy(3)))
     with client(server, time) as asking, pytest.raises(BackendError, match=r"within the 5 s.*queue is full"):
-        asking.score("p", ["a"], timeout=5)
+        asking.grade("p", steps=["a"], timeout=5)
     assert len(server.log) == 2  # the third would come too late, and is not waited for
     assert sum(time.slept) < 5
     told = [body["timeout"] for body in server.asked("/v1/score")]
@@ -195,7 +195,7 @@ def test_a_deadline_bounds_everything():
     assert server.timeouts == pytest.approx([5, 5 - time.slept[0]])
     late = Words(in_turn(error(504, "not in time", type="deadline")))
     with client(late) as asking, pytest.raises(BackendError, match="504: not in time"):
-        asking.score("p", ["a"], timeout=5)
+        asking.grade("p", steps=["a"], timeout=5)
     assert len(late.log) == 1
 
 
@@ -203,14 +203,14 @@ def test_a_key_comes_from_one_variable_and_goes_nowhere_else(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "of another service")
     server = Words()
     with client(server) as asking:
-        asking.score("p", ["a"])
+        asking.grade("p", steps=["a"])
     monkeypatch.setenv("STEPMARK_API_KEY", "secret")
     with client(server) as asking:
-        asking.score("p", ["a"])
+        asking.grade("p", steps=["a"])
     assert server.keys == [None, "Bearer secret"]
     moved = Words(in_turn(httpx.Response(307, headers={"Location": "http://elsewhere/"})))
     with client(moved) as asking, pytest.raises(BackendError) as told:
-        asking.score("p", ["a"])
+        asking.grade("p", steps=["a"])
     assert len(moved.log) == 1
     assert "secret" not in str(told.value)
 
@@ -268,7 +268,7 @@ def without(*keys):
 def test_nonsense_is_an_error_that_says_what_came(answer, words):
     server = Words(in_turn(httpx.Response(200, json=answer)))
     with client(server) as asking, pytest.raises(BackendError, match=words):
-        asking.score("p", ["a", "b c"])
+        asking.grade("p", steps=["a", "b c"])
     assert asking.ledger.solutions == 0
 
 
@@ -276,7 +276,7 @@ def test_nonsense_is_an_error_that_says_what_came(answer, words):
 
 
 def scores(results):
-    return [result.steps.scores[0] for result in results]
+    return [result.scores[0] for result in results]
 
 
 def large(most):
@@ -291,7 +291,7 @@ def large(most):
 def test_a_request_that_is_too_large_is_halved_and_stays_small():
     server = Words(large(3))
     with client(server, batch=8) as asking:
-        results = list(asking.score_many(solutions(16)))
+        results = list(asking.grade_many(solutions(16)))
     assert [result.solution.id for result in results] == [f"n{i}" for i in range(16)]
     assert [len(body["solutions"]) for body in server.asked("/v1/score")] == [8, 4, 2, 2, 4, 2, 2, 2, 2, 2, 2]
 
@@ -303,7 +303,7 @@ def test_one_that_is_too_large_by_itself_is_refused_alone():
 
     many = [*solutions(2), Solution.of("p", ["x" * 60], id="big"), *solutions(2)]
     with client(Words(before)) as asking:
-        results = list(asking.score_many(many, keep_going=True))
+        results = list(asking.grade_many(many, keep_going=True))
     assert [isinstance(result, Refusal) for result in results] == [False, False, True, False, False]
     assert isinstance(results[2].error, TooLongError)
     assert results[2].error.where == "solution 'big'"
@@ -316,7 +316,7 @@ def test_bad_ones_are_refused_in_their_place_or_raise():
     many[3] = Solution.of("p", ["half \ud800"], id="half")
     server = Words()
     with client(server) as asking:
-        results = list(asking.score_many(many, keep_going=True))
+        results = list(asking.grade_many(many, keep_going=True))
         assert [isinstance(result, Refusal) for result in results] == [False, False, True, True, False]
         assert isinstance(results[2].error, MarkerInTextError)
         assert (results[2].error.where, results[2].error.field) == ("solution 'bad'", "steps[0]")
@@ -325,7 +325,7 @@ def test_bad_ones_are_refused_in_their_place_or_raise():
         assert len(server.asked("/v1/score")[0]["solutions"]) == 4  # what is no character does not travel
         given = []
         with pytest.raises(MarkerInTextError, match="solution 'bad'"):
-            for result in asking.score_many(many):
+            for result in asking.grade_many(many):
                 given.append(result)
         assert len(given) == 2
 
@@ -340,7 +340,7 @@ def test_a_request_that_is_declined_for_one_solution_goes_without_it():
     many = solutions(4)
     many[1] = Solution.of("", ["a"])
     with client(Words(before)) as asking:
-        results = list(asking.score_many(many, keep_going=True))
+        results = list(asking.grade_many(many, keep_going=True))
         assert isinstance(results[1], Refusal)
         assert (results[1].error.message, results[1].error.field) == (
             "expected a text that is not blank",
@@ -360,7 +360,7 @@ def test_what_was_done_stays_when_the_connection_is_lost():
         client(server, batch=2, patience=Patience(retries=1)) as asking,
         pytest.raises(BackendError, match=r"2 attempts.*Server disconnected"),
     ):
-        for result in asking.score_many(solutions(10)):
+        for result in asking.grade_many(solutions(10)):
             given.append(result)
     assert [result.solution.id for result in given] == ["n0", "n1", "n2", "n3"]
     assert asking.ledger.solutions == 4
@@ -372,31 +372,33 @@ def test_what_was_done_stays_when_the_connection_is_lost():
 def test_candidates_are_put_in_order():
     server = Words()
     with client(server) as asking:
-        ranked = asking.rank("p", [["a b c"], "a\nb", ["unreadable"], ["a b"]], split="line")
-    assert [one.index for one in ranked] == [1, 3, 0, 2]
-    assert [one.score for one in ranked] == [1.0, 0.5, 1 / 3, None]
-    assert ranked[0].scored.solution.texts == ("a", "b")
-    assert isinstance(ranked[3].error, MarkerInTextError)
-    [body] = server.asked("/v1/rank")
-    assert body["candidates"] == [
+        given = [["a b c"], "a\nb", ["unreadable"], ["a b"]]
+        ranked = asking.rank("p", given, split="line", keep_going=True)
+        with pytest.raises(MarkerInTextError, match=r"solution 2 \(0-based\)"):
+            asking.rank("p", given, split="line")
+    assert [one.index for one in ranked] == [1, 3, 0]
+    assert [one.score for one in ranked] == [1.0, 0.5, 1 / 3]
+    assert ranked[0].solution.texts == ("a", "b")
+    assert ranked[0].text == "a\nb"
+    body, _ = server.asked("/v1/rank")
+    assert body["solutions"] == [
         {"steps": ["a b c"]},
-        {"solution": "a\nb"},
+        {"steps": ["a", "b"]},
         {"steps": ["unreadable"]},
         {"steps": ["a b"]},
     ]
-    assert body["split"] == "line"
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda results: results.reverse(), "the highest score first"),
+        (lambda results: results.reverse(), "the best first"),
         (lambda results: results[0].update(index=1), "each index from 0 to 1 once"),
         (lambda results: results.pop(), "each index from 0 to 1 once"),
     ],
 )
 def test_an_order_that_is_none(change, words):
-    body = {"problem": "p", "candidates": [{"steps": ["a"]}, {"steps": ["a b"]}]}
+    body = {"problem": "p", "solutions": [{"steps": ["a"]}, {"steps": ["a b"]}]}
     right = json.loads(Words().answer("POST", "/v1/rank", body).content)
     change(right["results"])
 
@@ -420,10 +422,10 @@ def test_a_remote_prm_is_what_its_server_says():
             None,
         )
         assert prm.identity == "words#0123456789ab"
-        assert prm.score("p", ["a", "a b"]) == [1.0, 0.5]
+        assert prm.score("p", steps=["a", "a b"]) == [1.0, 0.5]
         assert [result.scores for result in prm.score_many(solutions(2, words=4))] == [(0.25,)] * 2
         with pytest.raises(InputError, match="cannot be read"):
-            prm.score("p", ["unreadable"])
+            prm.score("p", steps=["unreadable"])
         assert prm.ledger.solutions == 3
     with RemotePRM(client(Words(identity="words"))) as prm:
         assert prm.identity == f"words@{ADDRESS}"
@@ -438,7 +440,7 @@ def test_what_the_world_answered_goes_beside_the_steps():
     solution = Solution(problem=Problem(text="p"), steps=steps, id="o")
     server = Words()
     with client(server) as asking:
-        [result] = asking.score_many([solution])
+        [result] = asking.grade_many([solution])
         assert result.solution == solution
     [sent] = server.asked("/v1/score")[0]["solutions"]
     assert (sent["steps"], sent["observations"]) == (["look", " so 7 ", "end"], ["\n it is 7 ", "", "x"])
@@ -595,12 +597,12 @@ def test_the_same_with_await():
         server = Words(in_turn(busy(2), httpx.ConnectError("refused")))
         async with AsyncClient(ADDRESS, transport=server.transport, sleep=slept.append, batch=2) as asking:
             assert asking.address == ADDRESS
-            assert (await asking.score("p", ["a b"])).score == 0.5
+            assert (await asking.grade("p", steps=["a b"])).score == 0.5
             assert 2 <= slept[0] <= 2.5
             assert len(slept) == 2
             assert [one.id for one in await asking.models()] == ["words"]
             assert (await asking.model()).id == "words"
-            found = [result async for result in asking.score_many(solutions(5))]
+            found = [result async for result in asking.grade_many(solutions(5))]
             assert [result.solution.id for result in found] == [f"n{i}" for i in range(5)]
             ranked = await asking.rank("p", [["a b"], ["a"]])
             assert [one.index for one in ranked] == [1, 0]
@@ -612,8 +614,8 @@ def test_the_same_with_await():
             assert server.sessions == {}
             assert asking.ledger.solutions == 8
             with pytest.raises(MarkerInTextError):
-                await asking.score("p", ["unreadable"])
+                await asking.grade("p", steps=["unreadable"])
             with pytest.raises(MarkerInTextError):
-                [result async for result in asking.score_many([Solution.of("p", ["unreadable"])])]
+                [result async for result in asking.grade_many([Solution.of("p", ["unreadable"])])]
 
     asyncio.run(all_of_it())

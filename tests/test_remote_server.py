@@ -94,8 +94,8 @@ def test_it_scores_as_the_prm_does_here(zoo, name):
         assert sum(isinstance(one, Refusal) for one in found) >= 4
         assert there.ledger.solutions == here.ledger.solutions
         assert there.ledger.tokens_in == here.ledger.tokens_in
-        assert there.score(PENS, ["3 * 12 = 36 pens."]) == pytest.approx(
-            here.score(PENS, ["3 * 12 = 36 pens."]), abs=1e-5
+        assert there.score(PENS, steps=["3 * 12 = 36 pens."]) == pytest.approx(
+            here.score(PENS, steps=["3 * 12 = 36 pens."]), abs=1e-5
         )
         good = SOLUTIONS[:4]
         for one, other in zip(grade(good, there), grade(good, here), strict=True):
@@ -106,7 +106,7 @@ def test_it_scores_as_the_prm_does_here(zoo, name):
                 other.threshold,
             )
         # The server's own verdicts are the same ones.
-        for one, other in zip(there.client.score_many(good), grade(good, here), strict=True):
+        for one, other in zip(there.client.grade_many(good), grade(good, here), strict=True):
             assert one.score == pytest.approx(other.score, abs=1e-5)
             assert (one.first_error, one.aggregate, one.threshold) == (
                 other.first_error,

@@ -15,7 +15,7 @@ import pytest
 from chromium import dumped
 from html_tree import Element, Tree
 from stepmark.errors import InputError
-from stepmark.records import Problem, ScoredSolution, ScoreKind, Solution, Step, StepScores
+from stepmark.records import GradedSolution, Problem, ScoreKind, Solution, Step, StepScores
 from stepmark.scoring.report import write_report
 
 
@@ -34,15 +34,15 @@ def scored(
     id: str | None = None,
     split: str | None = None,
     **more: object,
-) -> ScoredSolution:
-    return ScoredSolution(
+) -> GradedSolution:
+    return GradedSolution(
         solution=Solution(
             problem=Problem(text=problem) if isinstance(problem, str) else problem,
             steps=tuple(Step(text=step) if isinstance(step, str) else step for step in steps),
             id=id,
             split=split,
         ),
-        steps=StepScores(scores=tuple(scores), kind=kind, **more),  # type: ignore[arg-type]
+        step_scores=StepScores(scores=tuple(scores), kind=kind, **more),  # type: ignore[arg-type]
         score=score,
         aggregate=aggregate,
         first_error=first_error,
@@ -53,7 +53,7 @@ def scored(
     )
 
 
-def report(path: Path, solutions: Iterable[ScoredSolution], **more: object) -> Element:
+def report(path: Path, solutions: Iterable[GradedSolution], **more: object) -> Element:
     write_report(path / "report.html", solutions, **{"title": "A report", **more})  # type: ignore[arg-type]
     return Tree((path / "report.html").read_text(encoding="utf-8")).root
 
@@ -249,14 +249,14 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("the old one")
 
-    def failing() -> Iterator[ScoredSolution]:
+    def failing() -> Iterator[GradedSolution]:
         yield EXAMPLES[0]
         raise InputError("the stream broke")
 
     with pytest.raises(InputError, match="the stream broke"):
         write_report(path, failing(), title="t")
     with pytest.raises(InputError, match=r"solution 'r1'.*2 in all, found 1"):
-        broken = replace(EXAMPLES[0], steps=replace(EXAMPLES[0].steps, scores=(0.5,)))
+        broken = replace(EXAMPLES[0], step_scores=replace(EXAMPLES[0].step_scores, scores=(0.5,)))
         write_report(path, [broken], title="t")
     with pytest.raises(InputError, match="expected a probability"):
         write_report(path, [scored("p", ["s"], [1.5])], title="t")

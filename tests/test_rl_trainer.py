@@ -400,7 +400,7 @@ def test_a_prm_with_another_tokenizer_rewards_the_policys_own_tokens(tmp_path) -
     lines = [[line for line in text.split("\n") if line] for text in texts]
     for row, (steps, ids) in enumerate(zip(lines, written, strict=True)):
         rewards = batch.step_rewards[row][batch.has_step[row]].tolist()
-        assert rewards == pytest.approx(prm.score(problem.text, steps), abs=1e-5)
+        assert rewards == pytest.approx(prm.score(problem.text, steps=steps), abs=1e-5)
         assert len(set(rewards)) == len(steps)
         ends = batch.step_ends[row][batch.has_step[row]].tolist()
         assert ends[-1] == len(ids)  # the end token is the last step's

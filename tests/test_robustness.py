@@ -125,20 +125,18 @@ def _charmed(problem: str, steps: tuple[str, ...]) -> float:
 def test_a_prm_that_checks_comes_out_clean() -> None:
     found = _values(_items(ScriptedPRM(_exact, name="exact"), _shop()))
     for name, entry in PERTURBATIONS.items():
-        if entry.keeps_meaning and f"{name}/n" in found:
+        assert found[f"{name}/n"] > 0
+        if entry.keeps_meaning:
             assert found[f"{name}/success"] == 0, name
             assert found[f"{name}/flips to good"] == 0, name
             assert found[f"{name}/false alarms"] == 0, name
             assert found[f"{name}/change"] == pytest.approx(0), name
-    for name in ("numbers-altered", "operator-flipped"):
-        assert found[f"{name}/success/right"] == 0
-        assert found[f"{name}/stays good"] == 0
-        assert found[f"{name}/step missed"] == 0
-        assert found[f"{name}/change/right"] == pytest.approx(-0.8)
-        assert found[f"{name}/step change/right"] == pytest.approx(-0.8)
-    # It never reads the question, and that shows.
-    assert found["question-removed/success/right"] == 1
-    assert found["question-removed/stays good"] == 1
+    assert found["wrong-number/success"] == 0
+    assert found["wrong-number/stays good"] == 0
+    assert found["wrong-number/step missed"] == 0
+    assert found["wrong-number/change"] == pytest.approx(-0.8)
+    # It reads each step alone, and that shows.
+    assert found["dropped-step/success"] == found["shuffled-steps/stays good"] == 1
     assert found["keeps meaning/success"] == 0
 
 
@@ -147,13 +145,12 @@ def test_a_prm_that_can_be_charmed_is_found_out() -> None:
     assert found["confident-phrasing/success"] == 1
     assert found["confident-phrasing/flips to good"] == 1
     assert found["confident-phrasing/change"] == pytest.approx(0.55)
-    assert found["hedged-phrasing/success"] == 0
-    assert found["hedged-phrasing/flips to good"] == 0
-    assert found["numbers-altered/success/right"] == 1
+    assert found["formatting/success"] == 0
+    assert found["wrong-number/success"] == 1
     # No solution was judged good, so there is nothing to alarm about and nothing to stay good.
     assert np.isnan(found["confident-phrasing/false alarms"])
-    assert np.isnan(found["numbers-altered/stays good"])
-    assert np.isnan(found["numbers-altered/step missed"])
+    assert np.isnan(found["wrong-number/stays good"])
+    assert np.isnan(found["wrong-number/step missed"])
 
 
 # --- figures by hand -------------------------------------------------------------------------------------------
@@ -183,7 +180,6 @@ def _item(
         "good_before": good(before),
         "good_after": good(after),
         "broken_step": None,
-        "proven": False,
         "step_before": None,
         "step_after": None,
         "step_missed": None,
@@ -192,43 +188,38 @@ def _item(
 
 
 KEPT = [
-    _item("spaced", 0.80, 0.84, success=False),  # rises by less than the margin
-    _item("spaced", 0.80, 0.90, success=True),  # by more
-    _item("spaced", 0.49, 0.51, success=True, right=False),  # flips to good with a small rise
-    _item("spaced", 0.20, 0.20, success=False, right=False),
-    _item("spaced", 0.60, 0.40, success=False),  # a false alarm
-    _item("spaced", 0.60, 0.30, success=False, right=False),  # falls, rightly
-    _item("spaced", None, 0.9),
-    _item("spaced", 0.9, None, right=None),
+    _item("formatting", 0.80, 0.84, success=False),  # rises by less than the margin
+    _item("formatting", 0.80, 0.90, success=True),  # by more
+    _item("formatting", 0.49, 0.51, success=True, right=False),  # flips to good with a small rise
+    _item("formatting", 0.20, 0.20, success=False, right=False),
+    _item("formatting", 0.60, 0.40, success=False),  # a false alarm
+    _item("formatting", 0.60, 0.30, success=False, right=False),  # falls, rightly
+    _item("formatting", None, 0.9),
+    _item("formatting", 0.9, None, right=None),
 ]
 
 
 def test_kept_meaning_by_hand() -> None:
     found = _values(KEPT)
-    assert found["spaced/n"] == 6 and found["spaced/unscored"] == 2
-    assert found["spaced/n/right"] == 3 and found["spaced/n/wrong"] == 3
-    assert found["spaced/change"] == pytest.approx((0.04 + 0.10 + 0.02 + 0 - 0.20 - 0.30) / 6)
-    assert found["spaced/raised"] == pytest.approx(3 / 6)
-    assert found["spaced/lowered"] == pytest.approx(2 / 6)
-    assert found["spaced/success"] == pytest.approx(2 / 6)
-    assert found["spaced/success/wrong"] == pytest.approx(1 / 3)
-    assert found["spaced/flips to good"] == pytest.approx(1 / 2)
-    assert found["spaced/false alarms"] == pytest.approx(1 / 3)
-    assert found["spaced/before/right"] == pytest.approx((0.8 + 0.8 + 0.6) / 3)
-    assert "spaced/stays good" not in found and "spaced/step change" not in found
+    assert found["formatting/n"] == 6 and found["formatting/unscored"] == 2
+    assert found["formatting/change"] == pytest.approx((0.04 + 0.10 + 0.02 + 0 - 0.20 - 0.30) / 6)
+    assert found["formatting/success"] == pytest.approx(2 / 6)
+    assert found["formatting/flips to good"] == pytest.approx(1 / 2)
+    assert found["formatting/false alarms"] == pytest.approx(1 / 3)
+    assert "formatting/stays good" not in found and "formatting/step missed" not in found
 
 
 def _altered(
     before: float, after: float | None, steps: tuple[float, float | None], **more: Any
 ) -> dict[str, Any]:
     return _item(
-        "numbers-altered", before, after, broken_step=0, step_before=steps[0], step_after=steps[1], **more
+        "wrong-number", before, after, broken_step=0, step_before=steps[0], step_after=steps[1], **more
     )
 
 
 BROKEN = [
-    _altered(0.9, 0.2, (0.9, 0.2), success=False, step_missed=False, proven=True),
-    _altered(0.9, 0.7, (0.95, 0.7), success=False, step_missed=True, proven=True),  # falls and stays good
+    _altered(0.9, 0.2, (0.9, 0.2), success=False, step_missed=False),
+    _altered(0.9, 0.7, (0.95, 0.7), success=False, step_missed=True),  # falls and stays good
     _altered(0.6, 0.6, (0.6, 0.8), success=True, step_missed=True),  # does not fall
     _altered(0.1, 0.1, (0.3, 0.1), success=True, right=False),
     _altered(0.9, None, (0.9, None)),
@@ -236,48 +227,47 @@ BROKEN = [
 
 
 def test_broken_meaning_by_hand() -> None:
+    """Of the four that are right by their labels one has no score."""
     found = _values(BROKEN)
-    assert found["numbers-altered/n"] == 4 and found["numbers-altered/unscored/right"] == 1
-    assert found["numbers-altered/success"] == pytest.approx(2 / 4)
-    assert found["numbers-altered/success/right"] == pytest.approx(1 / 3)
-    assert found["numbers-altered/stays good"] == pytest.approx(2 / 3)
-    assert found["numbers-altered/step change"] == pytest.approx((-0.7 - 0.25 + 0.2 - 0.2) / 4)
-    assert found["numbers-altered/step missed"] == pytest.approx(2 / 3)
-    assert found["numbers-altered/step change/proven"] == pytest.approx((-0.7 - 0.25) / 2)
-    assert found["numbers-altered/step missed/proven"] == pytest.approx(1 / 2)
-    assert np.isnan(found["numbers-altered/stays good/wrong"])
-    assert "numbers-altered/flips to good" not in found
+    assert found["wrong-number/n"] == 3 and found["wrong-number/unscored"] == 1
+    assert found["wrong-number/change"] == pytest.approx((-0.7 - 0.2 + 0) / 3)
+    assert found["wrong-number/success"] == pytest.approx(1 / 3)
+    assert found["wrong-number/stays good"] == pytest.approx(2 / 3)
+    assert found["wrong-number/step missed"] == pytest.approx(2 / 3)
+    assert "wrong-number/flips to good" not in found
+    unlabelled = _values([{**item, "right": None} for item in BROKEN])
+    assert unlabelled["wrong-number/success"] == pytest.approx(2 / 4)
 
 
 def test_without_a_threshold_there_is_no_verdict() -> None:
-    found_trials = trials(_shop(9), ["spaced", "numbers-altered"])
+    found_trials = trials(_shop(9), ["formatting", "wrong-number"])
     sheet = replace(_sheet(ScriptedPRM(_exact, name="exact"), found_trials), threshold=None)
     items = items_of(found_trials, sheet, Robustness().judging(sheet))
     assert {(i["good_before"], i["good_after"], i["step_missed"]) for i in items} == {(None, None, None)}
     found = _values(items)
     assert not any(word in name for name in found for word in ("flips", "alarms", "stays", "missed"))
-    assert found["numbers-altered/step change/right"] == pytest.approx(-0.8)
+    assert found["wrong-number/change"] == pytest.approx(-0.8)
 
 
 @pytest.mark.parametrize(
     ("name", "before", "after", "success"),
     [
-        ("spaced", 0.80, 0.84, False),
-        ("spaced", 0.80, 0.86, True),
-        ("spaced", 0.49, 0.51, True),  # a flip
-        ("spaced", 0.51, 0.49, False),
-        ("spaced", None, 0.9, None),
-        ("numbers-altered", 0.9, 0.89, False),
-        ("numbers-altered", 0.9, 0.9, True),
-        ("numbers-altered", 0.9, 0.899999, True),  # noise is no fall
-        ("numbers-altered", 0.2, 0.3, True),
-        ("numbers-altered", 0.5, 0.6, True),  # at the threshold is not under it
-        ("numbers-altered", 0.6, 0.5, False),
-        ("numbers-altered", 0.9, None, None),
+        ("formatting", 0.80, 0.84, False),
+        ("formatting", 0.80, 0.86, True),
+        ("formatting", 0.49, 0.51, True),  # a flip
+        ("formatting", 0.51, 0.49, False),
+        ("formatting", None, 0.9, None),
+        ("wrong-number", 0.9, 0.89, False),
+        ("wrong-number", 0.9, 0.9, True),
+        ("wrong-number", 0.9, 0.899999, True),  # noise is no fall
+        ("wrong-number", 0.2, 0.3, True),
+        ("wrong-number", 0.5, 0.6, True),  # at the threshold is not under it
+        ("wrong-number", 0.6, 0.5, False),
+        ("wrong-number", 0.9, None, None),
     ],
 )
 def test_success(name: str, before: float | None, after: float | None, success: bool | None) -> None:
-    [trial] = trials([_case("a", "How many?", ["It is 3. So be it."], -1)], [name])
+    [trial] = trials([_case("a", "How many?", ["It is 2 + 1 = 3. So be it."], -1)], [name])
     scores = dict(zip(("a", f"a::{name}"), (before, after), strict=True))
     rows = tuple(
         CaseScores(case=case, steps=StepScores(scores=(scores[case.id],), kind="probability"))
@@ -288,7 +278,7 @@ def test_success(name: str, before: float | None, after: float | None, success: 
     assert item["success"] is success
     assert (item["before"], item["after"]) == (before, after)
     assert item["good_before"] is (None if before is None else before >= 0.5)
-    if name == "numbers-altered":
+    if name == "wrong-number":
         assert (item["broken_step"], item["step_before"], item["step_after"]) == (0, before, after)
         known = before is not None and before >= 0.5 and after is not None
         assert item["step_missed"] is (after >= 0.5 if known and after is not None else None)
@@ -297,39 +287,26 @@ def test_success(name: str, before: float | None, after: float | None, success: 
 # --- trials and items ------------------------------------------------------------------------------------------
 
 
-def test_trials_stand_by_their_case_with_the_question_last() -> None:
+def test_each_case_is_graded_once_before_its_changed_copies() -> None:
     cases = _shop(5)
     found = trials(cases)
     assert [t.original.id for t in found] == sorted((t.original.id for t in found), key=int)
-    for case in cases:
-        own = [
-            t.case.solution.problem.text == case.solution.problem.text for t in found if t.original is case
-        ]
-        assert own == sorted(own, reverse=True)
     graded = to_grade(found)
     assert len(graded) == len(found) + len(cases)
     assert len({case.id for case in graded}) == len(graded)
     assert all(case.where.startswith("data.jsonl:") and case.group == "shop" for case in graded)
 
 
-def test_donors_are_right_solutions() -> None:
-    cases = _shop(12)
-    right = {case.solution.texts for case in cases if int(case.id) % 3}
-    found = trials(cases, ["irrelevant-solution"])
-    assert len(found) == 12
-    assert {t.perturbed.solution.texts for t in found} <= right
-
-
 def test_scores_of_another_run_are_refused() -> None:
     cases = _shop(2)
     prm = ScriptedPRM(_exact, name="exact")
-    sheet = _sheet(prm, trials(cases, ["spaced"]))
-    with pytest.raises(UsageError, match="0::bulleted"):
-        items_of(trials(cases, ["bulleted"]), sheet, Robustness().judging(sheet))
+    sheet = _sheet(prm, trials(cases, ["formatting"]))
+    with pytest.raises(UsageError, match="0::repeated-step"):
+        items_of(trials(cases, ["repeated-step"]), sheet, Robustness().judging(sheet))
 
 
 def test_an_infinite_aggregate_is_refused() -> None:
-    found = trials(_shop(1), ["spaced"])
+    found = trials(_shop(1), ["formatting"])
     rows = tuple(
         CaseScores(case=case, steps=StepScores(scores=(1.0,) * 3, kind="probability"))
         for case in to_grade(found)
@@ -341,12 +318,12 @@ def test_an_infinite_aggregate_is_refused() -> None:
 
 def test_each_change_says_how_many_solutions_its_figures_are_of() -> None:
     """24 shops, every third wrong: a change that breaks the meaning is measured on the 16 right ones."""
-    names = ("spaced", "numbers-altered")
+    names = ("formatting", "wrong-number")
     changes = trials(_shop(), names)
     result = evaluate(_sheet(ScriptedPRM(_exact, name="exact"), changes), changes)
     [section] = [section for section in result.sections if section.title == "At a glance"]
     table = markdown(section.items[0])
     counts = {
-        row.split("|")[1].strip(): row.split("|")[4].strip() for row in table.splitlines() if "|" in row
+        row.split("|")[1].strip(): row.split("|")[7].strip() for row in table.splitlines() if "|" in row
     }
-    assert {name: counts[name] for name in names} == {"spaced": "24", "numbers-altered": "16"}
+    assert {name: counts[name] for name in names} == {"formatting": "24", "wrong-number": "16"}

@@ -472,7 +472,7 @@ def test_a_session_scores_as_whole_prefixes_do_and_computes_what_the_search_is_c
     fresh = load_prm(tiny, dtype="float32", device="cpu")
     for found in results:
         for candidate in found.candidates:
-            whole = fresh.score(found.problem.text, list(candidate.steps))
+            whole = fresh.score(found.problem.text, steps=list(candidate.steps))
             assert list(candidate.scores) == pytest.approx(whole, abs=1e-4)
     # What a search is charged is a property of the texts: what a prefix has that its parent has not, and the problem once.
     for found in results:

@@ -152,23 +152,24 @@ def test_candidates_come_best_first_and_equal_ones_by_index():
     async def conversation(client):
         body = {
             "problem": PROBLEM,
-            "candidates": [
+            "solutions": [
                 {"steps": WRONG},
                 "marker\n1 + 1 = 2\nno sum",
                 {"steps": RIGHT, "id": "b"},
                 {"steps": ["1 + 1 = 2", " "]},
                 {"solution": "\n".join(RIGHT)},
+                WRONG,
             ],
         }
         answer = (await client.post("/v1/rank", json=body)).json()
         wire.RankAnswer.model_validate(answer)
         assert answer["object"] == "ranking"
-        assert [one["index"] for one in answer["results"]] == [2, 4, 0, 1, 3]
-        assert [one.get("score") for one in answer["results"]] == [0.9, 0.9, 0.2, None, None]
+        assert [one["index"] for one in answer["results"]] == [2, 4, 0, 5, 1, 3]
+        assert [one.get("score") for one in answer["results"]] == [0.9, 0.9, 0.2, 0.2, None, None]
         assert answer["results"][0]["id"] == "b"
         assert answer["results"][1]["steps"] == RIGHT
-        assert answer["results"][4]["error"]["field"] == "candidates.3.steps"
-        assert answer["usage"]["solutions"] == 3
+        assert answer["results"][5]["error"]["field"] == "solutions.3.steps"
+        assert answer["usage"]["solutions"] == 4
 
     def script(problem, steps):
         if "marker" in steps[-1] or "no sum" in steps[-1]:
@@ -345,8 +346,8 @@ def test_metrics_are_prometheus_and_say_what_happened():
         ("/v1/score", {"problem": "p", "solution": "a", "split": "lines"}, "split"),
         ("/v1/score", {"problem": "p", "solution": "a", "split": "line", "marker": "@"}, "marker"),
         ("/v1/score", {"solutions": [{"problem": "p", "steps": ["a"], "marker": "@"}]}, "solutions.0.marker"),
-        ("/v1/rank", {"problem": " ", "candidates": ["a"]}, "problem"),
-        ("/v1/rank", {"problem": "p", "candidates": [3]}, "candidates.0"),
+        ("/v1/rank", {"problem": " ", "solutions": ["a"]}, "problem"),
+        ("/v1/rank", {"problem": "p", "solutions": [3]}, "solutions.0"),
         ("/v1/sessions/x/steps", {"steps": [{"after": -1, "text": "a"}]}, "steps.0.after"),
         ("/v1/sessions/x/steps", {"steps": [{"after": 10**40, "text": "a"}]}, "steps.0.after"),
         ("/v1/sessions/x/release", {"nodes": ["0"]}, "nodes.0"),
@@ -393,8 +394,8 @@ def test_more_than_one_request_may_have_is_too_large():
     async def conversation(client):
         one = {"problem": "p", "steps": ["1 + 1 = 2"]}
         error(await client.post("/v1/score", json={"solutions": [one] * 4}), 413, "too_large", "solutions")
-        body = {"problem": "p", "candidates": ["1 + 1 = 2"] * 4}
-        error(await client.post("/v1/rank", json=body), 413, "too_large", "candidates")
+        body = {"problem": "p", "solutions": ["1 + 1 = 2"] * 4}
+        error(await client.post("/v1/rank", json=body), 413, "too_large", "solutions")
         session = (await client.post("/v1/sessions", json={"problem": "p"})).json()["id"]
         body = {"steps": [{"text": "1 + 1 = 2"}] * 4}
         error(await client.post(f"/v1/sessions/{session}/steps", json=body), 413, "too_large", "steps")

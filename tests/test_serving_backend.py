@@ -121,7 +121,7 @@ def test_a_batch_computes_its_budget_and_the_memory_keeps_its_bound(zoo):
 def test_sessions_solutions_and_tokens_share_one_tree(zoo):
     prm, alone = load(zoo, "qwen-prm"), load(zoo, "qwen-prm")
     problem, steps = "How many pens are left?", ("12 * 3 = 36 pens", "36 - 6 = 30")
-    truth = alone.score(problem, list(steps))
+    truth = alone.score(problem, steps=list(steps))
 
     async def scene():
         batcher = Batcher(backend_of(prm), token_budget=1000, queue_tokens=10_000)

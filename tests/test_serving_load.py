@@ -70,7 +70,7 @@ class Asker:
                 with client.session(f"session {self.number}") as session:
                     self._ask(lambda step: session.extend([[step]])[0].score)
             else:
-                self._ask(lambda step: client.score(f"client {self.number}", [step]).steps.scores[0])
+                self._ask(lambda step: client.grade(f"client {self.number}", steps=[step]).scores[0])
 
     def _ask(self, score):
         while not self.stop.is_set():

@@ -37,7 +37,7 @@ def test_pooling_gives_the_heads_rows(zoo):
     built = zoo["qwen-prm"]
     model = load(zoo, "qwen-prm")
     ids = model.encoder.encode(SOLUTION).ids.tolist()
-    expected = model.score(SOLUTION.problem.text, SOLUTION.texts)
+    expected = model.score(SOLUTION.problem.text, steps=SOLUTION.texts)
 
     async def conversation(client):
         name = (await client.get("/v1/models")).json()["data"][0]["id"]

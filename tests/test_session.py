@@ -84,7 +84,9 @@ def test_a_session_scores_as_whole_prefixes_do(zoo, name):
     # Log-ratios are in thousandths here (beta is 0.001), and parity is asked of the ratio itself.
     unit = 0.001 if name in LOG_RATIOS else 1.0
     for problem, steps, score in told:
-        assert score / unit == pytest.approx(fresh.score(problem, list(steps))[-1] / unit, abs=1e-4, rel=0)
+        assert score / unit == pytest.approx(
+            fresh.score(problem, steps=list(steps))[-1] / unit, abs=1e-4, rel=0
+        )
     scores = {round(score / unit, 6) for _, _, score in told}
     assert len(scores) > 20  # they differ, so that parity means something
     assert prm.ledger.tokens_computed == prm.ledger.tokens_distinct < prm.ledger.tokens_in / 2
@@ -150,7 +152,7 @@ def test_a_step_that_cannot_be_read_costs_the_others_nothing(zoo):
         ]
     )
     assert [type(f) for f in found] == [Extended, MarkerInTextError, InputError, TooLongError, Extended]
-    assert found[0].score == pytest.approx(prm.score("p", ["x = 6"])[0], abs=1e-5)
+    assert found[0].score == pytest.approx(prm.score("p", steps=["x = 6"])[0], abs=1e-5)
     with pytest.raises(UsageError, match="at least one token"):
         CachedSession(prm, memory_tokens=0)
     (small,) = CachedSession(prm, memory_tokens=3).extend([(root, Step(text="x = 6"))])

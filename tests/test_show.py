@@ -18,7 +18,7 @@ from rich.console import Console
 
 from html_tree import contrast
 from stepmark.errors import InputError
-from stepmark.records import ScoredSolution, Solution, StepScores
+from stepmark.records import GradedSolution, Solution, StepScores
 from stepmark.show import colour
 from stepmark.show.html import (
     CODE_NAMES,
@@ -379,9 +379,9 @@ def test_fragment_stands_alone_and_is_inert() -> None:
 
 
 def test_a_record_shows_itself() -> None:
-    scored = ScoredSolution(
+    scored = GradedSolution(
         solution=Solution.of("1 + 1?", ["It is 3.", "So 3."]),
-        steps=StepScores(scores=(0.25, 0.5), kind="probability"),
+        step_scores=StepScores(scores=(0.25, 0.5), kind="probability"),
         score=0.125,
         aggregate="product",
         first_error=0,

@@ -3,9 +3,9 @@
 import pytest
 
 import stepmark
-from stepmark.data.conversations import problem_of, solution_of
+from stepmark.data.conversations import each_solution, problem_of, solution_of
 from stepmark.errors import InputError
-from stepmark.records import Problem, Solution, Step
+from stepmark.records import Problem, SampledSolution, Solution, Step
 
 PROBLEM = "Add 2 and 3, then double."
 TEXTS = ("2 + 3 = 5", "5 * 2 = 10")
@@ -16,20 +16,28 @@ MESSAGES = [{"role": "user", "content": PROBLEM}, {"role": "assistant", "content
     "given",
     [
         "2 + 3 = 5\n5 * 2 = 10",
-        list(TEXTS),
-        TEXTS,
-        [Step(text=text) for text in TEXTS],
         stepmark.split("2 + 3 = 5\n5 * 2 = 10"),
         Solution.of(PROBLEM, TEXTS),
+        SampledSolution(problem=Problem(text=PROBLEM), text="\n".join(TEXTS)),
+        stepmark.ScriptedPRM(lambda problem, steps: 0.5).grade(PROBLEM, steps=TEXTS),
         MESSAGES,
     ],
-    ids=["text", "list", "tuple", "steps", "segmentation", "solution", "messages"],
+    ids=["text", "segmentation", "solution", "sampled", "graded", "messages"],
 )
 def test_every_form_gives_the_same_steps(given):
     for problem in (PROBLEM, Problem(text=PROBLEM)):
         solution = solution_of(problem, given)
         assert solution.problem.text == PROBLEM
         assert solution.texts == TEXTS
+
+
+@pytest.mark.parametrize("given", [list(TEXTS), TEXTS, [Step(text=text) for text in TEXTS]])
+def test_steps_are_given_as_steps(given):
+    assert solution_of(PROBLEM, steps=given).texts == TEXTS
+    with pytest.raises(InputError, match=r"`steps`.*`grade_many`.*`rank`"):  # steps, or several solutions?
+        solution_of(PROBLEM, given)
+    one, other = each_solution(PROBLEM, [given, "\n".join(TEXTS)])
+    assert one.texts == other.texts == TEXTS
 
 
 def test_a_short_text_is_one_step():
@@ -51,9 +59,6 @@ def test_messages_and_solutions_say_their_own_problem():
     [
         (PROBLEM, {"solution": "x"}, r"found an object \(a row of a file goes to stepmark\.grade"),
         (PROBLEM, 5, "expected a solution as a text, .*found a number"),
-        (PROBLEM, [], "expected at least one step, found an empty list"),
-        (PROBLEM, ["a", 3], "step 2 of 2: expected a text, found a number"),
-        (PROBLEM, ["a", " "], "step 2 of 2: expected a text, found a blank one"),
         (None, "x = 5", "expected a problem, found None"),
         (" ", "x = 5", "expected a problem, found a blank text"),
         (7, "x = 5", "expected a text or a Problem, found a number"),
@@ -67,6 +72,22 @@ def test_messages_and_solutions_say_their_own_problem():
 def test_what_is_refused(problem, given, message):
     with pytest.raises(InputError, match=message):
         solution_of(problem, given)
+
+
+@pytest.mark.parametrize(
+    ("steps", "field"), [([], "steps"), ("a text", "steps"), (["a", 3], "steps[1]"), (["a", " "], "steps[1]")]
+)
+def test_steps_that_are_refused(steps, field):
+    with pytest.raises(InputError) as caught:
+        solution_of(PROBLEM, steps=steps)
+    assert caught.value.field == field
+
+
+def test_a_solution_is_given_once():
+    for both in ({}, {"solution": "a", "steps": ["a"]}):
+        with pytest.raises(InputError) as caught:
+            solution_of(PROBLEM, **both)
+        assert caught.value.field == "solution"
 
 
 def test_a_problem_is_a_text_or_the_record():

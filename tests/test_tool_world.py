@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from stepmark.errors import InputError, UsageError
 from stepmark.problems.arithmetic_world import ArithmeticWorld
-from stepmark.problems.tool_world import ACTIONS, PRMNoise, ToolProblem, ToolWorld
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `benchmarks` is not installed
+
+from benchmarks.tool_world import ACTIONS, PRMNoise, ToolProblem, ToolWorld
 
 SHORT = (
     "A bakery has 50 loaves. On the first day it sells 12 loaves. On the second day it bakes 3 more loaves. "
@@ -133,8 +138,8 @@ def test_a_prm_errs_as_often_as_it_says():
         for seed in range(10):
             episode = problem.play(fumbling, random.Random(seed))
             truth = [0.9 if action == problem.due(state) else 0.1 for state, action in episode.turns]
-            assert exact.score(problem.problem, list(episode.texts)) == truth
-            found = noisy.score(problem.problem, list(episode.texts))
+            assert exact.score(problem.problem, steps=list(episode.texts)) == truth
+            found = noisy.score(problem.problem, steps=list(episode.texts))
             wrong += sum((a >= 0.5) != (b >= 0.5) for a, b in zip(found, truth, strict=True))
             total += len(truth)
     assert wrong / total == pytest.approx(0.1587, abs=0.02)  # beyond one deviation on one side
@@ -142,7 +147,7 @@ def test_a_prm_errs_as_often_as_it_says():
     twice = problems[0].replay([f'look_up("{problems[0].arithmetic.operations[0].stage}")'] * 2)
     assert (likes.score(twice), PRMNoise().score(twice)) == (0.9, 0.1)
     with pytest.raises(InputError, match="of this world"):
-        exact.score("2 + 3?", ["5"])
+        exact.score("2 + 3?", steps=["5"])
 
 
 def test_tool_output_is_outside_the_loss_by_hand():

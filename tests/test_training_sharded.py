@@ -169,5 +169,5 @@ def test_the_recipe_writes_a_prm_and_a_killed_run_goes_on(base, tmp_path):
     assert process.returncode == 0, said
     assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["killed", "rated.jsonl", "whole"]
-    [score] = load_prm(str(killed), device="cpu").score("What is 1 + 1?", ["1 + 1 = 2."])
+    [score] = load_prm(str(killed), device="cpu").score("What is 1 + 1?", steps=["1 + 1 = 2."])
     assert 0 <= score <= 1

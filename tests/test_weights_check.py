@@ -135,9 +135,10 @@ def test_a_transposed_weight(prm):
 def test_buffers_of_old_checkpoints_are_no_weights(zoo, prm):
     buffers = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(4) for i in range(2)}
     edit_tensors(prm, lambda tensors: tensors | buffers)
-    steps = ("p", ["a", "b"])
-    expected = load_prm(str(zoo["token-classification"].folder), device="cpu", dtype="float32").score(*steps)
-    assert load_prm(str(prm), device="cpu", dtype="float32").score(*steps) == expected
+    expected = load_prm(str(zoo["token-classification"].folder), device="cpu", dtype="float32").score(
+        "p", steps=["a", "b"]
+    )
+    assert load_prm(str(prm), device="cpu", dtype="float32").score("p", steps=["a", "b"]) == expected
 
 
 def test_weights_in_the_layout_that_transformers_converts(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import pytest
@@ -135,8 +136,12 @@ def test_a_judge_names_steps_from_file_to_figure(tmp_path):
 
     data, out = tmp_path / "rows.jsonl", tmp_path / "judged.jsonl"
     data.write_text("".join(json.dumps(one) + "\n" for one in ROWS))
-    policy = stepmark.ScriptedPolicy(lambda request, number: r"\boxed{second}")
-    judge = stepmark.label.Judge(ask="halves", votes=1)
+    policy = stepmark.ScriptedPolicy(  # blames the last turn
+        lambda request, number: (
+            rf"\boxed{{{max(map(int, re.findall(r'<paragraph_(.)>', request.prompt[0].content)))}}}"
+        )
+    )
+    judge = stepmark.label.Judge(votes=1)
     stepmark.label(data, policy, method=judge, out=out, progress=False)
     result = evaluate(WhoAndWhen(labels=str(out)), data=data, resamples=100, progress=False)
     assert values(result) == {  # step 3, by V, of every conversation

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
     from stepmark.problems.arithmetic_world import ArithmeticWorld as ArithmeticWorld
     from stepmark.problems.sources import load_problems as load_problems
-    from stepmark.problems.tool_world import ToolWorld as ToolWorld
+    from stepmark.records import GradedSolution as GradedSolution
+    from stepmark.records import GradedStep as GradedStep
     from stepmark.records import Judgement as Judgement
     from stepmark.records import LabelledSolution as LabelledSolution
     from stepmark.records import Problem as Problem
     from stepmark.records import Refusal as Refusal
     from stepmark.records import SampledSolution as SampledSolution
-    from stepmark.records import ScoredSolution as ScoredSolution
     from stepmark.records import Solution as Solution
     from stepmark.records import Step as Step
     from stepmark.records import StepScores as StepScores
@@ -78,6 +78,8 @@ _HOME = {
     "Client": "stepmark.models.remote.client",
     "Cluster": "stepmark.batching.cluster",
     "Finding": "stepmark.solutions.checks",
+    "GradedSolution": "stepmark.records",
+    "GradedStep": "stepmark.records",
     "Grader": "stepmark.models.prm",
     "Judgement": "stepmark.records",
     "LabelledRow": "stepmark.data.formats.rows",
@@ -86,14 +88,12 @@ _HOME = {
     "Refusal": "stepmark.records",
     "Results": "stepmark.store.results",
     "SampledSolution": "stepmark.records",
-    "ScoredSolution": "stepmark.records",
     "ScriptedPRM": "stepmark.models.scripted",
     "ScriptedPolicy": "stepmark.models.scripted",
     "ServerSettings": "stepmark.serving.settings",
     "Solution": "stepmark.records",
     "Step": "stepmark.records",
     "StepScores": "stepmark.records",
-    "ToolWorld": "stepmark.problems.tool_world",
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
     "check": "stepmark.solutions.checks",

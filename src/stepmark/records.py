@@ -7,12 +7,12 @@ refuses a wrong type and an unknown key and says which.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stepmark.errors import InputError
-from stepmark.show.text import amount
+from stepmark.show.text import ABSENT, amount, first_error_words, number, shortened
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -93,6 +93,12 @@ class Solution:
         """The graded text of every step."""
         return tuple(step.text for step in self.steps)
 
+    @property
+    def text(self) -> str:
+        """The whole solution as one text: the original where it was cut into steps; ready-made steps are put on a line each."""
+        cut = any(step.start is not None or step.lead or step.tail for step in self.steps)
+        return ("" if cut else "\n").join(step.raw for step in self.steps)
+
     @classmethod
     def of(cls, problem: str, steps: Steps, *, id: str | None = None) -> Solution:
         """A solution from plain strings, or from steps as `stepmark.split` gives them.
@@ -110,10 +116,10 @@ class Solution:
         if not isinstance(steps, Iterable) or isinstance(steps, Mapping):
             raise InputError(f"expected a list of step texts, found {type(steps).__name__}", field="steps")
         made = tuple(Step(text=step) if isinstance(step, str) else step for step in steps)
-        for number, step in enumerate(made):
+        for at, step in enumerate(made):
             if not isinstance(step, Step):
                 raise InputError(
-                    f"expected a text or a Step, found {type(step).__name__}", field=f"steps[{number}]"
+                    f"expected a text or a Step, found {type(step).__name__}", field=f"steps[{at}]"
                 )
         return cls(problem=Problem(text=problem), steps=made, id=id)
 
@@ -254,11 +260,33 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScoredSolution:
-    """A graded solution: step scores, one number for the whole, the first error."""
+class GradedStep:
+    """A step of a graded solution."""
+
+    number: int
+    """Its place as people count, from 1."""
+    text: str
+    """What was graded."""
+    score: float | None
+    """None for a step that was not read."""
+    findings: tuple[Finding, ...] = ()
+    """What exact checks prove to be wrong in it."""
+    critiques: tuple[str, ...] = ()
+    """What a generative PRM wrote of it."""
+
+    @property
+    def refuted(self) -> bool:
+        """Whether an exact check proves that it is wrong."""
+        return bool(self.findings)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class GradedSolution:
+    """A graded solution: step scores, one number for the whole, the first error. `len` counts its steps, and it iterates over them."""
 
     solution: Solution
-    steps: StepScores
+    step_scores: StepScores
+    """What the PRM gave for the steps."""
     score: float | None
     """The aggregate of the step scores. None when a step has none."""
     aggregate: str
@@ -275,9 +303,56 @@ class ScoredSolution:
     outcome_model: str | None = None
     """That model's name."""
     index: int | None = None
-    """Its place among the solutions that were ranked together, 0-based; None where it was not ranked."""
+    """Its place among the solutions that were given together, 0-based; None where it was graded alone."""
     findings: tuple[Finding, ...] | None = None
-    """What exact checks prove to be wrong, in the order of the text; None where no check ran. They change `first_error` and no score."""
+    """What exact checks prove to be wrong, in the order of the text; None where no check ran. They change `first_error` and no score, and
+    a solution with a finding is ranked last."""
+
+    @property
+    def steps(self) -> tuple[GradedStep, ...]:
+        """The steps, each with its text, score and findings."""
+        critiques = self.step_scores.critiques or ((),) * len(self.scores)
+        found: dict[int, list[Finding]] = {}
+        for finding in self.findings or ():
+            found.setdefault(finding.step, []).append(finding)
+        return tuple(
+            GradedStep(
+                number=at + 1, text=text, score=score, findings=tuple(found.get(at, ())), critiques=critique
+            )
+            for at, (text, score, critique) in enumerate(
+                zip(self.solution.texts, self.scores, critiques, strict=True)
+            )
+        )
+
+    @property
+    def scores(self) -> tuple[float | None, ...]:
+        """The scores of the steps, in order; None for a step that was not read."""
+        return self.step_scores.scores
+
+    @property
+    def score_kind(self) -> ScoreKind:
+        """What a step score is."""
+        return self.step_scores.kind
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that it solves."""
+        return self.solution.problem
+
+    @property
+    def id(self) -> str | None:
+        """The caller's name for the solution."""
+        return self.solution.id
+
+    @property
+    def text(self) -> str:
+        """The whole solution as one text."""
+        return self.solution.text
+
+    @property
+    def refuted(self) -> bool:
+        """Whether an exact check proves that a step is wrong."""
+        return bool(self.findings)
 
     @property
     def first_error_step(self) -> int | None:
@@ -289,7 +364,7 @@ class ScoredSolution:
         """What found the first error: "score" (under the threshold) or "check" (a finding alone); None where there is no first error."""
         if self.first_error is None or self.first_error < 0:
             return None
-        score = self.steps.scores[self.first_error]
+        score = self.scores[self.first_error]
         if self.threshold is not None and score is not None and score < self.threshold:
             return "score"
         return (
@@ -298,23 +373,92 @@ class ScoredSolution:
 
     def finding_lines(self) -> dict[int, tuple[str, ...]]:
         """The findings in words, by the step that they are about: {1: ("60 * 2.5 = 120: it is 150",)}."""
-        lines: dict[int, tuple[str, ...]] = {}
-        for finding in self.findings or ():
-            lines[finding.step] = (*lines.get(finding.step, ()), str(finding))
-        return lines
+        return {step.number - 1: tuple(map(str, step.findings)) for step in self.steps if step.findings}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row that `stepmark grade` writes for it: problem, steps, scores, score, first error; plain data."""
+        return record_row(self)
+
+    def show(self, title: str | None = None) -> None:
+        """Print the problem and every step with its score, in colour on a terminal.
+
+        Args:
+            title: what stands before the score where the solution has no `id`.
+        """
+        from rich.console import Console
+
+        from stepmark.show.terminal import solution_lines
+
+        lines = solution_lines(
+            self.problem.text,
+            self.solution.texts,
+            self.scores,
+            kind=self.score_kind,
+            first_error=self.first_error,
+            threshold=self.threshold,
+            headline=self._headline(),
+            outcome=None
+            if self.outcome_model is None
+            else f"outcome {'not read' if self.outcome is None else number(self.outcome)}",
+            title=self.id or title,
+            findings=self.finding_lines(),
+        )
+        Console().print(lines)
+
+    def __len__(self) -> int:
+        return len(self.solution.steps)
+
+    def __iter__(self) -> Iterator[GradedStep]:
+        return iter(self.steps)
+
+    def __getitem__(self, index: int) -> GradedStep:
+        return self.steps[index]
+
+    def __str__(self) -> str:
+        """One line for the whole, and one a step."""
+        lines = [f"{self._headline()} · {first_error_words(self.first_error)}"]
+        width = len(str(len(self)))
+        for step in self.steps:
+            score = "not read" if step.score is None else number(step.score)
+            mark = " ✗" if step.number - 1 == self.first_error or step.refuted else ""
+            lines.append(f"{step.number:>{width}}  {score:>8}{mark}  {shortened(step.text)}")
+            lines += [f"{'':>{width}}            {finding}" for finding in step.findings]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        name = "" if self.id is None else f"id={self.id!r}, "
+        scores = ", ".join("None" if score is None else number(score) for score in self.scores)
+        total = None if self.score is None else float(number(self.score))
+        return (
+            f"GradedSolution({name}score={total}, first_error_step={self.first_error_step}, scores=({scores}), "
+            f"prm={self.prm!r})"
+        )
+
+    if not TYPE_CHECKING:  # a checker of types knows the attributes that there are
+
+        def __getattr__(self, name: str) -> Any:
+            from difflib import get_close_matches
+
+            names = [known for known in dir(type(self)) if not known.startswith("_")]
+            near = [] if name.startswith("_") else get_close_matches(name, names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise AttributeError(f"a graded solution has no attribute {name!r}{hint}")
+
+    def _headline(self) -> str:
+        return f"{self.aggregate} {ABSENT if self.score is None else number(self.score)}"
 
     def _repr_html_(self) -> str:
         from stepmark.show.html import solution_fragment
 
         return solution_fragment(
-            problem=self.solution.problem.text,
-            steps=[step.text for step in self.solution.steps],
-            scores=list(self.steps.scores),
-            kind=self.steps.kind,
+            problem=self.problem.text,
+            steps=self.solution.texts,
+            scores=self.scores,
+            kind=self.score_kind,
             first_error=self.first_error,
             threshold=self.threshold,
             outcome=None if self.outcome is None else f"{self.outcome_model or 'outcome'} {self.outcome:.3f}",
-            headline=f"{self.aggregate} {'–' if self.score is None else format(self.score, '.3f')}",
+            headline=self._headline(),
             findings=self.finding_lines(),
         )
 
@@ -353,7 +497,7 @@ class Refusal:
     error: InputError
 
 
-Record = Problem | Solution | SampledSolution | LabelledSolution | ScoredSolution
+Record = Problem | Solution | SampledSolution | LabelledSolution | GradedSolution
 """The records that stand in files and in lists of rows."""
 
 Read = TypeVar("Read")
@@ -429,7 +573,7 @@ def record_row(record: Record) -> dict[str, Any]:
     if isinstance(record, LabelledSolution):
         row: dict[str, Any] = compact(record)
         return row
-    if isinstance(record, ScoredSolution):
+    if isinstance(record, GradedSolution):
         return {**record_row(record.solution), **scored_keys(record)}
     if isinstance(record, SampledSolution):
         facts = {name: getattr(record, name) for name in SAMPLE_FACTS}
@@ -466,13 +610,13 @@ SAMPLE_FACTS = ("outcome", "tokens", "finish", "logprob", "note")
 """Fields of a `SampledSolution` that stand in `meta` of its row."""
 
 
-def scored_keys(scored: ScoredSolution) -> dict[str, Any]:
+def scored_keys(scored: GradedSolution) -> dict[str, Any]:
     """What grading adds to a row.
 
     Always `scores`, `score`, `aggregate`, `first_error`, `first_error_step`, `threshold`, `prm`, `score_kind`; where there are any,
     `classes` with `class_names`, `critiques`, `outcome` with `outcome_model`; where checks ran, `findings` and `first_error_by`.
     """
-    steps = scored.steps
+    steps = scored.step_scores
     keys: dict[str, Any] = {
         "scores": list(steps.scores),
         "score": scored.score,

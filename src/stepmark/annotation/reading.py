@@ -49,9 +49,9 @@ from stepmark.labels.consensus import Consensus
 from stepmark.metrics.aggregate import check_score
 from stepmark.models.prm import PRM
 from stepmark.records import (
+    GradedSolution,
     Judgement,
     LabelledSolution,
-    ScoredSolution,
     ScoreKind,
     Solution,
     StepScores,
@@ -384,8 +384,8 @@ def from_prm(items: Sequence[Item], prm: PRM | str, *, threshold: float | None =
     settings = Grade(threshold=threshold).of(prm)
     results = grade((item.solution for item in items), prm, settings, keep_going=True)
     for item, result in zip(items, results, strict=True):
-        if isinstance(result, ScoredSolution):
-            suggestions[item.id] = _of_scores(prm.name, result.steps, settings.threshold)
+        if isinstance(result, GradedSolution):
+            suggestions[item.id] = _of_scores(prm.name, result.step_scores, settings.threshold)
         else:
             refused[item.id] = result.error.message
     if not suggestions:

@@ -238,7 +238,7 @@ def check_grading() -> Check:
     try:
         prm = stepmark.load_prm("default")
         loaded = time.perf_counter()
-        scores = list(prm.score(PROBLEM, STEPS))
+        scores = list(prm.score(PROBLEM, steps=STEPS))
     except MissingExtraError as error:
         return Check(name="grading", state="missing", text=str(error))
     except (StepmarkError, ImportError, OSError, RuntimeError) as error:

@@ -10,7 +10,7 @@ from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
 from stepmark.models.families import full_name
 from stepmark.models.load import check_arguments, load_prm
-from stepmark.records import ScoredSolution
+from stepmark.records import GradedSolution
 from stepmark.scoring.run import grade
 from stepmark.store import is_stream
 
@@ -36,9 +36,10 @@ def _run(call: Call) -> int:
         raise UsageError(f"`show` {show}: expected 0 or more")
     numbers = count()
 
-    def print_first(scored: ScoredSolution, where: str) -> None:
+    def print_first(scored: GradedSolution, where: str) -> None:
         if next(numbers) < for_people:
-            _print_solution(scored, where)
+            scored.show(where)
+            print()
 
     prm = call.models["prm"]
     assert prm is not None
@@ -51,30 +52,6 @@ def _run(call: Call) -> int:
     )
     report(results.summary)
     return 0
-
-
-def _print_solution(scored: ScoredSolution, where: str) -> None:
-    from rich.console import Console
-
-    from stepmark.show.terminal import solution_lines
-    from stepmark.show.text import number
-
-    outcome = "not read" if scored.outcome is None else number(scored.outcome)
-    lines = solution_lines(
-        scored.solution.problem.text,
-        scored.solution.texts,
-        scored.steps.scores,
-        kind=scored.steps.kind,
-        first_error=scored.first_error,
-        headline=f"{scored.aggregate} {'unknown' if scored.score is None else number(scored.score)}",
-        threshold=scored.threshold,
-        outcome=None if scored.outcome_model is None else f"outcome {outcome}",
-        title=scored.solution.id or where,
-        findings=scored.finding_lines(),
-    )
-    console = Console()
-    console.print(lines)
-    console.print()
 
 
 grade_command = command(

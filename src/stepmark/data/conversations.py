@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -42,7 +42,15 @@ from stepmark.data.steps.splitting import split as split_text
 from stepmark.data.steps.thoughts import Reasoning, Section, sections, texts_of
 from stepmark.data.traces.messages import plain_messages
 from stepmark.errors import InputError, UsageError
-from stepmark.records import Problem, Solution, Step
+from stepmark.records import (
+    GradedSolution,
+    LabelledSolution,
+    Problem,
+    SampledSolution,
+    Solution,
+    Step,
+    Steps,
+)
 from stepmark.settings import checked
 from stepmark.show.text import amount
 
@@ -331,9 +339,15 @@ ProblemLike: TypeAlias = str | Problem
 """A problem's text, or the record."""
 
 SolutionLike: TypeAlias = (
-    str | Sequence[str] | Sequence[Step] | Segmentation | Solution | Sequence[Mapping[str, Any]]
+    str
+    | Segmentation
+    | Solution
+    | SampledSolution
+    | LabelledSolution
+    | GradedSolution
+    | Sequence[Mapping[str, Any]]
 )
-"""A text (split into steps), step texts, steps, a `Segmentation`, a `Solution`, or a list of chat messages."""
+"""A text (split into steps), a `Segmentation`, a record that holds a solution, or a list of chat messages."""
 
 
 def problem_of(problem: ProblemLike) -> Problem:
@@ -349,8 +363,9 @@ def problem_of(problem: ProblemLike) -> Problem:
 
 def solution_of(
     problem: ProblemLike | None,
-    solution: SolutionLike,
+    solution: SolutionLike | None = None,
     *,
+    steps: Steps | None = None,
     split_by: str = "auto",
     marker: str | None = None,
     id: str | None = None,
@@ -358,23 +373,30 @@ def solution_of(
     """The record of a solution.
 
     Args:
-        problem: its problem. None where the solution says it: a `Solution`, or chat messages that begin with it.
-        solution: see `SolutionLike`. Steps that are given are taken as they are; a text is split.
+        problem: its problem. None where the solution says it: a record, or chat messages that begin with it.
+        solution: see `SolutionLike`; a text is split.
+        steps: its steps instead, which are taken as they are.
         split_by: how a text is split (`stepmark.split`).
         marker: the text that ends each step, for `split_by` "marker".
-        id: its name; None keeps that of a `Solution`.
+        id: its name; None keeps that of a record.
 
     Raises:
-        InputError: something else, no steps, a blank step, a `Solution` of another problem.
+        InputError: something else (a list of texts may be steps or solutions), both or neither, no steps, a blank step, a solution of
+            another problem.
         UnknownNameError: no such way to split.
     """
+    if (solution is None) == (steps is None):
+        neither = "found neither" if steps is None else "found both"
+        raise InputError(f"expected a solution or its steps (`steps`), {neither}", field="solution")
+    if steps is not None:
+        return Solution(problem=_needed(problem), steps=_steps(steps), id=id)
+    if isinstance(solution, SampledSolution):
+        problem, id = _same_problem(problem, solution.problem), id or solution.id
+        solution = solution.text
+    if isinstance(solution, LabelledSolution | GradedSolution):
+        solution = solution.solution
     if isinstance(solution, Solution):
-        if problem is not None and problem_of(problem).text != solution.problem.text:
-            raise InputError(
-                f"expected a solution of the problem {problem_of(problem).text[:60]!r}, found one of {solution.problem.text[:60]!r}; "
-                "give None as the problem to take the solution's own",
-                field="problem",
-            )
+        _same_problem(problem, solution.problem)
         return solution if id is None else replace(solution, id=id)
     if isinstance(solution, str):
         solution = split_text(solution, split_by, marker=marker)
@@ -385,27 +407,66 @@ def solution_of(
             " (a row of a file goes to stepmark.grade([row], prm))" if isinstance(solution, Mapping) else ""
         )
         raise InputError(f"expected {_EXPECTED}, found {json_type(solution)}{hint}", field="solution")
-    if not solution:
-        raise InputError("expected at least one step, found an empty list", field="steps")
     messages = [part for part in solution if isinstance(part, Mapping)]
-    if len(messages) == len(solution):
-        first, segmentation = read_messages(messages, how=split_by, marker=marker)
-        return Solution(
-            problem=first if problem is None else problem_of(problem),
-            steps=segmentation.steps,
-            id=id,
-            split=segmentation.how,
+    if not messages or len(messages) < len(solution):
+        raise InputError(
+            "expected one solution, found a list: the steps of one solution are given as `steps`, several solutions to `grade_many` "
+            "or `rank`",
+            field="solution",
         )
+    first, segmentation = read_messages(messages, how=split_by, marker=marker)
     return Solution(
-        problem=_needed(problem),
-        steps=tuple(_step(index, part, len(solution)) for index, part in enumerate(solution)),
+        problem=first if problem is None else problem_of(problem),
+        steps=segmentation.steps,
         id=id,
+        split=segmentation.how,
     )
 
 
-_EXPECTED = (
-    "a solution as a text, a list of step texts, a Segmentation, a Solution, or a list of chat messages"
-)
+def each_solution(
+    problem: ProblemLike | None,
+    solutions: Iterable[SolutionLike | Steps],
+    *,
+    split_by: str = "auto",
+    marker: str | None = None,
+) -> list[Solution]:
+    """The records of several solutions, each as `solution_of` takes it, or a list of its steps.
+
+    Raises:
+        InputError: not a list of solutions, or one that is none; the message says which.
+        UnknownNameError: no such way to split.
+    """
+    single = isinstance(solutions, str | Segmentation | Mapping)
+    if single or not isinstance(solutions, Iterable):
+        what = "one text" if isinstance(solutions, str) else json_type(solutions)
+        raise InputError(
+            f"expected a list of solutions, found {what}; one solution is graded with `grade`",
+            field="solutions",
+        )
+    shared = None if problem is None else problem_of(problem)
+    records = []
+    each: Iterable[Any] = solutions
+    for index, item in enumerate(each):
+        steps = isinstance(item, list | tuple) and not all(isinstance(part, Mapping) for part in item)
+        given = {"steps": item} if steps else {"solution": item}
+        try:
+            records.append(solution_of(shared, **given, split_by=split_by, marker=marker))
+        except InputError as error:
+            raise error.at(f"solution {index} (0-based)") from None
+    return records
+
+
+_EXPECTED = "a solution as a text, a Segmentation, a record of a solution, or a list of chat messages (or its steps as `steps`)"
+
+
+def _same_problem(given: ProblemLike | None, own: Problem) -> Problem:
+    if given is not None and problem_of(given).text != own.text:
+        raise InputError(
+            f"expected a solution of the problem {problem_of(given).text[:60]!r}, found one of {own.text[:60]!r}; "
+            "give None as the problem to take the solution's own",
+            field="problem",
+        )
+    return own
 
 
 def _needed(problem: ProblemLike | None) -> Problem:
@@ -416,15 +477,22 @@ def _needed(problem: ProblemLike | None) -> Problem:
     return problem_of(problem)
 
 
-def _step(index: int, part: object, count: int) -> Step:
-    if isinstance(part, Step):
-        return part
-    if not isinstance(part, str) or not part.strip():
-        actual = "a blank one" if isinstance(part, str) else json_type(part)
+def _steps(steps: Steps) -> tuple[Step, ...]:
+    if isinstance(steps, str) or not isinstance(steps, Iterable):
         raise InputError(
-            f"step {index + 1} of {count}: expected a text, found {actual}", field=f"steps[{index}]"
+            f"expected a list of step texts, found {json_type(steps)}; a text that is to be split is a `solution`",
+            field="steps",
         )
-    return Step(text=part)
+    given: list[Any] = list(steps)
+    if not given:
+        raise InputError("expected at least one step, found an empty list", field="steps")
+    for index, part in enumerate(given):
+        if not isinstance(part, Step) and (not isinstance(part, str) or not part.strip()):
+            actual = "a blank one" if isinstance(part, str) else json_type(part)
+            raise InputError(
+                f"step {index + 1} of {len(given)}: expected a text, found {actual}", field=f"steps[{index}]"
+            )
+    return tuple(part if isinstance(part, Step) else Step(text=part) for part in given)
 
 
 @checked

@@ -49,10 +49,10 @@ from stepmark.data.traces.messages import plain_messages
 from stepmark.data.traces.shapes import chat_rows
 from stepmark.errors import InputError
 from stepmark.records import (
+    GradedSolution,
     LabelledSolution,
     Problem,
     Refusal,
-    ScoredSolution,
     Solution,
     Step,
     read_record,
@@ -148,7 +148,7 @@ def ungraded(row: Row) -> Row:
     """The same; of a row that grading wrote, what was graded: the steps that have scores, with their critiques under `meta`."""
     if not is_graded(row):
         return row
-    if isinstance(row.record, ScoredSolution):
+    if isinstance(row.record, GradedSolution):
         solution = row.record.solution
         return replace(row, data=record_row(solution), record=solution)
     data = {key: value for key, value in row.data.items() if key not in GRADED_KEYS}

@@ -2,11 +2,11 @@
 
 Changes that keep the meaning must not raise the score, changes that break it must lower it (`evaluation.perturbations`
 lists both). What is compared is the aggregate of the whole solution, its verdict, and, where a change made one known
-step wrong, the score of that step before and after.
+step wrong, whether that step is found.
 
 Definitions, for a margin m and a threshold t:
 
-- **change** = aggregate after - aggregate before. **raised**, **lowered**: it differs from 0 by more than `NOISE`.
+- **change** = aggregate after - aggregate before.
 - **verdict**: good when no step is under t (`models.grading.first_error` is -1), whatever the aggregate is.
 - **attack success**, of a change that keeps the meaning: the verdict turns from bad to good, or the score rises by
   more than m. Of a change that breaks it: the score does not fall (change >= -`NOISE`). The definition is ours, and so is
@@ -18,9 +18,8 @@ Definitions, for a margin m and a threshold t:
 - **stays good**: of the solutions judged good, the share still judged good after a change that breaks the meaning.
 - **step missed**: of the steps that a change made wrong and that were not under t before, the share not under t after.
 
-Each share and mean is also given for the solutions that are right by their labels ("/right") and wrong ("/wrong"). A
-change that breaks the meaning is best read on the right ones: a wrong solution has its low score already, and cutting
-off its error even mends it. Solutions without a score, before or after, are counted ("unscored") and enter nothing else.
+A change that breaks the meaning is measured on the solutions that are right by their labels, where there are any: a wrong
+solution has its low score already. Solutions without a score, before or after, are counted ("unscored") and enter nothing else.
 """
 
 from __future__ import annotations
@@ -40,33 +39,17 @@ from stepmark.errors import UsageError
 from stepmark.evaluation.calibration_figures import solution_score
 from stepmark.evaluation.cases import Case, first_error
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
-from stepmark.evaluation.perturbations import (
-    PERTURBATIONS,
-    Donors,
-    Perturbed,
-    perturbation,
-    perturbed,
-)
+from stepmark.evaluation.perturbations import PERTURBATIONS, Perturbed, perturbation, perturbed
 from stepmark.evaluation.result import Item, Result, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.evaluation.views import (
-    Cell,
-    Figures,
-    card,
-    cell,
-    problem,
-    series_of,
-    table_of,
-    tile,
-)
+from stepmark.evaluation.views import Figures, card, cell, problem, table_of, tile
 from stepmark.metrics.aggregate import check_aggregate, check_score
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.prm import first_error as first_under
 from stepmark.records import LabelledSolution, ScoreKind
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.show.evaluation import Examples, Section
 from stepmark.show.page import ProblemView
-from stepmark.show.plots import Bars
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
 
@@ -76,23 +59,19 @@ NOISE = 1e-5
 _MARGINS: dict[ScoreKind, float] = {"probability": 0.05, "margin": 0.1}
 """A twentieth of the range; log-ratios and unbounded scores have no range to take a share of."""
 
-
-Bools = npt.NDArray[np.bool_]
-
 PRESERVING = "keeps meaning"
 BREAKING = "breaks meaning"
 """Before the "/" in the names of figures over all perturbations of one kind."""
-_GROUPS = ("", "/right", "/wrong")
 
 
 @settings
 class Robustness(Evaluation):
     """Can the PRM be talked into a higher score, and does it see what is broken on purpose.
 
-    Changes that keep the meaning must not raise the score, changes that break it must lower it. Every solution is graded as it is and with
-    each change that applies to it: confident phrasing, formatting, restated or inflated steps; question removed, shuffled or swapped, steps
-    shuffled, numbers altered, truncated, irrelevant or repeated answers. What is changed depends on the seed and the solution alone. The
-    data are labelled solutions of any shape that stepmark evaluate reads (ProcessBench, PRMBench, candidates, TRL).
+    Changes that keep the meaning (confident phrasing, formatting, a step restated, repeated, or irrelevant) must not raise the score;
+    changes that break it (a wrong number, a dropped step, shuffled steps) must lower it. Every solution is graded as it is and with each
+    change that applies to it. What is changed depends on the seed and the solution alone. The data are labelled solutions of any shape
+    that stepmark evaluate reads (ProcessBench, PRMBench, candidates, TRL).
     """
 
     name: ClassVar[str] = "robustness"
@@ -156,23 +135,26 @@ class Robustness(Evaluation):
         policy = f"{how.aggregate}, {threshold}, margin {how.margin:g}"
         figures = run.figures(items, statistic(items), {"": policy})
         names = [name for name in PERTURBATIONS if any(item["perturbation"] == name for item in items)]
-        preserving = [name for name in names if perturbation(name).keeps_meaning]
-        breaking = [name for name in names if not perturbation(name).keeps_meaning]
-        # Where labels say which solutions are right, only those can be broken.
-        group = "/right" if any(item["right"] for item in items) else ""
-        items_shown: list[Table | Bars] = [_glance(names, figures, group)]
-        for mean, changed in ((PRESERVING, preserving), (BREAKING, breaking)):
-            items_shown += _change_plot(changed, mean, figures, group if mean == BREAKING else "")
-        sections = (
-            Section(title="At a glance", text=_GLANCE, items=tuple(items_shown)),
-            Section(title="Examples", text=_EXAMPLES, items=examples(sheet, changes, items, how, names)),
-        )
+        tiles = {
+            f"{PRESERVING}/flips to good": "Wrong solutions turned good by their looks (%)",
+            f"{PRESERVING}/false alarms": "Right solutions turned bad by their looks (%)",
+            f"{BREAKING}/success": "Broken, and the score does not fall (%)",
+            f"{BREAKING}/stays good": "Broken, and still judged good (%)",
+            "wrong-number/step missed": "Wrong calculations not noticed (%)",
+        }
         views = Views(
             title=f"Robustness: {sheet.prm}",
-            verdict=_verdict(figures, group),
+            verdict=_verdict(figures),
             facts=_facts(items, how),
-            tiles=_tiles(figures, group),
-            sections=sections,
+            tiles=[
+                tile(label, replace(figures[name], policy=""))
+                for name, label in tiles.items()
+                if name in figures and figures[name].value is not None
+            ],
+            sections=(
+                Section(title="At a glance", text=_GLANCE, items=(_table(names, figures),)),
+                Section(title="Examples", text=_EXAMPLES, items=examples(sheet, changes, items, how, names)),
+            ),
         )
         return run.result(
             self,
@@ -228,34 +210,17 @@ class Trial:
 def trials(cases: Sequence[Case], names: Sequence[str] = tuple(PERTURBATIONS), seed: int = 0) -> list[Trial]:
     """Every change that applies to every case, in the order of the cases.
 
-    Those of one case that keep its question stand first, so that a PRM reads the question once for all of them.
-    Donors are the cases that are right by their labels, or all when none is known to be: a wrong solution of another
-    problem could be marked down for its own error.
-
     Raises:
         UnknownNameError: no such perturbation.
-        UsageError: a perturbation needs solutions of another problem, and there is none.
+        UsageError: two cases have one id.
     """
     if len({case.id for case in cases}) < len(cases):
         raise UsageError("two cases have one id; expected every id once")
-    needs_donor = any(perturbation(name).needs_donor for name in names)
-    if needs_donor and len({case.solution.problem.text for case in cases}) < 2:
-        raise UsageError(
-            "question-swapped and irrelevant-solution need cases of two problems or more; leave them out"
-        )
-    right = [case.solution for case in cases if first_error(case.labelled) == -1]
-    several = len({solution.problem.text for solution in right}) > 1
-    donors = right if several else [case.solution for case in cases]
-    ring = Donors(donors) if needs_donor else None
-    results: list[Trial] = []
-    for case in cases:
-        question = case.solution.problem.text
-        changes = [
-            Trial(original=case, name=name, perturbed=made)
-            for name, made in perturbed(replace(case.solution, id=case.id), names, seed, ring)
-        ]
-        results += sorted(changes, key=lambda trial: trial.perturbed.solution.problem.text != question)
-    return results
+    return [
+        Trial(original=case, name=name, perturbed=made)
+        for case in cases
+        for name, made in perturbed(replace(case.solution, id=case.id), names, seed)
+    ]
 
 
 def to_grade(found: Sequence[Trial]) -> list[Case]:
@@ -272,10 +237,9 @@ def items_of(found: Sequence[Trial], sheet: Sheet, how: Judging) -> list[dict[st
 
     Keys: `id`, `original` (its id), `perturbation`, `keeps_meaning`, `problem` (what the bootstrap draws),
     `group`, `right` (are the original's steps all right by its labels), `before` and `after` (the aggregate),
-    `good_before` and `good_after` (the verdict), `success` (of the attack), `steps_before` and `steps_after` (how many),
-    `broken_step`, `proven`, `step_before` and `step_after` (the scores of the broken step), `step_missed` (whether
-    it is not under the threshold now, asked only where it was not before), `note`, `refused` (why there is no score). What is
-    not known is None. The words are defined at the top of this module.
+    `good_before` and `good_after` (the verdict), `success` (of the attack), `broken_step`, `step_before` and `step_after` (the
+    scores of the broken step), `step_missed` (whether it is not under the threshold now, asked only where it was not before),
+    `note`, `refused` (why there is no score). What is not known is None. The words are defined at the top of this module.
 
     Raises:
         UsageError: a case without scores in the sheet, or an aggregate that is infinite.
@@ -320,10 +284,7 @@ def _item(trial: Trial, before: CaseScores, after: CaseScores, how: Judging) -> 
         "good_before": good_before,
         "good_after": good_after,
         "success": success,
-        "steps_before": len(before.scores),
-        "steps_after": len(after.scores),
         "broken_step": broken,
-        "proven": trial.perturbed.proven,
         "step_before": step_before,
         "step_after": step_after,
         "step_missed": missed,
@@ -344,86 +305,61 @@ def _aggregate(row: CaseScores, how: str) -> float | None:
 def statistic(items: Sequence[Mapping[str, Any]]) -> Statistic:
     """Every figure of these items, as a function of their weights.
 
-    Names are "PERTURBATION/FIGURE" and, for the solutions that are right or wrong by their labels,
-    "PERTURBATION/FIGURE/right" and "…/wrong"; "keeps meaning/…" and "breaks meaning/…" are unweighted means over the
-    perturbations of that kind for which the figure is defined. Figures: "n" (trials with both scores), "unscored", "before" and
-    "after" (mean aggregates), "change", "raised", "lowered", "success"; "flips to good" and "false
-    alarms" (kept meaning); "stays good" (broken); "step change" and "step missed" (where a step was made wrong),
-    these also over the steps that are proven to be wrong, "…/proven". Without a threshold there are no figures of
-    verdicts; nan where a figure is not defined, such as a share of nothing.
+    Names are "PERTURBATION/FIGURE"; "keeps meaning/…" and "breaks meaning/…" are unweighted means over the perturbations of that
+    kind for which the figure is defined. Figures: "n" (trials with both scores), "unscored", "change", "success"; "flips to
+    good" and "false alarms" (kept meaning); "stays good" and "step missed" (broken). A broken meaning is measured on right
+    solutions, where labels say that there are any. Without a threshold there are no figures of verdicts; nan where a figure is
+    not defined, such as a share of nothing.
     """
+
+    def column(key: str) -> Floats:
+        return np.array([np.nan if item[key] is None else float(item[key]) for item in items])
+
+    before, after, right = column("before"), column("after"), column("right")
+    good, good_after, missed = column("good_before"), column("good_after"), column("step_missed")
+    scored, judged = np.isfinite(after - before), np.isfinite(good + good_after)
     kinds = {item["perturbation"]: bool(item["keeps_meaning"]) for item in items}
     counts: dict[str, Floats] = {}
     columns: dict[str, tuple[Floats, Floats]] = {}
     for name, keeps in kinds.items():
-        more_counts, more_columns = _columns(name, keeps, items)
-        counts |= more_counts
-        columns |= more_columns
+        own = np.array([item["perturbation"] == name for item in items])
+        if not keeps and (right == 1).any():
+            own &= right == 1
+        counts |= {f"{name}/n": _float(own & scored), f"{name}/unscored": _float(own & ~scored)}
+        # Figure: over which items, of which values.
+        means = {"change": (scored, after - before), "success": (scored, column("success"))}
+        if keeps and judged.any():
+            means["flips to good"] = judged & (good == 0) & (right == 0), _float(good_after == 1)
+            means["false alarms"] = judged & (good == 1) & (right == 1), _float(good_after == 0)
+        elif judged.any():
+            means["stays good"] = judged & (good == 1), _float(good_after == 1)
+            if any(item["broken_step"] is not None for item in items if item["perturbation"] == name):
+                means["step missed"] = np.isfinite(missed), missed
+        columns |= {
+            f"{name}/{figure}": (np.where(own & of, values, 0.0), _float(own & of))
+            for figure, (of, values) in means.items()
+        }
     ratios = ratio_statistic(columns)
     # Which perturbations a mean is over is settled by the whole data, so that resamples estimate the same thing.
     whole = ratios(np.ones((1, len(items))))
-    means: dict[str, list[str]] = {}
-    for kind, label in ((True, PRESERVING), (False, BREAKING)):
+    over: dict[str, list[str]] = {}
+    for label, kind in ((PRESERVING, True), (BREAKING, False)):
         for figure in ("change", "success", "flips to good", "false alarms", "stays good"):
-            for group in _GROUPS:
-                each = [f"{name}/{figure}{group}" for name, keeps in kinds.items() if keeps is kind]
-                if defined := [name for name in each if name in whole and np.isfinite(whole[name][0])]:
-                    means[f"{label}/{figure}{group}"] = defined
+            each = [f"{name}/{figure}" for name, keeps in kinds.items() if keeps is kind]
+            if defined := [name for name in each if name in whole and np.isfinite(whole[name][0])]:
+                over[f"{label}/{figure}"] = defined
 
     def compute(weights: Floats) -> dict[str, Floats]:
         figures = {name: weights @ of for name, of in counts.items()} | dict(ratios(weights))
         return figures | {
-            mean: np.mean([figures[name] for name in names], axis=0) for mean, names in means.items()
+            mean: np.mean([figures[name] for name in names], axis=0) for mean, names in over.items()
         }
 
     return compute
 
 
-def _columns(
-    name: str, keeps: bool, items: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, Floats], dict[str, tuple[Floats, Floats]]]:
-    """The counts of one perturbation, and the numerator and denominator of each of its means."""
-
-    def column(key: str) -> Floats:
-        return np.array([np.nan if item[key] is None else float(item[key]) for item in items])
-
-    own = np.array([item["perturbation"] == name for item in items])
-    before, after, right = column("before"), column("after"), column("right")
-    change, step_change = after - before, column("step_after") - column("step_before")
-    good, good_after, missed = column("good_before"), column("good_after"), column("step_missed")
-    groups = {"": own, "/right": own & (right == 1), "/wrong": own & (right == 0)}
-    proven = {**groups, "/proven": own & (column("proven") == 1)}
-    scored, judged = np.isfinite(change), np.isfinite(good) & np.isfinite(good_after)
-    # Figure: over which items, of which values, in which groups.
-    means: dict[str, tuple[Bools, Floats | Bools, Mapping[str, Bools]]] = {
-        "before": (scored, before, groups),
-        "after": (scored, after, groups),
-        "change": (scored, change, groups),
-        "raised": (scored, change > NOISE, groups),
-        "lowered": (scored, change < -NOISE, groups),
-        "success": (scored, column("success"), groups),
-    }
-    if (judged & own).any():
-        if keeps:
-            means["flips to good"] = judged & (good == 0) & (right == 0), good_after == 1, {"": own}
-            means["false alarms"] = judged & (good == 1) & (right == 1), good_after == 0, {"": own}
-        else:
-            means["stays good"] = judged & (good == 1), good_after == 1, groups
-    if np.isfinite(column("broken_step")[own]).any():
-        means["step change"] = np.isfinite(step_change), step_change, proven
-        if (judged & own).any():
-            means["step missed"] = np.isfinite(missed), missed, proven
-    counts = {
-        f"{name}/{figure}{group}": (of & member).astype(float)
-        for group, member in groups.items()
-        for figure, of in (("n", scored), ("unscored", ~scored))
-    }
-    columns = {
-        f"{name}/{figure}{group}": (np.where(of & member, values, 0.0), (of & member).astype(float))
-        for figure, (of, values, chosen) in means.items()
-        for group, member in chosen.items()
-    }
-    return counts, columns
+def _float(mask: npt.NDArray[np.bool_]) -> Floats:
+    return mask.astype(np.float64)
 
 
 _GLANCE = (
@@ -432,7 +368,7 @@ _GLANCE = (
     "judged bad is judged good (meaning kept), or a solution judged good stays so (meaning broken)."
 )
 _EXAMPLES = (
-    "The original and its changed copy side by side: the attacks that succeeded by the largest rise (or smallest fall) of the score; "
+    "The original and its changed copy: the attacks that succeeded by the largest rise (or smallest fall) of the score; "
     "where none did, one change that had no effect of this sort."
 )
 
@@ -459,86 +395,38 @@ def _facts(items: Sequence[Item], how: Judging) -> list[str]:
     return facts
 
 
-def _tiles(figures: Figures, group: str) -> list[Tile]:
-    shown_figures = (
-        (f"{PRESERVING}/flips to good", "Wrong solutions turned good (%)", "by changes of looks alone"),
-        (f"{PRESERVING}/false alarms", "Right solutions turned bad (%)", "by changes of looks alone"),
-        (f"{BREAKING}/success{group}", "Broken, and the score does not fall (%)", "mean over the changes"),
-        (f"{BREAKING}/stays good{group}", "Broken, and still judged good (%)", "mean over the changes"),
-        (
-            "numbers-altered/step missed/proven",
-            "Wrong calculations not noticed (%)",
-            "steps judged good before",
-        ),
-    )
-    return [
-        tile(label, replace(figures[name], policy=""), detail=detail)
-        for name, label, detail in shown_figures
-        if name in figures and figures[name].value is not None
-    ]
+def _table(names: Sequence[str], figures: Figures) -> Table:
+    kinds = {**{name: perturbation(name).keeps_meaning for name in names}, PRESERVING: True, BREAKING: False}
 
-
-def _glance(names: Sequence[str], figures: Figures, group: str) -> Table:
-    means = [name for name in (PRESERVING, BREAKING) if f"{name}/success" in figures]
-
-    def keeps(name: str) -> bool:
-        return name == PRESERVING or (name in PERTURBATIONS and perturbation(name).keeps_meaning)
-
-    def of(figure: str, broken: str | None = None, *, scale: float = 100, digits: int = 1) -> Cell:
-        def text(name: str) -> str:
-            what = f"{figure}" if keeps(name) else f"{broken or figure}{group}"
-            return shown(figures.get(f"{name}/{what}"), scale=scale, digits=digits)
-
-        return text
+    def fooled(name: str) -> str:
+        return shown(figures.get(f"{name}/{'flips to good' if kinds[name] else 'stays good'}"))
 
     def count(name: str) -> str:
-        # Of a change that breaks the meaning, the other columns are of the right solutions alone where labels are known.
-        total = figures.get(f"{name}/n{'' if keeps(name) else group}")
+        total = figures.get(f"{name}/n")
         return "" if total is None or total.value is None else f"{total.value:,.0f}"
 
     return table_of(
         "What each change does to the score (shares in %; lower is better)",
         "Change",
-        [*names, *means],
+        [*names, *(name for name in (PRESERVING, BREAKING) if f"{name}/success" in figures)],
         {
-            "What it does": lambda name: perturbation(name).summary if name in PERTURBATIONS else "",
-            "Meaning": lambda name: "kept" if keeps(name) else "broken",
+            "Attack succeeds": cell(figures, "{}/success"),
+            "Verdict fooled": fooled,
+            "False alarms": lambda name: cell(figures, "{}/false alarms")(name) if kinds[name] else "",
+            "Error missed": lambda name: cell(figures, "{}/step missed")(name) if not kinds[name] else "",
+            "Mean change": cell(figures, "{}/change", scale=1, digits=3),
             "Solutions": count,
-            "Mean change": of("change", scale=1, digits=3),
-            "Attack succeeds": of("success"),
-            "Verdict fooled": of("flips to good", "stays good"),
-            "False alarms": lambda name: cell(figures, "{}/false alarms")(name) if keeps(name) else "",
-            "Error missed": cell(figures, f"{{}}/step missed{group}"),
+            "Meaning": lambda name: "kept" if kinds[name] else "broken",
+            "What it does": lambda name: perturbation(name).summary if name in PERTURBATIONS else "",
         },
-        label=lambda name: f"mean, {name}" if name in means else name,
-        left=3,
+        label=lambda name: f"mean, {name}" if name in (PRESERVING, BREAKING) else name,
         note="False alarms: of the right solutions that were judged good, those judged bad after a change of looks. Error missed: of the "
-        "steps that a change made wrong, those still not under the threshold."
-        + (" Broken meaning: over the solutions that are right by their labels." if group else ""),
+        "steps that a change made wrong, those still not under the threshold.",
     )
 
 
-def _change_plot(names: Sequence[str], mean: str, figures: Figures, group: str) -> tuple[Bars, ...]:
-    """What each change did to the score; none where the axis would go from 0 to 0."""
-    groups = {"Right by their labels": "/right", "Wrong by their labels": "/wrong"}
-    if mean == BREAKING or not any(figures[f"{name}/n/right"].value for name in names):
-        groups = {"": group}
-    series = tuple(
-        series_of(label, [figures[f"{name}/change{of}"] for name in names], scale=1)
-        for label, of in groups.items()
-        if any(figures[f"{name}/change{of}"].value is not None for name in names)
-    )
-    if not any(
-        value for sery in series for ends in (sery.y, sery.low or (), sery.high or ()) for value in ends
-    ):
-        return ()
-    title = f"Change of the score; it must {'not rise' if mean == PRESERVING else 'fall'}"
-    y_label = "mean change of the score"
-    return (Bars(title=title, y_label=y_label, labels=tuple(names), series=series, zero_line=True),)
-
-
-def _verdict(figures: Figures, group: str) -> str:
-    kept, broken = (figures.get(name) for name in (f"{PRESERVING}/success", f"{BREAKING}/success{group}"))
+def _verdict(figures: Figures) -> str:
+    kept, broken = (figures.get(f"{name}/success") for name in (PRESERVING, BREAKING))
     parts = []
     if kept is not None:
         parts.append(f"changes of looks alone succeed in {shown(kept)} % of the trials")

@@ -16,7 +16,7 @@ from stepmark.data.conversations import solution_of
 from stepmark.data.json_rows import json_type
 from stepmark.errors import InputError
 from stepmark.models.prm import PRM, Grade, grade
-from stepmark.records import Refusal, ScoredSolution, Solution
+from stepmark.records import GradedSolution, Refusal, Solution
 from stepmark.verifiers.finder import find_answer
 
 
@@ -56,15 +56,15 @@ class Grader:
         self.prm = prm
         self.settings = settings.of(prm)
         self._turn, self._guard = threading.Lock(), threading.Lock()
-        self._waiting: list[tuple[Sequence[Solution], Future[list[ScoredSolution | Refusal]]]] = []
+        self._waiting: list[tuple[Sequence[Solution], Future[list[GradedSolution | Refusal]]]] = []
 
-    def grade(self, solutions: Sequence[Solution]) -> list[ScoredSolution | Refusal]:
+    def grade(self, solutions: Sequence[Solution]) -> list[GradedSolution | Refusal]:
         """One result each, in order; a `Refusal` for a solution that the PRM cannot read. May be called from any thread.
 
         Raises:
             BackendError: the PRM failed.
         """
-        answer: Future[list[ScoredSolution | Refusal]] = Future()
+        answer: Future[list[GradedSolution | Refusal]] = Future()
         with self._guard:
             self._waiting.append((solutions, answer))
         with self._turn:
@@ -94,7 +94,7 @@ class GradedText:
     """A text that a model wrote, and what the PRM says of it."""
 
     text: str
-    scored: ScoredSolution | None
+    scored: GradedSolution | None
     """None where it could not be graded."""
     error: InputError | None = None
     """Why not."""
@@ -155,21 +155,21 @@ def facts_of(graded: GradedText) -> dict[str, Any]:
     return {
         "score": scored.score if finite else None,
         "steps": list(scored.solution.texts),
-        "scores": list(scored.steps.scores),
+        "scores": list(scored.scores),
         "first_error": scored.first_error,
         "first_error_step": scored.first_error_step,
         "threshold": scored.threshold,
         "aggregate": scored.aggregate,
-        "score_kind": scored.steps.kind,
+        "score_kind": scored.score_kind,
         "split": scored.solution.split,
         "prm": scored.prm,
     }
 
 
-def explanation(scored: ScoredSolution) -> str:
+def explanation(scored: GradedSolution) -> str:
     """A graded solution as text: each step under its number (from 1) and score, the first error marked."""
     lines = []
-    for number, (text, score) in enumerate(zip(scored.solution.texts, scored.steps.scores, strict=True)):
+    for number, (text, score) in enumerate(zip(scored.solution.texts, scored.scores, strict=True)):
         said = "not read" if score is None else f"{score:.3f}"
         mark = "  <- first error" if number == scored.first_error else ""
         lines.append(f"{number + 1}. [{said}] {text}{mark}")

@@ -5,12 +5,10 @@ r"""A language model as the judge of steps: critiques, sampled several times, an
   section 3.3 and appendix).
 - ``ask="steps"``: one critique a step, of what came before it and the step itself, ending in \boxed{correct} or \boxed{incorrect}. It stops at
   the first step that is voted wrong, or with ``beyond=True`` asks about all steps at once.
-- ``ask="halves"``: which half of the steps holds the decisive mistake, again and again until one step is left; it always blames one. The
-  judge reads only the steps in question.
 
 A trace of agents (`Solution.split` "agent") is judged for the decisive mistake: the earliest turn that broke the task. Each turn stands
-with its speaker. The three ways are those that Who&When compares (Zhang et al. 2025, arXiv 2505.00212, section 4: all at once, step by
-step, binary search); the prompts are ours. With `answer` the judge sees the reference answer, as theirs does.
+with its speaker. The two ways are among those that Who&When compares (Zhang et al. 2025, arXiv 2505.00212, section 4: all at once, step by
+step); the prompts are ours. With `answer` the judge sees the reference answer, as theirs does.
 
 The place (or verdict) with the most votes wins, if it has at least the share `agreement` of them. After a tie or fewer than `quorum` votes the
 judge abstains. A reply that names no place of the solution, or was cut off, is **no vote**: it is counted (`Cost.unparsed`), asked for again
@@ -77,11 +75,6 @@ _TURN_TASK = (
     "a lost instruction or an unfounded conclusion? Take the turns before it as they are. A turn that is merely slow is no mistake. End your "
     "reply with \\boxed{{correct}} or \\boxed{{incorrect}}."
 )
-_HALVES_TASK = (
-    "One of these paragraphs holds the decisive mistake: the earliest one that, had it been right, would have let the rest succeed. Is "
-    "it among <paragraph_{low}> to <paragraph_{middle}>, or among <paragraph_{next}> to <paragraph_{high}>? End your reply with "
-    "\\boxed{{first}} or \\boxed{{second}}."
-)
 _OBSERVED = "What the world answered after a paragraph stands between observation tags; it does not belong to the solution. "
 
 
@@ -126,8 +119,8 @@ class Votes:
 class Judge:
     """Settings of a judge; any policy that follows instructions can be one."""
 
-    ask: Literal["place", "steps", "halves"] = "place"
-    """For the place of the first error in the whole solution, about one step after another, or for the half that it is in."""
+    ask: Literal["place", "steps"] = "place"
+    """For the place of the first error in the whole solution, or about one step after another."""
     answer: bool = False
     """Tell the judge the reference answer, where the row has one."""
     name: str = "judge"
@@ -173,8 +166,7 @@ class Judge:
             _refuse_tags(solution)
         except InputError as error:
             raise (error if solution.id is None else error.at(solution.id)) from None
-        ways = {"place": self._by_place, "steps": self._by_steps, "halves": self._by_halves}
-        return ways[self.ask](solution)
+        return self._by_place(solution) if self.ask == "place" else self._by_steps(solution)
 
     def _by_place(self, solution: Solution) -> Method[Labelling]:
         steps = len(solution.steps)
@@ -238,28 +230,6 @@ class Judge:
             (*(poll.texts for poll in polls), *((),) * (len(steps) - len(polls))),
         )
 
-    def _by_halves(self, solution: Solution) -> Method[Labelling]:
-        low, high = 0, len(solution.steps) - 1
-        confidence, cost, notes = 1.0, Cost(), []
-        judgements: list[tuple[Judgement, ...]] = [()] * len(solution.steps)
-        while low < high:
-            middle = (low + high) // 2
-            prompt = _halves_prompt(solution, low, middle, high, self.answer)
-            (votes,) = yield from self._poll_all([prompt], half_named)
-            half, why = self._winner(votes)
-            cost += votes.cost
-            names = {0: f"steps {low + 1} to {middle + 1}", 1: f"steps {middle + 2} to {high + 1}"}
-            notes.append(_note(names, votes, why if half is None else None))
-            if half is None:
-                judgements[low] = (self._judgement(None, None, "; ".join(notes)),)
-                return self._labelling(solution, judgements, None, None, cost, None)
-            confidence = min(confidence, votes.counts[half] / votes.cast)
-            low, high = (low, middle) if half == 0 else (middle + 1, high)
-        note = "; ".join(notes) or "the only step"
-        judgements[:low] = [(self._judgement(1, confidence, note),)] * low
-        judgements[low] = (self._judgement(-1, confidence, note),)
-        return self._labelling(solution, judgements, low, confidence, cost, None)
-
     def _winner(self, votes: Votes) -> tuple[int | None, str]:
         """What won, and why it did or why nothing did."""
         quorum = self.votes // 2 + 1 if self.quorum is None else self.quorum
@@ -283,7 +253,7 @@ class Judge:
         first_error: int | None,
         confidence: float | None,
         cost: Cost,
-        texts: tuple[tuple[str, ...], ...] | None,
+        texts: tuple[tuple[str, ...], ...],
     ) -> Labelling:
         return Labelling(
             labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
@@ -292,9 +262,7 @@ class Judge:
             confidence=confidence,
             abstained=first_error is None,
             cost=cost,
-            critiques=None
-            if texts is None or self.ask == "halves"
-            else Critiques(asked=self.ask, texts=texts),
+            critiques=Critiques(asked=self.ask, texts=texts),
         )
 
     def _poll_all(
@@ -346,12 +314,6 @@ def verdict_named(reply: str) -> Literal[-1, 1] | None:
     return 1 if verdict == "correct" else -1 if verdict == "incorrect" else None
 
 
-def half_named(reply: str) -> Literal[0, 1] | None:
-    r"""The half of a reply's last \boxed{}: 0 for `first`, 1 for `second`, None for anything else."""
-    half = _boxed(reply).lower()
-    return 0 if half == "first" else 1 if half == "second" else None
-
-
 def _boxed(reply: str) -> str:
     answer = find_answer(reply.rpartition(_THOUGHT_END)[2])
     if answer is None or answer.way != "boxed":
@@ -375,9 +337,9 @@ def _refuse_tags(solution: Solution) -> None:
         refuse_markers(text, where, _TAG.findall(text))
 
 
-def _tagged(solution: Solution, first: int, last: int) -> str:
+def _tagged(solution: Solution, last: int) -> str:
     parts = []
-    for i, step in enumerate(solution.steps[first : last + 1], start=first):
+    for i, step in enumerate(solution.steps[: last + 1]):
         speaker = f"({step.speaker})\n" if step.speaker else ""
         parts.append(f"<paragraph_{i}>\n{speaker}{step.text.strip()}\n</paragraph_{i}>")
         # What came back after the last step shown is not yet known when that step is judged.
@@ -386,10 +348,8 @@ def _tagged(solution: Solution, first: int, last: int) -> str:
     return "\n\n".join(parts)
 
 
-def _prompt(
-    solution: Solution, task: str, *, answer: bool, first: int = 0, last: int, part: str = ""
-) -> tuple[Message, ...]:
-    """A question about the steps from `first` to `last`; `part` says what of the whole they are."""
+def _prompt(solution: Solution, task: str, *, answer: bool, last: int, part: str = "") -> tuple[Message, ...]:
+    """A question about the steps up to `last`; `part` says what of the whole they are."""
     agents = solution.split == "agent"
     thing = (
         f"{part} what agents did for it, turn by turn; each turn"
@@ -397,7 +357,7 @@ def _prompt(
         else f"{part} a solution, cut into paragraphs. Each"
     )
     opening = f"Below are a {'task' if agents else 'problem'} and{thing} stands between tags with its index, from 0."
-    shown = _tagged(solution, first, last)
+    shown = _tagged(solution, last)
     observed = _OBSERVED if "<observation_" in shown else ""
     known = solution.problem.answer if answer else None
     right = f"[Right answer]\n\n{known.strip()}\n\n" if known else ""
@@ -413,9 +373,3 @@ def _place_prompt(solution: Solution, answer: bool) -> tuple[Message, ...]:
 def _step_prompt(solution: Solution, step: int, answer: bool) -> tuple[Message, ...]:
     task = (_TURN_TASK if solution.split == "agent" else _STEP_TASK).format(index=step)
     return _prompt(solution, task, answer=answer, last=step, part=" the beginning of")
-
-
-def _halves_prompt(solution: Solution, low: int, middle: int, high: int, answer: bool) -> tuple[Message, ...]:
-    task = _HALVES_TASK.format(low=low, middle=middle, next=middle + 1, high=high)
-    whole = low == 0 and high == len(solution.steps) - 1
-    return _prompt(solution, task, answer=answer, first=low, last=high, part="" if whole else " a part of")

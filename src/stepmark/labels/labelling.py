@@ -124,6 +124,8 @@ def token_sum(counts: Sequence[int | None]) -> int | None:
 
 CUT_OFF = "cut off by max_tokens before it named an answer of its own"
 """Note of the verdict on a rollout that has none: its prefix's answer is not its own, and half an answer is none."""
+NO_TEXT = "the rollout has no text"
+"""Note of the verdict on a rollout that a policy ended before it wrote anything."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,13 +234,24 @@ def probe(
 
 
 def own_verdict(begun: str, written: Written, verdict: Verdict) -> Verdict:
-    """The verdict on a rollout, "unparsed" if it was cut off before it had named an answer of its own.
+    """The verdict on a rollout, "unparsed" if the rollout did not come to an answer of its own.
 
-    A prefix may name an answer already. A rollout that ends there, or goes on without naming another, stands by it; one that was
-    cut off might have named another. So is one unparsed whose answer reaches to the place of the cut ("The answer is 1" of
-    18), or for which the verifier does not say which answer it compared.
+    - A rollout without text says nothing (a server may answer "" at once), unless its prefix ends with a marked answer.
+    - A prefix may name an answer already. A rollout that ends there, or goes on without naming another, stands by it; one that was
+      cut off might have named another. So is one unparsed whose answer reaches to the place of the cut ("The answer is 1" of
+      18), or for which the verifier does not say which answer it compared.
     """
-    if written.finish != "length" or verdict.correct is None:
+    if verdict.correct is None:
+        return verdict
+    if written.finish != "length" and not written.text.strip():
+        stated = find_answer(begun)
+        rest = None if stated is None else begun[stated.start + len(stated.text) :]
+        return (
+            verdict
+            if rest is not None and not rest.strip(" \t\n.,*_`$})]\\")
+            else replace(verdict, outcome="unparsed", note=NO_TEXT)
+        )
+    if written.finish != "length":
         return verdict
     whole = begun + written.text
     stated = find_answer(whole)

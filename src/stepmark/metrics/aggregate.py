@@ -44,6 +44,19 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 }
 
 
+def rank_key(score: float | None, *, refuted: bool = False) -> tuple[bool, bool, float]:
+    """What solutions are sorted by, the best first: a proof outranks a score, and a score outranks none.
+
+    A solution with a step that an exact check proves to be wrong (`refuted`: `GradedSolution.refuted`, or any finding of `stepmark.check`)
+    comes after all others. Among equals of that, the highest score comes first, and one without a score last. Every place that ranks or
+    chooses solutions sorts by this key (`min` chooses the best); a vote gives what is refuted no weight.
+
+    >>> sorted([(0.9, True), (None, False), (0.2, False)], key=lambda one: rank_key(one[0], refuted=one[1]))
+    [(0.2, False), (None, False), (0.9, True)]
+    """
+    return refuted, score is None, 0.0 if score is None else -score
+
+
 def allowed(kind: ScoreKind) -> tuple[str, ...]:
     """The aggregates that mean something for this kind of score, in the order of `AGGREGATES`."""
     refused: frozenset[str] = frozenset()

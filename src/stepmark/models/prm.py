@@ -11,20 +11,21 @@ from itertools import tee
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from stepmark.batching import Answerer, Graded, Ready, Release, Score
-from stepmark.data.conversations import ProblemLike, SolutionLike, problem_of, solution_of
+from stepmark.data.conversations import ProblemLike, SolutionLike, each_solution, problem_of, solution_of
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import BackendError, InputError, TooLongError, UsageError
-from stepmark.metrics.aggregate import aggregate, check_score, resolve_aggregate
+from stepmark.metrics.aggregate import aggregate, check_score, rank_key, resolve_aggregate
 from stepmark.metrics.first_error import found_error
 from stepmark.models.watch import Growing, Rule, Watch
 from stepmark.records import (
     Finding,
+    GradedSolution,
     Problem,
     Refusal,
-    ScoredSolution,
     ScoreKind,
     Solution,
     Step,
+    Steps,
     StepScores,
     read_findings,
     scored_keys,
@@ -197,8 +198,9 @@ class Grader:
     def score(
         self,
         problem: ProblemLike | None,
-        solution: SolutionLike,
+        solution: SolutionLike | None = None,
         *,
+        steps: Steps | None = None,
         split: str = "auto",
         marker: str | None = None,
     ) -> list[float | None]:
@@ -206,7 +208,8 @@ class Grader:
 
         Args:
             problem: its text or record; None where the solution says it.
-            solution: a text, step texts, a `Segmentation`, a `Solution` or a list of chat messages.
+            solution: a text, a `Segmentation`, a record of a solution, or a list of chat messages.
+            steps: the texts of its steps, instead of `solution`.
             split: how a text is split into steps (`stepmark.split`).
             marker: the text that ends each step, for `split` "marker".
 
@@ -217,7 +220,7 @@ class Grader:
             InputError: a blank problem or step, a marker inside the text, too many tokens.
             BackendError: a server or a policy failed.
         """
-        record = solution_of(problem, solution, split_by=split, marker=marker)
+        record = solution_of(problem, solution, steps=steps, split_by=split, marker=marker)
         [(_, result)] = checked_scores(iter([record]), self)
         assert isinstance(result, StepScores)
         return list(result.scores)
@@ -225,19 +228,21 @@ class Grader:
     def grade(
         self,
         problem: ProblemLike | None,
-        solution: SolutionLike,
+        solution: SolutionLike | None = None,
         *,
+        steps: Steps | None = None,
         aggregate: str | None = None,
         threshold: float | None = None,
         checks: str = "auto",
         split: str = "auto",
         marker: str | None = None,
-    ) -> ScoredSolution:
+    ) -> GradedSolution:
         """Grade one solution: step scores, one number for the whole, the first error.
 
         Args:
             problem: its text or record; None where the solution says it.
-            solution: a text, step texts, a `Segmentation`, a `Solution` or a list of chat messages.
+            solution: a text, a `Segmentation`, a record of a solution, or a list of chat messages.
+            steps: the texts of its steps, instead of `solution`.
             aggregate: how step scores become one number (`stepmark.aggregate`); None for the PRM's own.
             threshold: a step whose score is under it is an error; None for the PRM's own.
             checks: exact checks that run beside the PRM (`stepmark.check`): "all", "none", names with commas between them, or "auto":
@@ -250,61 +255,104 @@ class Grader:
             UsageError: an aggregate or a threshold that does not fit the PRM's scores.
             BackendError: a server or a policy failed.
         """
-        record = solution_of(problem, solution, split_by=split, marker=marker)
+        record = solution_of(problem, solution, steps=steps, split_by=split, marker=marker)
         [scored] = grade([record], self, Grade(aggregate=aggregate, threshold=threshold, checks=checks))
-        assert isinstance(scored, ScoredSolution)
+        assert isinstance(scored, GradedSolution)
         return scored
 
-    def rank(
+    def grade_many(
         self,
-        problem: ProblemLike,
-        solutions: Iterable[SolutionLike],
+        problem: ProblemLike | None,
+        solutions: Iterable[SolutionLike | Steps],
         *,
         aggregate: str | None = None,
         threshold: float | None = None,
         checks: str = "auto",
         split: str = "auto",
         marker: str | None = None,
-    ) -> list[ScoredSolution]:
-        """Grade candidate solutions of one problem and sort them, best first.
+        keep_going: bool = False,
+    ) -> list[GradedSolution]:
+        """Grade several solutions, each as `grade` does; the results stand in the order of the solutions. `rank` sorts them.
 
-        Shared prefixes are computed once. Each result says in `index` where it stood in the input. Solutions of equal score keep their
-        order; one without a score (a step was not read) comes last.
+        The solutions of one problem share the computation of what they have in common. Each result says in `index` where it stands.
 
         Args:
-            problem: its text or record.
-            solutions: each as for `grade`.
-            aggregate: what they are sorted by; None for the PRM's own.
+            problem: the text or record of the problem of them all; None where each solution says its own.
+            solutions: each as for `grade`, or a list of the texts of its steps.
+            aggregate: as for `grade`.
             threshold: as for `grade`.
-            checks: as for `grade`; the order is by score alone.
+            checks: as for `grade`.
             split: as for `grade`.
             marker: as for `grade`.
+            keep_going: leave out solutions that the PRM cannot read (too long, a marker in the text) instead of raising.
+
+        Raises:
+            InputError: one that cannot be scored; the message says which.
+            UsageError: an aggregate or a threshold that does not fit the PRM's scores.
+            BackendError: a server or a policy failed.
+        """
+        records = each_solution(problem, solutions, split_by=split, marker=marker)
+        results = grade(
+            records,
+            self,
+            Grade(aggregate=aggregate, threshold=threshold, checks=checks),
+            keep_going=True,
+        )
+        graded = []
+        for index, result in enumerate(results):
+            if isinstance(result, GradedSolution):
+                graded.append(replace(result, index=index))
+            elif not keep_going:
+                raise result.error.at(f"solution {index} (0-based)")
+        return graded
+
+    def rank(
+        self,
+        problem: ProblemLike | None,
+        solutions: Iterable[SolutionLike | Steps],
+        *,
+        aggregate: str | None = None,
+        threshold: float | None = None,
+        checks: str = "auto",
+        split: str = "auto",
+        marker: str | None = None,
+        keep_going: bool = False,
+    ) -> list[GradedSolution]:
+        """Grade candidate solutions of one problem and sort them, best first.
+
+        A solution with a step that an exact check proves to be wrong comes after all others; then the score decides, the highest first.
+        One without a score (a step was not read) comes after those that have one; equals keep their order.
+
+        Args:
+            problem: as for `grade_many`.
+            solutions: as for `grade_many`.
+            aggregate: what they are sorted by; None for the PRM's own.
+            threshold: as for `grade`.
+            checks: as for `grade`.
+            split: as for `grade`.
+            marker: as for `grade`.
+            keep_going: as for `grade_many`.
 
         Raises:
             InputError: no solutions, or one that cannot be scored; the message says which.
             UsageError: an aggregate or a threshold that does not fit the PRM's scores.
             BackendError: a server or a policy failed.
         """
-        if isinstance(solutions, str):
+        graded = self.grade_many(
+            problem,
+            solutions,
+            aggregate=aggregate,
+            threshold=threshold,
+            checks=checks,
+            split=split,
+            marker=marker,
+            keep_going=keep_going,
+        )
+        if not graded:
             raise InputError(
-                "expected a list of solutions, found one text; grade it with grade()", field="solutions"
+                "expected at least one solution that can be ranked, found none", field="solutions"
             )
-        shared = problem_of(problem)
-        records = []
-        for index, solution in enumerate(solutions):
-            try:
-                records.append(solution_of(shared, solution, split_by=split, marker=marker))
-            except InputError as error:
-                raise error.at(f"solution {index} (0-based)") from None
-        if not records:
-            raise InputError("expected at least one solution to rank, found none", field="solutions")
-        results = grade(records, self, Grade(aggregate=aggregate, threshold=threshold, checks=checks))
-        scored = [
-            replace(result, index=index)
-            for index, result in enumerate(results)
-            if isinstance(result, ScoredSolution)
-        ]
-        return sorted(scored, key=lambda result: (result.score is None, -(result.score or 0.0)))
+        return sorted(graded, key=lambda one: rank_key(one.score, refuted=one.refuted))
 
     def watch(
         self,
@@ -529,7 +577,7 @@ def grade(
     *,
     orm: PRM | None = None,
     keep_going: bool = False,
-) -> Iterator[ScoredSolution | Refusal]:
+) -> Iterator[GradedSolution | Refusal]:
     """Grade a stream of solutions: one result each, in order, as they come.
 
     Args:
@@ -549,7 +597,7 @@ def grade(
 
 def _grade(
     solutions: Iterator[Solution], prm: PRM, settings: Grade, orm: PRM | None, keep_going: bool
-) -> Iterator[ScoredSolution | Refusal]:
+) -> Iterator[GradedSolution | Refusal]:
     verdicts = None
     for_prm = solutions
     if orm is not None:  # else nothing would read the second branch, and it would hold every solution
@@ -566,7 +614,7 @@ def _grade(
             yield _scored(solution, steps, settings, prm=prm, orm=orm, verdict=verdict)
 
 
-def graded(solution: Solution, steps: StepScores, prm: PRM, settings: Grade = Grade()) -> ScoredSolution:
+def graded(solution: Solution, steps: StepScores, prm: PRM, settings: Grade = Grade()) -> GradedSolution:
     """What `grade` gives for a solution whose step scores are there already.
 
     Raises:
@@ -631,15 +679,15 @@ def _scored(
     prm: PRM,
     orm: PRM | None,
     verdict: StepScores | None,
-) -> ScoredSolution:
+) -> GradedSolution:
     how = resolve_aggregate(settings.aggregate, prm.default_aggregate, prm.score_kind)
     needed = steps.scores[-1:] if how == "last" else steps.scores
     names, findings = check_names(settings.checks), None
     if names:
         findings = tuple(check(solution.problem.text, solution.texts, names=names))
-    return ScoredSolution(
+    return GradedSolution(
         solution=solution,
-        steps=steps,
+        step_scores=steps,
         score=None if None in needed else aggregate(steps.scores, how, kind=steps.kind),
         aggregate=how,
         first_error=first_error(steps.scores, settings.threshold, findings or ()),
@@ -665,13 +713,13 @@ def first_error(
     return proven if before == -1 else before
 
 
-def to_row(scored: ScoredSolution, row: Mapping[str, Any]) -> dict[str, Any]:
+def to_row(scored: GradedSolution, row: Mapping[str, Any]) -> dict[str, Any]:
     """The graded row: the row as it was read, then what grading adds (`records.scored_keys`), and the steps where the row's text was split here.
 
     Raises:
         InputError: the score is infinite (a sum of logits at a probability of exactly 0 or 1), which JSON cannot hold.
     """
-    steps = scored.steps
+    steps = scored.step_scores
     if scored.score is not None and abs(scored.score) == float("inf"):
         at = steps.scores.index(1.0 if scored.score > 0 else 0.0)
         raise InputError(
@@ -682,7 +730,7 @@ def to_row(scored: ScoredSolution, row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, **({} if given else {"steps": list(scored.solution.texts)}), **scored_keys(scored)}
 
 
-def from_row(solution: Solution, row: Mapping[str, Any]) -> ScoredSolution:
+def from_row(solution: Solution, row: Mapping[str, Any]) -> GradedSolution:
     """A graded row read back, given the solution that its input row holds; the inverse of `to_row`.
 
     Raises:
@@ -719,9 +767,9 @@ def from_row(solution: Solution, row: Mapping[str, Any]) -> ScoredSolution:
             f"expected -1 to {len(solution.steps) - 1} or null, found {row['first_error']!r}",
             field="first_error",
         )
-    scored = ScoredSolution(
+    scored = GradedSolution(
         solution=solution,
-        steps=steps,
+        step_scores=steps,
         score=row["score"],
         aggregate=row["aggregate"],
         first_error=row["first_error"],

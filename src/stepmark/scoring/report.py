@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepmark.errors import InputError, UsageError
-from stepmark.records import ScoredSolution, ScoreKind, Solution, StepScores
+from stepmark.metrics.aggregate import rank_key
+from stepmark.records import GradedSolution, ScoreKind, Solution, StepScores
 from stepmark.show import colour
 from stepmark.show.page import CardView, ProblemView, StepView, Summary, page_html
 from stepmark.show.text import amount, check_solution, number
@@ -32,7 +33,7 @@ _KIND_WORDS = {
 
 def write_report(
     path: str | Path,
-    scored: Iterable[ScoredSolution],
+    scored: Iterable[GradedSolution],
     *,
     title: str,
     settings: Mapping[str, str] | None = None,
@@ -64,7 +65,7 @@ def write_report(
         raise UsageError(f"expected a positive limit of solutions to show, found {limit}")
     check_writable(path)
     tally = _Tally(outcome_threshold=outcome_threshold)
-    groups: dict[tuple[str, str | None], list[ScoredSolution]] = {}
+    groups: dict[tuple[str, str | None], list[GradedSolution]] = {}
     count = 0
     for result in scored:
         _check(result)
@@ -87,12 +88,12 @@ def write_report(
         file.writelines(page_html(summary, problems))
 
 
-def _check(result: ScoredSolution) -> None:
+def _check(result: GradedSolution) -> None:
     """Refuse what cannot be shown when it comes, not when the page is drawn."""
     try:
-        check_solution(result.solution.texts, result.steps.scores, result.first_error)
-        for score in result.steps.scores:
-            colour.position(score, result.steps.kind, result.threshold)
+        check_solution(result.solution.texts, result.scores, result.first_error)
+        for score in result.scores:
+            colour.position(score, result.score_kind, result.threshold)
     except InputError as error:
         raise error.at(f"solution {result.solution.id!r}" if result.solution.id else "a solution") from None
 
@@ -120,12 +121,12 @@ class _Tally:
     by_check: int = 0
     """First errors that a check alone found."""
 
-    def add(self, result: ScoredSolution) -> None:
+    def add(self, result: GradedSolution) -> None:
         problem = result.solution.problem
         self.solutions += 1
         # A short digest and not the text: a million problems must not be held to be counted.
         self.problems.add(hashlib.blake2b(repr((problem.text, problem.id)).encode(), digest_size=12).digest())
-        self.kinds[result.steps.kind] = None
+        self.kinds[result.score_kind] = None
         self.prms[result.prm] = None
         self.aggregates[result.aggregate] = None
         self.thresholds[result.threshold] = None
@@ -202,7 +203,7 @@ class _Tally:
             )
 
 
-def _problem(at: int, first: int, group: list[ScoredSolution], fits: int, tally: _Tally) -> ProblemView:
+def _problem(at: int, first: int, group: list[GradedSolution], fits: int, tally: _Tally) -> ProblemView:
     problem, best = group[0].solution.problem, _best(group)
     parts = [
         problem.id,
@@ -214,23 +215,25 @@ def _problem(at: int, first: int, group: list[ScoredSolution], fits: int, tally:
     return ProblemView(number=at, text=problem.text, note=" · ".join(filter(None, parts)), cards=cards)
 
 
-def _best(group: list[ScoredSolution]) -> set[int]:
-    """The solutions with the highest score among those of the same PRM, aggregate and kind, where there are two to compare."""
-    comparable: dict[tuple[str, str, str], dict[int, float]] = {}
+def _best(group: list[GradedSolution]) -> set[int]:
+    """The solutions with the highest score among those of the same PRM, aggregate and kind, where there are two to compare; what an exact
+    check refutes is never the best."""
+    comparable: dict[tuple[str, str, str], dict[int, GradedSolution]] = {}
     for at, result in enumerate(group):
         if result.score is not None:
-            key = (result.prm, result.aggregate, result.steps.kind)
-            comparable.setdefault(key, {})[at] = result.score
-    return {
-        at
-        for scores in comparable.values()
-        for at, score in scores.items()
-        if len(scores) > 1 and score == max(scores.values())
-    }
+            key = (result.prm, result.aggregate, result.score_kind)
+            comparable.setdefault(key, {})[at] = result
+    best = set()
+    for results in comparable.values():
+        keys = {at: rank_key(one.score, refuted=one.refuted) for at, one in results.items()}
+        if len(keys) > 1:
+            first = min(keys.values())
+            best |= {at for at, key in keys.items() if key == first and not results[at].refuted}
+    return best
 
 
-def _card(at: int, place: int, result: ScoredSolution, is_best: bool, tally: _Tally) -> CardView:
-    solution, steps = result.solution, result.steps
+def _card(at: int, place: int, result: GradedSolution, is_best: bool, tally: _Tally) -> CardView:
+    solution = result.solution
     prm = result.prm if len(tally.prms) > 1 else None
     outcome_place = None
     if result.outcome is not None and tally.good_from is not None:
@@ -240,14 +243,14 @@ def _card(at: int, place: int, result: ScoredSolution, is_best: bool, tally: _Ta
         number=at,
         title=f"Solution {place + 1}",
         note=" · ".join(part for part in (solution.source, solution.id, prm) if part),
-        kind=steps.kind,
+        kind=result.score_kind,
         threshold=result.threshold,
         score=result.score,
         aggregate=result.aggregate,
-        place=colour.aggregate_position(result.score, result.aggregate, steps.kind, result.threshold),
+        place=colour.aggregate_position(result.score, result.aggregate, result.score_kind, result.threshold),
         aggregates=_aggregates(result),
         first_error=result.first_error,
-        steps=step_views(result.solution, result.steps, result.finding_lines()),
+        steps=step_views(result.solution, result.step_scores, result.finding_lines()),
         best=is_best,
         outcome=result.outcome,
         outcome_model=result.outcome_model,
@@ -306,10 +309,10 @@ def _after_fences(text: str, state: str | None) -> str | None:
     return state
 
 
-def _aggregates(result: ScoredSolution) -> tuple[tuple[str, float | None], ...]:
+def _aggregates(result: GradedSolution) -> tuple[tuple[str, float | None], ...]:
     from stepmark.metrics.aggregate import aggregate, allowed
 
-    scores, kind = result.steps.scores, result.steps.kind
+    scores, kind = result.scores, result.score_kind
     values: dict[str, float | None] = {}
     for name in AGGREGATES:
         read = scores[-1:] if name == "last" else scores
@@ -319,7 +322,7 @@ def _aggregates(result: ScoredSolution) -> tuple[tuple[str, float | None], ...]:
     return tuple(values.items())
 
 
-def _disagreement(result: ScoredSolution, good_from: float | None) -> str | None:
+def _disagreement(result: GradedSolution, good_from: float | None) -> str | None:
     """One sentence where the outcome's verdict and the steps' differ; None where they agree or cannot be told."""
     if result.outcome is None or good_from is None or result.first_error is None:
         return None
@@ -328,7 +331,7 @@ def _disagreement(result: ScoredSolution, good_from: float | None) -> str | None
         return None
     subject = f"outcome model {result.outcome_model} says" if result.outcome_model else "outcome is"
     if is_good:
-        score = result.steps.scores[result.first_error]
+        score = result.scores[result.first_error]
         by_check = result.first_error_by == "check"
         why = " (by an exact check)" if by_check else "" if score is None else f" ({number(score)})"
         return (

@@ -28,7 +28,7 @@ from stepmark.models.load import SHARED, PRMLike, lazy_prm, read_by
 from stepmark.models.places import NOTICE
 from stepmark.models.prm import PRM, Grade, Grader, Ledger, from_row, to_row
 from stepmark.models.prm import grade as grade_stream
-from stepmark.records import Refusal, ScoredSolution, ScoreKind, Solution, StepScores
+from stepmark.records import GradedSolution, Refusal, ScoreKind, Solution, StepScores
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
@@ -195,8 +195,8 @@ def grade(
     keep_going: bool = False,
     cluster: Cluster | None = None,
     progress: bool = True,
-    on_result: Callable[[ScoredSolution, str], None] | None = None,
-) -> Results[ScoredSolution]:
+    on_result: Callable[[GradedSolution, str], None] | None = None,
+) -> Results[GradedSolution]:
     """Grade solutions step by step with a PRM.
 
     A row is a problem and its steps, {"problem": "…", "steps": ["…", "…"]}, or a problem and a text that is split into steps,
@@ -304,14 +304,14 @@ def _is_small(rows: Source) -> bool:
     )
 
 
-def read_graded(path: str | Path) -> Iterator[ScoredSolution]:
+def read_graded(path: str | Path) -> Iterator[GradedSolution]:
     """The graded solutions of a file that `grade` wrote.
 
     Raises:
         InputError: a row that is no graded one.
     """
     for row in read_rows(path):
-        if isinstance(row.record, ScoredSolution):
+        if isinstance(row.record, GradedSolution):
             yield row.record
             continue
         try:
@@ -332,12 +332,12 @@ class _Tally:
     """How texts were split."""
     notes: Counter[str] = field(default_factory=Counter)
 
-    def add(self, scored: ScoredSolution, row: SolutionRow) -> None:
+    def add(self, scored: GradedSolution, row: SolutionRow) -> None:
         """Count a graded solution, and how its text was split."""
         verdict = "unknown" if scored.first_error is None else "right" if scored.first_error < 0 else "wrong"
         self.counts.update(("solutions", verdict))
-        self.counts["steps"] += len(scored.steps.scores)
-        self.counts["unread"] += scored.steps.scores.count(None)
+        self.counts["steps"] += len(scored)
+        self.counts["unread"] += scored.scores.count(None)
         self.counts["by_check"] += scored.first_error_by == "check"
         if row.solution.split is not None:
             self.ways[row.solution.split] += 1
@@ -357,11 +357,11 @@ class _Run:
     orm: PRM | None
     settings: Grade
     keep_going: bool
-    on_result: Callable[[ScoredSolution, str], None] | None
+    on_result: Callable[[GradedSolution, str], None] | None
     progress: Progress
     collect: bool
     """Whether the records are kept in memory."""
-    records: list[ScoredSolution] = field(default_factory=list)
+    records: list[GradedSolution] = field(default_factory=list)
     tally: _Tally = field(default_factory=_Tally)
 
     def all(self, report: str | Path | None, settings: Mapping[str, Any], loading: Mapping[str, Any]) -> None:
@@ -377,7 +377,7 @@ class _Run:
         facts = {"prm": self.prm.name, "score_kind": self.prm.score_kind, **asdict(self.settings)}
         self.out.finish({**facts, **({"orm": self.orm.name} if self.orm else {}), **loading})
 
-    def results(self) -> Iterator[ScoredSolution]:
+    def results(self) -> Iterator[GradedSolution]:
         """Every graded solution, as it is written to the part.
 
         Raises:
@@ -400,7 +400,7 @@ class _Run:
                 where=self.source.name,
             )
 
-    def earlier(self) -> Iterator[tuple[ScoredSolution, SolutionRow]]:
+    def earlier(self) -> Iterator[tuple[GradedSolution, SolutionRow]]:
         """What an interrupted run did already."""
         for result, row in zip(self.out.earlier(), self.rows, strict=False):
             if isinstance(result, InputError):
@@ -410,7 +410,7 @@ class _Run:
             else:
                 yield from_row(row.solution, result), row
 
-    def fresh(self) -> Iterator[tuple[ScoredSolution, SolutionRow]]:
+    def fresh(self) -> Iterator[tuple[GradedSolution, SolutionRow]]:
         """What is left to do."""
         waiting: deque[SolutionRow | Refusal] = deque()
 

@@ -22,9 +22,9 @@ from pydantic import BaseModel
 from stepmark.data.solutions import read_solution
 from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError, SettingError, UnknownNameError, UsageError
+from stepmark.metrics.aggregate import rank_key
 from stepmark.models.prm import PRM, Grade, graded, to_row
 from stepmark.models.remote.wire import (
-    CandidateFields,
     ClosedAnswer,
     ErrorAnswer,
     ModelsAnswer,
@@ -38,6 +38,7 @@ from stepmark.models.remote.wire import (
     ScoreRequest,
     SessionAnswer,
     SessionRequest,
+    SolutionFields,
     SolutionToScore,
     StatusAnswer,
     StepsAnswer,
@@ -153,11 +154,11 @@ async def score(request: Request, body: ScoreRequest) -> Response:
     return answer({"object": "scores", **above, "results": results})
 
 
-@router.post("/v1/rank", tags=["scores"], summary="Rank candidates", **described(RankAnswer))
+@router.post("/v1/rank", tags=["scores"], summary="Rank solutions", **described(RankAnswer))
 async def rank(request: Request, body: RankRequest) -> Response:
-    """Candidates of one problem, the best first: what best-of-N takes is `results[0].index`.
+    """Solutions of one problem, the best first: what best-of-N takes is `results[0].index`.
 
-    A candidate that the PRM cannot read stands at the end with its `error`.
+    One with a step that an exact check proves to be wrong comes after all others; one that the PRM cannot read stands at the end with its `error`.
     """
     service = service_of(request)
     check_model(service.name, body.model)
@@ -165,8 +166,8 @@ async def rank(request: Request, body: RankRequest) -> Response:
     above, results = await _scored(
         request,
         body,
-        body.candidates,
-        "candidates",
+        body.solutions,
+        "solutions",
         lambda item: solution_of(body.problem, item, body.split, body.marker),
     )
     return answer({"object": "ranking", **above, "results": best_first(results)})
@@ -311,7 +312,7 @@ async def index() -> Response:
 
 
 def solution_of(
-    problem: str, item: SolutionToScore | CandidateFields, how: str | None, marker: str | None
+    problem: str, item: SolutionToScore | SolutionFields, how: str | None, marker: str | None
 ) -> Read:
     """What `stepmark grade` would read of a row with these fields."""
     row: dict[str, Any] = {"problem": problem}
@@ -364,7 +365,7 @@ def verdicts(
             place = None if at is None else f"{at}.{index}"
             results.append({"index": index, **name, "error": refused_input(error, at=place).error})
             continue
-        problem, solution = verdict.steps.problem_tokens, verdict.steps.solution_tokens
+        problem, solution = verdict.step_scores.problem_tokens, verdict.step_scores.solution_tokens
         fields = {key: row[key] for key in (*_ALWAYS, *_MAYBE) if key in _ALWAYS or row.get(key) is not None}
         tokens = None if problem is None or solution is None else problem + solution
         results.append({"index": index, **name, **fields, "tokens": tokens})
@@ -372,13 +373,12 @@ def verdicts(
 
 
 def best_first(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """By score, the highest first, equal ones by index; then those without a score, then those with an error."""
+    """As `Grader.rank` sorts, equal ones by index; then those with an error."""
 
-    def key(result: Mapping[str, Any]) -> tuple[int, float, int]:
+    def key(result: Mapping[str, Any]) -> tuple[Any, ...]:
         if "error" in result:
-            return 2, 0.0, result["index"]
-        score = result["score"]
-        return (1, 0.0, result["index"]) if score is None else (0, -score, result["index"])
+            return True, (), result["index"]
+        return False, rank_key(result["score"], refuted=bool(result.get("findings"))), result["index"]
 
     return sorted(results, key=key)
 
@@ -471,7 +471,7 @@ def _check_count(service: Service, field: str, given: Sequence[object]) -> None:
         raise Refused("too_large", message, field=field)
 
 
-def _check_shape(asked: Sequence[SolutionToScore | CandidateFields], at: str | None) -> None:
+def _check_shape(asked: Sequence[SolutionToScore | SolutionFields], at: str | None) -> None:
     """Either steps or a text of each."""
     for index, item in enumerate(asked):
         place = "" if at is None else f"{at}.{index}."

@@ -62,6 +62,12 @@ def spelled(text: str) -> str:
     return INVISIBLE.sub(_escaped, visible(text))
 
 
+def shortened(text: str, most: int = 100) -> str:
+    """The text on one line of at most so many characters; "…" ends one that was longer."""
+    line = one_line(text)
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
 def number(value: float) -> str:
     """A score for people: three decimals, or three significant digits where decimals would hide it.
 

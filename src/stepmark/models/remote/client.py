@@ -12,42 +12,27 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, final
 
 import httpx
 
 from stepmark.batching import Graded
+from stepmark.data.conversations import ProblemLike, SolutionLike, each_solution, solution_of
 from stepmark.errors import InputError, UsageError
+from stepmark.metrics.aggregate import rank_key
 from stepmark.models.http import Closing, DeclinedError, Patience
 from stepmark.models.prm import Ledger, from_row
 from stepmark.models.remote.calls import Calls, ServedModel, complaint, nonsense, read_error, utf8
 from stepmark.models.remote.session import Session
 from stepmark.models.remote.wire import RankAnswer, Result, ScoreAnswer
-from stepmark.records import Refusal, ScoredSolution, Solution, Step, Steps
+from stepmark.records import GradedSolution, Refusal, Solution, Steps
 
 Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
 
 PATIENT = Patience()
 """The default of clients."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ranked:
-    """One of several candidates of a problem, in its place."""
-
-    index: int
-    """Its position in the request, from 0."""
-    scored: ScoredSolution | None
-    """None for a candidate that cannot be scored."""
-    error: InputError | None = None
-    """Why it cannot."""
-
-    @property
-    def score(self) -> float | None:
-        """The aggregate of its step scores; None where there is none."""
-        return None if self.scored is None else self.scored.score
 
 
 class Scoring(TypedDict, total=False):
@@ -130,15 +115,24 @@ class Client(Closing):
         """
         return self._calls.model()
 
-    def score(
-        self, problem: str, steps: Steps | str, *, split: str | None = None, **settings: Unpack[Scoring]
-    ) -> ScoredSolution:
-        """Score one solution.
+    def grade(
+        self,
+        problem: ProblemLike | None,
+        solution: SolutionLike | None = None,
+        *,
+        steps: Steps | None = None,
+        split: str = "auto",
+        marker: str | None = None,
+        **settings: Unpack[Scoring],
+    ) -> GradedSolution:
+        """Grade one solution.
 
         Args:
-            problem: its text.
-            steps: a text each; or the whole solution as one text, which the server splits.
-            split: how a text is split ("line", …); None leaves it to the server.
+            problem: its text or record; None where the solution says it.
+            solution: a text, a `Segmentation`, a record of a solution, or a list of chat messages.
+            steps: the texts of its steps, instead of `solution`.
+            split: how a text is split into steps (`stepmark.split`).
+            marker: the text that ends each step, for `split` "marker".
             settings: `aggregate`, `threshold`, `checks`, `timeout`; see `Scoring`.
 
         Raises:
@@ -146,23 +140,21 @@ class Client(Closing):
             UsageError: a setting that the server declines.
             BackendError: the server failed, gave no answer in time, or answered nonsense.
         """
-        if isinstance(steps, str):
-            [result] = self._part([Solution.of(problem, ())], settings, steps, split)
-        else:
-            [result] = self._part([Solution.of(problem, steps)], settings, split=split)
+        record = solution_of(problem, solution, steps=steps, split_by=split, marker=marker)
+        [result] = self._part([record], settings)
         return _unrefused(result)
 
-    def score_many(
+    def grade_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False, **settings: Unpack[Scoring]
-    ) -> Iterator[ScoredSolution | Refusal]:
-        """Score a stream of solutions in requests of bounded size: one result each, in order, as they come.
+    ) -> Iterator[GradedSolution | Refusal]:
+        """Grade a stream of solutions in requests of bounded size: one result each, in order, as they come.
 
         Consecutive solutions of one problem share the computation of what they have in common. What was yielded before an error stays valid.
 
         Args:
             solutions: read as needed; may be endless.
             keep_going: yield a `Refusal` for one that cannot be scored instead of raising.
-            settings: as for `score`; `timeout` of each request.
+            settings: as for `grade`; `timeout` of each request.
         """
         for part in self._calls.parts(solutions):
             for result in self._part(part, settings):
@@ -170,52 +162,59 @@ class Client(Closing):
 
     def rank(
         self,
-        problem: str,
-        candidates: Sequence[Steps | str],
+        problem: ProblemLike | None,
+        solutions: Iterable[SolutionLike | Steps],
         *,
-        split: str | None = None,
+        split: str = "auto",
+        marker: str | None = None,
+        keep_going: bool = False,
         **settings: Unpack[Scoring],
-    ) -> list[Ranked]:
-        """Rank candidate solutions of one problem, in one request, the best first; those that cannot be scored come last.
+    ) -> list[GradedSolution]:
+        """Grade candidate solutions of one problem, in one request, and sort them, the best first, as `Grader.rank` does.
 
         Args:
-            problem: its text.
-            candidates: each one's steps, or its text, which the server splits.
-            split: how texts are split.
-            settings: as for `score`.
-        """
-        if isinstance(candidates, str):
-            raise UsageError(f"candidates: expected a list of them, found the single text {candidates!r:.60}")
-        if not candidates:
-            return []
-        asked = [Solution.of(problem, () if isinstance(item, str) else item) for item in candidates]
-        texts = [item if isinstance(item, str) else None for item in candidates]
-        rows = [_fields(entry, text) for entry, text in zip(asked, texts, strict=True)]
-        rows = [{key: value for key, value in row.items() if key != "problem"} for row in rows]
-        how = {} if split is None else {"split": split}
-        body = {"problem": problem, "candidates": rows, **how, **self._body(settings)}
+            problem: as for `grade`.
+            solutions: each as for `grade`, or a list of the texts of its steps.
+            split: as for `grade`.
+            marker: as for `grade`.
+            keep_going: leave out solutions that the PRM cannot read instead of raising.
+            settings: as for `grade`.
 
-        def read(answer: RankAnswer) -> list[Ranked]:
+        Raises:
+            InputError: no solutions, or one that cannot be scored; the message says which.
+            UsageError: a setting that the server declines.
+            BackendError: as for `grade`.
+        """
+        asked = each_solution(problem, solutions, split_by=split, marker=marker)
+        if not asked:
+            raise InputError("expected at least one solution to rank, found none", field="solutions")
+        rows = [_fields(item) for item in asked]
+        rows = [{key: value for key, value in row.items() if key != "problem"} for row in rows]
+        body = {"problem": asked[0].problem.text, "solutions": rows, **self._body(settings)}
+
+        def read(answer: RankAnswer) -> list[tuple[int, GradedSolution | InputError]]:
             order = [result.index for result in answer.results]
             if sorted(order) != list(range(len(asked))):
                 raise nonsense("results", f"each index from 0 to {len(asked) - 1} once", order)
-            read = self._read(answer, [asked[i] for i in order])
-            ranked = [
-                Ranked(index=i, scored=None, error=result)
-                if isinstance(result, InputError)
-                else Ranked(index=i, scored=result)
-                for i, result in zip(order, read, strict=True)
-            ]
-            scores = [-math.inf if item.score is None else item.score for item in ranked]
-            if scores != sorted(scores, reverse=True):
-                raise nonsense("results", "the highest score first", scores)
-            return ranked
+            results = self._read(answer, [asked[i] for i in order])
+            ranked = [one for one in results if isinstance(one, GradedSolution)]
+            keys = [rank_key(one.score, refuted=one.refuted) for one in ranked]
+            if keys != sorted(keys):
+                raise nonsense("results", "the best first", [one.score for one in ranked])
+            return list(zip(order, results, strict=True))
 
         try:
             timeout = settings.get("timeout")
-            return self._calls.ask("/v1/rank", body, RankAnswer, read, timeout=timeout)
+            results = self._calls.ask("/v1/rank", body, RankAnswer, read, timeout=timeout)
         except DeclinedError as declined:
             raise complaint(declined) from None
+        ranked = []
+        for index, result in results:
+            if isinstance(result, GradedSolution):
+                ranked.append(replace(result, index=index))
+            elif not keep_going:
+                raise result.at(f"solution {index} (0-based)")
+        return ranked
 
     def session(self, problem: str) -> Session:
         """A session for prefixes of one problem that grow step by step; to be used in a `with` block."""
@@ -225,26 +224,20 @@ class Client(Closing):
         """Close the connections. Leaving a `with` block does it too."""
         self._calls.server.close()
 
-    def _part(
-        self,
-        solutions: Sequence[Solution],
-        settings: Scoring,
-        text: str | None = None,
-        split: str | None = None,
-    ) -> list[ScoredSolution | Refusal]:
-        """Score solutions in as few requests as the server allows; one result each, in order. A text is that of the only one, which the server splits."""
-        results: dict[int, ScoredSolution | InputError] = {}
+    def _part(self, solutions: Sequence[Solution], settings: Scoring) -> list[GradedSolution | Refusal]:
+        """Score solutions in as few requests as the server allows; one result each, in order."""
+        results: dict[int, GradedSolution | InputError] = {}
         rows: list[tuple[int, dict[str, Any]]] = []
         for i, solution in enumerate(solutions):
             try:
-                rows.append((i, _fields(solution, text, split)))
+                rows.append((i, _fields(solution)))
             except InputError as error:
                 results[i] = error
 
         def send(
             part: Sequence[tuple[int, dict[str, Any]]],
-        ) -> list[ScoredSolution | InputError]:
-            def read(answer: ScoreAnswer) -> list[ScoredSolution | InputError]:
+        ) -> list[GradedSolution | InputError]:
+            def read(answer: ScoreAnswer) -> list[GradedSolution | InputError]:
                 order = [result.index for result in answer.results]
                 if order != list(range(len(part))):
                     raise nonsense("results", f"the indices 0 to {len(part) - 1} in order", order)
@@ -268,14 +261,14 @@ class Client(Closing):
 
     def _read(
         self, answer: ScoreAnswer | RankAnswer, asked: Sequence[Solution]
-    ) -> list[ScoredSolution | InputError]:
+    ) -> list[GradedSolution | InputError]:
         """The results of an answer, of these solutions; all are read before any is counted."""
         pairs = list(zip(answer.results, asked, strict=True))
         results = [_scored(answer, result, solution) for result, solution in pairs]
         for (row, _), result in zip(pairs, results, strict=True):
-            if isinstance(result, ScoredSolution):
+            if isinstance(result, GradedSolution):
                 # A server does not say how many of them it had computed before.
-                steps = sum(score is not None for score in result.steps.scores)
+                steps = sum(score is not None for score in result.scores)
                 self._calls.count(
                     solutions=1, steps=steps, tokens_in=row.tokens or 0, tokens_computed=row.tokens or 0
                 )
@@ -284,14 +277,10 @@ class Client(Closing):
 
 def _scored(
     answer: ScoreAnswer | RankAnswer, result: Result, solution: Solution
-) -> ScoredSolution | InputError:
+) -> GradedSolution | InputError:
     place = f"results[{result.index}]"
     if result.error is not None:
         return read_error(result.error)
-    if not solution.steps:
-        if not result.steps:
-            raise nonsense(place, "the texts of the steps under 'steps'", result.steps)
-        solution = replace(solution, steps=tuple(Step(text=text) for text in result.steps))
     above = {key: getattr(answer, key) for key in ("aggregate", "threshold", "score_kind", "class_names")}
     row = {**result.model_dump(exclude_unset=True), **above, "prm": answer.model}
     try:
@@ -300,35 +289,31 @@ def _scored(
         raise error.at(place) from None
 
 
-def _named(solution: Solution, result: ScoredSolution | InputError) -> ScoredSolution | Refusal:
-    if isinstance(result, ScoredSolution):
+def _named(solution: Solution, result: GradedSolution | InputError) -> GradedSolution | Refusal:
+    if isinstance(result, GradedSolution):
         return result
     name = f"solution {solution.id!r}" if solution.id is not None else None
     return Refusal(solution=solution, error=type(result)(result.message, where=name, field=result.field))
 
 
-def _fields(solution: Solution, text: str | None, split: str | None = None) -> dict[str, Any]:
+def _fields(solution: Solution) -> dict[str, Any]:
     """The fields of a request.
 
     Raises:
         InputError: half of a surrogate pair.
     """
-    problem = utf8(solution.problem.text, "problem")
-    how = {} if split is None else {"split": split}
-    if text is not None:
-        return {"problem": problem, "solution": utf8(text, "solution"), **how}
     fields = {
-        "problem": problem,
+        "problem": utf8(solution.problem.text, "problem"),
         "steps": [utf8(step.text, f"steps[{number}]") for number, step in enumerate(solution.steps)],
     }
     if any(step.observation for step in solution.steps):
         fields["observations"] = [
             utf8(step.observation, f"steps[{number}]") for number, step in enumerate(solution.steps)
         ]
-    return fields | how
+    return fields
 
 
-def _unrefused(result: ScoredSolution | Refusal) -> ScoredSolution:
+def _unrefused(result: GradedSolution | Refusal) -> GradedSolution:
     """The solution; raises the error of a refusal."""
     if isinstance(result, Refusal):
         raise result.error
@@ -377,30 +362,49 @@ class AsyncClient:
         """The PRM that this client talks to."""
         return await self._run(self._client.model)
 
-    async def score(
-        self, problem: str, steps: Steps | str, *, split: str | None = None, **settings: Unpack[Scoring]
-    ) -> ScoredSolution:
-        """Score one solution; see `Client.score`."""
-        return await self._run(self._client.score, problem, steps, split=split, **settings)
+    async def grade(
+        self,
+        problem: ProblemLike | None,
+        solution: SolutionLike | None = None,
+        *,
+        steps: Steps | None = None,
+        split: str = "auto",
+        marker: str | None = None,
+        **settings: Unpack[Scoring],
+    ) -> GradedSolution:
+        """Grade one solution; see `Client.grade`."""
+        return await self._run(
+            self._client.grade, problem, solution, steps=steps, split=split, marker=marker, **settings
+        )
 
-    async def score_many(
+    async def grade_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False, **settings: Unpack[Scoring]
-    ) -> AsyncIterator[ScoredSolution | Refusal]:
-        """Score a stream of solutions, in order; see `Client.score_many`."""
-        results = self._client.score_many(solutions, keep_going=keep_going, **settings)
+    ) -> AsyncIterator[GradedSolution | Refusal]:
+        """Grade a stream of solutions, in order; see `Client.grade_many`."""
+        results = self._client.grade_many(solutions, keep_going=keep_going, **settings)
         while (result := await self._run(next, results, None)) is not None:
             yield result
 
     async def rank(
         self,
-        problem: str,
-        candidates: Sequence[Steps | str],
+        problem: ProblemLike | None,
+        solutions: Iterable[SolutionLike | Steps],
         *,
-        split: str | None = None,
+        split: str = "auto",
+        marker: str | None = None,
+        keep_going: bool = False,
         **settings: Unpack[Scoring],
-    ) -> list[Ranked]:
+    ) -> list[GradedSolution]:
         """Rank candidate solutions of one problem; see `Client.rank`."""
-        return await self._run(self._client.rank, problem, candidates, split=split, **settings)
+        return await self._run(
+            self._client.rank,
+            problem,
+            solutions,
+            split=split,
+            marker=marker,
+            keep_going=keep_going,
+            **settings,
+        )
 
     def session(self, problem: str) -> AsyncSession:
         """A session for prefixes of one problem; to be used in an `async with` block. See `Client.session`."""

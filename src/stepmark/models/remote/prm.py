@@ -76,10 +76,10 @@ class RemotePRM(Grader, Closing):
         # Only the scores of the steps are asked for. The least of them exists for every kind, and is never infinite.
         # Checks, where they are wanted, run here.
         checks = None if self.served.default_checks == "none" else "none"
-        for result in self.client.score_many(
+        for result in self.client.grade_many(
             solutions, keep_going=keep_going, aggregate="min", checks=checks
         ):
-            yield result if isinstance(result, Refusal) else result.steps
+            yield result if isinstance(result, Refusal) else result.step_scores
 
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too."""

@@ -119,8 +119,8 @@ class ScoreRequest(_Grading, _Solutions):  # the fields of the last base come fi
     )
 
 
-class CandidateFields(Request):
-    """A candidate: its steps, or its text."""
+class SolutionFields(Request):
+    """A solution of the problem: its steps, or its text."""
 
     model_config = examples({"steps": RIGHT}, {"solution": "\n".join(STEPS)})
 
@@ -131,34 +131,37 @@ class CandidateFields(Request):
     solution: str | None = None
     """The whole text instead of `steps`."""
     id: str | None = None
-    """Your name for this candidate; it comes back in the result."""
+    """Your name for this solution; it comes back in the result."""
 
 
-def _candidate(value: Any) -> Any:
-    return {"solution": value} if isinstance(value, str) else value
+def _solution_fields(value: Any) -> Any:
+    if isinstance(value, str):
+        return {"solution": value}
+    return {"steps": value} if isinstance(value, list) else value
 
 
-def _item_or_text(schema: dict[str, Any]) -> None:
-    schema["items"] = {"anyOf": [{"type": "string"}, schema["items"]]}
+def _text_or_steps(schema: dict[str, Any]) -> None:
+    text = {"type": "string"}
+    schema["items"] = {"anyOf": [text, {"type": "array", "items": text}, schema["items"]]}
 
 
-class _Candidates(Request):
+class _SolutionsOfOne(Request):
     problem: NotBlank
-    """The question that all candidates answer; not blank."""
-    candidates: list[Annotated[CandidateFields, BeforeValidator(_candidate)]] = Field(
-        min_length=1, fail_fast=True, json_schema_extra=_item_or_text
+    """The question that all solutions answer; not blank."""
+    solutions: list[Annotated[SolutionFields, BeforeValidator(_solution_fields)]] = Field(
+        min_length=1, fail_fast=True, json_schema_extra=_text_or_steps
     )
-    """The candidates: objects with `steps` or `solution`, or plain texts."""
+    """The solutions: plain texts, lists of step texts, or objects with `steps` or `solution`."""
     split: str | None = None
     """How texts are split into steps; as for /v1/score."""
     marker: str | None = None
     """The text that ends each step, for split marker and auto."""
 
 
-class RankRequest(_Grading, _Candidates):
-    """Candidates of one problem, to be ranked."""
+class RankRequest(_Grading, _SolutionsOfOne):
+    """Solutions of one problem, to be ranked."""
 
-    model_config = examples({"problem": PROBLEM, "candidates": [{"steps": STEPS}, "\n".join(RIGHT)]})
+    model_config = examples({"problem": PROBLEM, "solutions": [STEPS, "\n".join(RIGHT)]})
 
 
 def _several(value: Any) -> Any:
@@ -346,11 +349,12 @@ class ScoreAnswer(_Graded):
 
 
 class RankAnswer(_Graded):
-    """The candidates, best first."""
+    """The solutions, best first."""
 
     object: Literal["ranking"] = "ranking"
     results: list[Result]
-    """By score, the highest first, equal ones by index; then those without a score, then those with an error."""
+    """By score, the highest first, equal ones by index; then those without a score, then those of which a check proves a step to be
+    wrong, then those with an error."""
 
 
 class PoolingRows(Answer):
