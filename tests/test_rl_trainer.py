@@ -334,6 +334,7 @@ def test_a_prm_that_answers_nan_stops_the_run_and_the_state_stays(tmp_path) -> N
 
     class Breaks:
         name = identity = "breaks"
+        default_checks = "none"
 
         def score_many(self, solutions, *, keep_going=False):
             from stepmark.records import StepScores

@@ -130,7 +130,6 @@ def teacher(base, tmp_path_factory):
 def test_training_goes_on_from_a_prm_and_keeps_its_checks(base, teacher, tmp_path):
     settings = Training(
         warm_start=str(teacher),
-        layout="text",
         lora_rank=2,
         epochs=2,
         learning_rate=1e-2,
