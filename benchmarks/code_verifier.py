@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common import data_folder, finish, rows
-from stepmark.problems.code import CodeTests, CodeVerifier, read_code_tests
-from stepmark.problems.code_sandbox import CodeLimits
+from stepmark.verifiers.code import CodeTests, CodeVerifier, read_code_tests
+from stepmark.verifiers.code_sandbox import CodeLimits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import platform
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import torch
 from stepmark.models.places import cache_folder
 
 PEERS = Path(__file__).parent / "peers"
+HOST = "127.0.0.1"
 
 
 def benchmark_parser(
@@ -90,6 +92,19 @@ def matmul_peak(
     with torch.inference_mode():
         best = min(seconds(lambda: torch.nn.functional.linear(a, b))[0] for _ in range(20))
     return 2 * rows * width * inner / best
+
+
+def free_port() -> int:
+    """A port that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def quantile(latencies: list[float], share: float) -> float:
+    """In milliseconds."""
+    ordered = sorted(latencies)
+    return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def finish(name: str, figures: Mapping[str, float], aims: Mapping[str, float]) -> None:

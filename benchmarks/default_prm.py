@@ -97,7 +97,6 @@ RUNS = (
         name="best-of-n",
         evaluation="best-of-n",
         data=CANDIDATES,
-        more=("--percent", "sign"),
         quick=4,
         limit=100,
     ),

@@ -32,8 +32,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.annotate import HOST, quantile
-from benchmarks.common import benchmark_parser, finish
+from benchmarks.common import HOST, benchmark_parser, finish, quantile
 from benchmarks.serve_servers import (
     KINDS,
     PATHS,

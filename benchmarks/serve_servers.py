@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.annotate import HOST, free_port
+from benchmarks.common import HOST, free_port
 from benchmarks.serve_work import Request
 from stepmark.models.encoding import Encoder
 from stepmark.records import Solution

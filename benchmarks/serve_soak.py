@@ -35,8 +35,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.annotate import HOST, free_port
-from benchmarks.common import finish
+from benchmarks.common import HOST, finish, free_port
 from benchmarks.serve_work import requests
 
 SESSIONS = 32

@@ -19,15 +19,11 @@ import uvicorn
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from ports import lasting_port
-from stepmark.annotation import accounts
-from stepmark.annotation.app import build_app, secured
-from stepmark.annotation.database import Database
+from stepmark.annotation.app import build_app
 from stepmark.annotation.items import Item
-from stepmark.annotation.live import Live
-from stepmark.annotation.marks import Answer, Decision
+from stepmark.annotation.labels import Answer
 from stepmark.annotation.project import Project
-from stepmark.annotation.security import Site as Place
-from stepmark.annotation.stored import answers_of, decisions_of, items_of, store_items
+from stepmark.annotation.store import Store, changes
 from stepmark.records import Problem, Solution, Step
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -50,14 +46,12 @@ class Site:
         self.file = folder / "annotations.sqlite"
         self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        with Database(str(self.file)) as database, database.writing() as connection:
-            store_items(connection, items)
+        with Store(str(self.file)) as store:
+            store.prepare(project, items, self.url)
 
     def start(self) -> None:
-        self._database = Database(str(self.file))
-        live = Live(self.project, self._database)
-        place = Place(hosts=frozenset({f"127.0.0.1:{self.port}"}), link=self.url)
-        app = secured(build_app(live, place), live, place)
+        self._store = Store(str(self.file))
+        app = build_app(self._store, self.project)
         config = uvicorn.Config(
             app, host="127.0.0.1", port=self.port, log_level="error", ws="none", timeout_graceful_shutdown=1
         )
@@ -71,7 +65,7 @@ class Site:
     def stop(self) -> None:
         self._server.should_exit = True
         self._thread.join()
-        self._database.close()
+        self._store.close()
 
     def __enter__(self) -> Site:
         self.start()
@@ -81,27 +75,20 @@ class Site:
         if self._thread.is_alive():
             self.stop()
 
-    def invitation(self, role: Any = "annotator") -> str:
-        """A link that lets one in."""
-        with Database(str(self.file)) as database, database.writing() as connection:
-            code = accounts.invite(connection, role, uses=1, hours=1.0, by=None, at=time.time())
-        return f"{self.url}/join#{code}"
+    def link(self, name: str) -> str:
+        with Store(str(self.file)) as store:
+            return store.link_of(store.person(name))
 
     def answers(self) -> dict[tuple[str, str], Answer]:
-        with Database(str(self.file)) as database, database.reading() as connection:
-            return {(one.item, one.account): one for one in answers_of(connection, self.project)}
-
-    def everything(self) -> tuple[list[Item], list[Answer], list[Decision]]:
-        with Database(str(self.file)) as database, database.reading() as connection:
-            return items_of(connection), answers_of(connection, self.project), decisions_of(connection)
+        with Store(str(self.file)) as store:
+            return {(one.item, one.account): one for one in store.answers(self.project)}
 
     def log(self, item: str) -> list[dict[str, Any]]:
         """The changes of an item as they are on disk, oldest first."""
-        from stepmark.annotation import tables
-
-        t = tables.changes
-        with Database(str(self.file)) as database, database.reading() as connection:
-            rows = connection.execute(t.select().where(t.c.item == item).order_by(t.c.at, t.c.version))
+        with Store(str(self.file)) as store, store.reading() as connection:
+            rows = connection.execute(
+                changes.select().where(changes.c.item == item).order_by(changes.c.version)
+            )
             return [{"id": row.id, **json.loads(row.data)} for row in rows]
 
 
@@ -130,16 +117,10 @@ class Person:
         if "Content Security Policy" in text:
             self.trouble.append(text)
 
-    def join(self, role: str, name: str) -> str:
-        """Open an invitation, choose a name, begin. Gives the token."""
-        page = self.page
-        page.goto(self.site.invitation(role))
-        page.get_by_label("Your name").fill(name)
-        page.keyboard.press("Enter")
-        token = page.get_by_label("Your token").input_value()
-        page.get_by_role("button", name="Start").click()
-        page.wait_for_selector(".step.here, .page, .nothing h1")
-        return token
+    def enter(self, name: str) -> None:
+        """Open somebody's link."""
+        self.page.goto(self.site.link(name))
+        self.page.wait_for_selector(".step.here, .page, .nothing h1")
 
     def keys(self, *keys: str) -> None:
         for key in keys:
@@ -154,7 +135,8 @@ class Person:
         self.page.locator(".saved.good").wait_for()
 
     def states(self) -> list[str]:
-        """What each step's card shows."""
+        """What each step shows, once the server has answered."""
+        self.saved()
         return self.page.evaluate("[...document.querySelectorAll('.step')].map((one) => one.dataset.state)")
 
     def here(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tracemalloc
 from pathlib import Path
@@ -10,13 +11,13 @@ from typing import Any
 import pytest
 
 from stepmark import ScriptedPRM
+from stepmark.annotation.items import items_of_file
 from stepmark.annotation.project import Project
-from stepmark.annotation.reading import items_of_file
 from stepmark.data.formats.rows import Reading
 from stepmark.data.labelled import convert, detect, read_labelled
 from stepmark.data.reading import read_rows
 from stepmark.data.solutions import read_solutions
-from stepmark.data.traces.shapes import TRACES
+from stepmark.data.traces import TRACES
 from stepmark.errors import InputError
 from stepmark.scoring.run import grade
 
@@ -120,11 +121,14 @@ def generation(start: str, given: list[Any], written: Any) -> dict[str, Any]:
     }
 
 
+UUIDS = itertools.count()
+
+
 def claude(kind: str, content: Any, **more: Any) -> dict[str, Any]:
     return {
         "type": kind,
         "sessionId": "t1",
-        "uuid": "u",
+        "uuid": f"u{next(UUIDS)}",
         "message": {"role": kind, "model": "m", "content": content},
         **more,
     }
@@ -175,6 +179,19 @@ ROWS: dict[str, list[dict[str, Any]]] = {
             {"traceId": "t1", "name": "execute_tool search", "attributes": []},
         ]}]}]},
         {"resourceSpans": [{"scopeSpans": [{"spans": [span(1, [OTEL_USER], [OTEL_TURN], system_instructions=RULES)]}]}]},
+    ],
+    "openhands": [
+        {"id": "t1", "history": [
+            {"id": 0, "source": "agent", "action": "system", "args": {"content": SYSTEM}},
+            {"id": 1, "source": "user", "action": "message", "args": {"content": ASK}},
+            {"id": 2, "source": "agent", "action": "call_tool_mcp", "args": {"name": "search"},
+             "tool_call_metadata": {"function_name": "search", "tool_call_id": "c1", "model_response": {"id": "r1", "model": "m", "choices": [
+                 {"message": {"role": "assistant", "content": SAID, "reasoning_content": THOUGHT, "tool_calls": [call()]}}]}}},
+            {"id": 3, "source": "agent", "observation": "mcp", "content": RESULT, "cause": 2,
+             "tool_call_metadata": {"function_name": "search", "tool_call_id": "c1", "model_response": {"id": "r1"}}},
+            {"id": 4, "source": "environment", "observation": "agent_state_changed", "content": "", "extras": {"agent_state": "running"}},
+            {"id": 5, "source": "agent", "action": "message", "args": {"content": DONE}},
+        ]}
     ],
     "sharegpt": [
         {"id": "t1", "model": "m", "system": SYSTEM, "conversations": [
@@ -455,7 +472,7 @@ def test_blocks_of_anthropic_read_alike_in_every_row(rows, tmp_path):
     (read,) = read_solutions(file)
     assert [(step.text, step.observation) for step in read.solution.steps] == [
         ('web_search({"q": 1})', '\n\nTool (web_search):\n{"type": "web_search_result", "title": "T"}'),
-        ("ls({})\nrm({})", "\n\nTool (rm):\ndenied\n\nTool (ls):\nf\n[image]\n\nUser:\nGo on.\nPage."),
+        ("ls({})\nrm({})", "\n\nTool (rm):\nError: denied\n\nTool (ls):\nf\n[image]\n\nUser:\nGo on.\nPage."),
         ("I refuse.", ""),
     ]
     (labelled,) = read_labelled(file)

@@ -1,4 +1,4 @@
-"""Agreement, accuracy, speed and progress of annotators, and the adjudicator's queue, from tables worked by hand."""
+"""Agreement and progress of annotators, and the disagreements that the admin decides, from tables worked by hand."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepmark.annotation.agreement import (
-    aliases,
-    annotator_quality,
     disputes,
     gap,
     project_progress,
     side_by_side,
     step_agreement,
 )
-from stepmark.annotation.items import Item, Suggestion
-from stepmark.annotation.marks import Answer, Decision, Marks, marks_of_first_error, marks_of_ratings
+from stepmark.annotation.items import Item
+from stepmark.annotation.labels import Answer, Decision, Marks, marks_of_first_error, marks_of_ratings
 from stepmark.errors import InputError
 from stepmark.records import Solution
 
@@ -89,19 +87,23 @@ def test_an_unknown_first_error_is_no_pair():
 
 
 def test_what_is_left_aside():
-    items = [item("a"), item("s", role="screening"), item("g", role="gold")]
     answers = [
         first("Ann", "a", 1),
         first("Bob", "a", 2, submitted=False),
-        first("Ann", "s", 1),
-        first("Bob", "s", 1),
         first("Ann", "g", 1),
         first("Bob", "g", 3),
         first("Ann", "unknown", 1),
         first("Bob", "unknown", 1),
     ]
-    found = step_agreement(items, answers)
+    found = step_agreement([item("a"), item("g")], answers)
     assert (found.items, found.exact.value) == (1, 0)
+
+
+def test_the_first_pass_counts():
+    """Where suggestions are shown after it: what was changed then agrees with the machine."""
+    ann = first("Ann", "a", 1)
+    bob = replace(first("Bob", "a", 1), first_pass=marks_of_first_error(3, 5))
+    assert step_agreement([item("a")], [ann, bob]).exact.value == 0
 
 
 def test_agreement_of_nothing():
@@ -133,86 +135,17 @@ def test_gaps():
     assert gap(marks_of_ratings((1, None, None)), marks_of_ratings((1, -1, 1))) is None
 
 
-def four(name, steps=4, **known):
-    return item(name, steps, **known)
-
-
-def answer(account, name, error=-1, *, steps=4, submitted=True, **known):
-    marks = marks_of_first_error(error, steps, submitted=submitted)
-    return Answer(item=name, account=account, marks=marks, **known)
-
-
-def known(name, error, role, steps=4):
-    return four(name, steps, role=role, gold=marks_of_first_error(error, steps))
-
-
-def test_accuracy_on_gold():
-    items = [known("g1", 2, "gold"), known("g2", -1, "gold"), known("g3", 0, "gold"), four("w")]
-    answers = [
-        answer("Ann", "g1", 2),  # 3 of 3 judged steps
-        answer("Ann", "g2", 1),  # of steps 0 and 1 the first
-        answer("Ann", "g3", 0, submitted=False),  # not yet
-        answer("Ann", "w", 0),
-        answer("Bob", "g1", 0),
-    ]
-    found = annotator_quality("Ann", items, answers)
-    assert (found.gold.items, found.gold.exact.value) == (2, 0.5)
-    # Wilson at 1 of 2: centre 1/2, half width z / (2 (2 + z^2)) * sqrt(2 + z^2) = z / (2 sqrt(2 + z^2)).
-    z = 1.959964
-    assert found.gold.exact.low == pytest.approx(0.5 - z / (2 * (2 + z * z) ** 0.5), abs=1e-6)
-    assert (found.screening.items, found.screening.exact.value, found.passed) == (0, None, None)
-
-
-def test_screening():
-    items = [
-        known("s1", 2, "screening"),
-        known("s2", -1, "screening"),
-        known("s3", 0, "screening"),
-        four("w"),
-    ]
-    answers = [answer("Ann", "s1", 2), answer("Ann", "s2", 0), answer("Bob", "s1", 1)]
-    assert annotator_quality("Ann", items, answers, pass_mark=0.1).passed is None
-    answers.append(answer("Ann", "s3", 0))
-    assert annotator_quality("Ann", items, answers, pass_mark=2 / 3).passed is True  # exactly the mark
-    failed = annotator_quality("Ann", items, answers, pass_mark=0.67)
-    assert (failed.passed, failed.screening.exact.value) == (False, pytest.approx(2 / 3))
-    assert annotator_quality("Ann", [four("w")], answers, pass_mark=0.5).passed is None
-
-
-def test_speed_is_a_median():
-    items = [four("a", 4), four("b", 4), four("c", 4), four("d", 4)]
-    answers = [answer("Ann", name, seconds=s) for name, s in zip("abc", (8.0, 400.0, 20.0), strict=True)]
-    answers.append(answer("Ann", "d", seconds=1.0, submitted=False))
-    assert annotator_quality("Ann", items, answers).seconds_a_step == 5
-    assert annotator_quality("Bob", items, answers).seconds_a_step is None
-
-
-def test_overrides():
-    wrong_at_1 = tuple(Suggestion(judge="prm", rating=r, score=s) for r, s in ((1, 0.9), (-1, 0.2), (1, 0.8)))
-    items = [four("a", 3, suggestions=wrong_at_1), four("b", 3), four("c", 3, suggestions=wrong_at_1)]
-    by_steps = {
-        "a": marks_of_ratings((1, 1, -1)),  # two of three overridden
-        "c": marks_of_ratings((1, -1, None)),  # one not judged
-    }
-    answers = [Answer(item=name, account="Ann", marks=marks) for name, marks in by_steps.items()]
-    answers.append(answer("Ann", "b", 2, steps=3))  # nothing was suggested
-    found = annotator_quality("Ann", items, answers)
-    assert (found.overridden.count, found.overridden.of, found.overridden.value) == (2, 5, 0.4)
-    assert annotator_quality("Ann", items, answers, shown=False).overridden.value is None
-
-
 def test_progress_of_all():
-    items = [four(name) for name in "abcd"] + [known("g", 1, "gold")]
+    items = [item(name) for name in "abcd"]
     answers = [
-        answer("Ann", "a", seconds=10.0, at=1000.0),
-        answer("Bob", "a", seconds=20.0, at=1050.0),
-        answer("Cid", "a", seconds=30.0, at=1060.0),  # over the overlap
-        answer("Ann", "b", seconds=40.0, at=1100.0),
-        answer("Ann", "g", seconds=40.0, at=1100.0),
+        first("Ann", "a", 1),
+        first("Bob", "a", 1),
+        first("Cid", "a", 1),  # over the overlap
+        first("Ann", "b", 1),
+        first("Ann", "c", 1, submitted=False),
     ]
     found = project_progress(items, answers, overlap=2)
-    assert (found.submitted, found.of, found.seconds_each, found.work_left) == (3, 8, 25, 125)
-    assert project_progress(items, []).work_left is None
+    assert (found.submitted, found.of) == (3, 8)
 
 
 def decision(name, error, *, at=10.0, over=("Ann", "Bob")):
@@ -277,7 +210,6 @@ def test_a_late_annotator_brings_it_back():
 def test_side_by_side():
     answers = [first("Bob", "a", 3), first("Ann", "a", 1), first("Cid", "a", 1), first("Dan", "b", 1)]
     found = side_by_side(item("a"), answers)
-    assert found.labels == ("Ann", "Bob", "Cid")
     assert [answer.account for answer in found.answers] == ["Ann", "Bob", "Cid"]
     assert found.first_errors == (1, 3, 1)
     assert found.differing == (1,)  # Ann judged nothing after step 1
@@ -290,7 +222,7 @@ def test_side_by_side():
 def test_the_version_follows_the_answers():
     answers = [first("Bob", "a", 3), first("Ann", "a", 1)]
     version = side_by_side(item("a"), answers).version
-    assert side_by_side(item("a"), answers[::-1], blind=True).version == version
+    assert side_by_side(item("a"), answers[::-1]).version == version
     noted = replace(answers[0].marks, notes=((None, "sure"), (2, "see above")))
     flagged = replace(answers[0].marks, unsure=frozenset({None, 1}))
     for other in (
@@ -300,18 +232,6 @@ def test_the_version_follows_the_answers():
         [replace(answers[0], marks=flagged), answers[1]],
     ):
         assert side_by_side(item("a"), other).version != version
-
-
-def test_letters_do_not_follow_a_person():
-    people = [f"person {n}" for n in range(30)]
-    assert sorted(aliases("a", people).values(), key=lambda name: (len(name), name))[24:28] == [
-        "Y",
-        "Z",
-        "AA",
-        "AB",
-    ]
-    assert aliases("a", people) == aliases("a", reversed(people))
-    assert len({aliases(f"item {n}", ["Ann", "Bob"])["Ann"] for n in range(20)}) == 2
 
 
 marks = st.one_of(

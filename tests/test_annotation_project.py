@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from stepmark.annotation.exporting import Exporting, export
-from stepmark.annotation.marks import Answer, Change, fold, marks_of_first_error
+from stepmark.annotation.export import Exporting, export
+from stepmark.annotation.items import read_items
+from stepmark.annotation.labels import Answer, Change, fold, marks_of_first_error
 from stepmark.annotation.project import load_project
-from stepmark.annotation.reading import read_items
 from stepmark.data.formats.rows import Losses, Reading
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
@@ -34,12 +34,10 @@ allow_neutral: true
 items: items.jsonl
 error_types: [sign, logic]
 overlap: 2
-lease_minutes: 5
 reward_labels: {correct: Right}
 help:
   show: after
-limits: {steps: 50}
-gold: {items: items.jsonl, every: 4}
+inline_with_trace: true
 """,
     )
     project = load_project(file).project
@@ -50,11 +48,9 @@ gold: {items: items.jsonl, every: 4}
         2,
     )
     assert project.items == (tmp_path / "items.jsonl",)
-    assert project.gold.items == tmp_path / "items.jsonl"
     assert project.error_types == ("sign", "logic")
     assert (project.reward_labels.correct, project.reward_labels.incorrect) == ("Right", "Wrong")
-    assert (project.help.show, project.limits.steps, project.limits.note_characters) == ("after", 50, 4000)
-    assert project.lease_minutes == 5.0
+    assert (project.help.show, project.inline_with_trace) == ("after", True)
 
 
 def test_the_command_line_comes_first(tmp_path, monkeypatch):
@@ -70,15 +66,11 @@ def test_the_command_line_comes_first(tmp_path, monkeypatch):
     ("text", "where", "said"),
     [
         ("items: items.jsonl\nmod: per_step\n", "mod", "Did you mean 'mode'"),
-        ("items: items.jsonl\nlimits: {step: 4}\n", "limits.step", "Did you mean 'steps'"),
+        ("items: items.jsonl\nhelp: {sho: after}\n", "help.sho", "Did you mean 'show'"),
+        ("items: items.jsonl\nscreening: {items: items.jsonl}\n", "screening", "no setting"),
         ("items: items.jsonl\noverlap: two\n", "overlap", "integer"),
         ("items: items.jsonl\noverlap: true\n", "overlap", "integer"),
         ("items: items.jsonl\noverlap: 0\n", "overlap", "greater than or equal to 1, found 0"),
-        (
-            "items: items.jsonl\nscreening: {pass_mark: 1.5}\n",
-            "screening.pass_mark",
-            "less than or equal to 1, found 1.5",
-        ),
         ("items: items.jsonl\nmode: sideways\n", "mode", "first_error"),
         ("items: items.jsonl\nallow_neutral: true\n", "allow_neutral", "per_step"),
         ("items: items.jsonl\nhelp: never\n", "help", "settings by name"),
@@ -197,7 +189,7 @@ annotation_schemes:
         "structured_turns",
         "content",
     )
-    assert (project.mode, project.allow_neutral) == ("per_step", True)
+    assert (project.mode, project.allow_neutral, project.inline_with_trace) == ("per_step", True, True)
     assert (project.help.show, project.help.require_verification) == ("before", True)
     assert (project.reward_labels.correct, project.reward_labels.neutral) == ("Valid", "Neutral")
     assert loaded.notes == (

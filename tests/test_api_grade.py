@@ -163,3 +163,51 @@ def test_reasoning_between_marks_reaches_the_summary():
     assert f"1 text: {REASONING['keep']}" in results.summary
     (graded, _) = grade(rows, "scripted_prms:certain", reasoning="drop", progress=False, checks="none")
     assert graded.solution.texts == ("It is 2.",)
+
+
+def test_results_are_a_frame_with_a_flat_row_a_solution():
+    pytest.importorskip("pandas")
+    rows = [
+        {**ROWS[0], "answer": "4"},
+        {"problem": "Add.", "solution": "1 + 1 = 2", "answer": "2", "id": "b"},
+    ]
+    frame = stepmark.grade(rows, PRM, progress=False).to_pandas()
+    assert frame.index.size == 2
+    assert list(frame["steps"])[1] == ["1 + 1 = 2"]
+    assert [list(scores) for scores in frame["scores"]] == [[0.9, 0.1], [0.9]]
+    assert list(frame["first_error_step"].fillna(0)) == [2, 0]
+    policy = stepmark.ScriptedPolicy(lambda *_: "The answer is 2.")
+    sampled = stepmark.sample(rows, policy, n=2, verifier="number", progress=False).to_pandas()
+    assert list(sampled["meta.outcome"]) == [False, False, True, True]
+    found = stepmark.search(
+        rows,
+        method=stepmark.search.BestOfN(n=2),
+        policy=policy,
+        prm=stepmark.ScriptedPRM(lambda *_: 0.9),
+        progress=False,
+    ).to_pandas()
+    assert list(found["solution"]) == ["The answer is 2."] * 2 and list(found["candidates"]) == [2, 2]
+    labelled = stepmark.label(
+        rows[1:], method=stepmark.label.EveryStep(k=2), policy=policy, verifier="number", progress=False
+    ).to_pandas()
+    assert list(labelled["labels"]) == [["1 of 1, right"]]  # a last step is judged by its own answer
+    assert list(labelled["first_error"]) == [-1] and list(labelled["cost.unparsed"]) == [0]
+
+
+@pytest.mark.parametrize(
+    ("low", "count", "said"), [(19, 20, True), (20, 20, True), (17, 20, False), (9, 9, False)]
+)
+def test_a_threshold_that_hardly_fits_is_said(tmp_path, low, count, said):
+    prm = stepmark.ScriptedPRM(lambda problem, steps: 0.4 if int(problem) < low else 0.9)
+    rows = [{"problem": str(n), "steps": ["a"]} for n in range(count)]
+    results = stepmark.grade(rows, prm, report=tmp_path / "r.html", progress=False)
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    words = f"{low} of {count} solutions have a step under 0.5"
+    assert (words in results.summary) == (words in page) == said
+    assert ("evaluate processbench" in results.summary) == said
+
+
+def test_what_checks_refute_says_nothing_of_the_threshold():
+    rows = [{"problem": "p", "steps": ["2 + 2 = 5"]}] * 20
+    results = stepmark.grade(rows, stepmark.ScriptedPRM(lambda *_: 0.9), checks="all", progress=False)
+    assert "20 by an exact check" in results.summary and "fit these texts" not in results.summary

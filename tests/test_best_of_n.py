@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from stepmark.errors import InputError
 from stepmark.evaluation.best_of_n_figures import (
+    HALVES,
     Candidate,
     CandidateSet,
     Counting,
@@ -201,6 +202,50 @@ def test_the_lead_over_the_majority() -> None:
     )
     found = of(one, sizes=(3,))
     assert found["over majority/best min/3"] == pytest.approx(1 - 0.5)  # the group of two is half right
+
+
+def test_the_lead_at_equal_tokens_by_hand() -> None:
+    """Two right of four; each candidate costs 10 tokens to write and 10 to read, and the problem 5 once."""
+    four = [
+        candidate(right, answer=group, scores=(score,), tokens=10, prm_tokens=10)
+        for right, group, score in ((True, 0, 0.9), (True, 0, 0.8), (False, 1, 0.2), (False, 2, 0.1))
+    ]
+    figures = of(replace(problem(*four), prm_once=5), sizes=(1, 2, 4))
+    # Two candidates and their grading cost 45 tokens: more than a tenth beyond the 40 of the largest vote.
+    assert math.isnan(figures["over majority at equal tokens/best min/2"])
+    # One candidate costs 25 tokens, between votes of two and of four.
+    part = math.log(25 / 20) / math.log(2)
+    vote = (1 - part) * figures["accuracy/majority/2"] + part * figures["accuracy/majority/4"]
+    assert figures["over majority at equal tokens/best min/1"] == pytest.approx(0.5 - vote)
+
+
+def test_the_lead_at_equal_tokens_where_nothing_was_counted() -> None:
+    four = [
+        candidate(right, answer=group, scores=(score,))
+        for right, group, score in ((True, 0, 0.9), (True, 0, 0.8), (False, 1, 0.2), (False, 1, 0.1))
+    ]
+    figures = of(problem(*four), sizes=(1, 2, 4))
+    # One graded candidate against a vote of two, two against a vote of four: a tie of the two answers.
+    assert figures["over majority at equal tokens/best min/1"] == pytest.approx(0.5 - 0.5)
+    assert figures["over majority at equal tokens/best min/2"] == pytest.approx(5 / 6 - 0.5)
+    assert "over majority at equal tokens/best min/4" not in figures
+
+
+def test_the_best_way_is_chosen_on_one_half_and_measured_on_the_other() -> None:
+    """On problems 0, 2, 4, … the last step's score finds the right one, on the others the first step's (by the maximum)."""
+    sets = []
+    for number in range(HALVES):
+        good, bad = ((0.5, 0.9), (0.8, 0.4)) if number % 2 == 0 else ((0.9, 0.3), (0.4, 0.5))
+        pool = (candidate(True, answer=0, scores=good), candidate(False, answer=1, scores=bad))
+        sets.append(problem(*pool, id=str(number)))
+    rows = items(sets)
+    figures = {name: float(value[0]) for name, value in statistic(rows)(np.ones((1, len(rows)))).items()}
+    assert figures["accuracy/best last/2"] == 0.5
+    assert figures["accuracy/best max/2"] == 1.0
+    # Whichever half the maximum was chosen on, it is right on the other; "last" would have been right on one alone.
+    assert figures["held out/accuracy/2"] == 1.0
+    assert figures["held out/over majority/2"] == 0.5
+    assert "held out/accuracy/2" not in statistic(items(sets[: HALVES - 1]))(np.ones((1, HALVES - 1)))
 
 
 def test_greedy_is_no_sample() -> None:

@@ -215,6 +215,57 @@ def test_one_candidate_a_problem_leaves_nothing_to_choose() -> None:
     assert result.figures["accuracy/single/1"].value == 0.5
 
 
+def rows_of_candidates(count: int, correct: tuple[bool | None, ...]) -> list[dict[str, object]]:
+    texts = ["one", "two", "three", "four"]
+    return [
+        {
+            "id": f"p{number}",
+            "question": f"{number}?",
+            "candidates": [
+                {"text": text, "correct": right, "answer": "9" if right else "8"}
+                for text, right in zip(texts, correct, strict=False)
+            ],
+        }
+        for number in range(count)
+    ]
+
+
+def test_the_headline_names_the_best_way_and_its_lead_over_the_vote() -> None:
+    """Of 3 wrong ones and a right one the vote is wrong, and the PRM likes the right one best."""
+    prm = stepmark.ScriptedPRM({"one": 0.9, "two": 0.1, "three": 0.2, "four": 0.2})
+    rows = rows_of_candidates(12, (True, False, False, False))
+    result = stepmark.evaluate(BestOfN(verifier="number"), prm, data=rows, resamples=100)
+    assert result.verdict.startswith("Of 4 candidates the best way to choose is the best by product")
+    assert "+100.0 points over the majority vote" in result.verdict
+    assert result.figures["held out/over majority/4"].value == 1.0
+    # Half as many candidates and their grading cost as much as the vote.
+    assert result.figures["over majority at equal tokens/best product/2"].value == pytest.approx(0.5)
+
+
+def test_what_is_mostly_unknown_has_no_interval() -> None:
+    prm = stepmark.ScriptedPRM({"one": 0.4, "two": 0.9, "three": 0.9, "four": 0.9})
+    rows = (
+        rows_of_candidates(4, (True, None, None, None)) + rows_of_candidates(8, (False, None, None, None))[4:]
+    )
+    figures = stepmark.evaluate(BestOfN(verifier="number"), prm, data=rows, resamples=100).figures
+    assert figures["unknown/single/1"].value == 0.75
+    assert figures["accuracy/single/1"].value == 0.5
+    assert (figures["accuracy/single/1"].low, figures["accuracy/single/1"].high) == (None, None)
+
+
+def test_a_file_of_scores_that_does_not_fit_is_found_before_answers_are_compared(
+    tmp_path: Path, monkeypatch
+) -> None:
+    from stepmark.errors import InputError
+
+    scores = tmp_path / "scores.jsonl"
+    scores.write_text('{"id": "else", "scores": [0.5]}\n')
+    monkeypatch.setattr(best_of_n_report, "checked", lambda *_: pytest.fail("answers were compared"))
+    rows = [{"id": "a", "question": "1?", "gold": "2", "candidates": [{"text": "So 2."}]}]
+    with pytest.raises(InputError):
+        stepmark.evaluate(BestOfN(verifier="number"), data=rows, scores=scores)
+
+
 def test_scores_of_grade_are_those_of_the_candidates(tmp_path: Path) -> None:
     rows = [{"problem": f"p{n}", "solutions": ["bad", "good"], "answer": "3", "id": n} for n in range(2)]
     data, scores = tmp_path / "rows.jsonl", tmp_path / "graded.jsonl"

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-MODULES = {"math-verify": "math_verify", "pyyaml": "yaml", "python-multipart": "multipart"}
+MODULES = {"math-verify": "math_verify", "pyyaml": "yaml"}
 """What a package is imported as, where it is not its name."""
 
 COMMANDS = {

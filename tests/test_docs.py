@@ -19,9 +19,9 @@ from stepmark.evaluation.evaluation import EVALUATIONS
 from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.models.families import FAMILIES
 from stepmark.models.generative import GENERATIVE
-from stepmark.problems.code import CodeVerifier
-from stepmark.problems.code_sandbox import install_line
 from stepmark.verifiers.base import VERIFIERS
+from stepmark.verifiers.code import CodeVerifier
+from stepmark.verifiers.code_sandbox import install_line
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -125,7 +125,7 @@ def test_the_sandbox(monkeypatch):
     def refused():
         raise UsageError("bubblewrap is not installed.\nmore")
 
-    monkeypatch.setattr("stepmark.problems.code.CodeVerifier", refused)
+    monkeypatch.setattr("stepmark.verifiers.code.CodeVerifier", refused)
     check = doctor.check_sandbox()
     assert (check.state, check.text) == ("missing", "bubblewrap is not installed")
 

@@ -13,7 +13,8 @@ from search_worlds import World, full_tree
 from stepmark.batching import Written
 from stepmark.cli import main
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.search import VOTES, SearchContest, between, statistic
+from stepmark.evaluation.best_of_n_figures import between
+from stepmark.evaluation.search import VOTES, SearchContest, statistic
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.search.base import Steps

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import stepmark
+from html_tree import Tree
 from score_servers import InProcess
 from stepmark import Client
 from stepmark.cli import main
@@ -232,3 +233,35 @@ def test_two_and_two_are_four_with_the_default_prm(tmp_path):
     assert main(["grade", str(file), "--out", str(tmp_path / "out.jsonl")]) == 0
     graded = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["first_error"] for row in graded] == [0, -1]
+
+
+def test_a_refuted_step_is_red_and_its_solution_never_the_best(tmp_path):
+    """Whatever its score: here it is the highest of all, and every step is far over the threshold."""
+    from rich.console import Console
+
+    from stepmark.show import colour
+
+    prm = stepmark.ScriptedPRM({"2 + 2 = 5": 0.99, "So 5.": 0.98, "2 + 2 = 4": 0.7, "fair": 0.6})
+    given = ["2 + 2 = 5\nSo 5.", "2 + 2 = 4", "fair"]
+    graded = prm.grade_many("How far?", given, checks="all")
+    write_report(tmp_path / "r.html", graded, title="A report")
+    page = Tree((tmp_path / "r.html").read_text(encoding="utf-8")).root
+    refuted, right, fair = page.find(".card")
+    assert [len(card.find(".best")) for card in (refuted, right, fair)] == [0, 1, 0]
+    assert "not refuted" in right.one(".best").text
+    assert [step.attributes["class"].split()[1] for step in refuted.find(".step")] == ["l0", "l20"]
+    assert "l0" in refuted.one(".verdict").attributes["class"].split()
+    assert "2 + 2 = 5: it is 4" in refuted.one(".proof").text
+    [cell, *_] = [one for one in page.one(".map").find("a") if one.attributes.get("href") == "#s1"]
+    assert "l0" in cell.attributes["class"].split()
+    red = colour.shade(0.0, "light").strong
+    assert f"rgb({red[0]},{red[1]},{red[2]})" in graded[0]._repr_html_()
+    assert f"rgb({red[0]},{red[1]},{red[2]})" not in graded[1]._repr_html_()
+    console = Console(width=80, force_terminal=True, color_system="truecolor")
+    with console.capture() as captured:
+        console.print(graded[0]._lines())
+    assert "{};{};{}".format(*colour.shade(0.0, "dark").tint) in captured.get()
+    plain = prm.grade_many("How far?", given, checks="none")
+    write_report(tmp_path / "p.html", plain, title="A report")
+    page = Tree((tmp_path / "p.html").read_text(encoding="utf-8")).root
+    assert [card.one(".best").text for card in page.find(".card")[:1]] == ["★ best by score"]

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import stepmark
+from stepmark.annotation.items import read_items
 from stepmark.annotation.project import load_project
-from stepmark.annotation.reading import read_items
 from stepmark.errors import InputError
 from stepmark.evaluation.scores import read_scores
 from stepmark.evaluation.sources import read_cases

@@ -14,7 +14,7 @@ from stepmark.data.formats.rows import LabelledRow, Losses, Reading, Writing
 from stepmark.data.json_rows import parse_row
 from stepmark.data.labelled import FORMATS, detect, read_labelled, write_labelled
 from stepmark.data.reading import Row
-from stepmark.data.traces.shapes import TRACES
+from stepmark.data.traces import TRACES
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.store import encode_row

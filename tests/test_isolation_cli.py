@@ -10,8 +10,8 @@ import pytest
 from stepmark.batching import Verify
 from stepmark.cli import main
 from stepmark.errors import UsageError
-from stepmark.problems import code_sandbox
 from stepmark.sampling.problems import build
+from stepmark.verifiers import code_sandbox
 from stepmark.verifiers.base import load_verifier
 
 TESTS = json.dumps({"text": "Double.", "test_list": ["assert double(2) == 4"], "task_id": 1})

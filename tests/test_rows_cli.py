@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from stepmark.annotation.reading import read_items
+from stepmark.annotation.items import read_items
 from stepmark.cli import main
 from stepmark.data.columns import parse_columns
 from stepmark.data.labelled import read_labelled

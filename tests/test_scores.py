@@ -114,10 +114,20 @@ def test_the_layout_of_r_prm(write):
     assert score_lengths(path) == {"a-0": 2, "a-1": 1}
 
 
-def test_where_an_id_stands_twice_the_first_row_counts(write):
-    path = write(A, {**A, "scores": [0.9, 0.9]}, B)
+def test_where_an_idx_of_a_published_file_stands_twice_the_first_row_counts(write):
+    first, second = (
+        {"idx": "a-0", "scores": {"step_level_validity_scores": of}} for of in ([0.1, 0.2], [0.9, 0.9])
+    )
+    path = write(first, second, B)
     assert scores_of(read_scores(path, CASES))[0] == (0.1, 0.2)
-    assert score_lengths(write(A, {**A, "scores": [0.9]}, B)) == {"a-0": 2, "a-1": 1}
+    assert score_lengths(path) == {"a-0": 2, "a-1": 1}
+
+
+def test_an_id_that_stands_twice_is_refused(write):
+    path = write(A, B, {**A, "scores": [0.9, 0.9]})
+    with pytest.raises(InputError) as caught:
+        read_scores(path, CASES)
+    assert (caught.value.field, caught.value.where) == ("id", f"{path}:3")
 
 
 # --- what cannot be joined

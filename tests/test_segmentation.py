@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepmark.data.steps.splitting import REASONING, WAYS, own_text, split
-from stepmark.data.steps.thoughts import limit_cuts
+from stepmark.data.steps.thoughts import limit_cuts, texts_of
 from stepmark.errors import InputError, UnknownNameError, UsageError
 from stepmark.records import Step
 
@@ -582,3 +582,19 @@ def test_auto_keeps_a_little_code_in_a_solution_as_it_is():
     text = "Step 1: We write a loop that adds all of the numbers.\n```python\nx += 1\n```\nStep 2: It gives 10, as we wanted it to."
     assert split(text).how == "numbered"
     assert len(split(text)) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "answer"),
+    [
+        ("<thinking>4?</thinking>5", "4?", "5"),
+        ("<THINK>4?</think>5", "4?", "5"),
+        ("[THINK]4?[/THINK]5", "4?", "5"),
+        ("4?[/THINK]5", "4?", "5"),
+        ("4?</thinking>5", "4?", "5"),
+        ("◁think▷4?◁/think▷5", "4?", "5"),
+        ("<seed:think>4?</seed:think>5", "4?", "5"),
+    ],
+)
+def test_every_models_marks_of_a_thought_are_read(text, thought, answer):
+    assert list(texts_of(text)) == [(thought, True), (answer, False)]

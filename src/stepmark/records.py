@@ -16,6 +16,7 @@ from stepmark.show.text import ABSENT, amount, first_error_words, number, shorte
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+    from rich.console import RenderableType
 
 ScoreKind = Literal["probability", "margin", "log-ratio", "unbounded"]
 """What a step score is.
@@ -192,6 +193,15 @@ class LabelledSolution:
     root: tuple[Judgement, ...] = ()
     """Of the problem alone, before any step: what rollouts from there came to. Each is of the kind `value`."""
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The judgements of each step in words: "right", "3 of 4" (rollouts), several with commas between them; "" for none."""
+        return tuple(", ".join(map(_words, step)) for step in self.judgements)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The solution's row, and the labels in words; plain data."""
+        return {**record_row(self.solution), "labels": list(self.labels)}
+
     def _repr_html_(self) -> str:
         from stepmark.show.html import steps_fragment
 
@@ -199,7 +209,7 @@ class LabelledSolution:
             self.solution.texts,
             problem=self.solution.problem.text,
             headline=amount(sum(map(len, self.judgements)), "judgement"),
-            notes=[", ".join(_words(j) for j in step) for step in self.judgements],
+            notes=self.labels,
         )
 
 
@@ -234,7 +244,7 @@ class StepScores:
     """Tokens that it read of the steps."""
 
 
-CheckName = Literal["equation", "words", "remainder", "unit", "algebra", "answer"]
+CheckName = Literal["equation", "words", "unit", "algebra", "answer"]
 """An exact check of a solution (`stepmark.check`)."""
 
 
@@ -387,9 +397,12 @@ class GradedSolution:
         """
         from rich.console import Console
 
+        Console().print(self._lines(title))
+
+    def _lines(self, title: str | None = None) -> RenderableType:
         from stepmark.show.terminal import solution_lines
 
-        lines = solution_lines(
+        return solution_lines(
             self.problem.text,
             self.solution.texts,
             self.scores,
@@ -403,7 +416,6 @@ class GradedSolution:
             title=self.id or title,
             findings=self.finding_lines(),
         )
-        Console().print(lines)
 
     def __len__(self) -> int:
         return len(self.solution.steps)

@@ -1,7 +1,7 @@
-"""What several answers to the same items say together: disputes, agreement, accuracy on known items, speed, use of suggestions.
+"""What several answers to the same items say together: disagreements, and agreement beyond chance.
 
-Pure functions over `Answer`s and `Item`s; only submitted answers count. Agreement and accuracy are of an annotator's own first pass, where a
-project shows suggestions only after it: what is changed afterwards agrees with the machine, not with a colleague.
+Pure functions over `Answer`s and `Item`s; only submitted answers count. Agreement is of an annotator's own first pass, where a project shows
+suggestions only after it: what is changed afterwards agrees with the machine, not with a colleague.
 
 Two answers to one item disagree when they put the first error elsewhere or rate a step differently; a step that one of them left unjudged is no
 disagreement by itself.
@@ -25,13 +25,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from statistics import mean, median
 from typing import Literal
 
 import numpy as np
 
 from stepmark.annotation.items import Item
-from stepmark.annotation.marks import NO_ERROR, Answer, Decision, Marks, Rating, agrees, item_first
+from stepmark.annotation.labels import NO_ERROR, Answer, Decision, Marks, Rating, item_first
 from stepmark.errors import InputError
 from stepmark.metrics.agreement import Alpha, krippendorff_alpha
 from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wilson
@@ -84,7 +83,7 @@ class Dispute:
     why: str
     """In words; steps count from 1."""
     annotators: tuple[str, ...]
-    """Who answered, by name (or letter, where asked to be blind), in that order."""
+    """Who answered, by name."""
     state: Literal["open", "reopened", "decided"]
     """`reopened`: it was decided, and an answer has changed since."""
 
@@ -94,10 +93,8 @@ class SideBySide:
     """The answers to one item, for the page that decides."""
 
     item: str
-    labels: tuple[str, ...]
-    """What each annotator is called on the page: the name, or a letter when blind."""
     answers: tuple[Answer, ...]
-    """In the order of `labels`. `account` is the real name: not for a blind page."""
+    """By name."""
     first_errors: tuple[int | None, ...]
     """0-based, -1 for none, None where an answer leaves it open."""
     differing: tuple[int, ...]
@@ -106,7 +103,7 @@ class SideBySide:
     """One sentence for each pair that disagrees, worst first."""
     decision: Decision | None
     version: str
-    """Changes when an answer does. A decision that was made on another version is refused (409): the letters may have moved."""
+    """Changes when an answer does. A decision that was made on another version is refused (409)."""
 
 
 def disputes(
@@ -114,12 +111,11 @@ def disputes(
     answers: Iterable[Answer],
     decisions: Iterable[Decision] = (),
     *,
-    blind: bool = False,
     decided: bool = False,
 ) -> list[Dispute]:
     """The queue, worst first. Answers that are not submitted or to other items are ignored; of several decisions on one item the last counts.
 
-    `blind`: annotators are called by letter. `decided`: decided items are listed too, after the open ones.
+    `decided`: decided items are listed too, after the open ones.
     """
     by_item, newest = _submitted(answers), {decision.item: decision for decision in decisions}
     queue: list[tuple[tuple[float, ...], Dispute]] = []
@@ -129,8 +125,8 @@ def disputes(
         settled = decision is not None and not changed
         if settled and not decided:
             continue
-        names = _names(item.id, given, blind)
-        marks = {names[answer.account]: answer.marks for answer in given}
+        names = [answer.account for answer in given]
+        marks = {answer.account: answer.marks for answer in given}
         if decision is not None and changed:
             # The answers may all agree by now, against the decision.
             marks["the decision"] = decision.marks
@@ -144,33 +140,28 @@ def disputes(
             item=item.id,
             severity=worst.severity,
             why=_words(left, right, worst, marks),
-            annotators=tuple(sorted(names.values())),
+            annotators=tuple(sorted(names)),
             state="decided" if settled else "open" if decision is None else "reopened",
         )
         queue.append(((settled, -worst.severity, -len(given), position), dispute))
     return [dispute for _, dispute in sorted(queue, key=lambda pair: pair[0])]
 
 
-def side_by_side(
-    item: Item, answers: Iterable[Answer], decisions: Iterable[Decision] = (), *, blind: bool = False
-) -> SideBySide:
+def side_by_side(item: Item, answers: Iterable[Answer], decisions: Iterable[Decision] = ()) -> SideBySide:
     """All that the page needs to decide on one item.
 
     Raises:
         InputError: no submitted answer to this item.
     """
-    given = _submitted(answers).get(item.id, [])
+    given = sorted(_submitted(answers).get(item.id, []), key=lambda answer: answer.account)
     if not given:
         raise InputError(
             "expected submitted answers to compare, found none", where=f"item {item.id!r}", field="item"
         )
-    names = _names(item.id, given, blind)
-    given.sort(key=lambda answer: names[answer.account])
-    marks = {names[answer.account]: answer.marks for answer in given}
+    marks = {answer.account: answer.marks for answer in given}
     pairs = combinations(marks.values(), 2)
     return SideBySide(
         item=item.id,
-        labels=tuple(marks),
         answers=tuple(given),
         first_errors=tuple(answer.marks.first_wrong for answer in given),
         differing=tuple(sorted({step for left, right in pairs for step in differing(left, right)})),
@@ -178,26 +169,6 @@ def side_by_side(
         decision={decision.item: decision for decision in decisions}.get(item.id),
         version=_version(given),
     )
-
-
-def aliases(item: str, accounts: Iterable[str]) -> dict[str, str]:
-    """Annotators' letters on one item; on other items they have other ones, so that nobody is known by a letter."""
-
-    def mixed(account: str) -> bytes:
-        return hashlib.sha256(json.dumps([item, account]).encode()).digest()
-
-    return {account: _letters(number) for number, account in enumerate(sorted(set(accounts), key=mixed))}
-
-
-def _letters(number: int) -> str:
-    """Letters of a number from 0: A … Z, AA, AB and so on."""
-    rest, last = divmod(number, 26)
-    return (_letters(rest - 1) if rest else "") + chr(ord("A") + last)
-
-
-def _names(item: str, given: Sequence[Answer], blind: bool) -> dict[str, str]:
-    accounts = [answer.account for answer in given]
-    return aliases(item, accounts) if blind else {account: account for account in accounts}
 
 
 def _submitted(answers: Iterable[Answer]) -> dict[str, list[Answer]]:
@@ -259,25 +230,18 @@ def _version(given: Sequence[Answer]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How much of a project is done, and how much time the rest takes."""
+    """How much of a project is done."""
 
     submitted: int
     of: int
-    """In all: work items times overlap."""
-    seconds_each: float | None
-    """Mean seconds with the page in view of a submitted item; None before the first."""
-    work_left: float | None
-    """Seconds of work left at that pace, for one person; None until there is a pace."""
+    """In all: items times overlap."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
-    """A count over a count. No interval is given with it: steps of one solution are not independent of each other."""
-
-    count: int
-    of: int
-    value: float | None
-    """None of nothing."""
+def project_progress(items: Sequence[Item], answers: Iterable[Answer], *, overlap: int = 1) -> Progress:
+    """Progress of the whole project; a further answer to an item that has `overlap` is not counted."""
+    known = {item.id for item in items}
+    given = Counter(answer.item for answer in answers if answer.marks.submitted and answer.item in known)
+    return Progress(submitted=sum(min(overlap, count) for count in given.values()), of=len(known) * overlap)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -312,58 +276,17 @@ class StepAgreement:
     """Every two annotators with items in common, by name."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Accuracy:
-    """An annotator on items whose labels are known."""
-
-    items: int
-    """Answered."""
-    exact: Interval
-    """Share of them answered right (`agrees`); Wilson's interval."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AnnotatorQuality:
-    """How well and how quickly one annotator works."""
-
-    account: str
-    gold: Accuracy
-    screening: Accuracy
-    passed: bool | None
-    """The screening; None: not done, or there is none."""
-    seconds_a_step: float | None
-    """With the page in view: the median over submitted items of an item's seconds over its steps; None of nothing."""
-    overridden: Share
-    """Of the steps with a suggested rating that the annotator rated, those rated otherwise in the end."""
-
-
-def project_progress(items: Sequence[Item], answers: Iterable[Answer], *, overlap: int = 1) -> Progress:
-    """Progress of the whole project: work items only; a further answer to an item that has `overlap` is not counted."""
-    work = {item.id for item in items if item.role == "work"}
-    given = [answer for answer in answers if answer.marks.submitted and answer.item in work]
-    submitted = sum(min(overlap, count) for count in Counter(answer.item for answer in given).values())
-    missing = len(work) * overlap - submitted
-    timed = [answer.seconds for answer in given if answer.seconds > 0]
-    each = mean(timed) if timed else None
-    return Progress(
-        submitted=submitted,
-        of=submitted + missing,
-        seconds_each=each,
-        work_left=None if each is None else each * missing,
-    )
-
-
 def step_agreement(
     items: Sequence[Item], answers: Iterable[Answer], *, resamples: int = 1000, seed: int = 0
 ) -> StepAgreement:
-    """Agreement of all annotators. Screening items are left aside: passing them is what made the annotators alike there.
+    """Agreement of all annotators.
 
     `resamples` (at least 100) and `seed` are of the intervals' draws.
 
     Raises:
         UsageError: settings that make no interval.
     """
-    by_item: dict[str, list[Answer]] = {item.id: [] for item in items if item.role != "screening"}
+    by_item: dict[str, list[Answer]] = {item.id: [] for item in items}
     for answer in answers:
         if answer.marks.submitted and answer.item in by_item:
             by_item[answer.item].append(answer)
@@ -423,51 +346,3 @@ def _pair_shares(counts: Sequence[Sequence[int]], resamples: int, seed: int) -> 
 
     drawn = bootstrap(statistic, range(len(counts)), resamples=resamples, seed=seed)
     return checked(drawn["exact"]), checked(drawn["within"])
-
-
-def annotator_quality(
-    account: str,
-    items: Sequence[Item],
-    answers: Iterable[Answer],
-    *,
-    pass_mark: float = 0.75,
-    shown: bool = True,
-) -> AnnotatorQuality:
-    """Accuracy, speed and use of suggestions of one annotator.
-
-    `pass_mark` is of the screening: the share of items to be right, in [0, 1]. `shown`: suggestions are shown at all (`help.show` is not
-    "never"); if not, nothing was overridden.
-    """
-    by_id = {item.id: item for item in items}
-    mine = [a for a in answers if a.account == account and a.marks.submitted and a.item in by_id]
-    screening = _accuracy(mine, by_id, "screening")
-    to_screen = sum(item.role == "screening" for item in items)
-    right = screening.exact.value
-    timed = [answer for answer in mine if answer.seconds > 0]
-    overridden = [
-        rating != suggestion.rating
-        for answer in (mine if shown else [])
-        for rating, suggestion in zip(answer.marks.ratings, by_id[answer.item].suggestions, strict=False)
-        if suggestion is not None and suggestion.rating is not None and rating is not None
-    ]
-    return AnnotatorQuality(
-        account=account,
-        gold=_accuracy(mine, by_id, "gold"),
-        screening=screening,
-        passed=None if right is None or screening.items < to_screen else right >= pass_mark,
-        seconds_a_step=median(answer.seconds / answer.marks.steps for answer in timed) if timed else None,
-        overridden=_share(overridden),
-    )
-
-
-def _accuracy(mine: Sequence[Answer], items: Mapping[str, Item], role: str) -> Accuracy:
-    right = [
-        agrees(answer.first_marks, gold)
-        for answer in mine
-        if items[answer.item].role == role and (gold := items[answer.item].gold) is not None
-    ]
-    return Accuracy(items=len(right), exact=wilson(sum(right), len(right)))
-
-
-def _share(hits: Sequence[bool]) -> Share:
-    return Share(count=sum(hits), of=len(hits), value=sum(hits) / len(hits) if hits else None)

@@ -1,669 +1,406 @@
-"""The HTTP app: joining and logging in, labelling, deciding, administration, the pages, and errors as answers.
+"""The HTTP app: labelling, deciding, the project's figures and exports, the pages, and errors as answers.
 
-A route names the role that it needs (`need`); what every request must pass stands in `security`.
+Who asks is told by the header `Authorization: Bearer TOKEN`; no cookie is set, so that another site's page can do nothing in a person's name.
+Every answer is made from the database; the page shows what it says.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from importlib import resources
-from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, with_config
-from pydantic_core import to_json as figures_json
-from sqlalchemy import Connection
-from starlette.background import BackgroundTask
-from starlette.concurrency import run_in_threadpool
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import to_json
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
-from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from stepmark.annotation import accounts, tables
-from stepmark.annotation.accounts import SESSION_DAYS, Account, RequestError, Role
-from stepmark.annotation.agreement import (
-    SideBySide,
-    annotator_quality,
-    disputes,
-    project_progress,
-    side_by_side,
-    step_agreement,
-)
-from stepmark.annotation.assigning import Assignment
-from stepmark.annotation.database import backup
-from stepmark.annotation.exporting import Exporting, export
-from stepmark.annotation.items import Item, view
-from stepmark.annotation.labelling import SentChange, Taken
-from stepmark.annotation.live import Live, to_json
-from stepmark.annotation.marks import Change, Decision, Marks, marks_data, read_marks
-from stepmark.annotation.project import Project, check_change
-from stepmark.annotation.reading import read_upload
-from stepmark.annotation.security import COOKIE, SecurityMiddleware, Site
-from stepmark.annotation.stored import (
-    answers_of,
-    check_text,
-    decisions_of,
-    items_of,
-    store_decision,
-    titles_of,
-)
-from stepmark.errors import InputError, StepmarkError, UsageError
-from stepmark.show.text import amount
-from stepmark.store import atomic_rows
+from stepmark.annotation.agreement import SideBySide, disputes, project_progress, side_by_side, step_agreement
+from stepmark.annotation.export import FORMATS, Exporting, export
+from stepmark.annotation.items import Item, unverified, view
+from stepmark.annotation.labels import Change, Decision, marks_data
+from stepmark.annotation.project import NOTE_CHARACTERS, Project
+from stepmark.annotation.store import DECIDING, Log, Person, RefusedError, Store, shows_suggestions
+from stepmark.data.json_rows import parse_row
+from stepmark.errors import InputError, StepmarkError
+from stepmark.hosting import is_over
 from stepmark.version import __version__
 
-Body = TypeVar("Body")
+Body = TypeVar("Body", bound="_Strict")
 
-MOST_AT_ONCE = 500
-"""Changes in one request."""
+BODY_BYTES = 256 * 1024
+"""Of one request."""
 WEB = resources.files("stepmark.annotation") / "web"
 KATEX = resources.files("stepmark.show") / "vendor" / "katex"
+HEADERS = {
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
 
 
-class StrictModel(BaseModel):
+class _Strict(BaseModel):
     """A request's body: strict types, no unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def live_of(request: Request) -> Live:
-    """The project that the server serves."""
-    return cast("Live", request.app.state.live)
+class SentChange(_Strict):
+    """A change as the page sends it."""
+
+    item: str
+    id: str = Field(pattern=r"\A[0-9A-Za-z_-]{8,64}\z")
+    """Made by the page, so that sending it twice stores it once."""
+    change: Change
+    seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Since the last change, with the page in view."""
+    deciding: bool = False
+    """It is about the admin's decision, not about an answer of their own."""
 
 
-def account_of(request: Request) -> Account:
-    """The session's account. Only behind `need`."""
-    return live_of(request).accounts.by_id[request.scope["stepmark.session"].account]
+class TakeOver(_Strict):
+    """Whose answer becomes the admin's decision, not recorded yet."""
+
+    item: str
+    account: str
 
 
-def need(role: Role) -> Any:
-    """A dependency: the session's account has this role or one above it."""
+class SentDecision(_Strict):
+    """Record what the admin has marked on an item."""
 
-    async def check(request: Request) -> None:
-        account = account_of(request)
-        if not account.may(role):
-            raise RequestError(403, f"expected the role {role}, found {account.role}; ask an admin")
+    item: str
+    chosen: str | None = None
+    """The annotator whose answer was taken over."""
+    reason: str = Field(default="", max_length=NOTE_CHARACTERS)
+    version: str
+    """Of the answers that were on the page."""
 
-    check.__name__ = role
-    return Depends(check)
+
+class NewPerson(_Strict):
+    """An annotator's name."""
+
+    name: str = Field(max_length=200)
+    new: bool = False
+    """A new link in the place of the one that there is."""
 
 
-def read_body(adapter: TypeAdapter[Body], body: bytes) -> Body:
-    """A body that FastAPI does not read.
+async def _data(request: Request) -> dict[str, Any]:
+    """The JSON object that was sent, read as strictly as a row of a file: no key twice, no half characters."""
+    if is_over(request.headers.get("content-length", "0").encode(), BODY_BYTES):
+        raise _too_large()
+    body = b""
+    async for chunk in request.stream():  # the header may be absent or wrong
+        body += chunk
+        if len(body) > BODY_BYTES:
+            raise _too_large()
+    return parse_row(body)
+
+
+def _too_large() -> RefusedError:
+    return RefusedError(413, f"expected at most {BODY_BYTES} bytes, found more; send less at once")
+
+
+def sent(kind: type[Body]) -> Any:
+    """A dependency: the body as a record of this kind."""
+
+    def read(data: Annotated[dict[str, Any], Depends(_data)]) -> Body:
+        return read_body(kind, data)
+
+    return Depends(read)
+
+
+def read_body(kind: type[Body], data: Mapping[str, Any]) -> Body:
+    """A body from plain data.
 
     Raises:
-        RequestError: not JSON, or a field that is missing, unknown or of a wrong type (400); the answer names it.
+        RefusedError: a field that is missing, unknown or of a wrong type (400); the answer names it.
     """
     try:
-        return adapter.validate_json(body)
+        return kind.model_validate_json(
+            json.dumps(data)
+        )  # JSON's strictness: a list for a tuple, no "3" for 3
     except ValidationError as error:
-        raise _malformed_field(error.errors(include_url=False, include_input=False)[0]) from None
+        raise _invalid(error) from None
 
 
-def _malformed_field(first: Any, skip: int = 0) -> RequestError:
-    """The first error of pydantic's; `skip` parts of its place are not the sender's."""
-    return RequestError(400, first["msg"], field=".".join(map(str, first["loc"][skip:])))
+def _invalid(error: ValidationError) -> RefusedError:
+    first = error.errors(include_url=False, include_input=False)[0]
+    message = first["msg"].removeprefix("Value error, ")
+    return RefusedError(400, message, field=".".join(map(str, first["loc"])) or None)
 
 
-session = APIRouter(tags=["session"])
+def _store(request: Request) -> Store:
+    store: Store = request.app.state.store
+    return store
 
 
-class Join(StrictModel):
-    """The code of an invitation, and the name that the new account shall have."""
-
-    code: str = Field(max_length=200)
-    name: str = Field(max_length=200)
+def _project(request: Request) -> Project:
+    project: Project = request.app.state.project
+    return project
 
 
-class Token(StrictModel):
-    """The token that joining gave."""
-
-    token: str = Field(max_length=200)
-
-
-@session.post("/api/join")
-async def join(request: Request, body: Join) -> JSONResponse:
-    """Use an invitation: a new account, logged in. Its token is in this answer and nowhere else."""
-    live = live_of(request)
-    login = await live.writer.call(
-        lambda connection: accounts.join(connection, body.code, body.name, live.clock())
-    )
-    return await _logged_in(request, login)
+def _person(request: Request, store: Annotated[Store, Depends(_store)]) -> Person:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    person = store.person_of(token) if scheme.lower() == "bearer" else None
+    if person is None:
+        raise RefusedError(401, "this link is not valid any more; ask for another one")
+    return person
 
 
-@session.post("/api/login")
-async def login(request: Request, body: Token) -> JSONResponse:
-    """Log in with the account's token."""
-    live = live_of(request)
-    login = await live.writer.call(lambda connection: accounts.login(connection, body.token, live.clock()))
-    return await _logged_in(request, login)
+def _admin(person: Annotated[Person, Depends(_person)]) -> Person:
+    if not person.is_admin:
+        raise RefusedError(403, "this is the admin's: open the admin's link")
+    return person
 
 
-async def _logged_in(request: Request, login: accounts.Login) -> JSONResponse:
-    live = live_of(request)
-    await live.writer.call(live.accounts.load)
-    token = {} if login.token is None else {"token": login.token}
-    answer = JSONResponse({"name": login.name, "role": login.role, **token})
-    answer.set_cookie(
-        COOKIE,
-        login.cookie,
-        max_age=int(SESSION_DAYS * 86400),
-        httponly=True,
-        samesite="strict",
-        secure=request.app.state.site.secure,
-    )
-    return answer
+TheStore = Annotated[Store, Depends(_store)]
+TheProject = Annotated[Project, Depends(_project)]
+Me = Annotated[Person, Depends(_person)]
+Admin = Annotated[Person, Depends(_admin)]
 
 
-@session.post("/api/logout", dependencies=[need("annotator")])
-async def logout(request: Request) -> JSONResponse:
-    """End this session."""
-    live, name, session = live_of(request), account_of(request).name, request.scope["stepmark.session"]
-    await live.writer.call(lambda connection: accounts.logout(connection, session, name, live.clock()))
-    await live.writer.call(live.accounts.load)
-    answer = JSONResponse({})
-    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
-    return answer
-
-
-@session.get("/api/me", dependencies=[need("annotator")])
-async def me(request: Request) -> dict[str, Any]:
-    """Name and role, whether there is no other account, the project's settings that the page needs, and progress."""
-    live, account = live_of(request), account_of(request)
-    project = live.project
-    screened = live.assigning.screened(account.id) if _screens(account) else None
-    shared = ("mode", "allow_neutral", "show_answer", "blind")
+def me(store: TheStore, project: TheProject, person: Me) -> dict[str, Any]:
+    """Who this is, the project's settings that the page needs, and progress."""
+    shared = ("mode", "allow_neutral", "inline_with_trace", "error_types")
     return {
-        "name": account.name,
-        "role": account.role,
-        "alone": len(live.accounts.by_id) == 1,
-        "csrf": request.scope["stepmark.session"].csrf,
+        "name": person.name,
+        "admin": person.is_admin,
         "project": {
             "name": project.title,
             "description": project.task,
             "reward_labels": asdict(project.reward_labels),
-            "error_types": list(project.error_types),
             "help": asdict(project.help),
             **{name: getattr(project, name) for name in shared},
         },
-        "screening": None if screened is None else asdict(screened),
-        "progress": progress_data(live, account),
+        "progress": store.progress(project, person.id),
     }
 
 
-def progress_data(live: Live, account: Account) -> dict[str, Any]:
-    """How far an account is, for its page."""
-    submitted, of, each = live.assigning.progress(account.id)
-    return {"submitted": submitted, "of": of, "seconds_each": each}
+def next_item(store: TheStore, project: TheProject, person: Me, after: str | None = None) -> dict[str, Any]:
+    """The item to label now. `?after=ITEM` names the one that is left, which others may have at once if it is not submitted."""
+    item = store.next_item(project, person.id, after=after)
+    progress = store.progress(project, person.id)
+    if not isinstance(item, Item):
+        return {"item": None, "reason": item, "progress": progress}
+    return _shown(store, project, person, item) | {"progress": progress}
 
 
-def _screens(account: Account) -> bool:
-    """Whether this account has to pass the screening set: adjudicators and admins need not."""
-    return account.role == "annotator"
+def one_item(store: TheStore, project: TheProject, person: Me, id: str) -> dict[str, Any]:
+    """An item that was given to this annotator before."""
+    return _shown(store, project, person, store.item(id))
 
 
-work = APIRouter(tags=["work"], dependencies=[need("annotator")])
+def _shown(store: Store, project: Project, person: Person, item: Item) -> dict[str, Any]:
+    log = store.log(project, person.id, item)
+    return {"item": view(item, project), **_state(project, person.id, item, log)}
 
 
-@with_config(ConfigDict(extra="forbid", strict=True))
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SentChanges:
-    """Several changes in one request."""
+def _state(project: Project, me: int, item: Item, log: Log) -> dict[str, Any]:
+    """What a log amounts to, as the page shows it."""
+    folding, marks = log.folding, log.folding.marks()
+    shown = shows_suggestions(project, me, item, log)
+    required = shown and project.help.require_verification
+    return {
+        "marks": marks_data(marks),
+        "version": folding.version,
+        "can_undo": folding.can_undo,
+        "can_redo": folding.can_redo,
+        "complete": marks.missing is None,
+        "unverified": list(unverified(item, marks)) if required else [],
+        "suggestions": [each and asdict(each) for each in item.suggestions] if shown else None,
+    }
 
-    changes: Annotated[list[SentChange], Field(max_length=MOST_AT_ONCE)]
+
+def mine(store: TheStore, project: TheProject, person: Me) -> list[dict[str, Any]]:
+    """The items that this annotator has changed, the newest first."""
+    answers = store.answers(project, annotator=person.id)
+    titles = _titles(store, {answer.item for answer in answers})
+    return [
+        {
+            "id": answer.item,
+            "title": titles[answer.item],
+            "submitted": answer.marks.submitted,
+            "unsure": bool(answer.marks.unsure),
+        }
+        for answer in sorted(answers, key=lambda answer: -(answer.at or 0.0))
+    ]
 
 
-_CHANGE, _CHANGES = TypeAdapter(SentChange), TypeAdapter(SentChanges)
+def _titles(store: Store, ids: set[str]) -> dict[str, str]:
+    """The beginning of each item's problem, to recognise it by."""
+    titles = {item.id: " ".join(item.solution.problem.text.split()) for item in store.items(only=ids)}
+    return {id: title if len(title) <= 80 else title[:79] + "…" for id, title in titles.items()}
 
 
-@work.get("/api/next")
-async def next_item(request: Request) -> Response:
-    """The item to label now, leased to this account. `?after=ITEM` names the one that is left: its lease ends if it is not submitted."""
-    live, account = live_of(request), account_of(request)
-    before = len(live.assigning.all_of(account.id))
-    assignment, touched = live.assigning.next(
-        account.id, after=request.query_params.get("after"), screens=_screens(account)
-    )
-    # The item is read while its lease is being written.
-    leased = [live.writer.assignment(lease.row) for lease in touched]
+def change(
+    store: TheStore, project: TheProject, person: Me, body: Annotated[SentChange, sent(SentChange)]
+) -> dict[str, Any]:
+    """Add a change to its log. The answer comes when it is on disk, and says what the log amounts to; the same id again changes nothing."""
+    if body.deciding and not person.is_admin:
+        raise RefusedError(403, "only the admin decides", field="deciding")
+    me, item = DECIDING if body.deciding else person.id, store.item(body.item)
+    log = store.take(project, me, item, body.id, body.change, body.seconds)
+    return _state(project, me, item, log)
+
+
+def list_disputes(store: TheStore, project: TheProject, _: Admin) -> list[dict[str, Any]]:
+    """The items on which annotators disagree, worst first; decided ones at the end."""
+    queue = disputes(store.items(), store.answers(project), store.decisions(), decided=True)
+    titles = _titles(store, {dispute.item for dispute in queue})
+    return [asdict(dispute) | {"title": titles[dispute.item]} for dispute in queue]
+
+
+def _compared(store: Store, project: Project, id: str) -> tuple[Item, SideBySide]:
+    item = store.item(id)
     try:
-        if not isinstance(assignment, Assignment):
-            return JSONResponse(
-                {"item": None, "reason": assignment, "progress": progress_data(live, account)}
-            )
-        if len(live.assigning.all_of(account.id)) > before:
-            live.labelling.begin(account.id, live.assigning.items[assignment.item])
-        return await _item(live, account, assignment.item)
-    finally:
-        await asyncio.gather(*leased)
+        return item, side_by_side(item, store.answers(project, item=id), store.decisions(id))
+    except InputError as error:
+        raise RefusedError(404, error.message, field="item") from None
 
 
-@work.get("/api/items/{id:path}")
-async def one_item(request: Request, id: str) -> Response:
-    """An item that was given to this account before."""
-    live, account = live_of(request), account_of(request)
-    return await _item(live, account, live.labelling.assignment(account.id, id).item)
+def one_dispute(store: TheStore, project: TheProject, _: Admin, id: str) -> dict[str, Any]:
+    """An item with all submitted answers side by side, and the decision as far as it is made."""
+    item, table = _compared(store, project, id)
+    decision = table.decision
+    return {
+        "item": view(item, project),
+        **_state(project, DECIDING, item, store.deciding(project, item)),
+        "answers": [
+            {"account": answer.account, "marks": marks_data(answer.marks)} for answer in table.answers
+        ],
+        "differing": table.differing,
+        "answers_version": table.version,
+        "decision": decision
+        and {"marks": marks_data(decision.marks), "chosen": decision.chosen, "reason": decision.reason},
+    }
 
 
-async def _item(live: Live, account: Account, id: str) -> Response:
-    item = live.assigning.items[id]
-    log = await live.labelling.log(account.id, item)
-    view, suggestions = await live.view(id)
-    shown = suggestions if live.labelling.shows_suggestions(item, log) else b"null"
-    return _json(b'{"item":%b,"suggestions":%b,%b' % (view, shown, to_json(log.data)[1:]))
+def take_over(
+    store: TheStore, project: TheProject, _: Admin, body: Annotated[TakeOver, sent(TakeOver)]
+) -> dict[str, Any]:
+    """Put an annotator's ratings and error types into the decision."""
+    item, table = _compared(store, project, body.item)
+    answer = next((each for each in table.answers if each.account == body.account), None)
+    if answer is None:
+        names = ", ".join(each.account for each in table.answers)
+        raise RefusedError(400, f"expected one of {names}; found {body.account!r}", field="account")
+    return _state(project, DECIDING, item, store.take_over(project, item, answer.marks))
 
 
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")
+def decide(
+    store: TheStore, project: TheProject, person: Admin, body: Annotated[SentDecision, sent(SentDecision)]
+) -> dict[str, Any]:
+    """Record the decision on an item. Earlier decisions stay in the database; the newest holds."""
+    item, table = _compared(store, project, body.item)
+    if body.version != table.version:
+        raise RefusedError(409, "an answer was changed meanwhile; compare the answers again", field="version")
+    marks = store.deciding(project, item).folding.marks()
+    if marks.missing is not None or marks.unsure:
+        raise RefusedError(
+            400, "a decision gives the first error, or rates every step, and is not unsure", field="item"
+        )
+    same = {each.account for each in table.answers if each.marks.ratings == marks.ratings}
+    store.decide(
+        Decision(
+            item=item.id,
+            account=person.name,
+            marks=marks,
+            chosen=body.chosen if body.chosen in same else None,
+            reason=body.reason,
+            over=tuple(each.account for each in table.answers),
+            at=store.clock(),
+        )
+    )
+    return {"item": body.item}
 
 
-@work.get("/api/mine")
-async def mine(request: Request) -> list[dict[str, Any]]:
-    """The items that this account has changed, newest first."""
-    return await live_of(request).mine(account_of(request))
+def figures(store: TheStore, project: TheProject, _: Admin) -> Response:
+    """How far the project is, everyone's link and submissions, and how well they agree."""
+    items, answers, people = store.items(), store.answers(project), store.people()
+    submitted = [answer.account for answer in answers if answer.marks.submitted]
+    data = {
+        "progress": project_progress(items, answers, overlap=project.overlap),
+        "people": [
+            {"name": one.name, "link": store.link_of(one), "submitted": submitted.count(one.name)}
+            for one in people
+        ],
+        "agreement": step_agreement(items, answers),
+        "formats": list(FORMATS),
+    }
+    return Response(to_json(data, inf_nan_mode="null"), media_type="application/json")
 
 
-@work.post("/api/changes")
-async def changes(request: Request) -> Response:
-    """Add a change `{item, id, version, change, seconds}`, or several `{changes: […]}`, to their logs.
-
-    The answer comes when they are on disk; the same id again gives the same answer.
-    """
-    live, account, body = live_of(request), account_of(request).id, await request.body()
-    if b'"changes"' not in body[:16]:
-        change = await live.labelling.take(account, read_body(_CHANGE, body))
-        return _json(to_json(await live.labelling.stored(account, change)))
-    # All are taken before any is waited for, so that they share a commit.
-    outcomes: list[Taken | RequestError] = []
-    for sent in read_body(_CHANGES, body).changes:
-        try:
-            outcomes.append(await live.labelling.take(account, sent))
-        except RequestError as error:
-            outcomes.append(error)
-    results: list[dict[str, Any]] = []
-    for outcome in outcomes:
-        try:
-            if isinstance(outcome, RequestError):
-                raise outcome
-            results.append(await live.labelling.stored(account, outcome))
-        except RequestError as error:
-            results.append({**error.body, "status": error.status_code})
-    return JSONResponse({"results": results})
+def add_person(store: TheStore, _: Admin, body: Annotated[NewPerson, sent(NewPerson)]) -> dict[str, str]:
+    """The link of an annotator, who is made where there is none of this name."""
+    person = store.person(body.name, new=body.new)
+    return {"name": person.name, "link": store.link_of(person)}
 
 
-pages = APIRouter(include_in_schema=False)
+def export_file(store: TheStore, project: TheProject, request: Request, _: Admin) -> Response:
+    """The labels as JSON lines; the query has the settings of `Exporting`."""
+    try:
+        settings = TypeAdapter(Exporting).validate_strings(dict(request.query_params))
+    except ValidationError as error:
+        raise _invalid(error) from None
+    rows = list(export(project, store.items(), store.answers(project), store.decisions(), settings))
+    kept = [json.dumps(row, ensure_ascii=False) for row in rows if not isinstance(row, InputError)]
+    return Response(
+        "".join(f"{row}\n" for row in kept).encode("utf-8", "replace"),
+        media_type="application/jsonl",
+        headers={
+            "content-disposition": f'attachment; filename="{settings.format}.jsonl"',
+            "x-stepmark-left-out": str(len(rows) - len(kept)),
+        },
+    )
 
 
-@pages.get("/")
-@pages.get("/join")
-async def home() -> Response:
-    """The page; it shows what the session's role may see, or reads an invitation's code from the fragment, which browsers do not send."""
+def home() -> Response:
+    """The page; whose it is stands in the link's fragment, which browsers do not send."""
     return FileResponse(str(WEB / "index.html"))
 
 
-@pages.get("/favicon.ico")
-async def icon() -> Response:
-    """The icon."""
-    return FileResponse(str(WEB / "icon.svg"))
-
-
-@pages.get("/health")
-async def health() -> dict[str, str]:
+def health() -> dict[str, str]:
     """Whether the server runs."""
     return {"status": "ok"}
 
 
-class _Files(StaticFiles):
-    """Older Starlettes answer 500 to a NUL in a path."""
-
-    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
-        return ("", None) if "\0" in path else super().lookup_path(path)
-
-
-STATIC = (
-    Mount("/static/katex", _Files(directory=str(KATEX))),
-    Mount("/static", _Files(directory=str(WEB))),
+ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("GET", "/", home),
+    ("GET", "/health", health),
+    ("GET", "/api/me", me),
+    ("GET", "/api/next", next_item),
+    ("GET", "/api/items/{id:path}", one_item),
+    ("GET", "/api/mine", mine),
+    ("POST", "/api/changes", change),
+    ("GET", "/api/disputes", list_disputes),
+    ("GET", "/api/disputes/{id:path}", one_dispute),
+    ("POST", "/api/take-over", take_over),
+    ("POST", "/api/decisions", decide),
+    ("GET", "/api/project", figures),
+    ("POST", "/api/people", add_person),
+    ("GET", "/api/export", export_file),
 )
-"""The files of the pages."""
 
 
-disputes_router = APIRouter(tags=["disputes"], dependencies=[need("adjudicator")])
-
-
-class SentDecision(StrictModel):
-    """An adjudicator's decision on an item."""
-
-    item: str
-    marks: dict[str, Any]
-    chosen: str | None = None
-    """The annotator whose marks these are, as the page called them."""
-    reason: str = Field(default="", max_length=4000)
-    version: str | None = None
-    """Of the answers that were on the page."""
-
-
-@disputes_router.get("/api/disputes")
-async def queue(request: Request) -> dict[str, Any]:
-    """The items on which annotators disagree, worst first; decided ones at the end."""
-    project = live_of(request).project
-
-    def read(connection: Connection) -> list[dict[str, Any]]:
-        answers = answers_of(connection, project)
-        items = items_of(connection, only={answer.item for answer in answers})
-        queue = disputes(items, answers, decisions_of(connection), blind=project.blind, decided=True)
-        titles = titles_of(connection, {dispute.item for dispute in queue})
-        return [
-            asdict(dispute) | {"title": titles[dispute.item], "decided": dispute.state == "decided"}
-            for dispute in queue
-        ]
-
-    rows = await live_of(request).read(read)
-    return {"disputes": rows, "total": len(rows)}
-
-
-@disputes_router.get("/api/disputes/{item:path}")
-async def one_dispute(request: Request, item: str) -> dict[str, Any]:
-    """An item with all submitted answers side by side."""
-    live = live_of(request)
-    page: dict[str, Any] = await live.read(
-        lambda connection: _page(live.project, *_side_by_side(connection, live.project, item))
-    )
-    return page
-
-
-@disputes_router.post("/api/decisions")
-async def decide(request: Request, body: SentDecision) -> dict[str, Any]:
-    """Decide on an item. Earlier decisions stay in the database; the newest holds."""
-    live, account = live_of(request), account_of(request)
-
-    def write(connection: Connection) -> None:
-        item, table = _side_by_side(connection, live.project, body.item)
-        if body.version not in (None, table.version):
-            raise RequestError(
-                409,
-                "an answer was changed meanwhile; look at the answers again",
-                field="version",
-                more={"version": table.version},
-            )
-        names = dict(zip(table.labels, (answer.account for answer in table.answers), strict=True))
-        if body.chosen is not None and body.chosen not in names:
-            message = f"expected one of {', '.join(names)}, or null; found {body.chosen!r}"
-            raise RequestError(400, message, field="chosen")
-        at = live.clock()
-        decision = Decision(
-            item=item.id,
-            account=account.name,
-            marks=_marks(live.project, item, body.marks),
-            chosen=None if body.chosen is None else names[body.chosen],
-            reason=check_text(body.reason),
-            over=tuple(sorted(names.values())),
-            at=at,
-        )
-        store_decision(connection, decision, account=account.id, at=at)
-        detail = {"item": item.id, "chosen": decision.chosen}
-        accounts.audit(connection, at, account.name, "decision", detail)
-
-    await live.writer.call(write)
-    return {"item": body.item}
-
-
-def _side_by_side(connection: Connection, project: Project, id: str) -> tuple[Item, SideBySide]:
-    items = items_of(connection, only={id})
-    if not items:
-        raise RequestError(404, "there is no such item", field="item")
-    answers = answers_of(connection, project, only=[id])
-    try:
-        table = side_by_side(items[0], answers, decisions_of(connection, item=id), blind=project.blind)
-    except InputError as error:
-        raise RequestError(404, error.message, field="item") from None
-    return items[0], table
-
-
-def _page(project: Project, item: Item, table: SideBySide) -> dict[str, Any]:
-    called = {answer.account: label for answer, label in zip(table.answers, table.labels, strict=True)}
-    decision = table.decision
-    return {
-        **view(item, project),
-        "answers": [
-            {"account": called[answer.account], "marks": marks_data(answer.marks), "seconds": answer.seconds}
-            for answer in table.answers
-        ],
-        "first_errors": table.first_errors,
-        "differing": table.differing,
-        "why": table.why,
-        "version": table.version,
-        "decision": None
-        if decision is None
-        else {
-            "account": decision.account,
-            "marks": marks_data(decision.marks),
-            "chosen": called.get(decision.chosen or ""),
-            "reason": decision.reason,
-            "at": decision.at,
-        },
-    }
-
-
-def _marks(project: Project, item: Item, data: dict[str, Any]) -> Marks:
-    steps, mode = len(item.solution.steps), project.mode
-    try:
-        # The number of steps first: marks of a made-up one would be built at that length.
-        if data.get("steps") != steps or data.get("mode") != mode:
-            raise InputError(
-                f"expected marks in mode {mode} on {amount(steps, 'step')}, found {data.get('mode')} on {data.get('steps')}"
-            )
-        marks = replace(read_marks(data), submitted=True)
-        for step, text in marks.notes:
-            check_change(project, Change(kind="note", step=step, text=text))
-        for place, name in marks.error_types:
-            check_change(project, Change(kind="error_type", step=place, text=name))
-        if 0 in marks.ratings and not project.allow_neutral:
-            raise InputError("expected 1, -1 or null: this project does not allow neutral ratings")
-        if not marks.complete or marks.unsure:
-            raise InputError("a decision gives the first error, or rates every step, and is not unsure")
-    except StepmarkError as error:
-        raise RequestError(400, str(error), field="marks") from None
-    return marks
-
-
-admin = APIRouter(tags=["admin"], dependencies=[need("admin")])
-
-_EXPORTING = TypeAdapter(Exporting)
-RowId = Annotated[int, Query(ge=0, le=2**63 - 1)]
-"""A number of a row, as large as databases have them."""
-
-
-class NewInvitation(StrictModel):
-    """Whom an invitation lets in."""
-
-    role: Role = "annotator"
-    uses: int = Field(default=1, ge=1, le=1000)
-    hours: float = Field(default=72.0, gt=0, le=24 * 90)
-
-
-class AccountChange(StrictModel):
-    """A change of an account; what is left out stays."""
-
-    name: str
-    role: Role | None = None
-    disabled: bool | None = None
-    new_token: bool = False
-    """A new token in the place of a lost one; it is in the answer and nowhere else."""
-
-
-@admin.get("/api/admin/progress")
-async def progress(request: Request) -> Response:
-    """How far all are, and each annotator's pace, accuracy and overrides."""
-    live = live_of(request)
-    project = live.project
-    own = {account.name: progress_data(live, account) for account in live.accounts.by_id.values()}
-
-    def read(connection: Connection) -> bytes:
-        items, answers = items_of(connection), answers_of(connection, project)
-        pass_mark, shown = project.screening.pass_mark, project.help.show != "never"
-        annotators = [
-            asdict(annotator_quality(name, items, answers, pass_mark=pass_mark, shown=shown))
-            | {"progress": own[name]}
-            for name in sorted({answer.account for answer in answers})
-        ]
-        whole = project_progress(items, answers, overlap=project.overlap)
-        return figures_json({"project": whole, "annotators": annotators}, inf_nan_mode="null")
-
-    return Response(await live.figures("progress", read), media_type="application/json")
-
-
-@admin.get("/api/admin/agreement")
-async def agreement(request: Request) -> Response:
-    """Agreement on steps: Krippendorff's alpha, first errors exact and within one, with intervals."""
-    live = live_of(request)
-
-    def read(connection: Connection) -> bytes:
-        figures = step_agreement(items_of(connection), answers_of(connection, live.project))
-        return figures_json(figures, inf_nan_mode="null")
-
-    return Response(await live.figures("agreement", read), media_type="application/json")
-
-
-@admin.get("/api/admin/accounts")
-async def list_accounts(request: Request) -> list[dict[str, Any]]:
-    """All accounts."""
-    everyone = live_of(request).accounts.by_id.values()
-    return [asdict(account) for account in sorted(everyone, key=lambda account: account.name)]
-
-
-@admin.post("/api/admin/accounts")
-async def change_account(request: Request, body: AccountChange) -> dict[str, Any]:
-    """Give another role, lock out or let in again, or give a new token."""
-    live, by = live_of(request), account_of(request).name
-    account = next((known for known in live.accounts.by_id.values() if known.name == body.name), None)
-    if account is None:
-        raise RequestError(404, f"there is no account {body.name!r}", field="name")
-    changes = body.model_dump(exclude={"name"})
-    token = await live.writer.call(
-        lambda connection: accounts.change_account(connection, account, **changes, by=by, now=live.clock())
-    )
-    await live.writer.call(live.accounts.load)
-    return {**asdict(live.accounts.by_id[account.id]), **({} if token is None else {"token": token})}
-
-
-@admin.post("/api/admin/invitations")
-async def make_invitation(request: Request, body: NewInvitation) -> dict[str, str]:
-    """A link that lets people in. Its code is in this answer and nowhere else."""
-    live, by = live_of(request), account_of(request).name
-    code = await live.writer.call(
-        lambda connection: accounts.invite(
-            connection, body.role, uses=body.uses, hours=body.hours, by=by, at=live.clock()
-        )
-    )
-    return {"link": f"{request.app.state.site.link}/join#{code}"}
-
-
-@admin.post("/api/admin/items")
-async def upload(request: Request, name: str = "") -> dict[str, int]:
-    """Add items: the body is a file in any format that `stepmark convert` reads; `name` is for the audit log alone."""
-    live = live_of(request)
-    items = await read_upload(request, live.project)
-    changed = await live.add_items(items, account_of(request), name[:200])
-    return {"items": len(items), "changed": changed}
-
-
-@admin.get("/api/admin/export")
-async def export_file(request: Request) -> Response:
-    """The labels as JSON lines, in a format that trains; the query has the settings of `Exporting`."""
-    live = live_of(request)
-    try:
-        settings = _EXPORTING.validate_strings(dict(request.query_params))
-    except ValidationError as error:
-        raise _malformed_field(error.errors()[0]) from None
-
-    def write(path: Path) -> int:
-        with live.database.reading() as connection:
-            items, answers = items_of(connection), answers_of(connection, live.project)
-            decisions = decisions_of(connection)
-        rows = list(export(live.project, items, answers, decisions, settings))
-        with atomic_rows(path) as add:
-            for row in rows:
-                if not isinstance(row, InputError):
-                    add(row)
-        return sum(isinstance(row, InputError) for row in rows)
-
-    path, left_out = await run_in_threadpool(_temporary, write)
-    await _audit(request, "export", {"format": settings.format, "left_out": left_out})
-    return _download(path, f"{settings.format}.jsonl", {"x-stepmark-left-out": str(left_out)})
-
-
-@admin.get("/api/admin/audit")
-async def audit_log(request: Request, before: RowId | None = None, limit: int = 200) -> dict[str, Any]:
-    """Who did what, newest first."""
-    table = tables.audit
-
-    def read(connection: Connection) -> list[dict[str, Any]]:
-        query = table.select().order_by(table.c.id.desc()).limit(min(max(limit, 1), 1000))
-        if before is not None:
-            query = query.where(table.c.id < before)
-        return [{**row._mapping, "detail": json.loads(row.detail)} for row in connection.execute(query)]
-
-    return {"entries": await live_of(request).read(read)}
-
-
-@admin.get("/api/admin/backup")
-async def download_backup(request: Request) -> Response:
-    """A consistent copy of everything, as one SQLite file that `run.restore_labels` reads."""
-    database = live_of(request).database
-    path, _ = await run_in_threadpool(_temporary, lambda path: backup(database, path, force=True))
-    await _audit(request, "backup", {})
-    return _download(path, "annotations.sqlite", {})
-
-
-async def _audit(request: Request, action: str, detail: dict[str, Any]) -> None:
-    live, name = live_of(request), account_of(request).name
-    await live.writer.call(lambda connection: accounts.audit(connection, live.clock(), name, action, detail))
-
-
-def _temporary(write: Callable[[Path], Any]) -> tuple[Path, Any]:
-    handle, name = tempfile.mkstemp(suffix=".stepmark")
-    os.close(handle)
-    try:
-        return Path(name), write(Path(name))
-    except BaseException:
-        Path(name).unlink()
-        raise
-
-
-def _download(path: Path, name: str, headers: dict[str, str]) -> Response:
-    return FileResponse(
-        path,
-        media_type="application/octet-stream",
-        filename=name,
-        headers=headers,
-        background=BackgroundTask(path.unlink),
-    )
-
-
-ROUTERS = (work, session, disputes_router, admin, pages)
-
-
-def build_app(live: Live, site: Site, *, started: Callable[[], None] | None = None) -> FastAPI:
-    """The app of a project, for one process of any ASGI server: logs in use are in memory. `started` is called once all is loaded."""
+def build_app(store: Store, project: Project, *, started: Callable[[], None] | None = None) -> FastAPI:
+    """The app of a project, for any ASGI server, in as many processes as one likes. `started` is called once it answers."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        await live.start()
         if started is not None:
             started()
-        try:
-            yield
-        finally:
-            await live.stop()
+        yield
 
     app = FastAPI(
         title="stepmark annotate",
@@ -673,44 +410,63 @@ def build_app(live: Live, site: Site, *, started: Callable[[], None] | None = No
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
         exception_handlers={
-            HTTPException: _refused,
+            HTTPException: _not_found,
             RequestValidationError: _malformed,
-            StepmarkError: _stepmark_error,
+            StepmarkError: _refused,
+            DBAPIError: _database_away,
+            PoolTimeoutError: _database_away,
             Exception: _failed,
         },
     )
-    app.state.live, app.state.site = live, site
-    for router in ROUTERS:
-        app.include_router(router)
-    app.router.routes += STATIC
+    app.state.store, app.state.project = store, project
+    for method, path, endpoint in ROUTES:
+        app.add_api_route(path, endpoint, methods=[method], response_model=None)
+    app.mount("/static/katex", _Files(directory=str(KATEX)))
+    app.mount("/static", _Files(directory=str(WEB)))
+
+    @app.middleware("http")
+    async def _headers(request: Request, call_next: Callable[[Request], Any]) -> Response:
+        response: Response = await call_next(request)
+        cache = "no-store" if request.url.path.startswith("/api/") else "no-cache"
+        response.headers.update({**HEADERS, "cache-control": cache})
+        return response
+
     return app
 
 
-def secured(app: FastAPI, live: Live, site: Site) -> SecurityMiddleware:
-    """The app behind its security middleware, as it is served."""
-    direct = {("POST", "/api/changes"): changes, ("GET", "/api/next"): next_item}
-    limits = live.project.limits
-    return SecurityMiddleware(app, accounts=live.accounts, limits=limits, site=site, direct=direct)
+class _Files(StaticFiles):
+    """Older Starlettes answer 500 to a NUL in a path."""
+
+    def lookup_path(self, path: str) -> tuple[str, Any]:
+        return ("", None) if "\0" in path else super().lookup_path(path)
 
 
 async def _refused(_request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, RefusedError):
+        return JSONResponse(error.body, error.status)
+    field = {"field": error.field} if isinstance(error, InputError) and error.field else {}
+    return JSONResponse({"error": str(error), **field}, 400)
+
+
+async def _not_found(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     words = {404: "there is no such page", 405: "this address does not take that method"}
-    body = {"error": words.get(error.status_code, error.detail)}
-    body = error.body if isinstance(error, RequestError) else body
-    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+    return JSONResponse({"error": words.get(error.status_code, error.detail)}, error.status_code)
 
 
 async def _malformed(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return JSONResponse(_malformed_field(error.errors()[0], 1).body, status_code=400)
+    first = error.errors()[0]
+    return JSONResponse({"error": first["msg"], "field": ".".join(map(str, first["loc"][1:]))}, 400)
 
 
-async def _stepmark_error(_request: Request, error: Exception) -> JSONResponse:
-    field = {"field": error.field} if isinstance(error, InputError) and error.field else {}
-    status = 400 if isinstance(error, InputError | UsageError) else 503
-    return JSONResponse({"error": str(error), **field}, status_code=status)
+async def _database_away(_request: Request, error: Exception) -> JSONResponse:
+    """The database does not answer, or another process was quicker: the page sends the same again."""
+    why = (
+        "another request was quicker" if isinstance(error, IntegrityError) else "the database does not answer"
+    )
+    return JSONResponse({"error": f"{why}; try again"}, 503, {"retry-after": "1"})
 
 
 async def _failed(_request: Request, _error: Exception) -> JSONResponse:
-    return JSONResponse({"error": "the server failed at this request; its log says why"}, status_code=500)
+    return JSONResponse({"error": "the server failed at this request; its log says why"}, 500)

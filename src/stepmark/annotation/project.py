@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from pydantic import Field
 
-from stepmark.annotation.marks import Change, Mode
+from stepmark.annotation.labels import Change, Mode
 from stepmark.catalog import unknown_name
 from stepmark.data.json_rows import json_type
 from stepmark.data.labelled import FORMATS
@@ -25,6 +25,9 @@ from stepmark.settings import settings
 TRACES = "traces"
 """The format of items that Potato shows: rows with a list of steps, of any further keys."""
 
+NOTE_CHARACTERS = 4000
+"""Of one note."""
+
 Record = TypeVar("Record")
 
 
@@ -35,41 +38,6 @@ class RewardLabels:
     correct: str = "Correct"
     neutral: str = "Neutral"
     incorrect: str = "Wrong"
-
-
-@settings
-class Limits:
-    """Sizes above which a request or an item is refused."""
-
-    upload_bytes: Annotated[int, Field(ge=1)] = 64 * 1024 * 1024
-    """Of one uploaded file of items."""
-    body_bytes: Annotated[int, Field(ge=1024)] = 256 * 1024
-    """Of any other request."""
-    steps: Annotated[int, Field(ge=1)] = 10_000
-    """Of one item."""
-    item_characters: Annotated[int, Field(ge=1)] = 2_000_000
-    """Of one item: its problem, steps, and what the tools answered."""
-    note_characters: Annotated[int, Field(ge=1)] = 4000
-
-
-@settings
-class Screening:
-    """A test that every annotator passes before real work."""
-
-    items: Path | None = None
-    """A file of items with their right labels, read as those of the project; None: no screening."""
-    pass_mark: Annotated[float, Field(ge=0, le=1)] = 0.75
-    """Share of items whose first error (or all of whose ratings) must agree, in [0, 1]."""
-
-
-@settings
-class Gold:
-    """Items with known labels, hidden among the work."""
-
-    items: Path | None = None
-    """A file of items with their right labels, read as those of the project; None: no gold items."""
-    every: Annotated[int, Field(ge=2)] = 10
-    """One gold item in this many."""
 
 
 @settings
@@ -101,9 +69,8 @@ class Project:
     None: told by each file's first row."""
     columns: dict[str, str] = field(default_factory=dict)
     """Which column of the files is what, where its name is neither ours nor a common one: {problem: question}; docs: files."""
-    labels: Literal["ignore", "suggestions", "gold"] = "suggestions"
-    """What labels become that stand in the files of `items`: suggestions (shown as `help.show` says), or gold: who labels such an item is
-    measured by it."""
+    labels: Literal["ignore", "suggestions"] = "suggestions"
+    """What becomes of labels that stand in the files of `items`: suggestions (shown as `help.show` says), or nothing."""
     id_key: str = "id"
     """Where a trace has its id."""
     text_key: str | None = None
@@ -112,24 +79,15 @@ class Project:
     """Where a trace has its steps."""
     step_text_key: str = "action"
     """Where a step of a trace has its text; where it has none, content, reasoning, text and thought are tried."""
+    inline_with_trace: bool = False
+    """A trace is shown as one conversation, the rating beside each turn of the agent; else each step is a card, with what came back in it."""
     show_answer: bool = False
     """The reference answer is shown."""
     error_types: tuple[str, ...] = ()
     """A taxonomy to choose from for wrong steps; empty: none is asked."""
     overlap: Annotated[int, Field(ge=1)] = 1
     """How many annotators label each item."""
-    blind: bool = True
-    """Annotators see neither who wrote a solution nor what others said of it."""
-    lease_minutes: Annotated[float, Field(ge=0.1)] = 30.0
-    """How long an item that is shown to one annotator is withheld from others, since their last change."""
-    order: Literal["given", "active"] = "given"
-    """`active`: convincing wrong answers first, then uncertain and disputed ones."""
-    seed: int = 0
-    """Of the places of hidden gold items."""
-    screening: Screening = field(default_factory=Screening)
-    gold: Gold = field(default_factory=Gold)
     help: Help = field(default_factory=Help)
-    limits: Limits = field(default_factory=Limits)
 
     @property
     def title(self) -> str:
@@ -149,10 +107,10 @@ class Project:
 
 
 def check_change(project: Project, change: Change) -> None:
-    """Refuse a change that the project's settings forbid; `marks.Folding.take` checks it against the item's state.
+    """Refuse a change that the project's settings forbid; `labels.Folding.take` checks it against the item's state.
 
     Raises:
-        InputError: a note over `limits.note_characters`, an error type in a project without any.
+        InputError: a note of more than `NOTE_CHARACTERS`, an error type in a project without any.
         UnknownNameError: an error type that is not in `error_types`; the message names the nearest.
     """
     text = change.text
@@ -162,9 +120,9 @@ def check_change(project: Project, change: Change) -> None:
         if not project.error_types:
             raise InputError("this project has no error types", field="text")
         raise unknown_name("error type", text, project.error_types)
-    if len(text) > project.limits.note_characters:
+    if len(text) > NOTE_CHARACTERS:
         raise InputError(
-            f"expected at most {project.limits.note_characters} characters, found {len(text)}: shorten the note",
+            f"expected at most {NOTE_CHARACTERS} characters, found {len(text)}: shorten the note",
             field="text",
         )
 
@@ -212,13 +170,11 @@ def _project(data: dict[str, Any], where: str, folder: Path) -> Project:
     items = data.get("items", [])
     project = _read(Project, data | {"items": items if isinstance(items, list) else [items]}, f"{where}:")
 
-    def found(path: Path | None, key: str) -> Any:
-        if path is None:
-            return None
+    def found(path: Path) -> Path:
         file = folder / path.expanduser()
         if not file.exists():
             raise InputError(
-                f"there is no {file}; names are relative to {folder.resolve().name}/", where=f"{where}:{key}"
+                f"there is no {file}; names are relative to {folder.resolve().name}/", where=f"{where}:items"
             )
         return file
 
@@ -229,12 +185,7 @@ def _project(data: dict[str, Any], where: str, folder: Path) -> Project:
         raise InputError(message, where=f"{where}:{error.setting}") from None
     except UnknownNameError as error:
         raise InputError(str(error), where=f"{where}:format") from None
-    return replace(
-        project,
-        items=tuple(found(file, "items") for file in project.items),
-        gold=replace(project.gold, items=found(project.gold.items, "gold.items")),
-        screening=replace(project.screening, items=found(project.screening.items, "screening.items")),
-    )
+    return replace(project, items=tuple(map(found, project.items)))
 
 
 def _check_settings(project: Project) -> None:
@@ -343,6 +294,7 @@ class _Scheme:
     mode: Mode | None = None
     allow_neutral: bool = False
     reward_labels: RewardLabels = field(default_factory=RewardLabels)
+    inline_with_trace: bool = False
     ai_prelabel: bool = False
     require_verification: bool = False
 
@@ -359,7 +311,7 @@ class _Potato:
 
 
 _UNUSED_OPTIONS = ("label_requirement", "required", "layout", "annotation_id")
-_SHARED = ("description", "steps_key", "step_text_key", "mode", "reward_labels")
+_SHARED = ("description", "steps_key", "step_text_key", "mode", "reward_labels", "inline_with_trace")
 
 
 def potato_settings(config: Mapping[str, Any], file: str) -> tuple[dict[str, Any], list[str]]:
@@ -405,8 +357,7 @@ def _scheme(schemes: Sequence[Mapping[str, Any]], place: str) -> tuple[dict[str,
             where=place,
         )
     at = kinds.index("process_reward")
-    skipped = (*_UNUSED_OPTIONS, "inline_with_trace")  # the whole trace is always shown
-    data = {key: value for key, value in schemes[at].items() if key not in skipped}
+    data = {key: value for key, value in schemes[at].items() if key not in _UNUSED_OPTIONS}
     scheme = _read(_Scheme, data, f"{place}.{at}.")
     neutral = scheme.allow_neutral and scheme.mode == "per_step"
     notes = []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from stepmark.annotation.run import annotate, backup_labels, export_labels, invite, restore_labels
+from stepmark.annotation.run import annotate, annotator_link, export_labels
 from stepmark.cli.twin import Call, command, report
 
 app = App(
@@ -15,19 +15,11 @@ app = App(
     help_format="plaintext",
     default_parameter=Parameter(negative=""),
 )
-_DATABASE = "the project's database: an SQLite file or a PostgreSQL URL (postgresql+psycopg://USER@HOST/NAME)"
+_PROJECT = "the project's file, or its database: an SQLite file or a PostgreSQL URL (postgresql+psycopg://USER@HOST/NAME)"
 
 
 def _serve(call: Call) -> int:
-    def welcome(database: str) -> None:
-        print(f"To let others in: the page People, or stepmark annotate invite {database}", file=sys.stderr)
-
-    annotate(call.inputs[0], on_start=welcome, **call.settings)
-    return 0
-
-
-def _invite(call: Call) -> int:
-    print(invite(call.inputs[0], **call.settings))
+    annotate(call.inputs[0], **call.settings)
     return 0
 
 
@@ -37,13 +29,17 @@ def _export(call: Call) -> int:
     return 0
 
 
-def _backup(call: Call) -> int:
-    report(backup_labels(call.inputs[0], **call.settings))
-    return 0
-
-
-def _restore(call: Call) -> int:
-    report(restore_labels(call.inputs[0], **call.settings))
+def link(
+    project: Annotated[str, Parameter(help=_PROJECT)],
+    name: Annotated[str, Parameter(help='the annotator\'s name; "admin" for the admin')],
+    /,
+    *,
+    new: Annotated[
+        bool, Parameter(help="make another link; the one of before is not valid any more")
+    ] = False,
+) -> int:
+    """Print the link of an annotator, who is made where there is none of this name."""
+    print(annotator_link(project, name, new=new))
     return 0
 
 
@@ -53,15 +49,10 @@ app.default(
         _serve,
         file="a project (.yaml), a Potato configuration (.yaml), or a file of items in any format that stepmark convert reads",
         common=("port", "host", "url", "database", "mode", "overlap", "suggest", "columns"),
-        drop=("on_start",),
     )
 )
-app.command(command(invite, _invite, file=_DATABASE, common=("role", "uses", "hours", "url")), name="invite")
+app.command(link)
 app.command(
-    command(export_labels, _export, file=_DATABASE, common=("out", "format", "view", "neutral", "force")),
+    command(export_labels, _export, file=_PROJECT, common=("out", "format", "view", "neutral", "force")),
     name="export",
-)
-app.command(command(backup_labels, _backup, file=_DATABASE, common=("out", "force")), name="backup")
-app.command(
-    command(restore_labels, _restore, file="the backup", common=("database", "force")), name="restore"
 )

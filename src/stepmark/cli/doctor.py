@@ -200,8 +200,8 @@ def check_default_prm() -> Check:
 
 def check_sandbox() -> Check:
     """Whether a right program passes in the sandbox of the verifier `code`."""
-    from stepmark.problems.code import CodeVerifier
-    from stepmark.problems.code_sandbox import install_line
+    from stepmark.verifiers.code import CodeVerifier
+    from stepmark.verifiers.code_sandbox import install_line
 
     try:
         CodeVerifier().close()

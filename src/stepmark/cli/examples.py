@@ -130,21 +130,13 @@ EXAMPLES = {
         "stepmark annotate solutions.jsonl",
         "stepmark annotate project.yaml --port 8080 --overlap 2",
     ),
-    "annotate invite": (
-        "stepmark annotate invite labels.db",
-        "stepmark annotate invite labels.db --role admin --hours 2",
+    "annotate link": (
+        "stepmark annotate link project.yaml Ann",
+        "stepmark annotate link project.yaml Ann --new",
     ),
     "annotate export": (
-        "stepmark annotate export labels.db --out labels.jsonl",
+        "stepmark annotate export project.yaml --out labels.jsonl",
         "stepmark annotate export labels.db --view decided --out labels.jsonl",
-    ),
-    "annotate backup": (
-        "stepmark annotate backup labels.db --out labels.backup",
-        "stepmark annotate backup postgresql+psycopg://me@host/labels --out labels.backup",
-    ),
-    "annotate restore": (
-        "stepmark annotate restore labels.backup --database labels.db",
-        "stepmark annotate restore labels.backup --database labels.db --force",
     ),
     "serve": (
         "stepmark serve --prm qwen-7b --keys keys.txt",

@@ -34,7 +34,7 @@ _SUMMARIES = {
     "consensus": "What several labelled files of the same solutions agree on.",
 }
 
-_VERIFYING = ("verifier", "percent", "isolation")
+_VERIFYING = ("verifier", "answers", "isolation")
 _UNASKED: Mapping[str, tuple[str, ...]] = {
     "judge": _VERIFYING,
     "formulas": (*_VERIFYING, "policy", "budget", "in_flight", "cluster"),

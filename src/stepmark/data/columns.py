@@ -3,7 +3,7 @@
 `columns` says which column of a source holds what: `{"problem": "question"}` reads the column `question` as `problem`. A name that
 begins with "meta." puts a column under `meta`: `{"meta.steps": "steps"}`. A column that is not named keeps its name.
 
-The common names of a field are in `COMMON`; capitals, spaces and dashes do not count ("Ground Truth" is `ground_truth`). A column that
+The common names of a field are in `ALIASES`; capitals, spaces and dashes do not count ("Ground Truth" is `ground_truth`). A column that
 means nothing here rides along (`riding`), unless its name is nearly that of a field that the row lacks: `anwser`.
 """
 
@@ -24,7 +24,7 @@ Columns = Mapping[str, str]
 META = "meta."
 """Begins the name of a column that rides along under `meta`."""
 
-COMMON: Mapping[str, tuple[str, ...]] = {
+ALIASES: Mapping[str, tuple[str, ...]] = {
     "problem": ("question", "prompt", "query", "instruction"),
     "solution": ("response", "completion", "output", "generation", "model_response", "model_output"),
     "solutions": ("candidates", "responses", "completions"),
@@ -122,7 +122,7 @@ def columns_of(row: Mapping[str, Any], field: str, named: Collection[str] = ()) 
 
 @lru_cache(maxsize=4096)
 def _columns(columns: tuple[str, ...], field: str, named: frozenset[str]) -> tuple[str, ...]:
-    names = (field, *COMMON.get(field, ()))
+    names = (field, *ALIASES.get(field, ()))
     if not named.isdisjoint(names):
         return tuple(name for name in names if name in named and name in columns)
     # A column that is written as the name itself comes before others ("Field").
@@ -136,7 +136,7 @@ def _columns(columns: tuple[str, ...], field: str, named: frozenset[str]) -> tup
 
 def content_of(row: Mapping[str, Any], named: Collection[str] = ()) -> list[tuple[str, str]]:
     """The fields and columns of a row (under our names) that may hold a solution, of which it has one; `named` as `columns_of`."""
-    own = {name: field for field in CONTENT for name in (field, *COMMON.get(field, ()))}
+    own = {name: field for field in CONTENT for name in (field, *ALIASES.get(field, ()))}
     explicit = [
         (own[column], column)
         for column in row
@@ -211,7 +211,7 @@ def problem_column(row: Mapping[str, Any], named: Collection[str] = ()) -> str:
     """
     column = chosen(row, "problem", named)
     if column is None:
-        known = ("problem", *COMMON["problem"])
+        known = ("problem", *ALIASES["problem"])
         near = nearly(row, known)
         hint = (
             "Say which column it is with `columns` (problem=COLUMN)"

@@ -36,11 +36,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from stepmark.data.json_rows import json_type
+from stepmark.data.messages import plain_messages
 from stepmark.data.reading import STDIO
 from stepmark.data.steps.splitting import ASKED, Segmentation, check_way, split, split_parts
 from stepmark.data.steps.splitting import split as split_text
 from stepmark.data.steps.thoughts import Reasoning, Section, sections, texts_of
-from stepmark.data.traces.messages import plain_messages
 from stepmark.errors import InputError, UsageError
 from stepmark.records import (
     GradedSolution,
@@ -119,12 +119,12 @@ def read_messages(
 ) -> tuple[Problem, Segmentation]:
     """Read a conversation as a problem and the steps of its solution.
 
-    The problem's text is the content of the message before the first assistant turn when that is one user message; otherwise all messages
+    A greeting by the assistant before the first question belongs to the problem. The problem's text is the content of the message before the first assistant turn when that is one user message; otherwise all messages
     before it, each under its role's heading. A conversation whose only assistant turn comes last, without tools, is a plain solution: its
     content is cut by `how`. In every other one each assistant turn is a step, and the segmentation's `how` is "agent".
 
     Args:
-        messages: the conversation, oldest first; contents may have the parts of `data.traces.messages`.
+        messages: the conversation, oldest first; contents may have the parts of `data.messages`.
         where: the place to name in errors, `FILE:LINE`.
         how: for a plain solution, the way to cut it (`stepmark.split`); "agent" keeps even that whole, as one turn.
         marker: for a plain solution, as in `stepmark.split`.
@@ -152,6 +152,7 @@ def read_messages(
             raise place.inside(i).error(
                 "expected an assistant turn with content or tool calls, found neither; leave the message out"
             )
+    turns = [i for i in turns if i >= _start(read)]
     problem = _problem(read[: turns[0]], place)
     tools = any(message.role == "tool" or message.calls for message in read)
     if len(turns) == 1 and turns[0] == len(read) - 1 and not tools and how != "agent":
@@ -166,6 +167,16 @@ def read_messages(
     why = f"the conversation has {amount(len(turns), 'assistant turn')}"
     text = "".join(step.raw for step in steps)
     return problem, Segmentation(text=text, steps=steps, how="agent", why=ASKED if how == "agent" else why)
+
+
+def _start(messages: Sequence[ChatMessage]) -> int:
+    """Where the solution may begin: a greeting before the first question belongs to the problem."""
+    asked = next((i for i, message in enumerate(messages) if message.role == "user"), 0)
+    greeting = [message for message in messages[:asked] if message.role == "assistant"]
+    context = any(message.content.strip() for message in messages[:asked] if message.role != "assistant")
+    answered = any(message.role == "assistant" for message in messages[asked:])
+    plain = all(message.role != "tool" and not message.calls for message in messages[:asked])
+    return asked if greeting and plain and answered and not context else 0
 
 
 def _plain(message: ChatMessage, how: str, marker: str | None, reasoning: Reasoning) -> Segmentation:

@@ -14,7 +14,8 @@ from pydantic import Field
 
 from stepmark.catalog import unknown_name
 from stepmark.data.columns import Columns, columns_of
-from stepmark.data.formats import math_shepherd, openr, potato, prm800k, who_and_when
+from stepmark.data.formats import chat, math_shepherd, openr, potato, prm800k, who_and_when
+from stepmark.data.formats import inspect_ai as inspect_logs
 from stepmark.data.formats import own as labels
 from stepmark.data.formats import processbench as benchmarks
 from stepmark.data.formats import trl as texts
@@ -32,9 +33,7 @@ from stepmark.data.formats.rows import (
 from stepmark.data.reading import Row, Source, by_file, read_rows
 from stepmark.data.solutions import is_solution, step_labels, ungraded
 from stepmark.data.steps.thoughts import Reasoning
-from stepmark.data.traces import inspect_ai as inspect_logs
-from stepmark.data.traces import writers as trace_writers
-from stepmark.data.traces.shapes import TRACES, chat_rows, trace_format
+from stepmark.data.traces import TRACES, chat_rows, trace_format
 from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.records import Refusal
 from stepmark.settings import checked
@@ -75,11 +74,9 @@ FORMATS: Mapping[str, Format] = {
     "openr": _format("OmegaPRM trees of openr, nested or flat", openr.KEYS, read=openr.read),
     "potato": _format("Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)",
         potato.STATE_KEYS, potato.ANNOTATION_KEYS, potato.EXPORT_KEYS, read=potato.read, write=potato.write),
-    "chat": _format("OpenAI chat messages; an assistant's turn is a step", ("messages",), read=texts.chat_reader("chat"), write=trace_writers.write_chat),
+    "chat": _format("OpenAI chat messages; an assistant's turn is a step", ("messages",), read=texts.chat_reader("chat"), write=chat.write_chat),
     "inspect": _format("logs of inspect_ai: .json, or .eval", inspect_logs.LOG_KEYS, inspect_logs.SAMPLE_KEYS, read=inspect_logs.read),
-    **{name: _format(trace.about, read=texts.chat_reader(name)) for name, trace in TRACES.items()},
-    "responses": _format(TRACES["responses"].about, read=texts.chat_reader("responses"), write=trace_writers.write_responses),
-    "otel": _format(TRACES["otel"].about, read=texts.chat_reader("otel"), write=trace_writers.write_otel),
+    **{name: _format(trace.about, read=texts.chat_reader(name), write=trace.write) for name, trace in TRACES.items()},
     "who-and-when": _format("Who&When: conversations of agents with the decisive mistake", read=who_and_when.read, write=who_and_when.write),
 }  # fmt: skip
 """Name: format. Those without a writer are only read."""

@@ -14,7 +14,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from stepmark.data.columns import COMMON, CONTENT, Columns, check_columns, content_of, plain, under_our_names
+from stepmark.data.columns import ALIASES, CONTENT, Columns, check_columns, content_of, plain, under_our_names
 from stepmark.data.json_rows import BOM, Entries, json_document, json_lines, parse_row, starts_document
 from stepmark.data.tables import (
     EXPECTED,
@@ -79,7 +79,7 @@ class Row:
         """The error; where it is of a field that is missing (by default the problem or the solution), and a cell of such a column is
         empty, of that cell."""
         fields = fields or (("problem",) if content_of(self.data, self.named) else CONTENT)
-        names = {name for field in fields for name in (field, *COMMON.get(field, ()))}
+        names = {name for field in fields for name in (field, *ALIASES.get(field, ()))}
         column = next((column for column in self.empty if plain(column) in names), None)
         if error.field is not None or column is None:
             return error

@@ -10,7 +10,7 @@ solution       `problem`, `solution` (a text, cut by `data.steps.splitting`)
 candidates     `problem`, `solutions` (a list of texts, of lists of steps, or of objects with a text): a solution each
 chat           `messages` (cut by `data.conversations`: an assistant turn is a step)
 TRL            `prompt`, `completions` (a list of strings: the steps), optional `labels` (one a step, as beside `steps`)
-a trace        of an agent, as its tool writes it (`data.traces.shapes`): brought into the shape chat first
+a trace        of an agent, as its tool writes it (`data.traces`): brought into the shape chat first
 ProcessBench   `id`, `generator`, `problem`, `steps`, `final_answer_correct`, `label`
 labels         `solution`, `judgements`, as `stepmark label` writes them; the judgements are left out
 graded         what `stepmark grade` wrote: what was graded is read, and the scores are left out
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from stepmark.data.columns import (
-    COMMON,
+    ALIASES,
     CONTENT,
     Columns,
     chosen,
@@ -43,10 +43,10 @@ from stepmark.data.columns import (
     riding,
 )
 from stepmark.data.json_rows import json_type
+from stepmark.data.messages import plain_messages
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.data.steps.thoughts import Reasoning
-from stepmark.data.traces.messages import plain_messages
-from stepmark.data.traces.shapes import chat_rows
+from stepmark.data.traces import chat_rows
 from stepmark.errors import InputError
 from stepmark.records import (
     GradedSolution,
@@ -311,7 +311,8 @@ def _read_solution(
     if kind == "messages":
         from stepmark.data.conversations import read_messages
 
-        messages = plain_messages(list_of(row, column), where)
+        given = row[column]
+        messages = plain_messages(given if isinstance(given, str) else list_of(row, column), where, column)
         problem, cut = read_messages(messages, where=where, how=how, marker=marker, reasoning=reasoning)
         problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)
     else:
@@ -387,11 +388,11 @@ def _content(row: dict[str, Any], named: Collection[str] = ()) -> tuple[str, str
 
 
 def _no_solution(row: dict[str, Any]) -> InputError:
-    names = {name for field in CONTENT for name in (field, *COMMON.get(field, ()))}
+    names = {name for field in CONTENT for name in (field, *ALIASES.get(field, ()))}
     empty = next((column for column, value in row.items() if value is None and plain(column) in names), None)
     if empty is not None:
         return InputError("expected a solution, found null", field=empty)
-    near = nearly(row, (*CONTENT, *COMMON["solution"], *COMMON["solutions"]))
+    near = nearly(row, (*CONTENT, *ALIASES["solution"], *ALIASES["solutions"]))
     if near is not None:
         hint = f" Did you mean {near[1]!r} by {near[0]!r}? Then say so with `columns` ({near[1]}={near[0]})."
     elif columns_of(row, "problem") and columns_of(row, "answer"):
@@ -403,7 +404,7 @@ def _no_solution(row: dict[str, Any]) -> InputError:
     else:
         hint = " Say which column it is with `columns` (solution=COLUMN)."
     return InputError(
-        f"expected a solution under one of {quoted((*CONTENT, *COMMON['solution']))}, or 'prompt' and 'completions'; "
+        f"expected a solution under one of {quoted((*CONTENT, *ALIASES['solution']))}, or 'prompt' and 'completions'; "
         f"found {quoted(row) or 'an empty object'}.{hint}",
         field=None if near is None else near[0],
     )

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from stepmark.data.reading import Row, read_rows
 from stepmark.data.solutions import solutions_of
-from stepmark.data.traces.shapes import chat_rows
+from stepmark.data.traces import chat_rows
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.who_and_when import Blame

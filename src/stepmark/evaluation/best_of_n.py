@@ -19,6 +19,7 @@ from stepmark.evaluation.best_of_n_figures import (
     Candidate,
     CandidateSet,
     Counting,
+    by_grader,
     coverage,
     method_names,
     vote_refusal,
@@ -45,7 +46,6 @@ from stepmark.metrics.intervals import Floats, Statistic
 from stepmark.models.lazy import Lazy
 from stepmark.models.policies import Policy, policy_identity
 from stepmark.models.replies import ReplyFile
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import read_problems
 from stepmark.records import ScoreKind
 from stepmark.sampling import Sampled, Sampling, sample
@@ -58,6 +58,7 @@ from stepmark.show.tables import Table
 from stepmark.show.text import amount
 from stepmark.store import open_rows
 from stepmark.verifiers.base import Verifier, answer_groups, isolation_note, isolation_of, open_verifier
+from stepmark.verifiers.code_sandbox import Isolation
 from stepmark.verifiers.finder import find_answer
 from stepmark.verifiers.number import NumberVerifier
 
@@ -205,8 +206,8 @@ class BestOfN(Evaluation):
     """With a policy, the text after the problem. Default: to go step by step and to box the answer."""
     verifier: str = "math"
     """What compares answers, for the votes, for candidates without "correct" and for those of a policy: math, number, choice, text, code, or "package.module:Class"."""
-    percent: Literal["distinct", "sign"] = "distinct"
-    """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out): distinct or sign."""
+    answers: Literal["stated", "marked"] = "stated"
+    """Which answers of a solution count: stated, also its concluding statement; marked, only a box, ####, "the answer is"."""
     isolation: Isolation | None = None
     """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: your files are open to them. Default: bubblewrap."""
     sizes: Sequence[Annotated[int, Field(ge=1)]] = ()
@@ -225,7 +226,7 @@ class BestOfN(Evaluation):
     def measure(self, run: Run) -> Result:
         """See `Evaluation.measure`."""
         isolation = isolation_of(self.verifier, self.isolation)
-        with open_verifier(self.verifier, percent=self.percent, isolation=self.isolation) as verifier:
+        with open_verifier(self.verifier, answers=self.answers, isolation=self.isolation) as verifier:
             if isolation is not None:
                 run.note(isolation_note(isolation))
             if run.policy is None:
@@ -233,12 +234,18 @@ class BestOfN(Evaluation):
             else:
                 cases = read_cases([self._sample(run, verifier)], how=self.split)
             unchecked = sum(case.unchecked for case in cases)
+            # Scores are joined before answers are read: a file that does not fit is found at once.
+            given = None if run.scores is None else run.grade(cases)
             cases = checked(cases, verifier)
             if unchecked:
                 run.note(
                     f"{amount(unchecked, 'candidate does', 'candidates do')} not say whether the answer is right: compared with the reference ({self.verifier})"
                 )
-            sheet = run.grade(cases)
+            if given is None:
+                sheet = run.grade(cases)
+            else:
+                rows = zip(given.rows, cases, strict=True)
+                sheet = replace(given, rows=tuple(replace(row, case=case) for row, case in rows))
             judged = None if run.orm is None else run.grade(cases, outcome=True)
             return self.of_candidates(sheet, run, verifier=verifier, judged=judged)
 
@@ -263,12 +270,13 @@ class BestOfN(Evaluation):
         items = best_of_n_figures.items(
             candidate_sets(sheet, verifier, outcomes=outcomes, outcome_tokens=outcome_tokens), counting
         )
-        figures = run.figures(items, statistic(items))
+        figures = known(run.figures(items, statistic(items)))
         most = items[0]["sizes"][-1]
+        best = best_way(items, figures, most)
         writers = {row.case.policy for row in sheet.rows} - {None}
         views = Views(
             title=f"Best of N: {sheet.prm}",
-            verdict=_verdict(figures, how, most),
+            verdict=_verdict(items, figures, how, most),
             facts=(
                 coverage(items),
                 f"The PRM's choice, where one is named, is by its {how} of step scores.",
@@ -295,8 +303,12 @@ class BestOfN(Evaluation):
                 for label, name in (
                     ("One sample", "accuracy/single/1"),
                     (f"Majority of {most}", f"accuracy/majority/{most}"),
-                    (f"Best {how} of {most}", f"accuracy/best {how}/{most}"),
-                    (f"Vote by {how}, {most}", f"accuracy/vote {how}/{most}"),
+                    *([(f"{words(best)} of {most}".capitalize(), f"accuracy/{best}/{most}")] if best else []),
+                    *(
+                        [(f"Its own choice, {words(f'best {how}')} of {most}", f"accuracy/best {how}/{most}")]
+                        if best != f"best {how}"
+                        else []
+                    ),
                     (f"Oracle of {most}", f"accuracy/oracle/{most}"),
                 )
                 if name in figures
@@ -353,7 +365,7 @@ class BestOfN(Evaluation):
             "command": "evaluate best-of-n, sampling",
             "policy": run.policy.name,
             "verifier": self.verifier,
-            "percent": self.percent,
+            "answers": self.answers,
             "isolation": isolation_of(self.verifier, self.isolation),
             "limit": run.limit,
             "data": list(run.inputs),
@@ -456,23 +468,100 @@ def _examples(sheet: Sheet, items: Sequence[Item], how: str) -> tuple[Examples, 
     return examples_of(sorts, lambda pair: _pair(*pair, sheet, how), text=text)
 
 
-def _verdict(figures: Figures, how: str, most: int) -> str:
-    best, lead, oracle = (
-        figures.get(name)
-        for name in (
-            f"accuracy/best {how}/{most}",
-            f"over majority/best {how}/{most}",
-            f"accuracy/oracle/{most}",
-        )
-    )
-    if best is None or oracle is None:
+def known(figures: Figures) -> dict[str, Figure]:
+    """The figures, those of a method without an interval whose choices are for more than half of unknown correctness.
+
+    The resamples tell of the known choices alone, so that an interval would claim to be sure of the others.
+    """
+    unknown = {
+        name.removeprefix("unknown/")
+        for name, figure in figures.items()
+        if name.startswith("unknown/") and (figure.value or 0.0) > 0.5
+    }
+
+    def of_unknown(name: str) -> bool:
+        what, _, method = name.partition("/")
+        n = name.rpartition("/")[2]
+        beside = {
+            "gap": f"oracle/{n}",
+            "over majority": f"majority/{n}",
+            "over majority at equal tokens": f"majority/{n}",
+        }
+        return what in ("accuracy", *beside) and not unknown.isdisjoint((method, beside.get(what, method)))
+
+    return {
+        name: replace(figure, low=None, high=None) if of_unknown(name) else figure
+        for name, figure in figures.items()
+    }
+
+
+def best_way(items: Sequence[Item], figures: Figures, most: int) -> str | None:
+    """The method that asks a grader and is right most often of the largest N; None where none does."""
+    ways = [
+        method
+        for method in method_names(items)
+        if by_grader(method) and (one := figures.get(f"accuracy/{method}/{most}")) and one.value is not None
+    ]
+    return max(ways, key=lambda method: figures[f"accuracy/{method}/{most}"].value or 0.0, default=None)
+
+
+def words(method: str) -> str:
+    """A method for people: "vote weighted by product"."""
+    kind, _, how = method.partition(" ")
+    if method == "best orm":
+        return "best by the ORM"
+    return f"vote weighted by {how}" if kind == "vote" else f"best by {how}"
+
+
+def _signed(figure: Figure) -> str:
+    return f"{'+' if (figure.value or 0.0) > 0 else ''}{shown(figure)}"
+
+
+def _verdict(items: Sequence[Item], figures: Figures, how: str, most: int) -> str:
+    """The best way to use the PRM and its lead over the vote; its own choice; the ceiling."""
+    oracle, best = figures.get(f"accuracy/oracle/{most}"), best_way(items, figures, most)
+    if oracle is None or best is None:
         return ""
     if most == 1:
         return f"Every problem has one candidate, so there is nothing to choose: {shown(oracle)} % are right."
-    over = ""
-    if lead is not None and lead.value is not None:
-        over = f", {100 * abs(lead.value):.1f} points {'more' if lead.value >= 0 else 'less'} than the majority vote"
-    return f"Choosing one of {most} by the PRM is right in {shown(best)} %{over}; a right candidate is there in {shown(oracle)} %."
+    parts = [
+        f"Of {most} candidates the best way to choose is the {words(best)}, right in {shown(figures[f'accuracy/{best}/{most}'])} %"
+    ]
+    leads = {
+        name: figure
+        for name, key in (
+            ("best", f"over majority/{best}/{most}"),
+            ("own", f"over majority/best {how}/{most}"),
+            ("held out", f"held out/over majority/{most}"),
+        )
+        if (figure := figures.get(key)) is not None and figure.value is not None
+    }
+    if "best" in leads:
+        parts[0] += f": {_signed(leads['best'])} points over the majority vote"
+    equal = [
+        (n, one)
+        for n in items[0]["sizes"]
+        if (one := figures.get(f"over majority at equal tokens/{best}/{n}")) and one.value is not None
+    ]
+    if equal:
+        n, lead = equal[-1]
+        parts.append(f"At equal tokens, with {n} candidates against a larger vote: {_signed(lead)}")
+    if "own" in leads and best != f"best {how}":
+        parts.append(f"The PRM's own choice, the best by {how}: {_signed(leads['own'])}")
+    unknown = figures.get(f"unknown/{best}/{most}")
+    if unknown is not None and (unknown.value or 0.0) > 0.1:
+        parts.append(
+            f"Whether its choice is right is unknown for {shown(unknown)} % of the problems, which are left out"
+        )
+    count = sum(map(by_grader, method_names(items)))
+    if "held out" in leads:
+        parts.append(
+            f"The best of {count} ways on the same problems is flattered: chosen on one half and measured on the other, it gives {_signed(leads['held out'])}"
+        )
+    else:
+        parts.append(f"It is the best of {count} ways on these problems, which flatters it")
+    parts.append(f"A right candidate is there in {shown(oracle)} %")
+    return ". ".join(parts) + "."
 
 
 def _pair(chosen: CaseScores, other: CaseScores, sheet: Sheet, how: str) -> ProblemView:
@@ -485,18 +574,35 @@ def _pair(chosen: CaseScores, other: CaseScores, sheet: Sheet, how: str) -> Prob
 
 
 def accuracy_table(items: Sequence[Item], figures: Figures) -> Table:
-    """Accuracy of every method at every N, and its lead over the majority vote and its gap to the oracle at the largest."""
+    """Accuracy of every method at the largest N, its lead over the majority vote and its gap to the oracle; accuracy at the other N."""
     sizes = items[0]["sizes"]
     most = sizes[-1]
-    columns = {f"N = {n}": cell(figures, f"accuracy/{{}}/{n}") for n in dict.fromkeys((1, *sizes))}
-    columns[f"Over majority, N = {most}"] = cell(figures, f"over majority/{{}}/{most}")
-    columns[f"Gap to the oracle, N = {most}"] = cell(figures, f"gap/{{}}/{most}")
+    equal = [
+        n
+        for n in sizes
+        if any(f"over majority at equal tokens/{m}/{n}" in figures for m in method_names(items))
+    ]
+    columns = {
+        f"N = {most}": cell(figures, f"accuracy/{{}}/{most}"),
+        "Over majority": cell(figures, f"over majority/{{}}/{most}"),
+    }
+    if equal:
+        columns[f"At equal tokens, N = {equal[-1]}"] = cell(
+            figures, f"over majority at equal tokens/{{}}/{equal[-1]}"
+        )
+    columns["Gap to the oracle"] = cell(figures, f"gap/{{}}/{most}")
+    columns |= {
+        f"N = {n}": value_cell(figures, f"accuracy/{{}}/{n}", scale=100, digits=1)
+        for n in dict.fromkeys((1, *sizes[:-1]))
+    }
     return table_of(
         "Accuracy by method and N, %",
         "Method",
         method_names(items),
         columns,
-        note=f"Expectations over all subsets of N of a problem's candidates. {coverage(items)}",
+        note="Expectations over all subsets of N of a problem's candidates. Over majority: less the majority vote of as many candidates; at "
+        f"equal tokens: less the majority vote that costs as much as N candidates and their grading"
+        f"{'' if any(name.startswith('tokens/') for name in figures) else ' (2 N candidates, as no tokens were counted)'}. {coverage(items)}",
     )
 
 

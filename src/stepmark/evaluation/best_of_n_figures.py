@@ -63,6 +63,9 @@ TIE = 1e-9
 """Vote totals closer than this, relative to the highest, are a tie: a sum of floats depends on its order in the
 last bits, and two groups with the same weights must tie whatever the order of the candidates."""
 
+NEAR = 1.1
+"""A curve has the value at its end for this much beyond it; farther out nothing is known."""
+
 MEASURES = ("steps", "tokens")
 """What length is measured in."""
 
@@ -362,6 +365,13 @@ def _check_set(group: CandidateSet, kind: ScoreKind | None) -> ScoreKind | None:
                 f"scores of the kind {c.steps.kind!r} beside scores of the kind {kind!r}: grade all candidates with one PRM",
                 where=group.id,
             )
+        if c.steps is not None:
+            try:
+                for step, score in enumerate(c.steps.scores):
+                    if score is not None:
+                        check_score(score, c.steps.kind, step=step)
+            except InputError as error:
+                raise error.at(group.id) from None
     return kind
 
 
@@ -375,9 +385,6 @@ def _scores_of(pool: Sequence[Candidate], how: str, kind: ScoreKind, where: str)
     for at, candidate in enumerate(pool):
         scores = () if candidate.steps is None else candidate.steps.scores
         try:
-            for step, score in enumerate(scores):
-                if score is not None:
-                    check_score(score, kind, step=step)
             read = None not in (scores[-1:] if how == "last" else scores)
             if scores and read and not (how == "sum-logit" and {0.0, 1.0} <= set(scores)):
                 values[at] = aggregate(scores, how, kind=kind)
@@ -481,6 +488,15 @@ def _plain(score: float) -> float | str | None:
     return score if math.isfinite(score) else ("inf" if score > 0 else "-inf")
 
 
+HALVES = 10
+"""Problems from which on the best way is chosen on one half and measured on the other."""
+
+
+def by_grader(method: str) -> bool:
+    """Whether a method asks a PRM or an ORM."""
+    return method.startswith(("best ", "vote "))
+
+
 def statistic(rows: Sequence[Item]) -> Statistic:
     """The figures of these rows as a function of the weights of problems.
 
@@ -489,6 +505,11 @@ def statistic(rows: Sequence[Item]) -> Statistic:
     - `accuracy/METHOD/N`: right / (right + wrong), in [0, 1];
     - `gap/METHOD/N`: the selection gap, accuracy of the oracle less that of the method;
     - `over majority/METHOD/N`: accuracy of a PRM's or ORM's choice less that of the majority vote, on the same subsets;
+    - `over majority at equal tokens/METHOD/N`: the same against the vote that costs as much as N candidates and their grading: between
+      two sizes on a line over the logarithm of the tokens. Where tokens were not counted, against a vote of 2 N: a grader reads what
+      the policy wrote. Only where the sizes reach so far;
+    - `held out/accuracy/N` and `held out/over majority/N`, at the largest N, of at least `HALVES` problems: of the best way to use the
+      graders, chosen on one half of the problems and measured on the other, both ways round;
     - `unknown/METHOD/N`, `nothing/METHOD/N`: shares of choices, only where they are not all 0;
     - `tokens/policy/N`, `tokens/prm/N`, `tokens/outcome/N`, `tokens/greedy/1`: expected tokens a problem, over the
       problems that know them; absent when none does;
@@ -512,7 +533,7 @@ def statistic(rows: Sequence[Item]) -> Statistic:
                 ratios[f"nothing/{method}/{n}"] = (nothing, has)
             if method not in {"oracle", "greedy"}:
                 gaps[f"gap/{method}/{n}"] = (f"accuracy/oracle/{n}", f"accuracy/{method}/{n}")
-            if method.startswith(("best ", "vote ")):
+            if by_grader(method):
                 gaps[f"over majority/{method}/{n}"] = (f"accuracy/{method}/{n}", f"accuracy/majority/{n}")
     for who, counts in (("policy", sorted({1, *sizes})), ("prm", sizes), ("outcome", sizes), ("greedy", [1])):
         means = [row["tokens"][who] if row["counted"] else None for row in rows]
@@ -521,6 +542,8 @@ def statistic(rows: Sequence[Item]) -> Statistic:
             if any(mean is not None for mean in means):
                 values = [0.0 if m is None else m * n + o for m, o in zip(means, once, strict=True)]
                 ratios[f"tokens/{who}/{n}"] = (values, [float(mean is not None) for mean in means])
+    ways = [method for method in method_names(rows) if by_grader(method)]
+    held_out = _held_out(ratios, ways, rows, sizes[-1])
     compute_ratios = ratio_statistic(
         ratios | _length_ratios([row["length"] if row["counted"] else None for row in rows])
     )
@@ -531,9 +554,82 @@ def statistic(rows: Sequence[Item]) -> Statistic:
             # `single` is reported at N = 1, which the sizes need not hold; there may be no majority.
             if of in out and less in out:
                 out[name] = out[of] - out[less]
-        return out
+        for method in ways:
+            out |= _at_equal_tokens(out, method, sizes)
+        return out | dict(held_out(weights))
 
     return compute
+
+
+def _at_equal_tokens(figures: Mapping[str, Floats], method: str, sizes: Sequence[int]) -> dict[str, Floats]:
+    """`over majority at equal tokens` of one method; see `statistic`."""
+    grader = f"tokens/{'outcome' if method == 'best orm' else 'prm'}"
+    votes = [n for n in sizes if f"accuracy/majority/{n}" in figures]
+    counted = bool(votes) and {f"tokens/policy/{votes[0]}", f"{grader}/{votes[0]}"} <= figures.keys()
+    if counted:
+        xs = np.stack([figures[f"tokens/policy/{n}"] for n in votes], axis=1)
+        ys = np.stack([figures[f"accuracy/majority/{n}"] for n in votes], axis=1)
+    result = {}
+    for n in sizes:
+        if counted:
+            there = between(xs, ys, figures[f"tokens/policy/{n}"] + figures[f"{grader}/{n}"])
+        elif 2 * n in votes:
+            there = figures[f"accuracy/majority/{2 * n}"]
+        else:
+            continue
+        result[f"over majority at equal tokens/{method}/{n}"] = figures[f"accuracy/{method}/{n}"] - there
+    return result
+
+
+def between(xs: Floats, ys: Floats, at: Floats) -> Floats:
+    """Straight lines over log x between the points of many curves at once: xs and ys (B, points), asked at (B,).
+
+    Beyond an end by a tenth at most, the value at that end; nan farther out, and where x is not positive.
+    """
+    order = np.argsort(xs, axis=1, kind="stable")
+    xs, ys = np.take_along_axis(xs, order, axis=1), np.take_along_axis(ys, order, axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs, asked = np.log(xs), np.log(at)[:, None]
+        after = np.clip((logs <= asked).sum(axis=1), 1, max(1, xs.shape[1] - 1))[:, None]
+        if xs.shape[1] == 1:
+            value = ys[:, 0]
+        else:
+            x0, x1 = np.take_along_axis(logs, after - 1, axis=1), np.take_along_axis(logs, after, axis=1)
+            y0, y1 = np.take_along_axis(ys, after - 1, axis=1), np.take_along_axis(ys, after, axis=1)
+            # Two points at one x: the later one.
+            part = np.where(x1 > x0, (asked - x0) / np.where(x1 > x0, x1 - x0, 1.0), 1.0)
+            value = (y0 + np.clip(part, 0, 1) * (y1 - y0))[:, 0]
+        near = (at * NEAR >= xs[:, 0]) & (at <= xs[:, -1] * NEAR) & (xs[:, 0] > 0)
+    return np.where(near, value, np.nan)
+
+
+def _held_out(
+    ratios: Mapping[str, tuple[list[float], list[float]]],
+    ways: Sequence[str],
+    rows: Sequence[Item],
+    most: int,
+) -> Statistic:
+    """`held out/…`: of the best way, chosen on one half of the problems and measured on the other; see `statistic`."""
+    names = [f"accuracy/{method}/{most}" for method in (*ways, "majority")]
+    counted = np.cumsum([row["counted"] for row in rows])
+    if not ways or names[-1] not in ratios or counted[-1] < HALVES:
+        return ratio_statistic({})
+    compute = ratio_statistic({name: ratios[name] for name in names})
+    halves = [(counted % 2 == half).astype(np.float64) for half in (0, 1)]
+    chosen = []
+    for half in halves:
+        values = compute(half[None, :])
+        right = [-1.0 if np.isnan(values[name][0]) else float(values[name][0]) for name in names[:-1]]
+        chosen.append(names[right.index(max(right))])
+
+    def figures(weights: Floats) -> dict[str, Floats]:
+        accuracy, majority = np.zeros(len(weights)), np.zeros(len(weights))
+        for name, other in zip(chosen, reversed(halves), strict=True):
+            values = compute(weights * other)
+            accuracy, majority = accuracy + values[name] / 2, majority + values[names[-1]] / 2
+        return {f"held out/accuracy/{most}": accuracy, f"held out/over majority/{most}": accuracy - majority}
+
+    return figures
 
 
 def _length_ratios(rows: Sequence[Mapping[str, Any] | None]) -> dict[str, tuple[list[float], list[float]]]:

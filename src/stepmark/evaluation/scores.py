@@ -126,11 +126,11 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
     Args:
         path: JSON lines: rows of this module, of `stepmark grade`, `{"id", "scores": {MODEL: […]}}`, or
             R-PRM's `{"idx", "scores": {"step_level_validity_scores": […]}}`.
-        cases: what to join to. Where an id stands twice in the file, the first row counts, as PRMBench's script has it.
+        cases: what to join to.
         model: which model of a file that holds several.
 
     Raises:
-        InputError: with `FILE:LINE`: a case without a row, not one score a step, a score out of range, rows of several PRMs
+        InputError: with `FILE:LINE`: a case without a row, an id that stands twice, not one score a step, a score out of range, rows of several PRMs
             or kinds of score; every case was refused.
         UsageError: several models and none named.
     """
@@ -243,12 +243,16 @@ def score_lengths(path: str | Path, *, model: str | None = None) -> dict[str, in
 
 
 def _by_id(rows: Iterable[Row]) -> dict[str, Row]:
-    """The rows that have ids; of those with one id the first."""
+    """The rows that have ids. Where an `idx` of a published file stands twice the first row counts, as PRMBench's script has it."""
     result: dict[str, Row] = {}
     for row in rows:
         key = row.data.get("id", row.data.get("idx"))
         if isinstance(key, bool) or not isinstance(key, str | int | None):
             raise row.error(f"expected an id, a text or a whole number, found {json_type(key)}", "id")
+        if key is not None and "id" in row.data and str(key) in result:
+            raise row.error(
+                f"the id {key!r} stands at {result[str(key)].where} already; expected every id once", "id"
+            )
         if key is not None:
             result.setdefault(str(key), row)
     return result

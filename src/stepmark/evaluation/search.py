@@ -22,6 +22,7 @@ from pydantic import Field
 
 from stepmark.batching import Answerer, ReplyStore
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.best_of_n_figures import between
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.result import Item, Result, made_folder, shown
 from stepmark.evaluation.views import Figures, cell, series_of, starred, table_of, tile
@@ -30,7 +31,6 @@ from stepmark.models import policies
 from stepmark.models import prm as prms
 from stepmark.models.lazy import Lazy
 from stepmark.models.replies import ReplyFile
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem, Refusal
 from stepmark.search.base import Budget, Candidate, Found, Grading, Searching, Steps
@@ -45,6 +45,7 @@ from stepmark.show.text import amount
 from stepmark.store import held
 from stepmark.verifiers import base as verifiers
 from stepmark.verifiers.base import Verifier, isolation_note, isolation_of, open_verifier
+from stepmark.verifiers.code_sandbox import Isolation
 
 VOTES = ("majority", "weighted-vote", "best-of-n")
 """Always in the comparison: what samples alone reach, without a PRM and with it."""
@@ -53,8 +54,6 @@ _MANY, _SAMPLES = 1_000_000, (1, 2, 4, 8, 16, 32)
 """Samples that no budget reaches; numbers of samples at which the votes are measured too."""
 _ENOUGH, _CUT, _TRIALS = 0.9, 0.5, 8
 """A size that spends so much of the budget is large enough; one of which the budget cuts more searches short is too large."""
-_NEAR = 1.1
-"""A vote is as right as at an end of its curve for this much beyond it; farther out nothing is known."""
 
 
 @settings
@@ -81,8 +80,8 @@ class SearchContest(Evaluation):
     """How steps are written; the run's seed counts."""
     verifier: str = "math"
     """What says whether an answer is right: math, number, choice, text, code, or "package.module:Class"."""
-    percent: Literal["distinct", "sign"] = "distinct"
-    """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out)."""
+    answers: Literal["stated", "marked"] = "stated"
+    """Which answers of a solution count: stated, also its concluding statement; marked, only a box, ####, "the answer is"."""
     isolation: Isolation | None = None
     """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: your files are open to them. Default: bubblewrap."""
     in_flight: Annotated[int, Field(ge=1)] = 16
@@ -112,7 +111,7 @@ class SearchContest(Evaluation):
             raise InputError("expected an id of its own for each problem", field="id")
         with ExitStack() as stack:
             verifier = stack.enter_context(
-                open_verifier(self.verifier, percent=self.percent, isolation=self.isolation)
+                open_verifier(self.verifier, answers=self.answers, isolation=self.isolation)
             )
             if (isolation := isolation_of(self.verifier, self.isolation)) is not None:
                 run.note(isolation_note(isolation))
@@ -343,20 +342,6 @@ def statistic(rows: Sequence[Item]) -> Statistic:
         return figures
 
     return compute
-
-
-def between(xs: Floats, ys: Floats, at: Floats) -> Floats:
-    """Straight lines over log x between the points of many curves: xs and ys (B, points), asked at (B,).
-
-    The value at an end for a tenth beyond it; nan farther out.
-    """
-    values = np.full(len(at), np.nan)
-    for row, (x, y, asked) in enumerate(zip(xs, ys, at, strict=True)):
-        order = np.argsort(x, kind="stable")
-        x, y = x[order], y[order]  # noqa: PLW2901
-        if x[0] > 0 and x[0] <= asked * _NEAR and asked <= x[-1] * _NEAR:
-            values[row] = np.interp(np.log(asked), np.log(x), y)
-    return values
 
 
 def _verdict(figures: Figures, names: Sequence[str], budget: int) -> str:

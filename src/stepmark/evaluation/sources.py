@@ -28,7 +28,7 @@ from stepmark.data.formats.rows import LabelledRow, Losses, Reading, need
 from stepmark.data.labelled import detect, items_of_rows
 from stepmark.data.reading import Row, Source, read_rows, row_files
 from stepmark.data.solutions import candidates_of, read_solution, solutions_of, ungraded
-from stepmark.data.traces.shapes import TRACES, chat_rows
+from stepmark.data.traces import TRACES, chat_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, unique
 from stepmark.records import Judgement, LabelledSolution, Step, read_record

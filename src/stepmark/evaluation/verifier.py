@@ -28,13 +28,13 @@ from stepmark.evaluation.evaluation import Evaluation, Run, Views
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.views import Cell, cell, table_of, tile
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.records import read_record
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
 from stepmark.show.tables import ABSENT, Table
 from stepmark.show.text import amount
 from stepmark.verifiers.base import Verifier, isolation_note, isolation_of, open_verifier
+from stepmark.verifiers.code_sandbox import Isolation
 
 _SHOWN = 300
 FALSE_POSITIVES, FALSE_NEGATIVES, UNPARSED = ERRORS = ("false positives", "false negatives", "unparsed")
@@ -87,8 +87,8 @@ class VerifierAccuracy(Evaluation):
     """Which to test: math, number, choice, text, code, or "package.module:Class"."""
     part: Literal["answer", "text"] = "answer"
     """What to check of candidates: their `answer` or their whole `text` (finding the answer is then tested too)."""
-    percent: Literal["distinct", "sign"] = "distinct"
-    """For math and number: "distinct", 10% is 1/10 and not 10; "sign", it is 10 too, as GSM8K's references have it."""
+    answers: Literal["stated", "marked"] = "stated"
+    """Which answers of a text count: stated, also its concluding statement; marked, only a box, ####, "the answer is"."""
     isolation: Isolation | None = None
     """For code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: your files are open to them. Default: bubblewrap."""
 
@@ -120,7 +120,7 @@ class VerifierAccuracy(Evaluation):
                 stack.enter_context(
                     open_verifier(
                         name,
-                        percent=self.percent if name in ("math", "number") else "distinct",
+                        answers=self.answers,
                         isolation=isolation if name == "code" else None,
                     )
                 )

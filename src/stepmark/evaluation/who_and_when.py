@@ -28,7 +28,7 @@ import numpy as np
 from stepmark.data.columns import Columns
 from stepmark.data.reading import Source, read_rows
 from stepmark.data.solutions import solutions_of
-from stepmark.data.traces.shapes import chat_rows
+from stepmark.data.traces import chat_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, first_error, ratings_until, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views

@@ -18,9 +18,9 @@ from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import collect
 
+from stepmark.data.formats import inspect_ai as inspect_logs
 from stepmark.data.formats.rows import Losses, Reading
 from stepmark.data.reading import Row
-from stepmark.data.traces import inspect_ai as inspect_logs
 from stepmark.errors import InputError, UsageError
 from stepmark.integrations.candidates import (
     GradedText,

@@ -315,7 +315,7 @@ def verdict_named(reply: str) -> Literal[-1, 1] | None:
 
 
 def _boxed(reply: str) -> str:
-    answer = find_answer(reply.rpartition(_THOUGHT_END)[2])
+    answer = find_answer(reply.rpartition(_THOUGHT_END)[2], "marked")
     if answer is None or answer.way != "boxed":
         return ""
     return _WRAPPED.sub(r"\1", answer.text).replace("\\_", "_").strip(" $.<>")

@@ -8,7 +8,7 @@ many solutions' requests together and records every reply before it is used.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
@@ -78,6 +78,18 @@ class Labelling:
     def first_error_step(self) -> int | None:
         """The number of the first error's step as people count, from 1; None when there is none, or it is not known."""
         return step_number(self.first_error)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The solution's row with its labels in words, and what the labeller found; plain data."""
+        return {
+            **self.labelled.to_dict(),
+            "method": self.method,
+            "first_error": self.first_error,
+            "first_error_step": self.first_error_step,
+            "confidence": self.confidence,
+            "abstained": self.abstained,
+            "cost": asdict(self.cost),
+        }
 
     def _repr_html_(self) -> str:
         return self.labelled._repr_html_()
@@ -244,7 +256,7 @@ def own_verdict(begun: str, written: Written, verdict: Verdict) -> Verdict:
     if verdict.correct is None:
         return verdict
     if written.finish != "length" and not written.text.strip():
-        stated = find_answer(begun)
+        stated = find_answer(begun, "marked")
         rest = None if stated is None else begun[stated.start + len(stated.text) :]
         return (
             verdict
@@ -255,6 +267,8 @@ def own_verdict(begun: str, written: Written, verdict: Verdict) -> Verdict:
         return verdict
     whole = begun + written.text
     stated = find_answer(whole)
+    if stated is not None and stated.way == "statement":  # the statement that a cut happens to end with
+        return replace(verdict, outcome="unparsed", note=CUT_OFF)
     answer = verdict.answer or ""
     if stated is not None and stated.text == answer:
         end = stated.start + len(answer)

@@ -34,15 +34,15 @@ from stepmark.labels.tree import RolloutTree
 from stepmark.models.lazy import note_idle
 from stepmark.models.policies import PolicyLike
 from stepmark.models.replies import open_replies
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.records import LabelledSolution, Refusal, read_record
 from stepmark.sampling.problems import Answering
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.store import Results, run_input
+from stepmark.store import Results, row_key, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order
 from stepmark.verifiers.base import VerifierLike
+from stepmark.verifiers.code_sandbox import Isolation
 
 
 @checked
@@ -53,7 +53,7 @@ def label(
     method: str | Labeller = "bayes",
     settings: Sequence[str] = (),
     verifier: VerifierLike = "math",
-    percent: Literal["distinct", "sign"] = "distinct",
+    answers: Literal["stated", "marked"] = "stated",
     isolation: Isolation | None = None,
     budget: Annotated[int, Field(ge=1)] | None = None,
     split: str = "auto",
@@ -76,7 +76,7 @@ def label(
         method: the method: rollout, binary, bayes, tree, judge, formulas, or "package.module:Class".
         settings: a field of the method, as name=value; repeat for several. Nested: how.temperature=0.5.
         verifier: what compares final answers: math, number, choice, text, code (runs unit tests), or "package.module:Class".
-        percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
+        answers: which answers of a solution count: stated, also its concluding statement; marked, only a box, ####, "the answer is".
         isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
         budget: stop when the labelled solutions have cost this many tokens of the policy; the others are counted as not labelled.
@@ -105,7 +105,7 @@ def label(
     asked = Answering(
         policy,
         verifier if asks_verifier(labeller) else None,
-        percent=percent,
+        answers=answers,
         isolation=isolation,
         cluster=cluster,
     )
@@ -143,11 +143,11 @@ def label(
         spent = tally.spent(budget)
         with run.working(shown, keep_going=keep_going):
             units = islice(_units(rows, labeller), run.done, None)
-            for unit, results in _labelled(units, labeller, answerers, store, in_flight):
+            for unit, results in _labelled(units, labeller, answerers, store, in_flight, run):
                 if spent:
                     break
-                line = _line(unit, results, keep_going=keep_going)
-                run.add(line, (result for result in results if isinstance(result, Labelling)))
+                line = run.earlier_line(_key(unit)) or _line(unit, results, keep_going=keep_going)
+                run.add(line, (result for result in results if isinstance(result, Labelling)), key=_key(unit))
                 tally.add(line)
                 shown.advance(len(unit))
                 spent = tally.spent(budget)
@@ -204,20 +204,30 @@ def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterato
     yield from groups.values()
 
 
+def _key(unit: _Unit) -> str | None:
+    rows = [row for row in unit if not isinstance(row, Refusal)]
+    # With their places, which stand in the results.
+    return row_key({row.where: row.row for row in rows}) if len(rows) == len(unit) else None
+
+
 def _labelled(
     units: Iterable[_Unit],
     labeller: Labeller,
     answerers: Mapping[type, Answerer],
     store: ReplyStore,
     in_flight: int,
+    run: ResumableRun[Labelling],
 ) -> Iterator[tuple[_Unit, Sequence[Labelling | Refusal]]]:
-    """The pieces in their order, each with a result a row."""
+    """The pieces in their order, each with a result a row; with none where an earlier run has its line."""
 
-    def answers(units: Iterator[_Unit]) -> Iterator[tuple[Labelling | Refusal, ...]]:
+    def labelled(units: Iterator[_Unit]) -> Iterator[tuple[Labelling | Refusal, ...]]:
         groups = (tuple(row.solution for row in unit if not isinstance(row, Refusal)) for unit in units)
         return label_groups(groups, labeller, answerers, store=store, in_flight=in_flight)
 
-    for unit, results in in_order(units, lambda unit: not isinstance(unit[0], Refusal), answers):
+    def is_asked(unit: _Unit) -> bool:
+        return not isinstance(unit[0], Refusal) and run.earlier_line(_key(unit)) is None
+
+    for unit, results in in_order(units, is_asked, labelled):
         yield unit, [row for row in unit if isinstance(row, Refusal)] if results is None else results
 
 

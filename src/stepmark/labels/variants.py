@@ -309,7 +309,7 @@ def worked_of(solution: Solution) -> Worked:
             cannot be marked.
     """
     texts = list(solution.texts)
-    stated = find_answer("\n".join(texts))
+    stated = find_answer("\n".join(texts), "marked")
     own = None if stated is None else compute(_bare(stated.text))
     answer = solution.problem.answer
     if answer is None:
@@ -320,7 +320,7 @@ def worked_of(solution: Solution) -> Worked:
         raise InputError(
             f"it is no right solution: its answer is {stated.text if stated else None}, the reference {answer}"
         )
-    if len(texts) > 1 and find_answer(texts[-1]) is not None and not any(calculations(texts[-1])):
+    if len(texts) > 1 and find_answer(texts[-1], "marked") is not None and not any(calculations(texts[-1])):
         texts.pop()
     _check_calculations(texts)
     return Worked(

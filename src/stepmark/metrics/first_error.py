@@ -132,3 +132,23 @@ def _inside(low: float | None, high: float | None, borders: Sequence[float]) -> 
     gap = borders[-1] - borders[-2] if len(borders) > 1 else 1.0
     over = low + gap
     return over if over > low else float("inf")
+
+
+_ENOUGH = 10
+"""Solutions from which a share says something."""
+_NEARLY_ALL = 0.9
+
+
+def threshold_misfit(under: int, solutions: int, threshold: float | None) -> str | None:
+    """What to say where nearly all solutions of a run have a step under the threshold; None elsewhere.
+
+    A PRM that meets texts of another kind than it was trained on scores them all lower; its order may still be good.
+    """
+    if threshold is None or solutions < _ENOUGH or under < _NEARLY_ALL * solutions:
+        return None
+    return (
+        f"{under:,} of {solutions:,} solutions have a step under {threshold:g}. Unless nearly all of them are wrong, this threshold does not "
+        "fit these texts, though the order of the scores may. Label about 50 of them (`stepmark annotate`, or the key `label` of ProcessBench); "
+        "`stepmark evaluate processbench` on those labels with the threshold `oracle` gives the threshold that fits; with 200, `stepmark train` "
+        "makes a PRM of your own"
+    )

@@ -31,7 +31,7 @@ from stepmark.records import (
     scored_keys,
 )
 from stepmark.show.text import amount
-from stepmark.solutions.checks import check, check_names
+from stepmark.solutions.checks import check_names, check_solution
 
 _ALWAYS = ("scores", "score", "aggregate", "first_error", "threshold", "prm", "score_kind")
 
@@ -682,9 +682,7 @@ def _scored(
 ) -> GradedSolution:
     how = resolve_aggregate(settings.aggregate, prm.default_aggregate, prm.score_kind)
     needed = steps.scores[-1:] if how == "last" else steps.scores
-    names, findings = check_names(settings.checks), None
-    if names:
-        findings = tuple(check(solution.problem.text, solution.texts, names=names))
+    findings = check_solution(solution, settings.checks)
     return GradedSolution(
         solution=solution,
         step_scores=steps,
@@ -726,8 +724,13 @@ def to_row(scored: GradedSolution, row: Mapping[str, Any]) -> dict[str, Any]:
             f"the {scored.aggregate} is {scored.score}, because step {at} (0-based) has a probability of exactly "
             f"{steps.scores[at]:g}; a file cannot hold that. Score in float32, or take another aggregate"
         )
+    return {**input_row(scored.solution, row), **scored_keys(scored)}
+
+
+def input_row(solution: Solution, row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a graded row begins with: the row as it was read, and the steps where its text was split here."""
     given = row.get("steps") is not None or row.get("completions") is not None
-    return {**row, **({} if given else {"steps": list(scored.solution.texts)}), **scored_keys(scored)}
+    return {**row, **({} if given else {"steps": list(solution.texts)})}
 
 
 def from_row(solution: Solution, row: Mapping[str, Any]) -> GradedSolution:

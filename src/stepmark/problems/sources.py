@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stepmark.data.columns import (
-    COMMON,
+    ALIASES,
     Columns,
     identifier,
     nearly,
@@ -141,7 +141,7 @@ def _problem(row: Row, *, need_answer: bool) -> ProblemRow:
     text = text_of(data, asked)
     answer, answered = reference_answer(data, row.named)
     if answer is None and need_answer:
-        known = ("answer", *COMMON["answer"])
+        known = ("answer", *ALIASES["answer"])
         near = nearly(data, known)
         hint = (
             ""

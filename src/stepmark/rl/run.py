@@ -19,7 +19,6 @@ from stepmark.models.lazy import Lazy, check_device
 from stepmark.models.load import PRMLike, lazy_prm, prm_identity, read_by
 from stepmark.models.places import find_checkpoint
 from stepmark.models.prm import PRM
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem
 from stepmark.rl.credit import Credit
@@ -30,6 +29,7 @@ from stepmark.show.text import amount
 from stepmark.store import LOCK_FILE, RunInput, atomic_write, differences, held, naming, run_input
 from stepmark.training.run import check_packages
 from stepmark.verifiers.base import Verifier, VerifierLike, isolation_note, isolation_of, open_verifier
+from stepmark.verifiers.code_sandbox import Isolation
 
 if TYPE_CHECKING:
     from stepmark.rl.actor import Actor
@@ -85,7 +85,7 @@ def rl(
     training: Training = _TRAINING,
     stop_on_hack: bool = False,
     verifier: VerifierLike = "math",
-    percent: Literal["distinct", "sign"] = "distinct",
+    answers: Literal["stated", "marked"] = "marked",
     isolation: Isolation | None = None,
     columns: Mapping[str, str] | None = None,
     watch: Watch = _WATCH,
@@ -118,7 +118,7 @@ def rl(
         training: how the policy learns.
         stop_on_hack: stop at the monitor's alarm.
         verifier: what says whether an answer is right: math, number, choice, text, code, or "package.module:Class".
-        percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
+        answers: which answers of a solution count: stated, also its concluding statement; marked, only a box, ####, "the answer is".
         isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
         columns: names of columns, where they differ: problem=question,answer=gold.
@@ -167,12 +167,12 @@ def rl(
     apart = isolation_of(verifier, isolation) if isinstance(verifier, str) else None
     judge = {
         "verifier": verifier if isinstance(verifier, str) else verifier.name,
-        "percent": percent,
+        "answers": answers,
         "isolation": apart,
     }
     given = run_input(problems, again=True)
     measured = None if held_out is None or isinstance(held_out, int) else run_input(held_out, again=True)
-    with open_verifier(verifier, percent=percent, isolation=isolation) as checker, held(run.out):
+    with open_verifier(verifier, answers=answers, isolation=isolation) as checker, held(run.out):
         learnt, kept_out, lost = _split(given, measured, held_out, columns, training.seed)
         record = run.record(
             {

@@ -19,17 +19,17 @@ from stepmark.models import policies
 from stepmark.models.lazy import Bits, Lazy, arguments_of, check_models
 from stepmark.models.policies import Dtype, PolicyLike, load_policy, policy_of
 from stepmark.models.replies import open_replies
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import ProblemRow, problem_rows
 from stepmark.records import SAMPLE_FACTS, Problem, SampledSolution, record_row
 from stepmark.sampling import Sampled, Sampling, sample_and_judge
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.store import Results, evenly, run_input
+from stepmark.store import Results, evenly, row_key, run_input
 from stepmark.store.runs import ResumableRun, check_files, explained, in_order, usable
 from stepmark.verifiers import base as verifiers
 from stepmark.verifiers.base import VerifierLike, load_verifier, open_verifier, report_isolation
+from stepmark.verifiers.code_sandbox import Isolation
 
 BUILD = "stepmark.sampling.problems:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -42,7 +42,7 @@ def build(
     dtype: Dtype = "auto",
     quantize: Bits | None = None,
     device: str = "auto",
-    percent: Literal["distinct", "sign"] = "distinct",
+    answers: Literal["stated", "marked"] = "stated",
     isolation: Isolation | None = None,
 ) -> dict[type, Answerer]:
     """The answerers of a policy and of a verifier, on a worker; see `load_policy` and `load_verifier`, whose errors it raises.
@@ -51,7 +51,7 @@ def build(
     """
     built: dict[type, Answerer] = {}
     if verifier is not None:
-        built |= verifiers.answerers(load_verifier(verifier, percent=percent, isolation=isolation))
+        built |= verifiers.answerers(load_verifier(verifier, answers=answers, isolation=isolation))
     if policy is not None:
         built |= policies.answerers(load_policy(policy, dtype=dtype, quantize=quantize, device=device))
     return built
@@ -72,20 +72,20 @@ class Answering:
         policy: PolicyLike | None,
         verifier: VerifierLike | None,
         *,
-        percent: Literal["distinct", "sign"] = "distinct",
+        answers: Literal["stated", "marked"] = "stated",
         isolation: Isolation | None = None,
         cluster: Cluster | None = None,
     ) -> None:
         self._policy = None if policy is None else policy_of(policy)
         self._verifier = verifier
-        self._percent = percent
+        self._answers = answers
         self._isolation = isolation
         check_models(cluster, self._policy, None if isinstance(verifier, str) else verifier)
         asked = self._policy is not None or verifier is not None
         self._cluster = cluster if cluster is not None and cluster.ray is not None and asked else None
         self.policy_name = None if self._policy is None else self._policy.name
         """As the caller wrote it; the name of a policy that was loaded before."""
-        self.verifier_facts = verifiers.verifier_facts(verifier, percent, isolation)
+        self.verifier_facts = verifiers.verifier_facts(verifier, answers, isolation)
         """What a manifest says of the verifier."""
         self.answerers: Mapping[type, Answerer] = {}
         """What answers; filled by `load`."""
@@ -99,7 +99,7 @@ class Answering:
             return
         if self._cluster is None:
             verifier = open_verifier(
-                self._verifier, percent=self._percent, isolation=self._isolation, shown=shown
+                self._verifier, answers=self._answers, isolation=self._isolation, shown=shown
             )
             self.answerers = verifiers.answerers(stack.enter_context(verifier))
         elif shown:
@@ -118,7 +118,7 @@ class Answering:
                 **arguments_of(self._policy),
                 "policy": self.policy_name,
                 "verifier": self._verifier,
-                "percent": self._percent,
+                "answers": self._answers,
                 "isolation": self._isolation,
             }
             workers = stack.enter_context(
@@ -145,7 +145,7 @@ def sample(
     prompt: Literal["chat", "text"] = "chat",
     instruction: str = INSTRUCTION,
     verifier: VerifierLike | None = "math",
-    percent: Literal["distinct", "sign"] = "distinct",
+    answers: Literal["stated", "marked"] = "stated",
     isolation: Isolation | None = None,
     seed: int = 0,
     limit: Annotated[int, Field(ge=1)] | None = None,
@@ -172,7 +172,7 @@ def sample(
         prompt: ask as the user's turn of a chat, or as plain text, for base models.
         instruction: what is written after the problem; "" for nothing.
         verifier: what compares final answers: math, number, choice, text, code, or "package.module:Class"; none for no verdicts.
-        percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
+        answers: which answers of a solution count: stated, also its concluding statement; marked, only a box, ####, "the answer is".
         isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
         seed: seed of the samples.
@@ -206,7 +206,7 @@ def sample(
     check_files({"out": out}, problems)
     given = run_input(problems, again=True, hashed=out is not None)
     judge = None if verifier == "none" else verifier
-    asked = Answering(policy, judge, percent=percent, isolation=isolation, cluster=cluster)
+    asked = Answering(policy, judge, answers=answers, isolation=isolation, cluster=cluster)
     rows = problem_rows(given.source, columns=columns, need_answer=judge is not None)
     with explained(given, keep_going=keep_going):
         chosen = evenly(list(usable(rows, keep_going=keep_going)), limit)
@@ -246,9 +246,9 @@ def sample(
 
         with run.working(shown, keep_going=keep_going):
             remaining = chosen[run.done :]
-            for row, result in in_order(remaining, lambda row: isinstance(row, ProblemRow), judged):
-                line = _line(row, result, str(asked.policy_name))
-                run.add(line, map(_record, line["rows"]))
+            for row, result in in_order(remaining, lambda row: _is_asked(row, run), judged):
+                line = run.earlier_line(_key(row)) or _line(row, result, str(asked.policy_name))
+                run.add(line, map(_record, line["rows"]), key=_key(row))
                 tally.add(line)
                 shown.advance()
         if not tally.written:
@@ -328,6 +328,14 @@ class Tally:
             yield f"left out: {why}"
         if len(self.why) > 3:
             yield f"left out: {amount(len(self.why) - 3, 'more problem')}"
+
+
+def _key(row: ProblemRow | InputError) -> str | None:
+    return None if isinstance(row, InputError) else row_key({**asdict(row.problem), "meta": row.meta})
+
+
+def _is_asked(row: ProblemRow | InputError, run: ResumableRun[SampledSolution]) -> bool:
+    return isinstance(row, ProblemRow) and run.earlier_line(_key(row)) is None
 
 
 def _line(row: ProblemRow | InputError, judged: Sampled | None, policy: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import rank_key
+from stepmark.metrics.first_error import threshold_misfit
 from stepmark.records import GradedSolution, ScoreKind, Solution, StepScores
 from stepmark.show import colour
 from stepmark.show.page import CardView, ProblemView, StepView, Summary, page_html
@@ -184,6 +185,10 @@ class _Tally:
                     f"A step that an exact check proves to be wrong is an error too: {self.by_check:,} of the first errors were found by "
                     "a check alone."
                 )
+            point = next(iter(self.thresholds)) if len(self.thresholds) == 1 else None
+            misfit = threshold_misfit(self.verdicts["bad"] - self.by_check, self.solutions, point)
+            if misfit is not None:
+                yield misfit.replace("`", "") + "."
         if self.outcomes:
             models = f" of {', '.join(self.outcome_models)}" if self.outcome_models else ""
             if self.good_from is None:
@@ -211,7 +216,8 @@ def _problem(at: int, first: int, group: list[GradedSolution], fits: int, tally:
         None if problem.answer is None else f"reference answer {problem.answer}",
         f"{fits:,} of its {amount(len(group), 'solution')} are shown" if fits < len(group) else None,
     ]
-    cards = tuple(_card(first + k, k, group[k], k in best, tally) for k in range(fits))
+    words = "best by score among those not refuted" if any(one.refuted for one in group) else "best by score"
+    cards = tuple(_card(first + k, k, group[k], words if k in best else "", tally) for k in range(fits))
     return ProblemView(number=at, text=problem.text, note=" · ".join(filter(None, parts)), cards=cards)
 
 
@@ -232,7 +238,7 @@ def _best(group: list[GradedSolution]) -> set[int]:
     return best
 
 
-def _card(at: int, place: int, result: GradedSolution, is_best: bool, tally: _Tally) -> CardView:
+def _card(at: int, place: int, result: GradedSolution, best: str, tally: _Tally) -> CardView:
     solution = result.solution
     prm = result.prm if len(tally.prms) > 1 else None
     outcome_place = None
@@ -251,7 +257,7 @@ def _card(at: int, place: int, result: GradedSolution, is_best: bool, tally: _Ta
         aggregates=_aggregates(result),
         first_error=result.first_error,
         steps=step_views(result.solution, result.step_scores, result.finding_lines()),
-        best=is_best,
+        best=best,
         outcome=result.outcome,
         outcome_model=result.outcome_model,
         outcome_place=outcome_place,

@@ -18,22 +18,32 @@ from pydantic import Field
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
 from stepmark.batching.cluster import Built, Cluster, Fact
 from stepmark.data.reading import Source, read_rows
-from stepmark.data.solutions import SolutionRow, read_solutions, solutions_of
+from stepmark.data.solutions import GRADED_KEYS, SolutionRow, read_solutions, solutions_of
 from stepmark.data.steps.splitting import check_way, split
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_aggregate
+from stepmark.metrics.first_error import threshold_misfit
 from stepmark.models.lazy import Lazy, check_models
 from stepmark.models.load import SHARED, PRMLike, lazy_prm, read_by
 from stepmark.models.places import NOTICE
-from stepmark.models.prm import PRM, Grade, Grader, Ledger, from_row, to_row
+from stepmark.models.prm import PRM, Grade, Grader, Ledger, from_row, input_row, to_row
 from stepmark.models.prm import grade as grade_stream
 from stepmark.records import GradedSolution, Refusal, ScoreKind, Solution, StepScores
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
-from stepmark.store import Results, RowWriter, RunInput, check_outputs, is_stream, open_rows, run_input
+from stepmark.store import (
+    Results,
+    RowWriter,
+    RunInput,
+    check_outputs,
+    is_stream,
+    open_rows,
+    row_key,
+    run_input,
+)
 
 BUILD = "stepmark.scoring.run:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -210,7 +220,7 @@ def grade(
         report: write an HTML report, which needs no network, to this file.
         aggregate: how step scores become one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own.
         threshold: a step whose score is under this is an error. Default: the PRM's own.
-        checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them (equation,words,remainder,unit,algebra,answer), or auto, which is all with the default PRM and none with any other.
+        checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them (equation,words,unit,algebra,answer), or auto, which is all with the default PRM and none with any other. Thoughts are checked only with `all,thoughts`.
         orm: an outcome reward model: its one verdict on the whole solution stands beside the steps.
         split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, thought, whole, token, or limit:N (words).
         marker: the text that ends each step, for `split` marker.
@@ -249,7 +259,7 @@ def grade(
     with ExitStack() as stack:
         manifest = {"command": "grade", "input": source.manifest, "settings": settings}
         place = os.devnull if out is None else out
-        writer = open_rows(place, manifest, resumable=source.manifest is not None)
+        writer = open_rows(place, manifest, resumable=source.manifest is not None, key=_graded_key)
         stack.enter_context(closing(writer))
         expected = None if source.rows is None else max(1, source.rows - writer.done)
         scorer, verdicts = _load(grader, outcome, cluster, stack, expected)
@@ -412,20 +422,32 @@ class _Run:
 
     def fresh(self) -> Iterator[tuple[GradedSolution, SolutionRow]]:
         """What is left to do."""
-        waiting: deque[SolutionRow | Refusal] = deque()
+        waiting: deque[tuple[SolutionRow | Refusal, dict[str, Any] | None]] = deque()
 
         def solutions() -> Iterator[Solution]:
             for row in self.rows:
-                waiting.append(row)
-                if not isinstance(row, Refusal):
+                graded = None if isinstance(row, Refusal) else self.out.earlier_result(_key(row))
+                waiting.append((row, graded))
+                if not isinstance(row, Refusal) and graded is None:
                     yield row.solution
+
+        def known() -> Iterator[tuple[GradedSolution, SolutionRow]]:
+            """The rows ahead of the next result that need none: they cannot be read, or are as they were in an earlier run."""
+            while waiting and (isinstance(waiting[0][0], Refusal) or waiting[0][1] is not None):
+                row, graded = waiting.popleft()
+                self.progress.advance()
+                if isinstance(row, Refusal):
+                    self.leave_out(row.error)
+                elif graded is not None:
+                    self.out.write(graded)
+                    yield from_row(row.solution, graded), row
 
         # Always keep_going: a refusal then comes with the row that it is about, and so with its line.
         for result in grade_stream(solutions(), self.prm, self.settings, orm=self.orm, keep_going=True):
+            yield from known()
             self.progress.advance()
-            while isinstance(row := waiting.popleft(), Refusal):
-                self.leave_out(row.error)
-                self.progress.advance()
+            row, _ = waiting.popleft()
+            assert not isinstance(row, Refusal)
             try:
                 if isinstance(result, Refusal):
                     raise result.error
@@ -435,9 +457,7 @@ class _Run:
                 continue
             self.out.write(graded)
             yield result, row
-        for rest in waiting:
-            if isinstance(rest, Refusal):
-                self.leave_out(rest.error)
+        yield from known()
 
     def leave_out(self, error: InputError, *, recorded: bool = False) -> None:
         """Note a row that has no result, or stop because of it.
@@ -450,6 +470,15 @@ class _Run:
         self.tally.refused.append(str(error))
         if not recorded:
             self.out.refuse(error)
+
+
+def _key(row: SolutionRow) -> str:
+    """The key of a row; that of its graded row is equal (`_graded_key`)."""
+    return row_key(input_row(row.solution, row.row))
+
+
+def _graded_key(row: Mapping[str, Any]) -> str:
+    return row_key({key: value for key, value in row.items() if key not in GRADED_KEYS})
 
 
 def _with_outcome_model(prm: PRM | Lazy[PRM], orm: str | None) -> tuple[PRM | Lazy[PRM], Lazy[PRM] | None]:
@@ -561,6 +590,14 @@ def _summary(run: _Run, split_by: str, written: list[str]) -> str:
         f"{amount(ledger.tokens_in, 'token')} read, {ledger.tokens_computed:,} computed, {ledger.tokens_distinct:,} distinct, "
         f"{shared}; {wrote}{run.progress.seconds:,.1f} s, {rate}",
     ]
+    if (
+        misfit := threshold_misfit(count["wrong"] - count["by_check"], count["solutions"], threshold)
+    ) is not None:
+        lines.append(misfit)
+    if run.out.reused:
+        lines.append(
+            f"the input has changed since an interrupted run: kept its results of {amount(run.out.reused, 'unchanged row')}"
+        )
     if run.out.done:
         lines.append(f"continued after the {amount(run.out.done, 'row')} of an interrupted run")
     if tally.refused:

@@ -7,8 +7,8 @@ replay.
 
 # Without postponed annotations: the methods inherit fields from here, and a reader of a method's fields (the command line) finds their
 # types themselves and not names that the method's module would have to know.
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Protocol
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
@@ -193,6 +193,24 @@ class Found:
     def solution(self) -> Candidate | None:
         """The chosen candidate."""
         return None if self.chosen is None else self.candidates[self.chosen]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The problem and the chosen solution, without the other candidates and the tree; plain data."""
+        chosen = self.solution
+        return {
+            "id": self.problem.id,
+            "problem": self.problem.text,
+            "method": self.method,
+            "solution": None if chosen is None else chosen.text,
+            "steps": None if chosen is None else list(chosen.steps),
+            "scores": None if chosen is None else list(chosen.scores),
+            "score": None if chosen is None else chosen.aggregate,
+            "answer": None if chosen is None else chosen.answer,
+            "candidates": len(self.candidates),
+            "stopped": self.stopped,
+            "note": self.note,
+            "cost": asdict(self.cost),
+        }
 
     def _repr_html_(self) -> str:
         from stepmark.show.html import steps_fragment

@@ -26,7 +26,6 @@ from stepmark.models.load import PRMLike, lazy_prm
 from stepmark.models.policies import Policy, PolicyLike, policy_of
 from stepmark.models.prm import PRM
 from stepmark.models.replies import open_replies
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import problems_or_errors
 from stepmark.records import Problem, Refusal, ScoreKind, Solution
 from stepmark.search import base, beam, best_of_n, choosing, mcts, rebase, tree
@@ -37,10 +36,11 @@ from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
-from stepmark.store import Results, atomic_rows, run_input
+from stepmark.store import Results, atomic_rows, row_key, run_input
 from stepmark.store.runs import ResumableRun, check_files, in_order, usable
 from stepmark.verifiers.base import VerifierLike, open_verifier, verifier_facts
 from stepmark.verifiers.base import answerers as of_verifier
+from stepmark.verifiers.code_sandbox import Isolation
 
 BUILD = "stepmark.search.run:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -61,7 +61,7 @@ def search(
     checks: str = "auto",
     budget: Annotated[int, Field(ge=0)] | None = None,
     verifier: VerifierLike = "math",
-    percent: Literal["distinct", "sign"] = "distinct",
+    answers: Literal["stated", "marked"] = "stated",
     isolation: Isolation | None = None,
     columns: Mapping[str, str] | None = None,
     keep_going: bool = False,
@@ -90,7 +90,7 @@ def search(
             `stepmark.grade`), or auto, which is all with the default PRM and none with any other.
         budget: tokens that one problem may cost: written by the policy and read by the PRM. No request is made beyond it.
         verifier: what says whether answers are equal, for votes and `verify`: math, number, choice, text, code, or "package.module:Class".
-        percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
+        answers: which answers of a solution count: stated, also its concluding statement; marked, only a box, ####, "the answer is".
         isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
         columns: names of columns, where they differ: problem=question,answer=gold.
@@ -118,7 +118,7 @@ def search(
     keeps_trees = out is None or trace is not None or report is not None
     models = _Models(searcher, policy, prm, memory_tokens, policy_memory_tokens, cluster)
     limits = {"aggregate": aggregate, "checks": checks, "budget": budget}
-    judge = verifier_facts(verifier, percent, isolation)
+    judge = verifier_facts(verifier, answers, isolation)
     facts = {
         "method": _method_facts(searcher),
         **({} if source is None else {"source": dict(source)}),
@@ -127,7 +127,7 @@ def search(
     tally = _Tally()
     with ExitStack() as stack:
         checker = stack.enter_context(
-            open_verifier(verifier, percent=percent, isolation=isolation, shown=progress)
+            open_verifier(verifier, answers=answers, isolation=isolation, shown=progress)
         )
         job: ResumableRun[Found] = stack.enter_context(ResumableRun("search", given, facts, out=out))
         models.load(stack, most=in_flight)
@@ -160,11 +160,19 @@ def search(
                 problems_or_errors(given.source, columns=columns, need_answer=False), keep_going=keep_going
             )
             left = islice(rows, job.done, None)
-            for problem, result in in_order(left, lambda one: isinstance(one, Problem), results):
+
+            def is_asked(problem: Problem | InputError) -> bool:
+                return isinstance(problem, Problem) and job.earlier_line(_key(problem)) is None
+
+            for problem, result in in_order(left, is_asked, results):
+                known = job.earlier_line(_key(problem))
                 outcome = problem if result is None else result
-                assert not isinstance(outcome, Problem)
-                line = _line(outcome, keep_going=keep_going, trace=keeps_trees)
-                job.add(line, [outcome] if isinstance(outcome, Found) else [])
+                if known is None:
+                    assert not isinstance(outcome, Problem)
+                    line = _line(outcome, keep_going=keep_going, trace=keeps_trees)
+                else:
+                    line = known
+                job.add(line, [result] if isinstance(result, Found) else [], key=_key(problem))
                 tally.add(line)
                 shown.advance()
         if tally.problems == 0:
@@ -316,6 +324,10 @@ class _Models:
 def _rows(key: str, line: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a result has for the file of solutions (`found`) or of trees (`trace`)."""
     return [] if line[key] is None else [line[key]]
+
+
+def _key(problem: Problem | InputError) -> str | None:
+    return None if isinstance(problem, InputError) else row_key(asdict(problem))
 
 
 def _line(result: Found | Refusal | InputError, *, keep_going: bool, trace: bool) -> dict[str, Any]:

@@ -148,7 +148,7 @@ class Nodes:
             node.prune("repeats the step before it")
         elif written.finish == "end" or not node.step:
             node.ended = True
-        elif written.finish == "end or stop" and find_answer(node.step) is not None:
+        elif written.finish == "end or stop" and find_answer(node.step, "marked") is not None:
             node.ended = True  # the server does not say which, and an answer is there
         elif len(node.steps) >= self._how.max_steps:
             node.prune(f"not finished after {amount(self._how.max_steps, 'step')}")

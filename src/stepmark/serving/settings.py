@@ -9,11 +9,11 @@ from pydantic import Field
 from stepmark.data.steps.splitting import split as split_text
 from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
-from stepmark.problems.code_sandbox import Isolation
 from stepmark.search.base import Choice
 from stepmark.settings import settings
 from stepmark.solutions.checks import check_names
 from stepmark.verifiers.base import isolation_of
+from stepmark.verifiers.code_sandbox import Isolation
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]

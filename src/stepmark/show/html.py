@@ -305,7 +305,9 @@ def solution_fragment(
         {
             "step": step,
             "score": score,
-            "rgb": colour.shade(colour.position(score, kind, threshold), "light").strong,
+            "rgb": colour.shade(
+                0.0 if (findings or {}).get(at) else colour.position(score, kind, threshold), "light"
+            ).strong,
             "percent": round((colour.extent(score, kind, threshold) or 0) * 100),
             "is_error": at == first_error,
             "findings": (findings or {}).get(at, ()),

@@ -62,13 +62,19 @@ class CardView:
     first_error: int | None
     """0-based; -1 for none; None for not known."""
     steps: tuple[StepView, ...]
-    best: bool = False
+    best: str = ""
+    """The words of its mark where it is the best of its problem: "best by score"; "" elsewhere."""
     outcome: float | None = None
     outcome_model: str | None = None
     outcome_place: float | None = None
     """As `place`, for the outcome."""
     disagreement: str | None = None
     """The sentence that says how outcome and steps disagree."""
+
+    @property
+    def refuted(self) -> bool:
+        """Whether an exact check proves that a step is wrong."""
+        return any(step.findings for step in self.steps)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,7 +254,8 @@ def _card(card: CardView) -> dict[str, Any]:
         {
             "n": at + 1,
             "step": step,
-            "place": colour.position(step.score, card.kind, card.threshold),
+            # A proof outranks a score: what is refuted is red, however high its score.
+            "place": 0.0 if step.findings else colour.position(step.score, card.kind, card.threshold),
             "width": colour.extent(step.score, card.kind, card.threshold),
             "is_error": at == card.first_error,
         }
@@ -256,6 +263,7 @@ def _card(card: CardView) -> dict[str, Any]:
     ]
     return {
         "card": card,
+        "place": 0.0 if card.refuted else card.place,
         "rows": rows,
         "sorts": _sorts(card),
         "verdict": verdict[0].upper() + verdict[1:],
@@ -302,6 +310,7 @@ def _cell(card: CardView) -> dict[str, Any]:
     sign = "?" if card.first_error is None else "✓" if card.first_error < 0 else str(card.first_error + 1)
     return {
         "card": card,
+        "place": 0.0 if card.refuted else card.place,
         "sorts": _sorts(card),
         "words": f"{card.title}: {card.aggregate} {score}, {first_error_words(card.first_error)}",
         "sign": sign,

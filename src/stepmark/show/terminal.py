@@ -63,7 +63,11 @@ def solution_lines(
         problem=problem,
         steps=tuple(steps),
         scores=tuple(scores),
-        places=tuple(colour.position(score, kind, threshold) for score in scores),
+        # A proof outranks a score: what is refuted is red, however high its score.
+        places=tuple(
+            0.0 if (findings or {}).get(at) else colour.position(score, kind, threshold)
+            for at, score in enumerate(scores)
+        ),
         widths=tuple(colour.extent(score, kind, threshold) for score in scores),
         first_error=first_error,
         findings=findings or {},

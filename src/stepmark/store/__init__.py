@@ -3,7 +3,7 @@
 A file that is written in one go goes through `atomic_write`, rows through `atomic_rows`. A run that takes long goes through
 `open_rows`: `OUT.part` holds one line for each input row handled so far, `OUT.part.manifest.json` what
 they were made with, the identities of the models among it; a second run with the same manifest continues after the last whole
-line. `OUT` and then `OUT.manifest.json` appear when all is done, the manifest last: where it exists, the file is whole. A run
+line, and one whose input alone was changed keeps the results of unchanged rows. `OUT` and then `OUT.manifest.json` appear when all is done, the manifest last: where it exists, the file is whole. A run
 whose output is a folder holds it with `held`.
 """
 
@@ -28,4 +28,5 @@ from stepmark.store.writing import fingerprint as fingerprint
 from stepmark.store.writing import held as held
 from stepmark.store.writing import is_stream as is_stream
 from stepmark.store.writing import open_rows as open_rows
+from stepmark.store.writing import row_key as row_key
 from stepmark.store.writing import write_beside as write_beside

@@ -7,6 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar, final, overload
 
+from stepmark.errors import MissingExtraError
+from stepmark.records import Record, compact, record_row
 from stepmark.show.text import amount
 
 R_co = TypeVar("R_co", covariant=True)
@@ -68,6 +70,19 @@ class Results(Sequence[R_co], Generic[R_co]):
         left_out = f", {amount(len(self.refused), 'row')} left out" if self.refused else ""
         return f"<{amount(self._count, kind)}{left_out}{where}>"
 
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` of the records, one row each: the keys of the row that a file holds, those of nested objects with dots
+        between them ("meta.level").
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtraError("a data frame needs pandas: pip install pandas") from error
+        return pandas.DataFrame([_flat(record) for record in self])
+
     def _repr_html_(self) -> str:
         import html
 
@@ -82,3 +97,22 @@ def _html(record: Any) -> str:
 
     shown = getattr(record, "_repr_html_", None)
     return f"<pre>{html.escape(repr(record))}</pre>" if shown is None else str(shown())
+
+
+def _flat(record: Any) -> dict[str, Any]:
+    """A record as a flat row."""
+    if isinstance(record, Mapping):
+        row = dict(record)
+    elif hasattr(record, "to_dict"):
+        row = record.to_dict()
+    else:
+        row = record_row(record) if isinstance(record, Record) else compact(record)
+
+    def flattened(value: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+        for key, item in value.items():
+            if isinstance(item, Mapping):
+                yield from flattened(item, f"{before}{key}.")
+            else:
+                yield f"{before}{key}", item
+
+    return dict(flattened(row, ""))

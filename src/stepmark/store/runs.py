@@ -52,7 +52,9 @@ class ResumableRun(Generic[Record]):
         self.records: list[Record] = []
         """Of a run without a file."""
         self._out = None if out is None else Path(out)
-        self._rows = None if out is None else ResumableRows(out, self.manifest)
+        self._rows = (
+            None if out is None else ResumableRows(out, self.manifest, key=lambda line: line.get("key"))
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -87,13 +89,18 @@ class ResumableRun(Generic[Record]):
         if self._rows is not None:
             yield from (line for line in self._rows.results() if not isinstance(line, InputError))
 
-    def add(self, line: Mapping[str, Any], records: Iterable[Record]) -> None:
-        """Add the result of the next piece of work: a line, which is in the part when this returns, or, for a run without a file, its
-        records."""
+    def earlier_line(self, key: str | None) -> dict[str, Any] | None:
+        """The line of a piece of work whose rows are as they were in an interrupted run over an earlier form of the input; None where
+        there is none."""
+        return None if self._rows is None else self._rows.earlier_result(key)
+
+    def add(self, line: Mapping[str, Any], records: Iterable[Record], *, key: str | None = None) -> None:
+        """Add the result of the next piece of work, whose rows have this key (`row_key`): a line, which is in the part when this
+        returns, or, for a run without a file, its records."""
         if self._rows is None:
             self.records += records
         else:
-            self._rows.write(line)
+            self._rows.write({**line, "key": key})
 
     @contextmanager
     def working(self, progress: Progress, *, keep_going: bool) -> Iterator[None]:
@@ -185,17 +192,18 @@ def in_order(
 
     `answers` gives one answer for each item that is asked about, in order; it may read ahead.
     """
-    waiting: deque[Item] = deque()
+    waiting: deque[tuple[Item, bool]] = deque()
 
     def questions() -> Iterator[Item]:
         for item in items:
-            waiting.append(item)
-            if asked(item):
+            is_asked = asked(item)
+            waiting.append((item, is_asked))
+            if is_asked:
                 yield item
 
     for answer in answers(questions()):
-        while not asked(waiting[0]):
-            yield waiting.popleft(), None
-        yield waiting.popleft(), answer
+        while not waiting[0][1]:
+            yield waiting.popleft()[0], None
+        yield waiting.popleft()[0], answer
     while waiting:
-        yield waiting.popleft(), None
+        yield waiting.popleft()[0], None

@@ -33,6 +33,12 @@ def encode_row(row: Mapping[str, Any]) -> bytes:
     return (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
+def row_key(row: Mapping[str, Any]) -> str:
+    """A digest of a row's content: equal rows, equal keys, in whatever order their fields stand."""
+    text = json.dumps(row, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
 Rows = Iterable[Mapping[str, Any]]
 """Rows to be written, as JSON objects."""
 
@@ -253,7 +259,7 @@ class StreamedRows:
     """Rows to standard output, a pipe or a device, each flushed when written; nothing to resume."""
 
     def __init__(self, path: str | Path | None) -> None:
-        self.done = self.written = 0
+        self.done = self.written = self.reused = 0
         self.part: Path | None = None
         self._name = "standard output" if path is None or path == STDIO else path
         # Not a context: the stream lives as long as the writer, and `close` ends both.
@@ -264,6 +270,10 @@ class StreamedRows:
     def earlier(self) -> Iterator[dict[str, Any] | InputError]:
         """Nothing."""
         return iter(())
+
+    def earlier_result(self, key: str | None) -> dict[str, Any] | None:
+        """None."""
+        return None
 
     def identify(self, models: Mapping[str, str]) -> None:
         """Nothing: there is no manifest."""
@@ -301,19 +311,30 @@ class ResumableRows:
     number of its whole lines is the number of input rows to skip, and a torn last line is cut off. The checksum is of the
     line and all before it: a line that was changed, moved or taken out is noticed.
 
+    Where the input was changed since (a row was corrected) and nothing else, the results move to `PATH.part.earlier`, from
+    which `earlier_result` gives those of rows that are as they were.
+
     Args:
         path: the file to make; packed with gzip when its name ends in ".gz".
         manifest: everything that decides what the rows are, as JSON: settings, `fingerprint` of the input. This
             package's version is added, and by `identify` the models.
         resumable: False when the input cannot be read again (a pipe): a part left over is then refused, and
             `close` leaves none.
+        key: the key of the input row that a result belongs to, given the result; None: a part of another input is refused.
 
     Raises:
         UsageError: a part made with another manifest (the message says what differs and what to do), one
             without a manifest, a damaged one, one that another run is writing, or a path that cannot be written.
     """
 
-    def __init__(self, path: str | Path, manifest: Mapping[str, Any], *, resumable: bool = True) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        manifest: Mapping[str, Any],
+        *,
+        resumable: bool = True,
+        key: Callable[[Mapping[str, Any]], str | None] | None = None,
+    ) -> None:
         check_writable(path)
         self.path = Path(path)
         self._part = self.path.with_name(self.path.name + ".part")
@@ -321,7 +342,10 @@ class ResumableRows:
         self.manifest_path = self.path.with_name(self.path.name + ".manifest.json")
         self._part_manifest = self._part.with_name(self._part.name + ".manifest.json")
         self._manifest = cast(dict[str, Any], json.loads(json.dumps({"stepmark": __version__, **manifest})))
-        self._resumable = resumable
+        self._resumable, self._key = resumable, key
+        self._earlier_file = self._part.with_name(self._part.name + ".earlier")
+        self._earlier: dict[str, int] = {}  # where the result of a row begins in the file
+        self._reused: set[str] = set()
         with naming(self._part):
             self._handle = self._part.open("a+b")
         try:
@@ -335,6 +359,10 @@ class ResumableRows:
             if self._part.stat().st_size:  # even less than a line may be someone else's file
                 old = self._old_manifest()
             self._made_by: object = old.pop("models", None)
+            if self.done and not damaged and self._input_alone_changed(old):
+                self._set_aside({**old, "models": self._made_by})
+                size = 0
+            self._read_earlier()
             if self.done:
                 self._check_same(old, self._manifest, "was made otherwise", "Run with the same settings")
             if damaged:
@@ -367,7 +395,62 @@ class ResumableRows:
 
     @property
     def _remedy(self) -> str:
-        return f"Delete {self._part} to start again, or choose another `out`"
+        both = f" and {self._earlier_file}" if self._earlier else ""
+        return f"Delete {self._part}{both} to start again, or choose another `out`"
+
+    def _input_alone_changed(self, old: Mapping[str, Any]) -> bool:
+        """Whether the part was made of an earlier form of the same input, with the same settings."""
+        was, now = old.get("input"), self._manifest.get("input")
+        if self._key is None or was == now or not isinstance(was, dict) or not isinstance(now, dict):
+            return False
+        return was.get("name") == now.get("name") and {**old, "input": now} == self._manifest
+
+    def _set_aside(self, manifest: Mapping[str, Any]) -> None:
+        """Move the results of the part to the file of earlier results, whose first line says what made them."""
+        before: list[bytes] = []
+        if self._earlier_file.exists():
+            before = self._earlier_file.read_bytes().splitlines(keepends=True)[1:]
+        with atomic_write(self._earlier_file) as handle:
+            handle.buffer.write(encode_row(manifest))
+            handle.buffer.writelines(before)
+            for result in self.results():
+                if not isinstance(result, InputError):
+                    handle.buffer.write(encode_row(result))
+        self._handle.truncate(0)
+        self._rows = self._refused = self.done = 0
+        self._checksum = b""
+
+    def _read_earlier(self) -> None:
+        """Index the file of earlier results, if there is one."""
+        if self._key is None or not self._earlier_file.exists():
+            return
+        with self._earlier_file.open("rb") as handle:
+            header = json.loads(handle.readline())
+            self._made_by = header.pop("models", None)
+            at = handle.tell()
+            for line in handle:
+                key = self._key(parse_row(line))
+                if key is not None:
+                    self._earlier[key] = at
+                at += len(line)
+        now = {**self._manifest, "input": header["input"]}
+        if (self._manifest.get("input") or {}).get("name") != header["input"].get("name"):
+            now = self._manifest
+        self._check_same(header, now, "was made otherwise", "Run with the same settings")
+
+    def earlier_result(self, key: str | None) -> dict[str, Any] | None:
+        """The result of an input row that is as it was in an interrupted run over an earlier form of the input; None where there is none."""
+        if key is None or key not in self._earlier:
+            return None
+        self._reused.add(key)
+        with self._earlier_file.open("rb") as handle:
+            handle.seek(self._earlier[key])
+            return parse_row(handle.readline())
+
+    @property
+    def reused(self) -> int:
+        """Results of unchanged rows that were taken from a run over an earlier form of the input."""
+        return len(self._reused)
 
     def _old_manifest(self) -> dict[str, Any]:
         """What a part that is there was made with."""
@@ -392,7 +475,7 @@ class ResumableRows:
     def _check_same(self, old: object, new: object, how: str, what_to_do: str, at: str = "") -> None:
         if changed := differences(old, new, at):
             raise UsageError(
-                f"{self._part} holds {amount(self.done, 'row')} of an interrupted run that {how}: "
+                f"{self._part} holds {amount(self.done + len(self._earlier), 'row')} of an interrupted run that {how}: "
                 f"{'; '.join(changed)}. {what_to_do} to continue it. {self._remedy}"
             )
 
@@ -402,7 +485,7 @@ class ResumableRows:
         Raises:
             UsageError: the part holds rows that other models made; the message says which.
         """
-        if self.done:
+        if self.done or self._earlier:
             self._check_same(
                 self._made_by, dict(models), "another model made", "Use that model again", "models"
             )
@@ -492,12 +575,13 @@ class ResumableRows:
         _close(self._handle)
         self._part.unlink(missing_ok=True)  # first: a manifest without a part is harmless
         self._part_manifest.unlink(missing_ok=True)
+        self._earlier_file.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Stop; the part stays to be continued, unless it is empty or cannot be."""
         if self._handle.closed:
             return
-        if not self._resumable or self.written == 0:
+        if not self._resumable or (self.written == 0 and not self._earlier):
             self.discard()
         else:
             _close(self._handle)
@@ -513,7 +597,13 @@ RowWriter = StreamedRows | ResumableRows
 """Where the results of a run go, one for each input row, in order."""
 
 
-def open_rows(path: str | Path | None, manifest: Mapping[str, Any], *, resumable: bool = True) -> RowWriter:
+def open_rows(
+    path: str | Path | None,
+    manifest: Mapping[str, Any],
+    *,
+    resumable: bool = True,
+    key: Callable[[Mapping[str, Any]], str | None] | None = None,
+) -> RowWriter:
     """The writer for a path: None, "-", a pipe or a device are written through, a file can be resumed.
 
     Raises:
@@ -521,7 +611,7 @@ def open_rows(path: str | Path | None, manifest: Mapping[str, Any], *, resumable
     """
     if path is None or is_stream(path):
         return StreamedRows(path)
-    return ResumableRows(path, manifest, resumable=resumable)
+    return ResumableRows(path, manifest, resumable=resumable, key=key)
 
 
 def _close(handle: IO[bytes]) -> None:

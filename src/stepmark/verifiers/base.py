@@ -11,6 +11,7 @@ passes its unit tests). All take a whole solution or a bare answer, and say in `
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -23,12 +24,13 @@ from stepmark.batching import Answerer, Ready, Verify
 from stepmark.catalog import Catalog
 from stepmark.errors import UsageError
 from stepmark.records import Verdict
-from stepmark.verifiers.finder import find_answer
+from stepmark.verifiers.decimals import as_english
+from stepmark.verifiers.finder import Answers, FoundAnswer, find_answer, without_thoughts
 from stepmark.verifiers.quantities import LONGEST, key
 from stepmark.version import __version__
 
 if TYPE_CHECKING:
-    from stepmark.problems.code_sandbox import Isolation
+    from stepmark.verifiers.code_sandbox import Isolation
 
 VERIFIERS = Catalog(
     "answer verifier",
@@ -37,7 +39,7 @@ VERIFIERS = Catalog(
         "number": "stepmark.verifiers.number:NumberVerifier",
         "choice": "stepmark.verifiers.choice:ChoiceVerifier",
         "text": "stepmark.verifiers.text:TextVerifier",
-        "code": "stepmark.problems.code:CodeVerifier",
+        "code": "stepmark.verifiers.code:CodeVerifier",
     },
 )
 """Ways to compare answers, by name; each is made without arguments."""
@@ -75,36 +77,31 @@ class Verifier(Protocol):
     ) -> None: ...
 
 
-Percent: TypeAlias = Literal["distinct", "sign"]
 VerifierLike: TypeAlias = Verifier | str
 """A verifier, or the name that `load_verifier` takes."""
 
 
-def load_verifier(
-    name: str, *, percent: Percent = "distinct", isolation: Isolation | None = None
-) -> Verifier:
+def load_verifier(name: str, *, answers: Answers = "stated", isolation: Isolation | None = None) -> Verifier:
     """The verifier of a name in `VERIFIERS`, or of "package.module:Class".
 
     Args:
         name: its name.
-        percent: for `math` and `number`; "sign" takes 10% for 10 too.
+        answers: which answers of a solution are read: see `find_answer`. Your own class reads as it does.
         isolation: for `code`, what keeps programs apart from this machine; None: bubblewrap.
 
     Raises:
         UnknownNameError: no such name.
-        UsageError: `percent` or `isolation` for a verifier that does not have it, an isolation that does not work on this machine, or a
+        UsageError: `isolation` for a verifier that runs no programs, an isolation that does not work on this machine, or a
             user's class that failed or gives none.
-        MissingExtraError: it needs a package that is not installed.
+        MissingExtraError: it needs a package that is not installed (`math` tells so at the first answer that is no plain number).
     """
-    if percent != "distinct" and name not in {"math", "number"}:
-        raise UsageError(f"the verifier {name!r} has no setting for percent signs; math and number have")
     verifier: Verifier
-    if percent != "distinct":
-        verifier = VERIFIERS.load(name)(percent=percent)
-    elif (programs := isolation_of(name, isolation)) is not None:
+    if (programs := isolation_of(name, isolation)) is not None:
         verifier = VERIFIERS.load(name)(isolation=programs)
     else:
         verifier = VERIFIERS.make(name, ("name", "verify"), article="an")
+    if isinstance(verifier, VerifierBase):
+        verifier.answers = answers
     return verifier
 
 
@@ -112,7 +109,7 @@ def load_verifier(
 def open_verifier(
     verifier: VerifierLike,
     *,
-    percent: Percent = "distinct",
+    answers: Answers = "stated",
     isolation: Isolation | None = None,
     shown: bool = False,
 ) -> Iterator[Verifier]:
@@ -120,7 +117,7 @@ def open_verifier(
     if not isinstance(verifier, str):
         yield verifier
         return
-    with load_verifier(verifier, percent=percent, isolation=isolation) as loaded:
+    with load_verifier(verifier, answers=answers, isolation=isolation) as loaded:
         if shown:
             report_isolation(verifier, isolation)
         yield loaded
@@ -154,48 +151,71 @@ def report_isolation(verifier: VerifierLike | None, isolation: Isolation | None)
 
 
 def verifier_facts(
-    verifier: VerifierLike | None, percent: str, isolation: Isolation | None
+    verifier: VerifierLike | None, answers: str, isolation: Isolation | None
 ) -> dict[str, str | None]:
     """The fields of a verifier in a run's manifest."""
     return {
         "verifier": verifier if isinstance(verifier, str | None) else verifier.name,
-        "percent": percent,
+        "answers": answers,
         "isolation": isolation_of(verifier, isolation) if isinstance(verifier, str | None) else None,
     }
 
 
 _LONG = 200
+_CUT = re.compile(r"(?<!\\)\\\Z|[=+*/^_]\Z|\\(?:times|cdot|div|frac|sqrt)\Z")
+_PROSE = re.compile(r"(?:(?<![\w\\])[^\W\d_]{2,}\b.*?){4}|[\u3040-\u9fff\uac00-\ud7af]{3}")
 
 
-def bare_answer(text: str | None) -> str | None:
+def bare_answer(text: str | None, answers: Answers = "stated") -> FoundAnswer | None:
     """The answer within a text: the one that `find_answer` finds, or the text itself when it is one short line.
 
     None where a longer text names no answer: which of its numbers is meant would be a guess.
     """
     if text is None or not text.strip():
         return None
-    stated = find_answer(text)
+    stated = find_answer(text, "marked")
+    if stated is None and answers == "stated" and ("\n" in text.strip() or _PROSE.search(text)):
+        stated = find_answer(text, answers)
     if stated is not None:
-        return stated.text
-    text = text.strip()
-    return text if len(text) <= _LONG and "\n" not in text else _one_expression(text)
-
-
-def _one_expression(text: str) -> str | None:
-    # A matrix or a long list is a bare answer too, though it may stand on several lines.
-    if len(text) > LONGEST or "\n\n" in text or text.count("$") % 2:
+        return stated
+    body = without_thoughts(text)
+    bare = body.strip()
+    if (
+        not bare
+        or _CUT.search(bare)
+        or (not (len(bare) <= _LONG and "\n" not in bare) and not _one_expression(bare))
+    ):
         return None
+    return FoundAnswer(text=bare, way="whole", start=body.index(bare))
+
+
+def _one_expression(text: str) -> bool:
+    # A matrix or a long list is a bare answer too, though it may stand on several lines.
     return (
-        text
-        if text.startswith(("\\begin{", "$", "\\[", "\\(", "\\left")) and text.endswith(("}", "$", "]", ")"))
-        else None
+        len(text) <= LONGEST
+        and "\n\n" not in text
+        and text.count("$") % 2 == 0
+        and text.startswith(("\\begin{", "$", "\\[", "\\(", "\\left"))
+        and text.endswith(("}", "$", "]", ")"))
     )
+
+
+_SAID: dict[str, str] = {
+    "boxed": "in a box",
+    "hashes": "behind ####",
+    "heading": "under a heading",
+    "phrase": 'after "the answer is"',
+    "statement": "read from the concluding statement",
+    "letter": "a letter",
+}
 
 
 class VerifierBase(ABC):
     """What all verifiers share: finding the answers, the verdict where one is missing, the context manager."""
 
     name: str
+    answers: Answers = "stated"
+    """Which answers of a solution are read: see `find_answer`."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r})"
@@ -203,17 +223,25 @@ class VerifierBase(ABC):
     def verify(self, answer: str | None, gold: str) -> Verdict:
         """See `Verifier.verify`."""
         # A reference that marks no answer is one, however long.
-        bare, reference = bare_answer(answer), bare_answer(gold) or gold.strip() or None
-        if reference is None:
-            return self._verdict("unparsed", bare, "the reference is blank")
-        if bare is None:
+        found, stated = bare_answer(answer, self.answers), bare_answer(gold)
+        reference = stated.text if stated is not None else gold.strip()
+        if not reference:
+            return self._verdict("unparsed", None if found is None else found.text, "the reference is blank")
+        if found is None or answer is None:
             return self._verdict(
                 "unparsed", None, "no answer" if answer is None else "the text names no answer"
             )
-        if len(bare) > LONGEST or len(reference) > LONGEST:
+        if len(found.text) > LONGEST or len(reference) > LONGEST:
             return self._verdict("unparsed", None, f"longer than {LONGEST} characters")
-        outcome, note = self.compare(reference, bare)
-        return self._verdict(outcome, bare, note)
+        line = without_thoughts(answer)
+        line = line[line.rfind("\n", 0, found.start) + 1 :].partition("\n")[0]
+        english, english_reference = as_english(found.text, line), as_english(reference, reference)
+        if english is None or english_reference is None:
+            return self._verdict("unparsed", found.text, "whether the separator is a decimal one is open")
+        outcome, note = self.compare(english_reference, english)
+        return self._verdict(
+            outcome, found.text, note if found.way == "whole" else f"{note}; {_SAID[found.way]}"
+        )
 
     @abstractmethod
     def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:
@@ -250,10 +278,11 @@ def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int
     known: dict[str, int] = {}
     heads: list[str] = []
     for text in answers:
-        answer = bare_answer(text)
-        if answer is None:
+        found = bare_answer(text, verifier.answers if isinstance(verifier, VerifierBase) else "stated")
+        if found is None:
             groups.append(None)
             continue
+        answer = found.text
         canonical = key(answer)
         if canonical not in known:
             joined = next(
@@ -270,9 +299,10 @@ def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int
 def answerers(verifier: Verifier) -> dict[type, Answerer]:
     """What `batching.run` needs to have a verifier answer `Verify`; merge it with a policy's.
 
-    Verdicts are recorded under the verifier's name and this package's version. One that took longer than a durable write is recorded at once, so that a
+    Verdicts are recorded under the verifier's name, this package's version and the answers that it reads. One that took longer than a durable write is recorded at once, so that a
     kill does not cost it; the others all together.
     """
+    answers = verifier.answers if isinstance(verifier, VerifierBase) else ""
 
     def answer(requests: Sequence[Verify], ready: Ready) -> list[Verdict]:
         verdicts = []
@@ -283,4 +313,4 @@ def answerers(verifier: Verifier) -> dict[type, Answerer]:
                 ready(number, verdicts[-1])
         return verdicts
 
-    return {Verify: Answerer(identity=f"{verifier.name} {__version__}", answer=answer)}
+    return {Verify: Answerer(identity=f"{verifier.name} {__version__} {answers}", answer=answer)}

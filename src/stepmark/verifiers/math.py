@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import Literal
 
 from stepmark.solutions.units import unit_of
 from stepmark.verifiers.base import VerifierBase
 from stepmark.verifiers.math_process import AnswerProcess, Outcome
-from stepmark.verifiers.number import number_within
-from stepmark.verifiers.quantities import clean, key, plain, read_quantity, same_quantity
+from stepmark.verifiers.quantities import (
+    clean,
+    key,
+    plain,
+    read_quantity,
+    same_quantity,
+    same_time,
+    without_letter,
+)
 from stepmark.verifiers.text import same_words
 
 _REMEMBERED = 50_000
@@ -28,23 +34,19 @@ class MathVerifier(VerifierBase):
     Safe for several threads: the worker is asked by one at a time. Verdicts are remembered.
 
     Args:
-        percent: "distinct": 10% is 1/10 and not 10. "sign": 10% is also 10.
         cpu_seconds: as `AnswerProcess`.
         wall_seconds: as there.
 
-    Raises:
-        MissingExtraError: math-verify is not installed.
+    Numbers, words and equal texts are compared without math-verify; anything else raises a `MissingExtraError` where it is not installed.
     """
 
     def __init__(
         self,
         *,
-        percent: Literal["distinct", "sign"] = "distinct",
         cpu_seconds: float = 5.0,
         wall_seconds: float = 30.0,
     ) -> None:
         self.name = "math"
-        self.percent: Literal["distinct", "sign"] = percent
         self._worker = AnswerProcess(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds)
         self._lock = threading.Lock()
         self._verdicts: dict[tuple[str, str], Outcome] = {}
@@ -54,15 +56,14 @@ class MathVerifier(VerifierBase):
         gold, answer = clean(gold), clean(answer)
         if key(gold) == key(answer):
             return "match", "the same text"
+        times = same_time(gold, answer)
+        if times is not None:
+            return "match" if times[0] else "mismatch", times[1]
+        gold, answer = without_letter(gold), without_letter(answer)
         left, right = read_quantity(gold), read_quantity(answer)
         if left is not None and right is not None:
-            same, rule = same_quantity(left, right, percent=self.percent)
+            same, rule = same_quantity(left, right)
             return "match" if same else "mismatch", rule
-        if left is not None:
-            within = number_within(answer)
-            if within is not None:
-                same, rule = same_quantity(left, within[0], percent=self.percent)
-                return "match" if same else "mismatch", f"{within[1]}; {rule}"
         if len(gold) == len(answer) == 1:
             return "mismatch", "one sign against another"  # math-verify takes C for c
         if _is_words(gold) or _is_words(answer):

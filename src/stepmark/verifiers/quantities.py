@@ -13,9 +13,9 @@ left to a verifier that reads mathematics.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
 
 from stepmark.solutions.checks.words import NUMBER_WORDS
 from stepmark.solutions.units import Unit, unit_of
@@ -34,13 +34,17 @@ _SIGNS = str.maketrans(
         "∪": "\\cup ", "∈": "\\in ", "±": "\\pm ",
     }
 )  # fmt: skip
-_REWRITES = (
+_REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"\\(?:left|right|displaystyle|textstyle|limits|big|Big|bigl|bigr)(?![A-Za-z])"), ""),
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\(?:leqslant|leq)(?![A-Za-z])"), r"\\le"),
     (re.compile(r"\\(?:geqslant|geq)(?![A-Za-z])"), r"\\ge"),
     (re.compile(r"\\(?:thinspace|enspace|quad|qquad)(?![A-Za-z])"), " "),
     (re.compile(r"(?<=\d)(?:\\[,;:!]|\{,\}\\!|\{,\}|,\\!)(?=\d{3}(?!\d))"), ","),
+    (
+        re.compile(r"(?<![\d.,/])(\d{1,3})((?: \d{3})+)(?![\d/,]|\.\d)"),
+        lambda part: part[1] + part[2].replace(" ", ""),
+    ),
     (re.compile(r"\\[!]"), ""),
     (re.compile(r"\\[,;: ]|(?<!\\)~"), " "),
     (re.compile(r"\^\{?\\(?:circ|degree)(?![A-Za-z])\s?\}?|\\degree(?![A-Za-z])"), r"^\\circ "),
@@ -70,11 +74,10 @@ def clean(answer: str) -> str:
 
     Words in `\text{}` stay marked as words. The meaning is unchanged; two answers that clean to the same text are equal.
     """
-    text = _SPACES.sub(" ", answer.translate(_SIGNS)).strip()
+    text = _unboxed(_SPACES.sub(" ", answer.translate(_SIGNS)).strip())
     for _ in range(8):
         before = text
         text = text.rstrip(" .,;:") if not text.endswith("...") else text
-        text = _BOX.sub("", text, count=1) if _BOX.match(text) and text.endswith("}") else text
         for opening, closing in _WRAPPERS:
             inner = text[len(opening) : -len(closing)]
             if (
@@ -90,6 +93,21 @@ def clean(answer: str) -> str:
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     return _SPACES.sub(" ", text).strip().removeprefix("= ").strip()
+
+
+def _unboxed(text: str) -> str:
+    """The text with the contents of its boxes in their place."""
+    box = _BOX.search(text)
+    while box is not None:
+        depth, place = 1, box.end() + 1
+        while place < len(text) and depth:
+            depth += {"{": 1, "}": -1}.get(text[place], 0) if text[place - 1] != "\\" else 0
+            place += 1
+        if depth:
+            break
+        text = text[: box.start()] + text[box.end() + 1 : place - 1] + text[place:]
+        box = _BOX.search(text, box.start())
+    return text
 
 
 def _balanced(text: str) -> bool:
@@ -125,6 +143,8 @@ class Quantity:
     """Words behind the number that are no known unit; they are not compared."""
     forms: tuple[str, ...] = ()
     """The unusual ways of writing that were read: "mixed number", "scale word", "powers of ten", …"""
+    variable: str | None = None
+    """The variable that it is the value of: x for "x = 3"."""
 
 
 _INT = r"\d{1,3}(?:,\d{3})+|\d+"
@@ -142,13 +162,21 @@ _NUMBER_FORMS = tuple(
         ("decimal", rf"(?P<n>{_DECIMAL})(?![\d]|,\d)"),
     )
 )  # fmt: skip
+NUMBER = r"(?:\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)|\d+(?:[.,]\d+)*|\.\d+)(?:[.,]\d+)?"
+"""A number in digits, with whatever separators."""
+_DEFINED = re.compile(
+    r"(?P<variable>[A-Za-z])(?:_\{?\w+\}?|')?\s?=|[^=<>!]*\d[^=<>!]*(?:=[^=<>!]*)*=(?!.*[A-Za-z].*=)|[A-Za-z][A-Za-z .']{2,60}="
+)
+"""What a number is said to be: a variable, a calculation, words."""
 _ABOUT = re.compile(r"(?:about|approximately|approx\.?|roughly|exactly|only|a total of|\\approx|~)\s?", re.I)
 _MONEY = re.compile(r"US\s?\$|[$€£¥₹]|(?:USD|EUR|GBP|INR|JPY|Rs\.?)(?=[\s\d])")
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALE = re.compile(rf"[\s-]?({'|'.join(_SCALES)}|dozen)s?(?![a-z])", re.I)
 _PERCENT = re.compile(r"\s?(?:%|percent(?:age)?(?![a-z])|per\s?cent(?![a-z])|pct(?![a-z]))", re.I)
 _ORDINAL = re.compile(r"\^?\{?\s?(?:st|nd|rd|th)(?![A-Za-z])\}?")
-_WORDS = re.compile(r"(?:[A-Za-z][A-Za-z'’-]*\.?(?:\s|/|,\s|$)){1,8}")
+_WORDS = re.compile(r"(?:[^\W\d_](?:[^\W\d_]|['’-])*\.?(?:\s|/|,\s|$)){1,8}")
+_MONEY_BEHIND = re.compile(r"\s?([$€£¥₹])(?=\W|$)")
+_CJK = re.compile(r"\s?[\u3040-\u9fff\uac00-\ud7af]+")
 # After a number these words are arithmetic, logic or a second answer, not a unit.
 _NO_UNIT = re.compile(
     r"\b(?:and|or|more|less|than|least|most|not|if|when|mod|modulo|remainder|plus|minus|times|over|squared|cubed|factorial|"
@@ -159,6 +187,16 @@ _NUMBER_WORD = re.compile(
     rf"({'|'.join(sorted(NUMBER_WORDS, key=len, reverse=True))})(?:-({'|'.join(list(NUMBER_WORDS)[1:10])}))?(?![a-z])",
     re.I,
 )
+_WHOLE_NUMBER_WORD = re.compile(rf"(?<![\w-]){_NUMBER_WORD.pattern}(?![\w-])", re.I)
+
+
+def number_words(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Where numbers stand in words, but for "one", which is mostly none."""
+    return [
+        word.span()
+        for word in _WHOLE_NUMBER_WORD.finditer(text, start, end)
+        if word.group().lower() not in {"one", "zero"}
+    ]
 
 
 def _decimal(text: str) -> Fraction | None:
@@ -212,6 +250,16 @@ def read_quantity(answer: str) -> Quantity | None:
     if len(answer) > LONGEST:
         return None
     text = plain(clean(answer))
+    defined = _DEFINED.match(text)
+    if defined is None:
+        return _read_quantity(text)
+    quantity = _read_quantity(text[defined.end() :].lstrip())
+    if quantity is None:
+        return None
+    return replace(quantity, variable=defined["variable"], forms=("right-hand side", *quantity.forms))
+
+
+def _read_quantity(text: str) -> Quantity | None:
     while text.startswith("(") and text.endswith(")") and "," not in text and "(" not in text[1:]:
         text = text[1:-1].strip()
     about = _ABOUT.match(text)
@@ -247,13 +295,18 @@ def _with_rest(value: Fraction, rest: str, unit: Unit | None, forms: tuple[str, 
         if scale is not None:
             word = scale.group(1).lower()
             value *= 12 if word == "dozen" else 10 ** _SCALES[word]
-            rest, forms = rest[scale.end() :], (*forms, "scale word")
+            rest, forms = rest[scale.end() :], (*forms, "dozen" if word == "dozen" else "scale word")
     ordinal = _ORDINAL.match(rest)
     if ordinal is not None:
         rest, forms = rest[ordinal.end() :], (*forms, "ordinal")
     percent = _PERCENT.match(rest)
     if percent is not None:
         rest = rest[percent.end() :]
+    money = _MONEY_BEHIND.match(rest) if unit is None else None
+    if money is not None:
+        unit, rest = unit_of(money[1]), rest[money.end() :]
+    if _CJK.fullmatch(rest) is not None:
+        return Quantity(value=value, percent=percent is not None, unit=unit, words=rest.strip(), forms=forms)
     spaced = rest[:1].isspace()
     rest = rest.strip().rstrip(".")
     if not rest:
@@ -275,14 +328,41 @@ def _with_rest(value: Fraction, rest: str, unit: Unit | None, forms: tuple[str, 
     return Quantity(value=value, percent=percent is not None, unit=unit, words=rest, forms=forms)
 
 
-def same_quantity(
-    gold: Quantity, answer: Quantity, *, percent: Literal["distinct", "sign"] = "distinct"
-) -> tuple[bool, str]:
+_CLOCK = re.compile(r"(?:at\s)?(?P<h>\d{1,2})(?::(?P<m>[0-5]\d))?(?:\s?(?P<half>[ap])\.?\s?m\.?)?", re.I)
+_LETTER = re.compile(r"\(?[A-J](?:[.:]|\)[.:]?)\s+(?=.*\d)")
+
+
+def without_letter(answer: str) -> str:
+    """The answer of a multiple-choice question without its letter: "B) 12" is 12."""
+    return _LETTER.sub("", plain(clean(answer)), count=1) if _LETTER.match(plain(clean(answer))) else answer
+
+
+def same_time(gold: str, answer: str) -> tuple[bool, str] | None:
+    """Whether two times of day are the same ("2:30 pm"); None unless both are times and one says which half of the day."""
+    times = [_CLOCK.fullmatch(plain(clean(text))) for text in (gold, answer)]
+    if times[0] is None or times[1] is None:
+        return None
+    halves = [time["half"] for time in times if time is not None]
+    if not any(halves) or not all(time is not None and (time["m"] or time["half"]) for time in times):
+        return None
+    minutes = [
+        (int(time["h"]) % 12 + 12 * (time["half"].lower() == "p") if time["half"] else int(time["h"])) * 60
+        + int(time["m"] or 0)
+        for time in times
+        if time is not None
+    ]
+    if all(halves) or max(minutes) >= 13 * 60 > min(minutes) + 12 * 60 + 60:
+        return minutes[0] == minutes[1], "times of day"
+    return minutes[0] % 720 == minutes[1] % 720, "times of day (am or pm on one side only)"
+
+
+def same_quantity(gold: Quantity, answer: Quantity) -> tuple[bool, str]:
     """Whether two quantities are the same, exactly, and by which rule (for `Verdict.note`).
 
-    `percent` "distinct": 10% is 1/10 and not 10. "sign": 10% is also 10, for data whose references leave the percent
-    sign out ("what percent …?" with the reference 10).
+    A percent sign on one side only: 25% is 25, as references often leave the sign out, and it is 0.25.
     """
+    if answer.variable and gold.variable and answer.variable != gold.variable:
+        return False, f"values of different variables: {answer.variable}, {gold.variable}"
     if answer.unit and gold.unit and answer.unit.kind != gold.unit.kind:
         kinds = sorted((answer.unit.kind, gold.unit.kind), key=len)
         if not kinds[1].startswith(
@@ -296,11 +376,13 @@ def same_quantity(
         same = left * answer.unit.factor == right * gold.unit.factor
         return same, f"units converted: {answer.unit.name}, {gold.unit.name}"
     if answer.percent != gold.percent:
-        if percent == "sign" and left == right:
+        if left == right:
             return True, "the percent sign left out"
         left, right = (left / 100 if answer.percent else left), (right / 100 if gold.percent else right)
         return left == right, "a percent is a hundredth"
     forms = [*dict.fromkeys((*answer.forms, *gold.forms))]
+    if ("dozen" in answer.forms) != ("dozen" in gold.forms) and 12 * min(left, right) == max(left, right):
+        return True, "exact numbers (dozens, on one side only)"
     if (answer.unit is None) != (gold.unit is None):
         forms.append("unit on one side only")
     return left == right, "exact numbers" + (f" ({', '.join(forms)})" if forms else "")

@@ -1,193 +1,139 @@
-// One disagreement: what each annotator says beside every step, and the adjudicator's own marks, made with the same keys.
+// One disagreement: what each annotator says beside every step, and the admin's decision, made with the same keys.
 
-import { Failure, ask } from "./api.js";
-import { Board } from "./board.js";
-import { disputePath } from "./lists.js";
-import { countsOf } from "./work.js";
-import { button, duration, make, say, table, visible } from "./dom.js";
-import { Folding } from "./fold.js";
-
-const SIGNS = { "-1": "✗", 0: "○", 1: "✓", null: "–" };
-const KINDS = { "-1": "bad", 0: "warn", 1: "good", null: "none" };
-const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-
-/** The adjudicator's marks: like an annotator's item, but kept in this tab until the decision is recorded. */
-class Draft {
-  suggestions = null;
-  helped = false;
-  isFinal = true; // a decision is not unsure
-  unverified = [];
-
-  constructor(view, project, account) {
-    this.view = view;
-    this.id = view.id;
-    // Deciding is about marks alone: no pre-labels here.
-    this.project = { ...project, help: { show: "never", require_verification: false } };
-    this.key = `stepmark:draft:${account}:${view.id}`;
-    this.folding = new Folding(project.mode, view.steps.length, { allowNeutral: project.allow_neutral });
-    this.log = [];
-    try {
-      for (const change of JSON.parse(sessionStorage.getItem(this.key) ?? "[]")) this.do(change);
-    } catch {
-      // A draft of another version of the page: the marks begin anew.
-    }
-  }
-
-  toVerify() {
-    return false;
-  }
-
-  do(change) {
-    this.folding.take(change);
-    this.log.push(change);
-    sessionStorage.setItem(this.key, JSON.stringify(this.log));
-  }
-
-  forget() {
-    sessionStorage.removeItem(this.key);
-  }
-}
+import { Board, KINDS, SIGNS, countsOf } from "./board.js";
+import { button, key, make, nothing, say, table, visible } from "./dom.js";
+import { Failure, ask, call } from "./server.js";
 
 export class DecidePage {
-  item = null;
+  constructor(around) {
+    Object.assign(this, around);
+  }
 
-  constructor({ main, me }) {
-    Object.assign(this, { main, me });
+  get item() {
+    return this.board?.item.id ?? null;
   }
 
   stop() {
     this.board?.stop();
+    this.board = null;
   }
 
-  async open(item) {
-    this.stop();
+  async open(id) {
     let found;
     try {
-      found = await ask("GET", `/api/disputes/${encodeURIComponent(item)}`);
+      found = await ask(`/api/disputes/${encodeURIComponent(id)}`, this.away);
     } catch (failure) {
       if (!(failure instanceof Failure)) throw failure;
-      this.main.replaceChildren(make("section", { class: "nothing" }, make("h1", {}, "This disagreement cannot be opened"), make("p", {}, visible(failure.message))));
-      return;
+      return this.main.replaceChildren(nothing("This disagreement cannot be opened", failure.message));
     }
+    this.stop();
     this.found = found;
-    this.answers = found.answers.map((answer, at) => ({ ...answer, letter: LETTERS[at] ?? String(at + 1) }));
-    this.draft = new Draft(found, this.me.project, this.me.name);
-    this.taken = null;
-    const actions = { submit: () => this.#record(), differ: () => this.#differ() };
-    for (const letter of "ABC") actions[`take${letter}`] = () => this.#take(this.answers.find((one) => one.letter === letter));
-    this.board = new Board(this.draft, { when: ["deciding"], actions, aside: (step) => this.#beside(step), painted: () => this.#paint() });
+    this.answers = found.answers.map((answer, at) => ({ ...answer, letter: String.fromCharCode(65 + at) }));
+    this.chosen = found.decision?.chosen ?? null;
     this.counts = make("div", { class: "counts" });
     this.reason = make("input", { placeholder: "Why (recorded with the decision)", aria: { label: "Reason" }, maxLength: 4000, value: found.decision?.reason ?? "" });
-    this.done = button(["Record ", make("kbd", { aria: { hidden: "true" } }, "s")], () => this.#record(), { class: "strong" });
-    this.clean =
-      this.me.project.mode === "first_error"
-        ? button(["No error ", make("kbd", { aria: { hidden: "true" } }, "e")], () => this.board.press("clean"), { class: "clean", aria: { pressed: "false" } })
-        : "";
-    const foot = make("footer", { class: "foot deciding" }, this.counts, this.reason, make("div", { class: "do" }, this.clean, this.done));
-    this.board.about.append(this.#answers());
-    this.main.replaceChildren(this.board.element, foot);
+    this.clean = button(["No error ", key("e")], () => this.board.press("clean", this.board.here), { class: "clean", hidden: this.me.project.mode !== "first_error" });
+    this.done = button(["Record ", key("s")], () => this.#record(), { class: "strong" });
+    const takes = this.answers.slice(0, 3).map((answer) => [`take${answer.letter}`, () => this.#take(answer)]);
+    const board = new Board(found, this.me.project, {
+      when: ["deciding"],
+      send: (change) => this.outbox.add(id, change, 0, true),
+      actions: { submit: () => this.#record(), differ: () => this.#differ(), ...Object.fromEntries(takes) },
+      aside: (step) => this.#beside(step),
+      painted: () => this.#paint(),
+    });
+    this.board = board;
+    board.about.append(this.#said());
+    this.main.replaceChildren(board.element, make("footer", { class: "foot deciding" }, this.counts, this.reason, make("div", { class: "do" }, this.clean, this.done)));
     scrollTo({ top: 0, behavior: "instant" });
-    this.board.start();
-    if (!this.draft.log.length) this.#differ(0);
+    board.start();
+    this.#differ(0);
+    return undefined;
   }
 
   /** What each says of the whole, with the way to take it over. */
-  #answers() {
+  #said() {
     const rows = this.answers.map((answer) => {
-      const { marks, letter } = answer;
+      const { account, marks, letter } = answer;
       const notes = marks.notes.filter(([step]) => step === null).map(([, text]) => text);
-      const said = [wordsOf(marks), marks.unsure.includes(null) && "unsure", ...notes].filter(Boolean).join(" · ");
-      const name = answer.account === letter ? letter : `${letter} ${answer.account}`;
-      return [make("b", {}, visible(name)), said, answer.seconds ? duration(answer.seconds) : "", button("Use", () => this.#take(answer), { class: "small", title: `Use the answer of ${letter} (Shift+${letter.toLowerCase()})` })];
+      const words = [wordsOf(marks), marks.unsure.includes(null) && "unsure", ...notes].filter(Boolean).join(" · ");
+      return [make("b", {}, visible(`${letter} ${account}`)), words, button("Use", () => this.#take(answer), { class: "small", title: `Use the answer of ${account} (Shift+${letter.toLowerCase()})` })];
     });
-    const before = this.found.decision;
-    const decided = before && make("p", { class: "note" }, `Decided before by ${visible(before.account)}: ${wordsOf(before.marks)}${before.reason ? `, “${visible(before.reason)}”` : ""}.`);
-    return make("section", { class: "answers" }, make("h3", {}, "Answers"), table("Answers", ["Who", ["First error", "wide"], "Time", ""], rows), decided ?? "");
+    const { decision } = this.found;
+    const before = decision && make("p", { class: "note" }, visible(`Decided before: ${wordsOf(decision.marks)}${decision.reason ? `, “${decision.reason}”` : ""}.`));
+    return make("section", { class: "answers" }, make("h3", {}, "Answers"), table("Answers", ["Who", ["First error", "wide"], ""], rows), before ?? "");
   }
 
   #beside(step) {
-    const ratings = this.answers.map(({ marks }) => marks.ratings[step]);
-    const differ = this.#differs(step);
-    const chips = this.answers.map(({ letter, marks }, at) => {
+    const parts = this.answers.flatMap(({ letter, marks }) => {
       const type = marks.error_types.find(([place]) => place === step)?.[1];
       const note = marks.notes.find(([place]) => place === step)?.[1];
-      const unsure = marks.unsure.includes(step);
-      const words = [type, unsure && "unsure"].filter(Boolean).join(", ");
+      const words = [type, marks.unsure.includes(step) && "unsure"].filter(Boolean).join(", ");
+      const rating = marks.ratings[step];
       return [
-        make("span", { class: `says ${KINDS[ratings[at]]}` }, `${letter} `, make("b", {}, SIGNS[ratings[at]]), words ? ` ${visible(words)}` : ""),
-        note ? make("span", { class: "noted" }, `${letter}: ${visible(note)}`) : null,
+        make("span", { class: `chip ${KINDS[rating]}` }, `${letter} `, make("b", {}, SIGNS[rating]), words ? ` ${visible(words)}` : ""),
+        note ? make("p", { class: "noted" }, visible(`${letter}: ${note}`)) : null,
       ];
     });
-    return make("div", { class: differ ? "beside differ" : "beside" }, chips.map(([chip]) => chip), chips.map(([, note]) => note));
+    return make("div", { class: this.found.differing.includes(step) ? "beside differ" : "beside" }, parts);
   }
 
-  #differs(step) {
-    return this.found.differing.includes(step);
+  #differ(from) {
+    if (this.board.seek((step) => this.found.differing.includes(step), from) === null) say("They differ on no single step.", { shown: true });
   }
 
-  #differ(from = this.board.list.current + 1) {
-    const { list } = this.board;
-    for (let by = 0; by < list.count; by++) {
-      const step = (from + by) % list.count;
-      if (this.#differs(step)) return list.go(step);
-    }
-    return say("They differ on no single step.", { shown: true });
-  }
-
-  /** The draft becomes what an annotator says. */
-  #take(answer) {
-    if (!answer) return;
-    const { marks, letter } = answer;
-    const changes = [{ kind: "reset" }];
-    if (this.me.project.mode === "first_error") changes.push({ kind: "first_error", step: marks.first_error ?? null });
-    else for (const [step, rating] of marks.ratings.entries()) if (rating !== null) changes.push({ kind: "rate", step, rating });
-    for (const [step, text] of marks.error_types) changes.push({ kind: "error_type", step, text });
-    for (const change of changes) this.draft.do(change);
-    this.taken = answer;
-    this.board.paint();
-    say(`Using the answer of ${letter}`, { shown: true });
-  }
-
-  /** Whose marks these still are. */
-  #chosen() {
-    if (!this.taken) return null;
-    const same = this.taken.marks.ratings.every((rating, step) => rating === this.draft.folding.rating(step));
-    return same ? this.taken.account : null;
-  }
-
-  #paint() {
-    this.counts.replaceChildren(...countsOf(this.draft));
-    this.done.classList.toggle("ready", !this.draft.folding.missing);
-    if (this.clean) this.clean.setAttribute("aria-pressed", String(this.draft.folding.firstError === -1));
-  }
-
-  async #record() {
-    const { folding } = this.draft;
-    const gap = folding.missing;
-    if (gap || folding.unsure(null)) {
-      say(gap?.words ?? "A decision cannot be unsure.", { shown: true, bad: true });
-      return;
-    }
-    const data = folding.data();
-    const marks = { mode: data.mode, steps: data.steps, first_error: data.first_error, ratings: data.ratings, notes: data.notes, error_types: data.error_types };
+  async #tried(path, body) {
     try {
-      await ask("POST", "/api/decisions", { item: this.draft.id, marks, chosen: this.#chosen(), reason: this.reason.value.trim(), version: this.found.version });
+      return await call("POST", path, body);
     } catch (failure) {
       if (!(failure instanceof Failure)) throw failure;
       say(visible(failure.message), { shown: true, bad: true });
-      if (failure.status === 409) await this.open(this.draft.id);
-      return;
+      if (failure.status === 409) await this.open(this.item);
+      return null;
     }
-    this.draft.forget();
+  }
+
+  async #take({ account }) {
+    const state = await this.#tried("/api/take-over", { item: this.item, account });
+    if (!state) return;
+    this.chosen = account;
+    this.board.update(state);
+    say(`Using the answer of ${account}`, { shown: true });
+  }
+
+  #paint() {
+    if (!this.board) return;
+    const { marks, complete } = this.board.state;
+    this.counts.replaceChildren(...countsOf(this.board));
+    this.done.classList.toggle("ready", complete);
+    this.clean.setAttribute("aria-pressed", String(marks.first_error === -1));
+  }
+
+  state() {
+    this.board?.waiting(this.outbox.of(this.item));
+  }
+
+  answered(_entry, state) {
+    this.board.update(state);
+  }
+
+  refused(failure) {
+    say(failure.message, { shown: true, bad: true });
+  }
+
+  async #record() {
+    await this.outbox.flush();
+    const { item } = this;
+    const body = { item, chosen: this.chosen, reason: this.reason.value.trim(), version: this.found.answers_version };
+    if (!(await this.#tried("/api/decisions", body))) return;
     say("Decision recorded", { shown: true });
-    const { disputes } = await ask("GET", "/api/disputes");
-    const next = disputes.find((one) => one.item !== this.draft.id && one.state !== "decided");
-    location.hash = next ? disputePath(next.item) : "#/disputes";
+    const next = (await ask("/api/disputes", this.away)).find((one) => one.item !== item && one.state !== "decided");
+    location.hash = next ? `#/dispute/${encodeURIComponent(next.item)}` : "#/disputes";
   }
 }
 
 function wordsOf({ first_error: first, ratings, mode }) {
-  if (mode === "first_error" || first !== null) return first === null ? "nothing said" : first < 0 ? "no error" : `step ${first + 1}`;
+  if (mode === "first_error") return first === null ? "nothing said" : first < 0 ? "no error" : `step ${first + 1}`;
   const wrong = ratings.indexOf(-1);
   return wrong < 0 ? "no wrong step" : `step ${wrong + 1}`;
 }

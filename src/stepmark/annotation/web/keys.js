@@ -1,4 +1,6 @@
-// Every key of the page, in one table: the keyboard listens by it and the help overlay is drawn from it; and what a person has chosen.
+// Every key of the page, in one table: the keyboard listens by it and the help is drawn from it; and what a person has chosen.
+
+import { dialog, make, visible } from "./dom.js";
 
 /** `only`: what must be so, by the names in `when` below. Capitals are typed with Shift; "Ctrl+" is also the Command key. */
 export const KEYS = [
@@ -89,6 +91,56 @@ export function choose(name, value) {
   try {
     localStorage.setItem(`stepmark:set:${name}`, value);
   } catch {
-    // A full storage is reported where it matters: at the changes that are not sent yet.
+    // A full storage is reported where it matters: at the clicks that are not sent yet.
   }
+}
+
+function choice(name, words, values) {
+  const field = make("select", {}, Object.entries(values).map(([value, shown]) => make("option", { value, selected: setting(name) === value }, shown)));
+  field.addEventListener("change", () => choose(name, field.value));
+  return make("label", {}, words, " ", field);
+}
+
+/** The dialog with the keys that hold now. */
+export function showHelp(project, when) {
+  const rows = keysOf(when);
+  const groups = [...new Set(rows.map(({ group }) => group))].map((group) =>
+    make(
+      "section",
+      {},
+      make("h3", {}, group),
+      make(
+        "dl",
+        {},
+        rows
+          .filter((row) => row.group === group)
+          .flatMap(({ keys, words, label }) => [
+            make("dt", {}, keys.map((key) => make("kbd", {}, keyName(key)))),
+            make("dd", {}, label ? visible(project.reward_labels[label]) : words), // a project may call its ratings otherwise
+          ]),
+      ),
+    ),
+  );
+  const modes = {
+    first_error: "Find the first step that is wrong. Steps before it count as right; later ones are not judged.",
+    per_step: "Rate each step on its own. After a wrong step you may stop: the steps behind it may stay unrated.",
+  };
+  const box = dialog(
+    "Keys",
+    make("p", { class: "note" }, modes[project.mode]),
+    make("p", { class: "note" }, visible(project.description)),
+    make("div", { class: "keys" }, groups),
+    make(
+      "div",
+      { class: "row" },
+      project.mode === "per_step" ? choice("advance", "After a rating by key", { on: "go to the next step", off: "stay" }) : null,
+      choice("keys", "Single-letter keys", { on: "on", off: "off" }),
+    ),
+  );
+  box.classList.add("wide");
+  box.addEventListener("keydown", (event) => {
+    if (event.key !== "?") return;
+    event.preventDefault();
+    box.close();
+  });
 }

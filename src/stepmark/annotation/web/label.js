@@ -1,185 +1,163 @@
-// The annotator's page: one item, its steps, the keys, and the way to the next one.
+// The annotator's page: one item, its steps, and the way to the next one.
 
-import { Failure, ask } from "./api.js";
-import { Board } from "./board.js";
-import { button, count, duration, make, say, visible } from "./dom.js";
-import { Work, countsOf, saveWords } from "./work.js";
+import { Board, countsOf } from "./board.js";
+import { button, count, key, make, nothing, say, visible } from "./dom.js";
+import { Failure, ask } from "./server.js";
 
-const itemPath = (id) => `/api/items/${encodeURIComponent(id)}`;
+const IDLE = 60; // seconds without a sign of life that still count as reading
+
+/** Counts the time that somebody is at the page. */
+class Clock {
+  #last = performance.now();
+  #seconds = 0;
+
+  constructor() {
+    for (const event of ["keydown", "pointerdown", "pointermove", "wheel", "scroll", "visibilitychange"]) {
+      document.addEventListener(event, () => this.#tick(), { passive: true, capture: true });
+    }
+  }
+
+  #tick() {
+    const now = performance.now();
+    if (this.#last !== null) this.#seconds += Math.min((now - this.#last) / 1000, IDLE);
+    this.#last = document.hidden ? null : now; // null while nobody sees the page
+  }
+
+  /** Seconds since the last time this was asked. */
+  take() {
+    this.#tick();
+    const seconds = Math.round(100 * this.#seconds) / 100;
+    this.#seconds = 0;
+    return seconds;
+  }
+}
+
+const clock = new Clock();
 
 export class LabelPage {
-  #board = null;
-  #work = null;
   #seen = []; // items of this visit, for the way back
 
-  constructor({ main, me, outbox, clock, shell }) {
-    Object.assign(this, { main, me, outbox, clock, shell });
+  constructor(around) {
+    Object.assign(this, around);
   }
 
   get item() {
-    return this.#work?.id ?? null;
+    return this.board?.item.id ?? null;
   }
 
   stop() {
-    this.#board?.stop();
-    this.#board = null;
-    this.#work = null;
+    this.board?.stop();
+    this.board = null;
   }
 
   /** Open an item, or the next one when `id` is null. */
   async open(id, after = null) {
-    this.stop();
-    const query = after === null ? "" : `?after=${encodeURIComponent(after)}`;
     let answer;
     try {
-      answer = await ask("GET", id === null ? `/api/next${query}` : itemPath(id));
+      const query = after === null ? "" : `?after=${encodeURIComponent(after)}`;
+      answer = await ask(id === null ? `/api/next${query}` : `/api/items/${encodeURIComponent(id)}`, this.away);
     } catch (failure) {
       if (!(failure instanceof Failure)) throw failure;
-      this.#nothing("This item cannot be opened", failure.message, button("Next item", () => this.open(null), { class: "strong" }));
-      return;
+      return this.#nothing("This item cannot be opened", failure.message, button("Next item", () => this.open(null), { class: "strong" }));
     }
-    if (!answer.item) this.#end(answer);
-    else this.#show(answer);
+    if (answer.progress) this.shell.progress(answer.progress);
+    return answer.item ? this.#show(answer) : this.#end(answer.reason);
   }
 
   #show(answer) {
     this.stop();
-    this.#work = new Work(answer, this.me.project, this.outbox, this.clock);
-    const id = this.#work.id;
+    clock.take();
+    const { id } = answer.item;
     if (this.#seen.at(-1) !== id) this.#seen.push(id);
     history.replaceState(null, "", `#/item/${encodeURIComponent(id)}`);
-    this.#board = new Board(this.#work, {
+    this.#foot();
+    this.notice = make("section", { class: "notice", hidden: true, aria: { live: "polite" } });
+    this.board = new Board(answer, this.me.project, {
       when: ["labelling"],
+      send: (change) => this.outbox.add(id, change, clock.take(), false),
       actions: {
-        submit: () => this.#submit(),
-        reopen: () => this.#reopen(),
+        submit: () => (this.board.state.marks.submitted ? this.open(null, id) : this.board.change({ kind: "submit" })),
+        reopen: () => this.board.change({ kind: "reopen" }, "Reopened"),
         skip: () => this.open(null, id),
         back: () => this.#back(),
         mine: () => (location.hash = "#/mine"),
       },
       painted: () => this.#paint(),
     });
-    this.#foot();
-    this.notice = make("section", { class: "notice", hidden: true, aria: { live: "polite" } });
-    this.main.replaceChildren(this.notice, this.#board.element, this.foot);
-    this.#board.start();
-    this.#notices();
-    this.shell.paint(this.outbox);
+    this.main.replaceChildren(this.notice, this.board.element, this.foot);
     scrollTo({ top: 0, behavior: "instant" });
-    if (this.#board.list.current > 0) this.#board.list.go(this.#board.list.current);
-    say(`${count(this.#work.view.steps.length, "step")}. ${this.#work.folding.submitted ? "Submitted." : ""}`);
+    this.board.start();
+    this.state();
+    if (answer.marks.submitted) this.#tell("You have submitted this one. Reopen it (r) to change it.");
+    say(`${count(this.board.count, "step")}. ${answer.marks.submitted ? "Submitted." : ""}`);
   }
 
   #foot() {
-    const { actions } = this.#board;
-    const press = (action) => () => {
-      actions[action]({ byKey: false });
-      this.#board?.list.card(this.#board.list.current)?.focus({ preventScroll: true });
-    };
+    const press = (action) => () => this.board.press(action, this.board.here);
     this.counts = make("div", { class: "counts" });
     this.saved = make("span", { class: "saved", attr: { role: "status" } });
-    const key = (name) => make("kbd", { aria: { hidden: "true" } }, name);
     this.undo = button(["Undo ", key("z")], press("undo"), { class: "quiet" });
     this.redo = button(["Redo ", key("y")], press("redo"), { class: "quiet" });
-    this.clean = this.me.project.mode === "first_error" ? button(["No error ", key("e")], press("clean"), { class: "clean", aria: { pressed: "false" } }) : null;
-    this.done = button("", () => (this.#work.folding.submitted ? this.#goOn() : this.#submit()), { class: "strong" });
     this.again = button(["Reopen ", key("r")], press("reopen"), { class: "quiet" });
-    this.foot = make(
-      "footer",
-      { class: "foot" },
-      this.counts,
-      this.saved,
-      make("div", { class: "do" }, this.undo, this.redo, this.again, this.clean, this.done),
-    );
+    this.clean = button(["No error ", key("e")], press("clean"), { class: "clean", hidden: true });
+    this.done = button("", press("submit"), { class: "strong" });
+    this.foot = make("footer", { class: "foot" }, this.counts, this.saved, make("div", { class: "do" }, this.undo, this.redo, this.again, this.clean, this.done));
   }
 
   #paint() {
-    const { folding } = this.#work;
-    this.counts.replaceChildren(...countsOf(this.#work));
-    this.undo.disabled = folding.submitted || !folding.canUndo;
-    this.redo.disabled = folding.submitted || !folding.canRedo;
-    this.undo.hidden = this.redo.hidden = folding.submitted;
-    this.again.hidden = !folding.submitted;
-    if (this.clean) {
-      this.clean.hidden = folding.submitted;
-      this.clean.setAttribute("aria-pressed", String(folding.firstError === -1));
-    }
-    const key = make("kbd", { aria: { hidden: "true" } }, "s");
-    this.done.replaceChildren(folding.submitted ? "Next " : "Submit ", key);
-    this.done.classList.toggle("ready", !folding.submitted && !folding.missing && !this.#work.unverified.length);
-    this.main.classList.toggle("submitted", folding.submitted);
+    if (!this.board) return; // it is being made
+    const { marks, can_undo: canUndo, can_redo: canRedo, complete, unverified } = this.board.state;
+    this.counts.replaceChildren(...countsOf(this.board));
+    this.undo.disabled = !canUndo;
+    this.redo.disabled = !canRedo;
+    this.undo.hidden = this.redo.hidden = marks.submitted;
+    this.again.hidden = !marks.submitted;
+    this.clean.hidden = marks.submitted || marks.mode !== "first_error";
+    this.clean.setAttribute("aria-pressed", String(marks.first_error === -1));
+    this.done.replaceChildren(marks.submitted ? "Next " : "Submit ", key("s"));
+    this.done.classList.toggle("ready", marks.submitted || (complete && !unverified.length));
   }
 
-  /** What the outbox says. */
-  state(told) {
-    if (!this.saved) return;
-    const [kind, words] = saveWords(told);
+  /** The outbox has other clicks than before, or other trouble. */
+  state() {
+    if (!this.board) return;
+    const { trouble, unsent } = this.outbox;
+    this.board.waiting(this.outbox.of(this.item));
+    const [kind, words] = trouble ? ["odd", `${unsent} not sent (${trouble}), kept in this browser`] : unsent ? ["", "Saving …"] : ["good", "Saved"];
     if (this.saved.textContent !== words) this.saved.textContent = words;
     this.saved.className = `saved ${kind}`;
   }
 
-  #submit() {
-    const work = this.#work;
-    if (work.folding.submitted) return void this.#goOn();
-    const gap = work.folding.missing;
-    if (gap) {
-      say(gap.words, { shown: true, bad: true });
-      if (gap.step !== null) this.#board.list.go(gap.step);
-      return;
-    }
-    const left = work.unverified;
-    if (left.length) {
-      const shown = left.slice(0, 8).map((step) => step + 1).join(", ");
-      say(`Still to be accepted or overridden: step ${shown}${left.length > 8 ? " …" : ""} (${count(left.length, "suggestion")}).`, { shown: true, bad: true });
-      this.#board.list.go(left[0]);
-      return;
-    }
-    if (!this.#board.change({ kind: "submit" }, "Submitted")) return;
-    this.#goOn(true);
+  /** The server has a click of this item. */
+  answered({ change }, state) {
+    const isFirstPass = change.kind === "submit" && this.board.state.suggestions === null && state.suggestions !== null;
+    const changed = this.board.update(state);
+    if (change.kind === "reopen") this.notice.hidden = true;
+    if (["undo", "redo"].includes(change.kind) && changed.length) this.board.go(state.marks.first_error >= 0 ? (state.marks.first_error ?? changed[0]) : changed[0]);
+    if (change.kind !== "submit") return;
+    if (!isFirstPass) return void this.open(null, this.item);
+    const must = state.unverified.length;
+    this.board.seek((step) => state.suggestions[step], 0);
+    this.#tell(`Your first pass is saved. Below each step is now what the model says of it.${must ? " The item counts once each suggestion is accepted or overridden." : ""}`, [
+      button("Reopen (r)", () => this.board.actions.reopen(), { class: "strong" }),
+      must ? "" : button("Next (s)", () => this.open(null, this.item)),
+    ]);
   }
 
-  /** To the next item once the server has this one; to this one's suggestions where they come after the first pass. */
-  async #goOn(isFresh = false) {
-    const work = this.#work;
-    const { id } = work;
-    if (isFresh) await this.#sent(id);
-    // While the server was away the annotator may have opened it again.
-    if (this.#work !== work || !work.folding.submitted || work.clashing.length || this.outbox.held(id)) return;
-    if (isFresh && this.me.project.help.show === "after" && !work.helped) {
-      const answer = await ask("GET", itemPath(id));
-      if (this.#work !== work) return;
-      if (answer.suggestions?.some(Boolean)) {
-        this.#show(answer);
-        const must = this.me.project.help.require_verification;
-        this.#tell(`Your first pass is saved. Below each step is now what the model says of it.${must ? " The item counts once each suggestion is accepted or overridden." : ""}`, [
-          button("Reopen (r)", () => this.#reopen(), { class: "strong" }),
-          must ? "" : button("Next (s)", () => this.#goOn()),
-        ]);
-        return;
-      }
-    }
-    await this.open(null, id);
-    await this.shell.progress();
-  }
-
-  /** Wait until nothing of the item is on its way. */
-  async #sent(id) {
-    await this.outbox.flush();
-    while (this.outbox.of(id).length && !this.outbox.held(id) && this.item === id) {
-      await new Promise((done) => setTimeout(done, 200));
-    }
-  }
-
-  #reopen() {
-    if (this.#board.change({ kind: "reopen" }, "Reopened")) this.notice.hidden = true;
+  /** The server refused a click of this item. */
+  async refused(failure) {
+    say(visible(failure.message), { shown: true, bad: true });
+    if (Number.isInteger(failure.data?.step)) this.board.go(failure.data.step);
+    const { board } = this;
+    board.update(await ask(`/api/items/${encodeURIComponent(this.item)}`, this.away)); // perhaps it was changed in another tab
   }
 
   #back() {
-    const at = this.#seen.lastIndexOf(this.#work.id);
+    const at = this.#seen.lastIndexOf(this.item);
     if (at < 1) return void say("There is no solution before this one on this visit: see the list (l).", { shown: true });
     const id = this.#seen[at - 1];
     this.#seen.length = at;
-    this.open(id);
+    return this.open(id);
   }
 
   #tell(words, buttons = []) {
@@ -187,75 +165,20 @@ export class LabelPage {
     this.notice.hidden = false;
   }
 
-  #notices() {
-    const work = this.#work;
-    if (work.clashing.length) {
-      this.#tell(
-        `This item was changed in another tab or browser. You see what is saved; ${count(work.clashing.length, "change")} made here ${work.clashing.length === 1 ? "is" : "are"} not in it.`,
-        [
-          button("Keep the saved version", () => this.#settle(() => work.dropMine())),
-          button("Apply my changes to it", () =>
-            this.#settle(() => {
-              const { fit, all } = work.keepMine();
-              if (fit < all) say(`Left out ${all - fit} of ${count(all, "change")}, which no longer fit.`, { shown: true, bad: true });
-            }),
-          ),
-        ],
-      );
-    } else if (this.outbox.held(work.id)) {
-      this.#tell(`The server refused ${count(this.outbox.of(work.id).length, "change")} of this item: ${this.outbox.held(work.id)}`, [
-        button("Try again", () => (this.outbox.rebase(work.id, this.outbox.of(work.id), work.stored.length), (this.notice.hidden = true))),
-        button("Discard them", () => (this.outbox.drop(work.id), this.open(work.id))),
-      ]);
-    } else if (work.folding.submitted) {
-      this.#tell("You have submitted this one. Reopen it (r) to change it.");
-    } else this.notice.hidden = true;
-  }
-
-  #settle(how) {
-    how();
-    this.#board.paint();
-    this.#notices();
-  }
-
-  /** The outbox heard that another tab or browser changed an item, or that the server refused one. */
-  async trouble(item) {
-    const work = this.#work;
-    if (work?.id !== item) return;
-    if (this.outbox.held(item) === "clash") {
-      const answer = await ask("GET", itemPath(item));
-      if (this.#work !== work) return;
-      work.refresh(answer);
-      this.#board.paint();
-    }
-    this.#notices();
-  }
-
-  /** The server has a change: what is stored grows by it. */
-  acknowledged({ item, id, change }) {
-    if (this.#work?.id === item) this.#work.stored.push({ ...change, id });
-  }
-
-  #end({ reason, progress }) {
-    this.me.progress = progress; // with what was submitted last
+  #end(reason) {
     const words = {
       done: ["All done", "There is nothing left for you to label. Thank you."],
       waiting: ["Nothing at the moment", "Other annotators have what is left open. This page checks again every half minute."],
-      "screening-failed": ["The test was not passed", "Your answers differ too often from the known ones. Ask the person who invited you."],
-    }[reason] ?? ["Nothing to label", visible(reason ?? "")];
-    this.#nothing(...words);
-    if (reason === "waiting") {
-      const before = this.main.firstChild;
-      setTimeout(() => this.main.firstChild === before && this.open(null), 30_000);
-    }
+    };
+    this.#nothing(...words[reason]);
+    if (reason !== "waiting") return;
+    const before = this.main.firstChild;
+    setTimeout(() => this.main.firstChild === before && this.open(null), 30_000);
   }
 
   #nothing(title, words, next = null) {
+    this.stop();
     history.replaceState(null, "", "#/label");
-    const { progress } = this.me;
-    const done = progress ? `${progress.submitted} of ${progress.of} submitted${progress.seconds_each ? `, ${duration(progress.seconds_each)} each` : ""}.` : "";
-    this.main.replaceChildren(
-      make("section", { class: "nothing" }, make("h1", {}, title), make("p", {}, visible(words)), make("p", { class: "note" }, done), make("p", {}, next, " ", make("a", { href: "#/mine" }, "My solutions"))),
-    );
+    this.main.replaceChildren(nothing(title, words, make("p", {}, next, " ", make("a", { href: "#/mine" }, "My solutions"))));
   }
 }

@@ -39,7 +39,7 @@ def read_solutions(row: Row, settings: Reading, _losses: Losses) -> Iterator[Lab
 
 
 def chat_reader(format: str) -> Reader:
-    """A reader of rows of OpenAI chat `messages` (`data.conversations`), or of what `data.traces.shapes` made such rows of."""
+    """A reader of rows of OpenAI chat `messages` (`data.conversations`), or of what `data.traces` made such rows of."""
     return lambda row, settings, _losses: _read(row, settings, format)
 
 

@@ -1,9 +1,10 @@
 r"""Thoughts of reasoning models: where they stand in a text, and where a long one may be cut.
 
 A thought is what stands between `<think>` and `</think>` (DeepSeek-R1, Qwen3; the first mark may be missing, since chat templates
-write it, and the last where the reply was cut off), or on a channel of gpt-oss's harmony format other than `final` and `commentary`:
+write it, and the last where the reply was cut off). Other models write `<thinking>`, `<thought>`, `<reasoning>`, `<seed:think>`, `[THINK]` or
+`◁think▷`, in capitals or not. In gpt-oss's harmony format a thought is on a channel other than `final` and `commentary`:
 `<|channel|>analysis<|message|>…<|end|>`. A mark between backticks is text, and so is one in a closed code fence of an answer. Within a
-thought the first `</think>` ends it, as servers read it.
+thought the first closing mark ends it, as servers read it.
 
     >>> [(text, thought) for text, thought in texts_of("<think>2 + 2</think>4")]
     [('2 + 2', True), ('4', False)]
@@ -22,10 +23,10 @@ Reasoning = Literal["keep", "only", "drop"]
 """What becomes of thoughts: steps like the rest, the only steps, or layout that no grader reads."""
 
 _MARKS = re.compile(
-    r"(?P<think></?think>)"
+    r"(?:<(?P<close>/)?(?:think(?:ing)?|thought|reasoning|seed:think)>|\[(?P<close_bracket>/)?think\]|◁(?P<close_arrow>/)?think▷)"
     r"|(?:<\|start\|>[^<]*)?<\|channel\|>\s*(?P<channel>\w+)(?:(?!<\|(?:message|channel|start)\|>).)*<\|message\|>"
     r"|(?P<end><\|(?:end|return|call)\|>)",
-    re.DOTALL,
+    re.DOTALL | re.IGNORECASE,
 )
 _SPOKEN = ("final", "commentary")
 _FENCE = re.compile(r"^[ \t]*(?P<bar>`{3,}|~{3,})(?P<info>[^`\r\n]*)", re.MULTILINE)
@@ -53,7 +54,7 @@ def sections(text: str) -> list[Section]:
     """The thoughts and answers of a text in order, blank ones left out; one answer, the whole, where it has no marks."""
     parts: list[Section] = []
     marks = [mark for mark in _MARKS.finditer(text) if not _quoted(text, mark)]
-    at, thought = 0, bool(marks) and marks[0]["think"] == "</think>"
+    at, thought = 0, bool(marks) and _closes_thought(marks[0])
     fences = list(_FENCE.finditer(text)) if marks else []
     opened: re.Match[str] | None = None
     line = 0
@@ -70,11 +71,19 @@ def sections(text: str) -> list[Section]:
         opened = None
         parts.append(Section(start=at, end=mark.start(), thought=thought))
         at = mark.end()
-        thought = mark["think"] == "<think>" or (
-            mark["channel"] is not None and mark["channel"] not in _SPOKEN
-        )
+        thought = _opens_thought(mark)
     parts.append(Section(start=at, end=len(text), thought=thought))
     return [part for part in parts if text[part.start : part.end].strip()]
+
+
+def _closes_thought(mark: re.Match[str]) -> bool:
+    return any(mark[group] for group in ("close", "close_bracket", "close_arrow"))
+
+
+def _opens_thought(mark: re.Match[str]) -> bool:
+    if mark["channel"] is not None:
+        return mark["channel"].lower() not in _SPOKEN
+    return mark["end"] is None and not _closes_thought(mark)
 
 
 def _quoted(text: str, mark: re.Match[str]) -> bool:

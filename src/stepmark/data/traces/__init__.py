@@ -1,1 +1,97 @@
-"""Traces of agents as tools write them, one format a file."""
+"""Traces of agents as their tools write them, brought into one form: chat messages (`data.conversations`).
+
+Each module of this folder but `base` holds one format as `TRACE`; a format is added by adding its module.
+
+What a model writes until something comes back (thoughts, texts, tool calls) is one turn. Rows of events are gathered by session or trace
+when the file has ended, so a file of them is held in memory. Calls of a model that repeat the conversation so far (spans, runs,
+generations) add only what is new in them, in the order of time; two calls of different agents make one conversation with two speakers.
+
+Left out: encrypted thoughts, events that repeat others, calls of a model that failed. A subagent is a trace of its own. A picture that the
+user or a tool gave is the text "[image]"; one by the assistant is refused. A tool that ran at the server answers in its call; a log that
+does not hold what it gave has an empty answer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from stepmark.data.json_rows import json_type
+from stepmark.data.messages import Chat, Object
+from stepmark.data.reading import Row
+from stepmark.data.traces.base import Trace
+from stepmark.errors import InputError
+from stepmark.records import Refusal
+
+
+def _traces() -> Iterator[Trace]:
+    for module in pkgutil.iter_modules(__path__):
+        if module.name != "base":
+            yield importlib.import_module(f"{__name__}.{module.name}").TRACE
+
+
+TRACES: Mapping[str, Trace] = {trace.name: trace for trace in _traces()}
+"""The formats by name."""
+
+
+def trace_format(data: Object) -> str | None:
+    """The name of the format that a row is of; None for one that is no such trace."""
+    return next((name for name, trace in TRACES.items() if trace.sniff(data)), None)
+
+
+def chat_rows(rows: Iterable[Row | Refusal], *, keep_going: bool = False) -> Iterator[Row | Refusal]:
+    """The same rows, with those of traces as rows of `messages`; events stand as one row a conversation, after the last row."""
+    gathered: dict[tuple[str, str, str], tuple[Row, list[Object]]] = {}
+    for row in rows:
+        name = None if isinstance(row, Refusal) or row.record is not None else trace_format(row.data)
+        if isinstance(row, Refusal) or name is None:
+            yield row
+        elif (split := TRACES[name].events) is None:
+            yield from _chat_row(row, TRACES[name], [row.data], "", keep_going)
+        else:
+            try:
+                for key, event in split(row.data):
+                    if not isinstance(event, Mapping):
+                        raise row.error(f"expected an event (an object), found {json_type(event)}")
+                    # Events that name no trace are those of their file; a folder has several.
+                    _, events = gathered.setdefault((name, key, "" if key else row.file), (row, []))
+                    events.append({**event, "where": row.where})
+            except (TypeError, AttributeError):  # an object is something else, anywhere in the nest
+                raise row.error(f"expected a row of {name}, found another shape") from None
+    for (name, key, _), (row, events) in gathered.items():
+        trace = TRACES[name]
+        try:
+            parts = [(key, events)] if trace.conversations is None else [*trace.conversations(events)]
+        except (TypeError, AttributeError):
+            raise row.error(f"expected rows of {name}, found another shape") from None
+        for id_, part in parts:
+            yield from _chat_row(row, trace, part, id_, keep_going)
+
+
+def _chat_row(
+    row: Row, trace: Trace, events: Sequence[Object], key: str, keep_going: bool
+) -> Iterator[Row | Refusal]:
+    chat = Chat(where=row.where)
+    try:
+        with chat.reading(f"a trace of {trace.name}"):
+            trace.read(chat, events)
+    except InputError as error:
+        if not keep_going:
+            raise
+        yield Refusal(solution=None, error=error)
+        return
+    messages = [
+        message
+        for message in chat.messages
+        if message["role"] != "assistant"
+        or any((message.get(key) or "").strip() for key in ("content", "reasoning_content"))
+        or message.get("tool_calls")
+    ]
+    facts = {"id": key or None, **chat.facts}
+    if trace.events is None:
+        rest = {key: value for key, value in row.data.items() if key not in trace.columns}
+        facts["meta"] = {key: value for key, value in rest.items() if value is not None} or None
+    data = {"messages": messages, **{name: value for name, value in facts.items() if value is not None}}
+    yield replace(row, data=data, original=None)

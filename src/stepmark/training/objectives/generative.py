@@ -153,7 +153,7 @@ def _names(critic: Settings, step: int) -> Callable[[int], str]:
 def _own_words(reply: str, verdict: str, name: Callable[[int], str]) -> str:
     """A reply without its thought, its last box replaced by `verdict`, its paragraphs called as `name` does."""
     text = reply.rpartition("</think>")[2].strip()
-    result = find_answer(text)
+    result = find_answer(text, "marked")
     assert result is not None and result.way == "boxed", "a vote has a box"
     begin = max(text.rfind("\\boxed", 0, result.start), text.rfind("\\fbox", 0, result.start))
     after = text[result.start + len(result.text) :]

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The default PRM, taught by a 7B PRM: short runs of training, each from the weights of the one before, each of which ends in a calibrated checkpoint.
+#
+#   bash recipes/default_prm_teacher.sh ROWS [FOLDER]
+#
+# ROWS: the rows of the first recipe (ROWS_ONLY=1 bash recipes/default_prm.sh; then FOLDER/rows there). STEPMARK_DATA: the folder with
+# strictprm/{gsm8k,math500}.dev.jsonl.gz and the benchmarks' files. Rerun the same command to resume; finished rounds are not repeated.
+# RATES: the peak learning rate of each round, in order; their number is that of the rounds. WARM: what the first round starts from.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+rows=${1:?the folder of rows that recipes/default_prm.sh wrote}
+out=${2:-default-prm-taught}
+data=${STEPMARK_DATA:-../shared/data}
+read -ra rates <<< "${RATES:-6e-4 6e-4 5e-4 4e-4 3e-4 2e-4}"
+
+if [ ! -e "$out/rows/done" ]; then
+    python recipes/default_prm_teacher.py "$out/rows" --candidates "$data"/strictprm/{gsm8k,math500}.dev.jsonl.gz \
+        --benchmark "$data"/processbench/{gsm8k,math}.dev.jsonl.gz --rounds "${#rates[@]}" \
+        --beside "$rows/prm800k.jsonl=12" "$rows/gsm8k.jsonl=24"
+    touch "$out/rows/done"
+fi
+
+# Soft labels; the language-modelling loss of right steps' numbers and words of quantity beside them, as in the first recipe.
+previous=${WARM:-default}
+for number in "${!rates[@]}"; do
+    round=$((number + 1))
+    stepmark train "$out/rows/round-$round.jsonl" --held-out-data "$out/rows/teacher_held_out.jsonl" \
+        --adapter --lora-rank 32 --lora-alpha 64 --frozen-layers 10 --learning-rate "${rates[number]}" --head-rate 0.3 --objective soft \
+        --set language_weight=0.3 --set language_tokens=quantities --epochs 1 --token-budget 1024 --max-tokens 640 --evaluations 1 --tune-threshold \
+        --seed "$round" --save-every 15 --warm-start "$previous" --out "$out/prm-$round"
+    previous=$out/prm-$round
+done

@@ -1,0 +1,330 @@
+"""Labels of people as files that train: every format is written by `data.formats`, from labelled solutions made here.
+
+In the view `decided` an item's row is the admin's decision, else what the annotators agree on (`agreement`, a rule of
+`labels.consensus`), or what the only annotator says; an item without agreement is dropped, and counted.
+
+Answers that do not count (not submitted, or with suggestions left to verify) are left out. Unsure flags, notes,
+types of errors, seconds and times stand in the judgement's note and in `meta.annotation` (stepmark), in PRM800K's `flagged`, `total_time` and
+`timestamp`, and nowhere else: what a format cannot hold is counted. Potato's format has the suggestions that the project shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from stepmark.annotation.items import Item, Suggestion, counts
+from stepmark.annotation.labels import Answer, Decision, item_first
+from stepmark.annotation.project import Project
+from stepmark.catalog import unknown_name
+from stepmark.data.formats.potato import AI, CONFIRMED
+from stepmark.data.formats.prm800k import IN_META
+from stepmark.data.formats.rows import LabelledRow, Losses, Writing
+from stepmark.data.labelled import write_labelled
+from stepmark.errors import InputError, UsageError
+from stepmark.labels.consensus import Consensus
+from stepmark.records import Judgement, LabelledSolution
+from stepmark.settings import settings
+from stepmark.show.text import amount
+
+View = Literal["together", "annotators", "decided"]
+Agreement = Literal["first-error-agrees", "first-error-majority", "intersection", "majority"]
+Steps = tuple[tuple[Judgement, ...], ...]
+
+FORMATS: Mapping[str, tuple[str, View]] = {
+    "stepmark": ("stepmark-labels", "together"),
+    "prm800k": ("prm800k", "annotators"),
+    "trl": ("trl", "decided"),
+    "math-shepherd": ("math-shepherd", "decided"),
+    "processbench": ("processbench", "decided"),
+    "potato": ("potato", "annotators"),
+    "who-and-when": ("who-and-when", "decided"),
+}
+"""Name of an export: its name in `stepmark convert`, and the view that it has unless another is asked for."""
+
+_SOURCE_FACTS = ("format", "prm800k", "potato", "annotation", "schema", "mode", "index", "judge", "kind")
+"""Keys of an item's meta that say how its source was labelled: what is exported was labelled here."""
+
+
+@settings
+class Exporting:
+    """Settings of an export."""
+
+    format: str = "stepmark"
+    """stepmark, prm800k, trl, math-shepherd, processbench, potato or who-and-when."""
+    view: View | None = None
+    """Which rows there are; None: `together` for stepmark, `annotators` for prm800k and potato, `decided` for the others."""
+    agreement: Agreement | None = None
+    """The rule of agreement in the view `decided`; None: `first-error-agrees` in mode first_error, `intersection` in per_step."""
+    neutral: Literal["positive", "negative", "drop"] | None = None
+    """What a neutral rating becomes where a format has only right and wrong."""
+    unfinished: bool = False
+    """Answers that do not count are exported too."""
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise unknown_name("export", self.format, FORMATS)
+        if self.view == "together" and self.format not in ("stepmark", "potato"):
+            raise UsageError(
+                f"the view together puts several judges into a row, and {self.format} holds one: take annotators or decided"
+            )
+
+
+def export(
+    project: Project,
+    items: Iterable[Item],
+    answers: Iterable[Answer],
+    decisions: Iterable[Decision] = (),
+    settings: Exporting | None = None,
+    losses: Losses | None = None,
+) -> Iterator[dict[str, Any] | InputError]:
+    """Rows of a format, and an error in the place of each that is left out, in the order of the items; `losses` counts what is dropped.
+
+    Raises:
+        InputError: an answer or a decision to an item that is not there, or of another number of steps; a neutral rating in a format of two
+            (`neutral` says what becomes of it).
+    """
+    counted, chosen = losses or Losses(), settings or Exporting()
+    name, view = FORMATS[chosen.format]
+    chosen = replace(chosen, view=chosen.view or view)
+    rows = _rows(project, items, answers, decisions, chosen, counted)
+    return write_labelled(rows, name, Writing(neutral=chosen.neutral), counted)
+
+
+def _rows(
+    project: Project,
+    items: Iterable[Item],
+    answers: Iterable[Answer],
+    decisions: Iterable[Decision],
+    settings: Exporting,
+    losses: Losses,
+) -> Iterator[LabelledRow]:
+    known = {item.id: item for item in items}
+    by_item: dict[str, list[Answer]] = {}
+    for answer in answers:
+        _check(answer, known)
+        by_item.setdefault(answer.item, []).append(answer)
+    decided: dict[str, Decision] = {}
+    for decision in decisions:
+        _check(decision, known)
+        decided[decision.item] = decision
+    for item in known.values():
+        given = sorted(by_item.get(item.id, ()), key=lambda answer: answer.account)
+        counted = [each for each in given if settings.unfinished or counts(item, each.marks, project.help)]
+        losses.lose("answers that do not count yet are left out", item.id, len(given) - len(counted))
+        maker = _RowMaker(project=project, item=item, settings=settings, losses=losses)
+        for row in maker.rows(counted, decided.get(item.id)):
+            losses.read += 1
+            yield row
+
+
+def _check(answer: Answer | Decision, known: Mapping[str, Item]) -> None:
+    who, item = f"{answer.item} by {answer.account}", known.get(answer.item)
+    if item is None:
+        raise InputError(f"there is no item {answer.item!r} in the project", where=who)
+    steps = len(item.solution.steps)
+    if answer.marks.steps != steps or len(answer.marks.ratings) != steps:
+        raise InputError(f"expected marks on {amount(steps, 'step')}, found {answer.marks.steps}", where=who)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _RowMaker:
+    """Makes the rows of one item."""
+
+    project: Project
+    item: Item
+    settings: Exporting
+    losses: Losses
+
+    def rows(self, answers: Sequence[Answer], decision: Decision | None) -> Iterator[LabelledRow]:
+        """The rows of the view, from the answers that count."""
+        if self.settings.view == "annotators":
+            if decision is not None:
+                self.losses.lose("decisions are left out (view annotators)", self.item.id, 1)
+            for answer in answers:
+                yield self._row([answer], self._judged([answer]))
+        elif self.settings.view == "together":
+            own = [a for a in answers if decision is not None and a.account == decision.account]
+            self.losses.lose(
+                "the admin's own earlier answer gave way to the decision", self.item.id, len(own)
+            )
+            voices: list[Answer | Decision] = [answer for answer in answers if answer not in own]
+            voices += [] if decision is None else [decision]
+            if voices:
+                yield self._row(voices, self._judged(voices))
+        elif decision is not None:
+            yield self._row([decision], self._judged([decision]))
+        elif answers:
+            judgements = self._agreed(answers)
+            if judgements is not None:
+                yield self._row(answers, judgements)
+
+    def _agreed(self, answers: Sequence[Answer]) -> Steps | None:
+        """What the annotators of an item without a decision agree on; None, and counted, where they do not."""
+        overlap = self.project.overlap
+        if len(answers) < overlap and not self.settings.unfinished:
+            self.losses.drop(
+                f"an item with fewer answers than the project's overlap of {overlap}", self.item.id
+            )
+            return None
+        judged = self._judged(answers)
+        if len(answers) == 1:
+            return judged
+        usual: Agreement = "first-error-agrees" if self.project.mode == "first_error" else "intersection"
+        rule = self.settings.agreement or usual
+        view = Consensus(rule=rule).view(LabelledSolution(solution=self.item.solution, judgements=judged))
+        if not view.kept:
+            self.losses.drop(
+                f"no agreement among annotators ({rule}: {view.why}), and no decision", self.item.id
+            )
+            return None
+        whole = self.settings.format == "stepmark"
+
+        def judgement(
+            rating: Literal[-1, 0, 1], confidence: float | None, step: Sequence[Judgement]
+        ) -> Judgement:
+            notes = "; ".join(each.note for each in step if each.note and each.rating == rating)
+            return Judgement(
+                kind="correctness",
+                judge=f"consensus:{rule}",
+                rating=rating,
+                confidence=confidence if whole else None,
+                note=view.reason if whole else notes or None,
+            )
+
+        return tuple(
+            () if rating is None else (judgement(rating, confidence, step),)
+            for rating, confidence, step in zip(view.ratings, view.confidences, judged, strict=True)
+        )
+
+    def _judged(self, voices: Sequence[Answer | Decision]) -> Steps:
+        """The ratings of one or several people as judgements, for each step."""
+        return tuple(
+            tuple(judgement for voice in voices for judgement in self._judgement(voice, step))
+            for step in range(len(self.item.solution.steps))
+        )
+
+    def _judgement(self, voice: Answer | Decision, step: int) -> Iterator[Judgement]:
+        rating = voice.marks.ratings[step]
+        if rating is None:
+            return
+        note = self._note(voice, step)
+        yield Judgement(kind="correctness", judge=f"human:{voice.account}", rating=rating, note=note)
+
+    def _note(self, voice: Answer | Decision, step: int) -> str | None:
+        marks = voice.marks
+        if self.settings.format == "potato":
+            suggested = self._suggested(step)
+            accepted = suggested is not None and suggested.rating == marks.ratings[step]
+            return CONFIRMED if accepted and step in marks.verified else None
+        if self.settings.format == "who-and-when":
+            types = [name for at, name in marks.error_types if at == step]
+            return "; ".join([*types, *(text for at, text in marks.notes if at == step)]) or None
+        if self.settings.format != "stepmark":
+            return None
+        parts = ["decision"] if isinstance(voice, Decision) else []
+        parts += ["unsure"] if step in marks.unsure else []
+        parts += [f"error type: {name}" for at, name in marks.error_types if at == step]
+        parts += [text for at, text in marks.notes if at == step]
+        return "; ".join(parts) or None
+
+    def _suggested(self, step: int) -> Suggestion | None:
+        """The suggested rating of a step, where the project shows suggestions."""
+        if self.project.help.show == "never" or step >= len(self.item.suggestions):
+            return None
+        suggestion = self.item.suggestions[step]
+        return None if suggestion is None or suggestion.rating is None else suggestion
+
+    def _row(self, voices: Sequence[Answer | Decision], judgements: Steps) -> LabelledRow:
+        item = self.item
+        if self.settings.format == "potato":
+            judgements = tuple((*step, *self._ai(number)) for number, step in enumerate(judgements))
+        self._count_losses(voices)
+        solution = replace(item.solution, id=item.solution.id or item.id)
+        return LabelledRow(
+            labelled=LabelledSolution(solution=solution, judgements=judgements),
+            where=item.id,
+            outcome=item.outcome,
+            meta=self._meta(voices),
+        )
+
+    def _ai(self, step: int) -> Iterator[Judgement]:
+        if (suggested := self._suggested(step)) is not None:
+            yield Judgement(kind="correctness", judge=AI, rating=suggested.rating, note=suggested.reason)
+
+    def _meta(self, voices: Sequence[Answer | Decision]) -> dict[str, Any]:
+        item, project, format = self.item, self.project, self.settings.format
+        own = {key: value for key, value in item.meta.items() if key not in _SOURCE_FACTS}
+        meta = {"from": item.id, **own, "format": "annotation"}
+        if format == "prm800k":
+            return meta | {"format": "prm800k", "prm800k": self._prm800k(voices)}
+        if format == "potato":
+            index = list(item.potato_index or range(len(item.solution.steps)))
+            facts = {"mode": project.mode, "allow_neutral": project.allow_neutral, "index": index}
+            return meta | {"potato": facts}
+        annotation: dict[str, Any] = {
+            "project": project.title,
+            "mode": project.mode,
+            "role": "work",
+            "view": self.settings.view,
+            "answers": [_facts(voice) for voice in voices if isinstance(voice, Answer)],
+        }
+        for voice in voices:
+            if isinstance(voice, Decision):
+                more = {"chosen": voice.chosen, "reason": voice.reason, "over": list(voice.over)}
+                annotation["decision"] = _facts(voice) | more
+        return meta | {"annotation": annotation}
+
+    def _prm800k(self, voices: Sequence[Answer | Decision]) -> dict[str, Any]:
+        source = self.item.meta.get("prm800k")
+        facts = {key: source[key] for key in IN_META if key in source} if isinstance(source, dict) else {}
+        facts |= {
+            "is_quality_control_question": False,
+            "is_initial_screening_question": False,
+            "flagged": sorted({step for each in voices for step in each.marks.unsure if step is not None}),
+        }
+        if len(voices) == 1:
+            (voice,) = voices
+            at = None if voice.at is None else datetime.fromtimestamp(voice.at, UTC)
+            # As PRM800K writes it: UTC, without a zone.
+            facts["timestamp"] = None if at is None else at.replace(tzinfo=None).isoformat()
+            facts["total_time"] = round(voice.seconds * 1000) if isinstance(voice, Answer) else None
+            ended = voice.marks.first_wrong is not None or -1 in voice.marks.ratings
+            if None in voice.marks.unsure and not ended:
+                facts["finish_reason"] = "give_up"
+        return facts
+
+    def _count_losses(self, voices: Sequence[Answer | Decision]) -> None:
+        """Count what the format has no place for; those with `meta` hold it all under `annotation`."""
+        format = self.settings.format
+        if format in ("stepmark", "trl", "math-shepherd"):
+            return
+        has_flags, has_notes = format == "prm800k", format == "who-and-when"
+        timed = sum(isinstance(voice, Answer) and voice.seconds > 0 for voice in voices)
+        notes = 0 if has_notes else sum(len(voice.marks.notes) for voice in voices)
+        types = 0 if has_notes else sum(len(voice.marks.error_types) for voice in voices)
+        unsure = [step for voice in voices for step in voice.marks.unsure if not has_flags or step is None]
+        for what, place, count in (
+            ("annotators' notes are", "them", notes),
+            ("types of errors are", "them", types),
+            ("that an annotator is unsure is", "it", len(unsure)),
+            ("how long annotators took is", "it", 0 if has_flags and len(voices) == 1 else timed),
+        ):
+            self.losses.lose(f"{what} left out ({format} has no place for {place})", self.item.id, count)
+
+
+def _facts(voice: Answer | Decision) -> dict[str, Any]:
+    marks = voice.marks
+    facts: dict[str, Any] = {"account": voice.account, "at": voice.at}
+    if isinstance(voice, Answer):
+        facts["seconds"] = voice.seconds
+        facts["submitted"] = marks.submitted
+        facts["verified"] = sorted(marks.verified)
+        if voice.first_pass is not None:
+            facts["first_pass"] = list(voice.first_pass.ratings)
+    facts["unsure"] = sorted(marks.unsure, key=item_first)
+    facts["notes"] = [list(note) for note in marks.notes]
+    facts["error_types"] = [list(entry) for entry in marks.error_types]
+    return facts

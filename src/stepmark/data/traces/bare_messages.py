@@ -1,0 +1,30 @@
+"""Chat messages alone, one a line or in one list: {`role`, `content`}."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepmark.data.messages import Chat, Object
+from stepmark.data.traces.base import ROW_COLUMNS, Trace, of_file
+
+
+def sniff(data: Object) -> bool:
+    """Whether a row is a message."""
+    said = not data.keys().isdisjoint(("content", "parts", "tool_calls"))
+    return isinstance(data.get("role"), str) and said and data.keys().isdisjoint(ROW_COLUMNS)
+
+
+def read(chat: Chat, events: Sequence[Object]) -> None:
+    """The messages of a file."""
+    for event in events:
+        chat.where = event["where"]
+        chat.append(event)
+
+
+TRACE = Trace(
+    name="messages",
+    about="chat messages alone, one a line or in one list",
+    sniff=sniff,
+    read=read,
+    events=of_file,
+)

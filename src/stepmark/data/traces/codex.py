@@ -1,0 +1,161 @@
+"""Codex: a session (one event a line, {`type`, `payload`}), or what `codex exec --json` prints ({`type`: "item.completed", `item`}).
+
+A session says most things twice. Items of the Responses API (`response_item`) are read first. Of the events (`event_msg`) the user's texts count where
+no such item holds them, and everything else where the session has no item by the assistant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stepmark.data.json_rows import json_type
+from stepmark.data.messages import Chat, Object, text_or_none
+from stepmark.data.traces.base import Trace, of_file
+
+_SESSION = ("session_meta", "response_item", "event_msg", "turn_context", "compacted", "world_state")
+_EXEC = (
+    "thread.started", "turn.started", "turn.completed", "turn.failed", "item.started", "item.updated", "item.completed", "error",
+)  # fmt: skip
+_NO_ARGUMENTS = (
+    "type", "id", "status", "server", "tool", "result", "results", "error", "duration", "exit_code", "aggregated_output",
+    "formatted_output", "stdout", "stderr", "content_items", "success", "cwd", "parsed_cmd", "source", "process_id",
+)  # fmt: skip
+"""Fields of an item of a tool that are not what the model asked of it."""
+
+
+def sniff(data: Object) -> bool:
+    """Whether a row is an event."""
+    if data.get("type") in _SESSION and "payload" in data:
+        return True
+    return data.get("type") in _EXEC and data.keys() <= {
+        "type",
+        "item",
+        "thread_id",
+        "usage",
+        "error",
+        "message",
+    }
+
+
+def read(chat: Chat, events: Sequence[Object]) -> None:
+    """The events of a session."""
+    items = [_payload(chat, event) for event in events if event["type"] == "response_item"]
+    logged = {_text(item) for item in items if item.get("type", "message") == "message"}
+    replied = any(
+        item.get("role") == "assistant" or item.get("type", "message") != "message" for item in items
+    )
+    for event in events:
+        chat.where, chat.part = event["where"], "payload"
+        if event["type"] in _EXEC:
+            chat.part = "item"
+            if event["type"] == "thread.started":
+                chat.facts.setdefault("id", text_or_none(event.get("thread_id")))
+            elif event["type"] == "item.completed":
+                _add(chat, event.get("item"))
+            continue
+        payload = _payload(chat, event)
+        kind = payload.get("type")
+        if event["type"] == "response_item":
+            chat.item(payload)
+        elif event["type"] == "compacted":
+            chat.write("user", str(payload.get("message", "")))
+        elif event["type"] == "turn_context" and text_or_none(payload.get("model")):
+            chat.facts["source"] = payload["model"]
+        elif event["type"] == "session_meta":
+            chat.facts.setdefault("id", text_or_none(payload.get("id")))
+            base = payload.get("base_instructions")
+            if rules := text_or_none(payload.get("instructions")) or (
+                text_or_none(base.get("text")) if isinstance(base, Mapping) else None
+            ):
+                chat.write("system", rules)
+        elif event["type"] == "event_msg" and kind in ("item_completed", "user_message", "agent_message"):
+            item = payload.get("item") if kind == "item_completed" else _of_message(payload)
+            text = _text(item)
+            if text not in logged and (not replied or _kind(item) == "usermessage"):
+                if _kind(item) in ("usermessage", "agentmessage"):
+                    logged.add(text)
+                _add(chat, item)
+
+
+def _payload(chat: Chat, event: Object) -> Object:
+    payload = event.get("payload")
+    if not isinstance(payload, Mapping):
+        chat.where, chat.part = event["where"], "payload"
+        raise chat.error(f"expected an object, found {json_type(payload)}")
+    return payload
+
+
+def _of_message(payload: Object) -> dict[str, Any]:
+    return {"type": payload["type"], "text": payload.get("message")}
+
+
+def _kind(item: object) -> str:
+    """The type of an item; sessions write "AgentMessage", and `codex exec` "agent_message"."""
+    return str(item.get("type")).replace("_", "").lower() if isinstance(item, Mapping) else ""
+
+
+def _text(item: object) -> str:
+    """The text of a message; "" for another item."""
+    if not isinstance(item, Mapping):
+        return ""
+    content = item.get("content", item.get("text"))
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return "".join(text for text in texts if isinstance(text, str)).strip()
+
+
+def _add(chat: Chat, item: object) -> None:
+    """Add an item of a turn."""
+    if not isinstance(item, Mapping):
+        raise chat.error(f"expected an item (an object), found {json_type(item)}", ".item")
+    kind = _kind(item)
+    if kind in ("usermessage", "agentmessage", "plan", "hookprompt"):
+        parts = item.get("content")
+        listed = [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
+        text = "\n".join(
+            chat.plain([{**part, "type": str(part.get("type", "text")).lower()}]) for part in listed
+        )
+        text = text or text_or_none(item.get("text")) or ""
+        if text:
+            chat.write("user" if kind in ("usermessage", "hookprompt") else "assistant", text)
+    elif kind == "reasoning":
+        texts = item.get("raw_content") or item.get("summary_text") or [item.get("text")]
+        for text in filter(None, map(text_or_none, texts if isinstance(texts, list) else [texts])):
+            chat.write("assistant", text, key="reasoning_content")
+    elif kind in ("todolist", "error", "contextcompaction", "subagentactivity", "sleep"):
+        return
+    else:
+        id_ = text_or_none(item.get("id"))
+        arguments = item.get("arguments")
+        if arguments is None:
+            arguments = {
+                key: value for key, value in item.items() if key not in _NO_ARGUMENTS and value is not None
+            }
+        name = text_or_none(item.get("tool")) or _snake(str(item.get("type")))
+        chat.call(name, arguments, id_)
+        answer = next(
+            (
+                item[k]
+                for k in ("aggregated_output", "formatted_output", "stdout", "result", "content_items")
+                if item.get(k)
+            ),
+            item.get("error") or item.get("stderr") or "",
+        )
+        content = (
+            answer.get("content", answer.get("message", answer)) if isinstance(answer, Mapping) else answer
+        )
+        failed = str(item.get("status")).lower() in ("failed", "declined") or item.get("exit_code") not in (
+            None,
+            0,
+        )
+        chat.answer(content, id_, failed=failed or item.get("success") is False)
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).strip("_")
+
+
+TRACE = Trace(
+    name="codex", about="sessions of Codex, and of codex exec: .jsonl", sniff=sniff, read=read, events=of_file
+)

@@ -1,0 +1,58 @@
+"""Runs of LangSmith: `run_type`, `inputs`, `outputs`, `trace_id`; a root may hold `child_runs`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from stepmark.data.messages import Chat, Object, text_or_none
+from stepmark.data.traces.base import Call, Trace, has, join_calls, logged_messages, message_key
+
+
+def runs(data: Object) -> Iterator[tuple[str, Object]]:
+    """A run and the runs in it."""
+    key = str(data.get("trace_id") or data.get("id") or "")
+    waiting = [data]
+    while waiting:
+        run = waiting.pop()
+        yield key, {name: value for name, value in run.items() if name != "child_runs"}
+        waiting += reversed(run.get("child_runs") or ())
+
+
+def read(chat: Chat, events: Sequence[Object]) -> None:
+    """The calls of models in a trace, or where none was logged its root."""
+    calls: list[Call] = []
+    unique = {run.get("id") or id(run): run for run in events}
+    ordered = sorted(
+        unique.values(), key=lambda run: str(run.get("dotted_order") or run.get("start_time") or "")
+    )
+    models = [run for run in ordered if run.get("run_type") == "llm"]
+    roots = [run for run in ordered if not run.get("parent_run_id") and run.get("run_type") != "llm"]
+    for run in models or roots[:1]:
+        chat.where = run["where"]
+        extra = run.get("extra")
+        metadata = (extra.get("metadata") if isinstance(extra, Mapping) else None) or {}
+        speaker = text_or_none(metadata.get("lc_agent_name"))
+        if not run.get("outputs"):
+            continue
+        prompt = logged_messages(chat, run.get("inputs"), "inputs")
+        reply = logged_messages(chat, run["outputs"], "outputs", speaker)
+        if not models:  # a chain's outputs repeat its inputs
+            repeated = [*map(message_key, reply)][: len(prompt)] == [*map(message_key, prompt)]
+            reply = reply[len(prompt) :] if repeated else reply
+        calls.append((prompt, reply))
+        chat.facts["source"] = text_or_none(metadata.get("ls_model_name"))
+    if not calls:
+        raise chat.error(
+            "expected a run whose run_type is 'llm', or a root with messages, that has outputs; found none",
+            "run_type",
+        )
+    join_calls(chat, calls)
+
+
+TRACE = Trace(
+    name="langsmith",
+    about="runs of LangSmith",
+    sniff=has("run_type", "inputs"),
+    read=read,
+    events=runs,
+)

@@ -1,0 +1,34 @@
+"""mini-swe-agent: a `.traj.json` with `trajectory_format`, `messages` and `info`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stepmark.data.messages import Chat, Object
+from stepmark.data.traces.base import Trace, has
+
+
+def read(chat: Chat, events: Sequence[Object]) -> None:
+    """The messages of a trajectory."""
+    (data,) = events
+    for message in chat.objects(data["messages"], "messages"):
+        extra = message.get("extra")
+        if message.get("role") == "exit":
+            continue
+        if isinstance(message.get("output"), list):
+            chat.each(message["output"], ".output", chat.item)
+        elif "role" not in message or str(message.get("type", "")).endswith("_output"):
+            chat.item(message)
+        elif message["role"] == "user" and isinstance(extra, Mapping) and "returncode" in extra:
+            chat.answer(message.get("content"), None)
+        else:
+            chat.append(message)
+
+
+TRACE = Trace(
+    name="mini-swe-agent",
+    about="trajectories of mini-swe-agent: .traj.json",
+    sniff=has("trajectory_format", "messages"),
+    read=read,
+    columns=("trajectory_format", "messages"),
+)

@@ -1,0 +1,189 @@
+"""OpenTelemetry's GenAI spans as OTLP JSON: `resourceSpans`.
+
+The messages of a call stand in `gen_ai.input.messages` and `gen_ai.output.messages` of its span or of an event of it, or, as openllmetry writes
+them, in numbered attributes: `gen_ai.prompt.0.role`, `gen_ai.completion.0.content`, `gen_ai.completion.0.tool_calls.0.name`. Written is one span a
+trace, the model's last call, whose input is the conversation so far; it has no times, for none are known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from stepmark.data.conversations import ChatMessage
+from stepmark.data.formats.chat import conversation
+from stepmark.data.formats.rows import LabelledRow, Losses, Writing
+from stepmark.data.messages import Chat, Object, loaded, text_or_none
+from stepmark.data.traces.base import Call, Trace, has, join_calls, logged_messages, message_key
+
+_TRACE_ID = re.compile(r"[0-9a-f]{32}")
+_NUMBERED = re.compile(r"(?:gen_ai|llm)\.(prompt|completion)s?\.(\d+)\.(.+)")
+_OF_CALL = re.compile(r"tool_calls\.(\d+)\.(.+)")
+
+
+def spans(data: Object) -> Iterator[tuple[str, Object]]:
+    """The spans of a row."""
+    for resource in data["resourceSpans"]:
+        for scope in resource.get("scopeSpans", ()):
+            for span in scope.get("spans", ()):
+                yield str(span.get("traceId", "")), span
+
+
+def read(chat: Chat, events: Sequence[Object]) -> None:
+    """The calls of models in a trace."""
+    calls: list[Call] = []
+    unique = {span.get("spanId") or id(span): span for span in events}
+    for span in sorted(unique.values(), key=lambda span: int(span.get("startTimeUnixNano") or 0)):
+        chat.where = span["where"]
+        attributes = _attributes(span.get("attributes"))
+        for event in span.get("events") or ():
+            attributes = {**_attributes(event.get("attributes")), **attributes}
+        if attributes.get("gen_ai.operation.name") == "invoke_agent":
+            continue
+        speaker = text_or_none(attributes.get("gen_ai.agent.name"))
+        if "gen_ai.output.messages" in attributes:
+            call = _call(chat, attributes, speaker)
+        elif any(match for match in map(_NUMBERED.match, attributes) if match and match[1] == "completion"):
+            call = _numbered_call(chat, attributes, speaker)
+        else:
+            continue
+        calls.append(call)
+        chat.facts["source"] = text_or_none(
+            attributes.get("gen_ai.response.model", attributes.get("gen_ai.request.model"))
+        )
+    if not calls:
+        raise chat.error(
+            "expected spans with gen_ai.input.messages and gen_ai.output.messages (or gen_ai.prompt.0.content and "
+            "gen_ai.completion.0.content), found none in this trace; tracers write them where the capture of contents is switched on"
+        )
+    join_calls(chat, calls)
+
+
+def _call(chat: Chat, attributes: Mapping[str, Any], speaker: str | None) -> Call:
+    instructions = loaded(attributes.get("gen_ai.system_instructions"))
+    sent, written = (loaded(attributes.get(f"gen_ai.{side}.messages")) for side in ("input", "output"))
+    prompt = logged_messages(chat, sent, "gen_ai.input.messages") if sent else []
+    if instructions:
+        parts = {"content": instructions} if isinstance(instructions, str) else {"parts": instructions}
+        system = logged_messages(chat, [{"role": "system", **parts}], "gen_ai.system_instructions")
+        given = set(map(message_key, prompt))
+        prompt = [*(message for message in system if message_key(message) not in given), *prompt]
+    return prompt, logged_messages(chat, written, "gen_ai.output.messages", speaker)
+
+
+def _numbered_call(chat: Chat, attributes: Mapping[str, Any], speaker: str | None) -> Call:
+    sides: dict[str, dict[int, dict[str, Any]]] = {"prompt": {}, "completion": {}}
+    for name, value in attributes.items():
+        if match := _NUMBERED.fullmatch(name):
+            message = sides[match[1]].setdefault(int(match[2]), {})
+            if call := _OF_CALL.fullmatch(match[3]):
+                message.setdefault("tool_calls", {}).setdefault(int(call[1]), {})[call[2]] = value
+            elif match[3] == "content" and isinstance(value, str):
+                parts = loaded(value)
+                is_list = isinstance(parts, list) and all(isinstance(p, dict) and "type" in p for p in parts)
+                message["content"] = parts if is_list and parts else value
+            else:
+                message[match[3]] = value
+    if len(sides["completion"]) > 1:
+        raise chat.error(f"expected one choice, found {len(sides['completion'])}", "gen_ai.completion")
+    messages = {}
+    for side, numbered in sides.items():
+        messages[side] = [
+            {
+                "role": "user",
+                **message,
+                **({"role": "assistant"} if side == "completion" else {}),
+                **({"tool_calls": [*message["tool_calls"].values()]} if "tool_calls" in message else {}),
+            }
+            for _, message in sorted(numbered.items())
+        ]
+    prompt = logged_messages(chat, messages["prompt"], "gen_ai.prompt")
+    return prompt, logged_messages(chat, messages["completion"], "gen_ai.completion", speaker)
+
+
+def _attributes(listed: object) -> dict[str, Any]:
+    pairs = listed if isinstance(listed, list) else []
+    return {
+        pair["key"]: _value(pair.get("value")) for pair in pairs if isinstance(pair, dict) and "key" in pair
+    }
+
+
+def _value(value: object) -> Any:
+    """A value of OTLP JSON as plain JSON."""
+    if not isinstance(value, Mapping):
+        return value
+    if "arrayValue" in value:
+        return [_value(entry) for entry in value["arrayValue"].get("values", ())]
+    if "kvlistValue" in value:
+        return _attributes(value["kvlistValue"].get("values"))
+    return next(iter(value.values()), None)
+
+
+def write(row: LabelledRow, _settings: Writing, _losses: Losses) -> Iterator[dict[str, Any]]:
+    """A trace of one span; its id is the row's where that is one of OpenTelemetry, else a digest of it.
+
+    Raises:
+        NotRepresentableError: the row was not read as a conversation.
+    """
+    read = conversation(row)
+    name = row.solution.id or row.origin
+    trace = name if _TRACE_ID.fullmatch(name) else hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+    listed = [_parts(message, raw) for message, raw in read]
+    ended = read[-1][0].role == "assistant"
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": row.solution.source,
+        "gen_ai.agent.name": read[-1][0].speaker if ended else None,
+        "gen_ai.input.messages": json.dumps(listed[:-1] if ended else listed, ensure_ascii=False),
+        "gen_ai.output.messages": json.dumps(listed[-1:] if ended else [], ensure_ascii=False),
+    }
+    span = {
+        "traceId": trace,
+        "spanId": trace[:16],
+        "name": "chat",
+        "attributes": [
+            {"key": key, "value": {"stringValue": value}} for key, value in attributes.items() if value
+        ],
+    }
+    yield {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
+
+
+def _parts(message: ChatMessage, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A message of OpenTelemetry's GenAI conventions."""
+    parts: list[dict[str, Any]] = []
+    if message.role == "tool":
+        parts.append(
+            {"type": "tool_call_response", "id": raw.get("tool_call_id"), "response": message.content}
+        )
+    elif message.thought:
+        parts.append({"type": "reasoning", "content": message.thought})
+    if message.role != "tool" and (message.content or message.role != "assistant"):
+        parts.append({"type": "text", "content": message.content})
+    for call in raw.get("tool_calls") or ():
+        function = call["function"]
+        arguments = _object(function["arguments"])
+        parts.append(
+            {"type": "tool_call", "id": call.get("id"), "name": function["name"], "arguments": arguments}
+        )
+    named = raw.get("name") if message.role == "tool" else message.speaker
+    return {"role": message.role, **({"name": named} if named else {}), "parts": parts}
+
+
+def _object(arguments: str) -> Any:
+    """Arguments as an object, where its JSON is the same text; else the text."""
+    data = loaded(arguments)
+    same = isinstance(data, dict) and json.dumps(data, ensure_ascii=False) == arguments
+    return data if same else arguments
+
+
+TRACE = Trace(
+    name="otel",
+    about="OpenTelemetry GenAI spans: OTLP JSON",
+    sniff=has("resourceSpans"),
+    read=read,
+    events=spans,
+    write=write,
+)
