@@ -104,7 +104,7 @@ def prm_card(
         facts,
         pipeline=None if adapter else pipeline,
         tags=("stepmark", "process-reward-model", "prm", "reasoning"),
-        about="A process reward model, trained by [stepmark](https://pypi.org/project/stepmark/) on "
+        about="A process reward model, trained by stepmark on "
         f"{_code(facts.base)}: {_kind(written.spec)}. It grades a solution step by step.",
         sections={
             "How to use it": _use(written, facts.base),

@@ -63,13 +63,9 @@ class Weights:
         """`dtype` on `device`."""
         import torch
 
-        if self.dtype != "auto":
-            return torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
-        native = (
-            torch.cuda.is_bf16_supported()
-            if self.place.startswith("cuda")
-            else torch.cpu._is_avx512_bf16_supported()
-        )
+        from stepmark.models.backbone import has_bfloat16
+
+        native = has_bfloat16(self.place) if self.dtype == "auto" else self.dtype == "bfloat16"
         return torch.bfloat16 if native else torch.float32
 
     @property

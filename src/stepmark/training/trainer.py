@@ -441,9 +441,8 @@ class Trainer:
                 )
         # One pass over them divides by the labels and clips.
         clipped = min(1.0, self.settings.clip / (norm + 1e-6)) / max(labels, 1e-12)
-        torch._foreach_mul_(gradients, clipped)
         for master, gradient in zip(self.masters, gradients, strict=True):
-            master.grad = gradient
+            master.grad = gradient.mul_(clipped)
         self.optimizer.step()
         for master in self.masters:
             master.grad = None
