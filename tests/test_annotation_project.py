@@ -12,7 +12,7 @@ from stepmark.annotation.export import Exporting, export
 from stepmark.annotation.items import read_items
 from stepmark.annotation.labels import Answer, Change, fold, marks_of_first_error
 from stepmark.annotation.project import load_project
-from stepmark.data.formats.rows import Losses, Reading
+from stepmark.data.formats.rows import Counts, Reading
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
 
@@ -226,15 +226,9 @@ def test_an_export_reads_back_as_potatos(tmp_path):
     project = load_project(file).project
     items = read_items(project)
     answer = Answer(item="q", account="ann", marks=marks_of_first_error(1, 3))
-    losses = Losses()
-    (row,) = export(project, items, [answer], settings=Exporting(format="potato"), losses=losses)
+    counts = Counts()
+    (row,) = export(project, items, [answer], settings=Exporting(format="potato"), tally=counts)
     assert [step["reward"] for step in row["steps"]] == [1, -1, -1]
-    assert (
-        losses.facts()["lost"][
-            "Potato's first_error records say -1 of the steps after the error, which nobody judged"
-        ]
-        == 1
-    )
     (tmp_path / "out.jsonl").write_text(json.dumps(row) + "\n")
     (read,) = read_labelled(
         tmp_path / "out.jsonl", settings=Reading(items=str(tmp_path / "data" / "traces.jsonl"))

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from stepmark.annotation.export import Agreement, Exporting, View, export
-from stepmark.data.formats.rows import Losses
+from stepmark.data.formats.rows import Counts
 from stepmark.data.reading import read_rows
 from stepmark.errors import InputError, MissingExtraError, UsageError
 from stepmark.hosting import is_loopback, link_of, listen, uvicorn_config
@@ -188,12 +188,12 @@ def export_labels(
         raise UsageError(
             f"{written}: there is a file already; give another name, or overwrite it with `force`"
         )
-    losses = Losses()
+    counts = Counts()
     rows: list[dict[str, Any]] = []
     refused: list[str] = []
     with _existing(project) as store:
         items, answers, decisions = store.items(), store.answers(store.project()), store.decisions()
-        for row in export(store.project(), items, answers, decisions, settings, losses):
+        for row in export(store.project(), items, answers, decisions, settings, counts):
             if isinstance(row, InputError):
                 refused.append(str(row))
             else:
@@ -202,13 +202,13 @@ def export_labels(
         with atomic_rows(out) as write:
             for row in rows:
                 write(row)
-    lines = [*(f"left out: {reason}" for reason in refused), f"annotations -> {format}", *losses.lines()]
+    lines = [*(f"left out: {reason}" for reason in refused), f"annotations -> {format}", *counts.lines()]
     return Results(
         (lambda: iter(rows)) if written is None else lambda: (row.data for row in read_rows(written)),
         len(rows),
         out=written,
         refused=refused,
-        manifest={"losses": losses.facts()},
+        manifest={"counts": counts.facts()},
         summary="\n".join(lines),
     )
 
