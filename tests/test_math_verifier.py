@@ -218,5 +218,8 @@ def test_groups_of_expressions(math):
 
 def test_without_math_verify(monkeypatch):
     monkeypatch.setattr(answer_process, "find_spec", lambda name: None)
+    verifier = load_verifier("math")
+    assert verifier.verify("The answer is 1,200.", "1200").correct is True
+    assert verifier.verify("The answer is 3/4.", "0.7").correct is False
     with pytest.raises(MissingExtraError, match=r"pip install 'stepmark\[evaluate\]'"):
-        load_verifier("math")
+        verifier.verify(r"The answer is $(x+1)^2$.", "x^2+2x+1")

@@ -362,6 +362,25 @@ def test_a_bad_field_gives_one_clear_error(path, body, field):
     talk(conversation)
 
 
+@pytest.mark.parametrize("more", ["", " " * (1 << 18)], ids=["small", "large"])
+def test_a_key_that_stands_twice_is_refused_as_in_files(more):
+    """JSON's readers keep the last of the two without a word: scores would be of other steps than one of them says."""
+    bodies = {
+        "steps": b'{"problem": "p", "steps": ["1 + 1 = 2"], "steps": ["1 + 1 = 3"]}',
+        "problem": b'{"solutions": [{"problem": "p", "problem": "q", "steps": ["1 + 1 = 2"]}]}',
+    }
+
+    async def conversation(client):
+        for field, body in bodies.items():
+            sent = body.replace(b'"p"', b'"p' + more.encode() + b'"')
+            answer = await client.post(
+                "/v1/score", content=sent, headers={"content-type": "application/json"}
+            )
+            error(answer, 400, "invalid_request", field)
+
+    talk(conversation)
+
+
 @pytest.mark.parametrize(
     "body",
     [

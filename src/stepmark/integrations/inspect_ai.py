@@ -19,7 +19,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import collect
 
 from stepmark.data.formats import inspect_ai as inspect_logs
-from stepmark.data.formats.rows import Losses, Reading
+from stepmark.data.formats.rows import Counts, Reading
 from stepmark.data.reading import Row
 from stepmark.errors import InputError, UsageError
 from stepmark.integrations.candidates import (
@@ -138,11 +138,12 @@ def prm_best_of_n(
             made.append(Grader(loaded(prm, family, tokenizer), Grade(aggregate=aggregate)))
         graded = grade_texts([(problem, text) for text in texts], made[0], split=split, marker=marker)
         scores, answers = [item.score for item in graded], [item.answer for item in graded]
+        refuted = [item.scored is not None and item.scored.refuted for item in graded]
         if choice == "best":
-            picked = pick(scores, answers, choice, finished=finished)
+            picked = pick(scores, answers, choice, finished=finished, refuted=refuted)
         else:
             with load_verifier(verifier) as same:
-                picked = pick(scores, answers, choice, verifier=same, finished=finished)
+                picked = pick(scores, answers, choice, verifier=same, finished=finished, refuted=refuted)
         votes = picked.votes or (None,) * len(graded)
         return {
             "chosen": picked.index,
@@ -266,7 +267,7 @@ def _graded_trace(state: TaskState, grader: Grader) -> GradedText:
     text = state.output.completion
     try:
         [row] = inspect_logs.read(
-            Row(data=sample, file="sample", line=state.epoch), Reading(how=AGENT), Losses()
+            Row(data=sample, file="sample", line=state.epoch), Reading(how=AGENT), Counts()
         )
     except InputError as error:
         return GradedText(text=text, scored=None, error=error)

@@ -93,7 +93,7 @@ def load_verifier(name: str, *, answers: Answers = "stated", isolation: Isolatio
         UnknownNameError: no such name.
         UsageError: `isolation` for a verifier that runs no programs, an isolation that does not work on this machine, or a
             user's class that failed or gives none.
-        MissingExtraError: it needs a package that is not installed.
+        MissingExtraError: it needs a package that is not installed (`math` tells so at the first answer that is no plain number).
     """
     verifier: Verifier
     if (programs := isolation_of(name, isolation)) is not None:

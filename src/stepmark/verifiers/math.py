@@ -39,8 +39,7 @@ class MathVerifier(VerifierBase):
         cpu_seconds: as `AnswerProcess`.
         wall_seconds: as there.
 
-    Raises:
-        MissingExtraError: math-verify is not installed.
+    Numbers, words and equal texts are compared without math-verify; anything else raises a `MissingExtraError` where it is not installed.
     """
 
     def __init__(

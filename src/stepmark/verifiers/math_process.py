@@ -39,16 +39,11 @@ class AnswerProcess:
         cpu_seconds: CPU time for one pair, so that a busy machine does not change a verdict.
         wall_seconds: the same by the clock, for a worker that hangs without computing.
         memory_mb: address space of the worker, in MiB.
-
-    Raises:
-        MissingExtraError: math-verify is not installed.
     """
 
     def __init__(
         self, *, cpu_seconds: float = 5.0, wall_seconds: float = 30.0, memory_mb: int = 2048
     ) -> None:
-        if find_spec("math_verify") is None:
-            raise MissingExtraError("the verifier `math` needs math-verify: pip install 'stepmark[evaluate]'")
         self.cpu_seconds = cpu_seconds
         self.wall_seconds = wall_seconds
         self._memory = memory_mb << 20
@@ -59,7 +54,12 @@ class AnswerProcess:
         """How many workers have been started so far."""
 
     def ask(self, gold: str, answer: str) -> Outcome:
-        """Compare two answers in a worker; `BackendError` where it does not even start."""
+        """Compare two answers in a worker.
+
+        Raises:
+            MissingExtraError: math-verify is not installed.
+            BackendError: the worker does not even start.
+        """
         if self.process is None or self.process.poll() is not None:
             self._start()
         try:
@@ -73,6 +73,11 @@ class AnswerProcess:
         return outcome, note[:200]
 
     def _start(self) -> None:
+        # Not before: numbers are compared without it, and most answers are numbers.
+        if find_spec("math_verify") is None:
+            raise MissingExtraError(
+                "these answers are no plain numbers; the verifier `math` compares them with math-verify: pip install 'stepmark[evaluate]'"
+            )
         self.close()
         folder = tempfile.mkdtemp(prefix="stepmark-answers-")
         # A loader path may be what the interpreter itself needs to start; the rest of the environment stays out.
