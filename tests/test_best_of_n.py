@@ -248,6 +248,23 @@ def test_the_best_way_is_chosen_on_one_half_and_measured_on_the_other() -> None:
     assert "held out/accuracy/2" not in statistic(items(sets[: HALVES - 1]))(np.ones((1, HALVES - 1)))
 
 
+def test_a_refuted_candidate_comes_after_all_others_and_has_no_weight() -> None:
+    """The highest score is of a refuted wrong one: it is chosen only where it is alone."""
+    pool = [
+        replace(candidate(False, answer=0, scores=(0.9,)), refuted=True),
+        candidate(True, answer=1, scores=(0.4,)),
+        candidate(False, answer=2, scores=(0.3,)),
+    ]
+    figures = of(problem(*pool), sizes=(1, 2, 3))
+    assert figures["accuracy/best min/3"] == figures["accuracy/vote min/3"] == 1.0
+    assert figures["accuracy/best min/2"] == pytest.approx(2 / 3)  # {0, 1} and {1, 2} right, {0, 2} wrong
+    assert figures["accuracy/best min/1"] == pytest.approx(1 / 3)
+    assert figures["accuracy/oracle/3"] == 1.0
+    free = of(problem(*(replace(one, refuted=False) for one in pool)), sizes=(1, 2, 3))
+    assert free["accuracy/best min/3"] == free["accuracy/vote min/3"] == 0.0
+    assert free["accuracy/majority/3"] == figures["accuracy/majority/3"]  # the yardstick asks no check
+
+
 def test_greedy_is_no_sample() -> None:
     greedy = candidate(True, (0.99,), answer=0, greedy=True, tokens=7)
     one = problem(

@@ -242,6 +242,27 @@ def test_the_headline_names_the_best_way_and_its_lead_over_the_vote() -> None:
     assert result.figures["over majority at equal tokens/best product/2"].value == pytest.approx(0.5)
 
 
+def test_exact_checks_put_what_they_refute_behind(tmp_path: Path) -> None:
+    prm = stepmark.ScriptedPRM({"2 + 2 = 5": 0.9, "2 + 2 = 4": 0.2})
+    texts = (("2 + 2 = 5", False), ("2 + 2 = 4", True))
+    rows = [
+        {
+            "id": name,
+            "question": "2 + 2?",
+            "candidates": [{"text": text, "correct": right} for text, right in texts],
+        }
+        for name in "ab"
+    ]
+    for checks, right in (
+        ("none", 0.0),
+        ("auto", 0.0),
+        ("all", 1.0),
+    ):  # a scripted PRM has no checks of its own
+        result = stepmark.evaluate(BestOfN(verifier="number", checks=checks), prm, data=rows, resamples=100)
+        assert result.figures["accuracy/best min/2"].value == right
+    assert [item["refuted"] for item in result.items] == [1, 1]
+
+
 def test_what_is_mostly_unknown_has_no_interval() -> None:
     prm = stepmark.ScriptedPRM({"one": 0.4, "two": 0.9, "three": 0.9, "four": 0.9})
     rows = (

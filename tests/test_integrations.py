@@ -203,6 +203,16 @@ def test_who_was_cut_off_is_passed_over_while_others_are_finished():
     assert (picked.index, picked.votes) == (1, (None, 1.0, None))
     # None is both finished and graded: all are looked at.
     assert pick(scores, answers, "best", finished=[False] * 3).index == 2
+
+
+def test_what_a_check_refutes_is_never_picked_before_the_rest():
+    scores, answers, refuted = [0.9, 0.2, 0.8], ["six", "five", "six"], [True, False, True]
+    assert pick(scores, answers, "best", refuted=refuted).index == 1
+    for choice in ("majority", "vote"):
+        assert pick(scores, answers, choice, verifier=SAME, refuted=refuted).index == 1
+    # A proof outranks an end: what was cut off goes before what is wrong.
+    assert pick(scores, answers, "best", refuted=refuted, finished=[True, False, True]).index == 1
+    assert pick(scores, answers, "best", refuted=[True] * 3).index == 0
     assert pick([0.9, None, 0.95], answers, "best", finished=[False, True, False]).index == 2
     with pytest.raises(UsageError, match="whether it is finished"):
         pick(scores, answers, "best", finished=[True])

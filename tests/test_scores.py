@@ -253,6 +253,7 @@ def test_classes_and_critiques_are_kept(tmp_path):
         score_kind = "probability"
         default_threshold = 0.5
         default_aggregate = "min"
+        default_checks = "none"
         ledger = Ledger()
 
         def score(self, problem, steps):

@@ -422,6 +422,49 @@ def test_rebase_gives_up_a_place_for_each_finished_solution():
     assert world.asked("go") == 1
 
 
+# -- What a check refutes ------------------------------------------------------------------------------------------
+
+REFUTED = {
+    (): ["2 + 2 = 5", "so we add"],
+    ("2 + 2 = 5",): ["the answer is 5"],
+    ("so we add",): ["the answer is 4"],
+}
+
+
+def charmed(steps):
+    """Likes the wrong sum best."""
+    return 0.99 if steps[0] == "2 + 2 = 5" else 0.2
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        BestOfN(n=2), WeightedVote(n=2), Majority(n=2), BeamSearch(width=1, expand=2), DiverseTrees(subtrees=1, expand=2),
+        Rebase(width=2), MCTS(simulations=3, expand=2),
+    ],
+    ids=lambda search: search.name,
+)  # fmt: skip
+def test_what_a_check_refutes_is_never_chosen_and_never_expanded(search):
+    from dataclasses import replace
+
+    free = World(REFUTED, charmed).find(search)
+    found = World(REFUTED, charmed).find(replace(search, grading=Grading(checks="all")))
+    if search.name != "majority":
+        assert free.solution.answer == "5"
+    assert found.solution.answer == "4"
+    [refuted] = [node for node in found.trace.nodes if node.refuted]
+    assert (refuted.step, refuted.state, refuted.score) == ("2 + 2 = 5", "pruned", None)
+    if search.name not in ("best-of-n", "weighted-vote", "majority"):  # which write whole solutions
+        assert all(node.parent != refuted.number for node in found.trace.nodes)
+
+
+def test_where_every_solution_is_refuted_none_is_chosen():
+    world = World({(): ["2 + 2 = 5 is the answer"]}, lambda steps: 0.9)
+    found = world.find(BestOfN(n=1, grading=Grading(checks="all")))
+    assert (found.chosen, found.solution, found.stopped) == (None, None, "dead end")
+    assert [(one.refuted, one.finished) for one in found.candidates] == [(True, True)]
+
+
 # -- Costs and budgets -----------------------------------------------------------------------------------------
 
 METHODS = [

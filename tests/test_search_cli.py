@@ -210,5 +210,20 @@ def test_a_local_policy_keeps_its_prefixes_and_counts_its_operations(tmp_path, c
     assert read["5000"][1] < given / 2
 
 
+def test_the_summary_says_how_many_are_right(tmp_path, capsys):
+    """The true V leads every search to the right answer; problems without a reference are not counted."""
+    file, out = problems(tmp_path, 3), tmp_path / "found.jsonl"
+    words = ["search", "beam", *MODELS, *SMALL["beam"], "--out", str(out)]
+    assert main([*words, str(file)]) == 0
+    found = rows_of(out)
+    right = sum(row["answer"] == row["problem"]["answer"] for row in found)
+    assert f"{right} of 3" in capsys.readouterr().err
+    manifest = json.loads(out.with_name("found.jsonl.manifest.json").read_text())
+    assert (manifest["right"], manifest["wrong"]) == (right, 3 - right)
+    bare = problems(tmp_path, 2, answers=False, name="bare.jsonl")
+    assert main([*words[:-1], str(tmp_path / "bare-found.jsonl"), str(bare)]) == 0
+    assert "reference answer" not in capsys.readouterr().err
+
+
 def test_the_table_of_methods_is_whole():
     assert {name for name in app if not name.startswith("-")} == {*METHODS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -56,6 +56,7 @@ from stepmark.show.plots import Lines
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
+from stepmark.solutions.checks import check, check_names
 from stepmark.store import open_rows
 from stepmark.verifiers.base import Verifier, answer_groups, isolation_note, isolation_of, open_verifier
 from stepmark.verifiers.code_sandbox import Isolation
@@ -118,13 +119,14 @@ def candidate_sets(
     *,
     outcomes: Mapping[str, float] | None = None,
     outcome_tokens: Mapping[str, int] | None = None,
+    refuted: Collection[str] = (),
 ) -> list[CandidateSet]:
     """The graded cases of a sheet, one set a problem, with answers in groups of equal ones (by default of equal numbers).
 
     A solution that the PRM refused has no score and cost no PRM tokens. The problem's tokens are charged once for all
     its candidates, as the engine computes a shared prefix once. Where the data gives no answer at all, answers are
     taken from the texts; where it gives no generated tokens at all, the solution's length in the PRM's tokens stands for them.
-    `outcomes` and `outcome_tokens` are of an outcome reward model, by case id.
+    `outcomes` and `outcome_tokens` are of an outcome reward model, by case id; `refuted` are ids of cases with a refuted step.
     """
     given = any(row.case.answer is not None for row in sheet.rows)
     counted = _counted(sheet)
@@ -148,6 +150,7 @@ def candidate_sets(
                     prm_tokens=0 if row.refused is not None else length,
                     policy=row.case.policy,
                     greedy=row.case.greedy,
+                    refuted=row.case.id in refuted,
                 )
             )
         once = max((row.steps.problem_tokens or 0 for row in rows if row.steps), default=0)
@@ -212,12 +215,16 @@ class BestOfN(Evaluation):
     """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: your files are open to them. Default: bubblewrap."""
     sizes: Sequence[Annotated[int, Field(ge=1)]] = ()
     """The N to report. Default: 1, 2, 4, … and all."""
+    checks: str = "auto"
+    """Exact checks (`stepmark.check`): all, none, or names with commas between them. What one refutes comes after all others and has no weight in votes. Default: those of the PRM (all with the default PRM, none with others)."""
     split: str = "auto"
     """How texts are split into steps: auto, line, blank-line, numbered, sentence, code, whole."""
 
     def check(self, run: Run) -> None:
         """See `Evaluation.check`."""
         check_way(self.split)
+        if self.checks != "auto":
+            check_names(self.checks)
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
         """See `statistic`."""
@@ -265,10 +272,19 @@ class BestOfN(Evaluation):
                 outcomes[row.case.id] = score
             if row.steps is not None and row.steps.solution_tokens is not None:
                 outcome_tokens[row.case.id] = (row.steps.problem_tokens or 0) + row.steps.solution_tokens
+        names = check_names(sheet.checks if self.checks == "auto" else self.checks)
+        refuted = {
+            row.case.id
+            for row in (sheet.rows if names else ())
+            if check(row.case.solution.problem.text, row.case.solution.texts, names=names)
+        }
         counting = Counting(sizes=tuple(self.sizes) or None, seed=run.seed)
         how = headline(sheet)
         items = best_of_n_figures.items(
-            candidate_sets(sheet, verifier, outcomes=outcomes, outcome_tokens=outcome_tokens), counting
+            candidate_sets(
+                sheet, verifier, outcomes=outcomes, outcome_tokens=outcome_tokens, refuted=refuted
+            ),
+            counting,
         )
         figures = known(run.figures(items, statistic(items)))
         most = items[0]["sizes"][-1]

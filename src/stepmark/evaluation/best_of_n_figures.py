@@ -27,6 +27,8 @@ What is not known is counted and never guessed:
 - A candidate whose correctness is unknown stays in the pool, because taking it out would change what the method
   chooses. When it is chosen, the choice is `unknown`: accuracy = right / (right + wrong), and the share of unknown
   choices stands beside it.
+- A candidate with a step that an exact check refutes comes after all others, whatever its score, and has no weight in a weighted vote: a
+  proof outranks a score.
 - A candidate without a score for an aggregate cannot be chosen by it and does not vote. A candidate without an answer
   never votes. A subset in which nothing can be chosen is wrong, and its share is the figure `nothing`. Where no candidate
   of any problem has what a method needs, the method is left out.
@@ -95,6 +97,8 @@ class Candidate:
     """Who wrote it."""
     greedy: bool = False
     """Decoded greedily: the answer of the method `greedy`, no sample."""
+    refuted: bool = False
+    """An exact check proves one of its steps wrong."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -307,7 +311,7 @@ def items(sets: Sequence[CandidateSet], settings: Counting | None = None) -> lis
 
     Keys: `candidates` (M, without the greedy one); `sizes` (the N); `counted` (M is at least the largest N);
     `methods`: name -> {`right`, `unknown`, `nothing`}, each a list along `sizes` (`single` and `greedy`: one number);
-    `subsets`: N -> {`count`, `exact`} of the votes; `tokens`: {`policy`, `prm`, `outcome`, `greedy`}: the mean a
+    `subsets`: N -> {`count`, `exact`} of the votes; `refuted`: how many have a refuted step; `tokens`: {`policy`, `prm`, `outcome`, `greedy`}: the mean a
     candidate, None when one is not known, and `prm once` a problem; `missing`: counts of candidates without
     `correct`, `answer`, and a score by aggregate; `pool`: the candidates' policy, correctness, and scores by aggregate (infinite
     ones as "inf" and "-inf"); `best`: aggregate -> positions in the set of the best of all; `length`: see `_length`.
@@ -401,16 +405,19 @@ def _item(group: CandidateSet, sizes: tuple[int, ...], kind: ScoreKind | None, s
     scores["orm"] = np.array([np.nan if c.outcome is None else c.outcome for c in pool])
     right = np.array([float(c.correct is True) for c in pool])
     unknown = np.array([float(c.correct is None) for c in pool])
+    refuted = np.array([c.refuted for c in pool])
+    order = {how: _behind(values, refuted) for how, values in scores.items()}
     counted = len(pool) >= sizes[-1]
     methods: dict[str, Any] = {}
     drawn: dict[int, tuple[Floats, bool]] = {}
     if counted:
         drawn = {n: _subsets(len(pool), n, settings) for n in sizes}
-        methods = _methods(group.id, pool, scores, right, unknown, kind, drawn, settings.seed)
+        weights = {how: np.where(refuted & ~np.isnan(values), 0.0, values) for how, values in scores.items()}
+        methods = _methods(group.id, pool, order, weights, right, unknown, kind, drawn, settings.seed)
     if greedy:
         correct = greedy[0].correct
         methods["greedy"] = _along([Chosen(float(correct is True), float(correct is None), 0.0)])
-    everything = {how: chosen_shares(values, len(pool)) for how, values in scores.items()}
+    everything = {how: chosen_shares(values, len(pool)) for how, values in order.items()}
     return {
         "id": group.id,
         "problem": group.id,
@@ -433,6 +440,7 @@ def _item(group: CandidateSet, sizes: tuple[int, ...], kind: ScoreKind | None, s
             "answer": sum(c.answer is None for c in pool),
             "scores": {how: int(np.isnan(values).sum()) for how, values in scores.items()},
         },
+        "refuted": int(refuted.sum()),
         "pool": {
             "policy": [c.policy for c in pool],
             "correct": [c.correct for c in pool],
@@ -443,10 +451,22 @@ def _item(group: CandidateSet, sizes: tuple[int, ...], kind: ScoreKind | None, s
     }
 
 
+def _behind(scores: Floats, refuted: NDArray[np.bool_]) -> Floats:
+    """Numbers in the order of the scores, those of refuted candidates below all others; NaN for no score."""
+    if not refuted.any():
+        return scores
+    result = np.full(len(scores), np.nan)
+    scored = ~np.isnan(scores)
+    keys = np.stack([~refuted[scored], scores[scored]], axis=1)
+    result[scored] = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+    return result
+
+
 def _methods(
     id_: str,
     pool: Sequence[Candidate],
     scores: Mapping[str, Floats],
+    weights: Mapping[str, Floats],
     right: Floats,
     unknown: Floats,
     kind: ScoreKind | None,
@@ -466,7 +486,7 @@ def _methods(
     methods["majority"] = votes(np.ones(len(pool)))
     for how, values in scores.items():
         methods[f"best {how}"] = _along([_best_of(values, right, unknown, n) for n in drawn])
-    for how, values in scores.items():
+    for how, values in weights.items():
         if how != "orm" and kind is not None and vote_refusal(how, kind) is None:
             methods[f"vote {how}"] = votes(values)
     methods["oracle"] = _along([_at_least_one(right, unknown, n) for n in drawn])
@@ -661,6 +681,7 @@ def coverage(rows: Sequence[Item]) -> str:
     """What was counted and what could not be, in one sentence."""
     used = [row for row in rows if row["counted"]]
     greedy = sum("greedy" in row["methods"] for row in used)
+    refuted = sum(row.get("refuted", 0) for row in used)
     missing = {key: sum(row["missing"][key] for row in used) for key in ("correct", "answer")}
     unscored = max(
         (sum(row["missing"]["scores"][how] for row in used) for how in used[0]["missing"]["scores"]),
@@ -680,6 +701,7 @@ def coverage(rows: Sequence[Item]) -> str:
         ],
         f"{missing['answer']} without an answer never vote": missing["answer"],
         f"up to {unscored} without a score cannot be chosen by it": unscored,
+        f"{refuted} with a step that an exact check refutes come after all others": refuted,
         f"votes on random subsets ({drawn} a problem)" if drawn else "all subsets of each size counted": True,
     }
     return "; ".join(part for part, applies in parts.items() if applies) + "."

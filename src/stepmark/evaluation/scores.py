@@ -60,6 +60,8 @@ class Sheet:
     """The PRM's own; None when the file does not say."""
     identity: str | None = None
     """The PRM's (`PRM.identity`); None when no manifest beside the file says it."""
+    checks: str = "none"
+    """The exact checks that belong to the PRM (`PRM.default_checks`); "none" when the file does not say."""
 
     @property
     def refused(self) -> tuple[CaseScores, ...]:
@@ -114,6 +116,7 @@ def grade_cases(
                 "prm": prm.name,
                 "threshold": prm.default_threshold,
                 "aggregate": prm.default_aggregate,
+                **({} if prm.default_checks == "none" else {"checks": prm.default_checks}),
             }
             out.write({"id": case.id, **data, **facts})
             advance()
@@ -168,6 +171,7 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
         threshold=_threshold(used, kind),
         aggregate=_aggregate(used),
         identity=_identity(path),
+        checks=str(used[0].data.get("checks") or "none"),
     )
 
 

@@ -138,11 +138,12 @@ def prm_best_of_n(
             made.append(Grader(loaded(prm, family, tokenizer), Grade(aggregate=aggregate)))
         graded = grade_texts([(problem, text) for text in texts], made[0], split=split, marker=marker)
         scores, answers = [item.score for item in graded], [item.answer for item in graded]
+        refuted = [item.scored is not None and item.scored.refuted for item in graded]
         if choice == "best":
-            picked = pick(scores, answers, choice, finished=finished)
+            picked = pick(scores, answers, choice, finished=finished, refuted=refuted)
         else:
             with load_verifier(verifier) as same:
-                picked = pick(scores, answers, choice, verifier=same, finished=finished)
+                picked = pick(scores, answers, choice, verifier=same, finished=finished, refuted=refuted)
         votes = picked.votes or (None,) * len(graded)
         return {
             "chosen": picked.index,

@@ -108,6 +108,7 @@ class StepmarkFilter(Filter):  # type: ignore[misc]
                         [item.answer for item in mine],
                         self._choice,
                         verifier=verifier,
+                        refuted=[item.scored is not None and item.scored.refuted for item in mine],
                     ).index
                 except InputError:
                     unread.append(f"document {number}: {mine[0].error}" if mine else f"document {number}")

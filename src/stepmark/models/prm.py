@@ -31,7 +31,7 @@ from stepmark.records import (
     scored_keys,
 )
 from stepmark.show.text import amount
-from stepmark.solutions.checks import check, check_names
+from stepmark.solutions.checks import check_names, check_solution
 
 _ALWAYS = ("scores", "score", "aggregate", "first_error", "threshold", "prm", "score_kind")
 
@@ -177,8 +177,8 @@ class Grader:
 
     @property
     def default_checks(self) -> str:
-        """The exact checks that run beside it where a caller says "auto": "all" beside the PRM that ships, "none" beside any other."""
-        return "all" if self.name == "default" else "none"
+        """The exact checks that run beside it where a caller says "auto": those that its checkpoint names, "all" beside the PRM that ships."""
+        return "none"
 
     @property
     def size(self) -> Weights | None:
@@ -682,9 +682,7 @@ def _scored(
 ) -> GradedSolution:
     how = resolve_aggregate(settings.aggregate, prm.default_aggregate, prm.score_kind)
     needed = steps.scores[-1:] if how == "last" else steps.scores
-    names, findings = check_names(settings.checks), None
-    if names:
-        findings = tuple(check(solution.problem.text, solution.texts, names=names))
+    findings = check_solution(solution, settings.checks)
     return GradedSolution(
         solution=solution,
         step_scores=steps,

@@ -167,6 +167,8 @@ class Candidate:
     """Of the scores; None where one is missing."""
     finished: bool
     """The policy ended it; else it was cut off, by the budget or by the longest solution."""
+    refuted: bool = False
+    """An exact check proves one of its steps wrong: it is never chosen."""
     answer: str | None = None
     """The final answer that it names; None for none."""
     votes: float | None = None

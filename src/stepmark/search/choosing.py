@@ -52,17 +52,17 @@ class Picked:
 def choose(tree: Tree, ends: Sequence[Node], choice: Choice) -> Generator[Any, Any, Found]:
     """The result of a search whose finished solutions end at `ends`: one of them, or, where there is none, its best unfinished one.
 
-    Where checks refuted every finished solution, these are the candidates all the same, and the search ended as a dead end.
+    Where checks refuted every finished solution, these are candidates too, and none of them is chosen: the search ended as a dead end.
     """
-    if not ends and (refuted := tree.refuted):
-        why = next(step.why for step in refuted[0].path if step.refuted)
-        tree.stop("dead end", f"every solution has a refuted step; of the first one: {why}")
-        ends = refuted
     candidates = [tree.candidate(node) for node in ends]
     if not candidates:
         node = tree.unfinished()
         some = [] if node is None else [tree.candidate(node)]
-        return (yield from tree.found(some, 0 if some else None))
+        refuted = tree.refuted
+        if refuted:
+            why = next(step.why for step in refuted[0].path if step.refuted)
+            tree.stop("dead end", f"every solution has a refuted step; of the first one: {why}")
+        return (yield from tree.found([*some, *map(tree.candidate, refuted)], 0 if some else None))
     aggregates = [candidate.aggregate for candidate in candidates]
     if choice == "best":
         return (yield from tree.found(candidates, _highest(aggregates, range(len(candidates)))))
@@ -122,6 +122,7 @@ def pick(
     *,
     verifier: Verifier | None = None,
     finished: Sequence[bool] | None = None,
+    refuted: Sequence[bool] | None = None,
 ) -> Picked:
     """Pick one of some candidates that no search wrote: the repeats of a harness, the completions of a server.
 
@@ -132,6 +133,8 @@ def pick(
         verifier: says which answers are equal; needed unless the choice is `best`.
         finished: of each candidate whether its writer ended it. One that was cut off is passed over, as a search does: a text that stops
             early has the fewer steps to be wrong in. Where none is both finished and graded, all are looked at.
+        refuted: of each candidate whether an exact check proves a step of it wrong. One that is refuted is never picked before one that
+            is not, whatever their scores, and does not vote; where every graded one is refuted, all are looked at.
 
     Raises:
         InputError: there are no candidates; or no candidate has an aggregate and none can vote.
@@ -139,14 +142,19 @@ def pick(
     """
     if not aggregates:
         raise InputError("expected at least one candidate, found none")
-    for what, values in (("an answer or None", answers), ("whether it is finished,", finished)):
+    for what, values in (
+        ("an answer or None", answers),
+        ("whether it is finished,", finished),
+        ("whether it is refuted,", refuted),
+    ):
         if values is not None and len(values) != len(aggregates):
             raise UsageError(f"expected {what} a candidate ({len(aggregates)}), found {len(values)}")
-    if finished is not None and any(
-        ended and value is not None for ended, value in zip(finished, aggregates, strict=True)
-    ):
-        aggregates = [value if ended else None for ended, value in zip(finished, aggregates, strict=True)]
-        answers = [answer if ended else None for ended, answer in zip(finished, answers, strict=True)]
+    for eligible in (None if refuted is None else [not one for one in refuted], finished):
+        if eligible is not None and any(
+            one and value is not None for one, value in zip(eligible, aggregates, strict=True)
+        ):
+            aggregates = [value if one else None for one, value in zip(eligible, aggregates, strict=True)]
+            answers = [answer if one else None for one, answer in zip(eligible, answers, strict=True)]
     if choice == "best":
         return _best(aggregates, "")
     if verifier is None:

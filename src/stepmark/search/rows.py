@@ -129,7 +129,7 @@ def row_view(
             answer=item["answer"],
             right=right(item["text"]),
             votes=_float(item["votes"]),
-            note="" if item["finished"] else "unfinished",
+            note="refuted by a check" if item.get("refuted") else "" if item["finished"] else "unfinished",
         )
         for item in found["candidates"]
     ]

@@ -38,7 +38,7 @@ from stepmark.show.text import amount
 from stepmark.solutions.checks import check_names
 from stepmark.store import Results, atomic_rows, row_key, run_input
 from stepmark.store.runs import ResumableRun, check_files, in_order, usable
-from stepmark.verifiers.base import VerifierLike, open_verifier, verifier_facts
+from stepmark.verifiers.base import Verifier, VerifierLike, open_verifier, verifier_facts
 from stepmark.verifiers.base import answerers as of_verifier
 from stepmark.verifiers.code_sandbox import Isolation
 
@@ -89,7 +89,7 @@ def search(
         checks: exact checks that refute steps, which are then given up unscored: all, none, names with commas between them (as for
             `stepmark.grade`), or auto, which is all with the default PRM and none with any other.
         budget: tokens that one problem may cost: written by the policy and read by the PRM. No request is made beyond it.
-        verifier: what says whether answers are equal, for votes and `verify`: math, number, choice, text, code, or "package.module:Class".
+        verifier: what says whether answers are equal, for votes, `verify` and how many are right: math, number, choice, text, code, or "package.module:Class".
         answers: which answers of a solution count: stated, also its concluding statement; marked, only a box, ####, "the answer is".
         isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
@@ -137,7 +137,7 @@ def search(
         fitted = _fitted(searcher, models.built, aggregate, checks, Budget(tokens=budget))
         store = stack.enter_context(open_replies(out))
         for line in job.earlier():
-            tally.add(line)
+            tally.add(line, checker)
         shown = Progress(
             given.rows,
             done=job.done,
@@ -173,7 +173,7 @@ def search(
                 else:
                     line = known
                 job.add(line, [result] if isinstance(result, Found) else [], key=_key(problem))
-                tally.add(line)
+                tally.add(line, checker)
                 shown.advance()
         if tally.problems == 0:
             raise job.empty("no problem could be searched", tally.refused)
@@ -214,11 +214,15 @@ class _Tally:
     unfinished: int = 0
     none: int = 0
     stopped: dict[str, int] = field(default_factory=dict)
+    right: int = 0
+    wrong: int = 0
+    no_verdict: int = 0
+    """Of problems with a reference answer: whose chosen solution is right; wrong, unfinished or missing; not decided."""
     decoded: int | None = 0
     read: int | None = 0
     refused: list[str] = field(default_factory=list)
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: Mapping[str, Any], verifier: Verifier) -> None:
         """Count the result of a problem."""
         if row["refused"] is not None:
             self.refused.append(row["refused"])
@@ -232,6 +236,14 @@ class _Tally:
         self.stopped[result["stopped"]] = self.stopped.get(result["stopped"], 0) + 1
         self.decoded = tree.added(self.decoded, result["cost"]["decoded"])
         self.read = tree.added(self.read, result["cost"]["prm"])
+        gold = result["problem"].get("answer")
+        if gold:
+            right: bool | None = False
+            if chosen is not None and chosen["finished"]:
+                right = verifier.verify(chosen["text"], gold).correct
+            self.right += right is True
+            self.wrong += right is False
+            self.no_verdict += right is None
 
 
 class _Models:
@@ -390,6 +402,9 @@ def _summary(tally: _Tally, saved: str, written: Sequence[str], out: str | Path 
         + ", ".join(f"{count:,} {why}" for why, count in sorted(tally.stopped.items())),
         f"{amount(tally.decoded, 'token')} written, {count_of(tally.read)} read by the PRM",
     ]
+    if judged := tally.right + tally.wrong + tally.no_verdict:
+        unknown = f", {tally.no_verdict:,} without a verdict" if tally.no_verdict else ""
+        lines.append(f"right by the reference answer: {tally.right:,} of {judged:,}{unknown}")
     if saved:
         lines.append(saved)
     if tally.refused:

@@ -102,6 +102,7 @@ class Node:
             aggregate=self.aggregate,
             state=self.state,
             why=self.why,
+            refuted=self.refuted,
             round=self.round,
             policy_tokens=self.policy_tokens,
             prm_tokens=self.prm_tokens,
@@ -474,6 +475,7 @@ class Tree:
             scores=scores,
             aggregate=node.aggregate,
             finished=node.ended,
+            refuted=any(step.refuted for step in node.path),
             answer=None if result is None else result.text,
         )
 

@@ -41,6 +41,8 @@ class TraceNode:
     state: NodeState
     why: str = ""
     """Why it was pruned; "" where it was not."""
+    refuted: bool = False
+    """An exact check proves that it is wrong."""
     round: int
     """In which round of the search it was written, from 0."""
     policy_tokens: int | None = None
@@ -209,7 +211,8 @@ def _node(node: TraceNode, places: Mapping[int, int], view: SearchView) -> dict[
     result: dict[str, Any] = {
         "id": node.number,
         "text": spelled(node.step).strip(),
-        "level": colour.level_class(view.place(node.score)),
+        # A proof is red, whatever a score would say.
+        "level": colour.level_class(0.0 if node.refuted else view.place(node.score)),
         "state": node.state,
         "round": node.round,
     }

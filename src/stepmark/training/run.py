@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,6 @@ from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import ENDINGS, STDIO, Source, check_readable, row_files
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.files import fetch
-from stepmark.models.places import BUILT_IN_BASE
 from stepmark.settings import checked
 from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
 from stepmark.store import atomic_write, naming
@@ -123,7 +123,7 @@ def train(
     rows: Source | Sequence[str | Path],
     *,
     out: str | Path,
-    base: str = BUILT_IN_BASE,
+    base: str | None = None,
     objective: str | Objective | None = None,
     settings: Sequence[str] = (),
     family: str | None = None,
@@ -144,7 +144,8 @@ def train(
     Args:
         rows: a file, several files, or "OWNER/NAME" of a data set on the hub; or dicts, records, a data set or a data frame.
         out: the checkpoint's folder: new, or that of this run.
-        base: the model that is trained: a folder, a hub name, or a built-in one.
+        base: the model that is trained: a folder, a hub name, or a built-in one. Default: the default PRM goes on being trained, or its base
+            where the objective or the layout is another.
         objective: what is fitted: hard, ce, soft, mse, beta-binomial, three-class, target-tokens, outcome, implicit-ce, implicit-dpo,
             generative, or "package.module:Class". Default: hard; with `family`, the one for its head.
         settings: a field of the objective, as name=value; repeat for several.
@@ -168,7 +169,7 @@ def train(
     """
     if not isinstance(out, str | Path) or str(out) == STDIO:
         raise UsageError(f"`out`: expected the name of a folder, found {out!r}")
-    if held_out_data is not None and training.held_out != Training().held_out:
+    if held_out_data is not None and training.held_out is not None:
         raise UsageError(
             "`held_out` is a share of the rows, and `held_out_data` names others instead: leave out one of the two"
         )
@@ -183,6 +184,7 @@ def train(
             raise UsageError(f"`log` {name}: expected tensorboard or wandb")
         if find_spec(name) is None:
             raise MissingExtraError(f"`log` {name} needs it: pip install {name}")
+    from stepmark.training.checkpoint import TRAIN_FILE
     from stepmark.training.objectives import load_objective
     from stepmark.training.recipe import Recipe, run_recipe
     from stepmark.training.report import training_html
@@ -205,8 +207,10 @@ def train(
     def complete(done: Trained, place: Path) -> None:
         if (place / REPORT_FILE).is_file():
             return
-        shown = {"data": ", ".join(data), "objective": repr(recipe.objective), "base": recipe.base}
-        shown |= {name: str(value) for name, value in _flat(recipe).items()}
+        notes = json.loads((place / TRAIN_FILE).read_text(encoding="utf-8"))
+        shown = {"data": ", ".join(data), "objective": repr(recipe.objective), "base": notes["base"]}
+        used = {"family": recipe.family, **notes["rules"], **notes["settings"]}
+        shown |= {name: str(value) for name, value in used.items()}
         with atomic_write(place / REPORT_FILE) as page:
             history = read_lines(place / HISTORY_FILE)
             page.writelines(training_html(done, history, shown, title=f"Training of {folder.name}"))
@@ -320,7 +324,7 @@ def scalars(progress: Progress) -> dict[str, float]:
     named = (
         ("train", progress, ("loss", "gradient", "learning_rate")),
         ("speed", progress, ("tokens_per_second", "rows_per_second")),
-        ("held_out", progress.held_out, ("loss", "accuracy", "auc", "first_error_f1")),
+        ("held_out", progress.held_out, ("loss", "auc", "first_error_f1")),
     )
     return {
         f"{part}/{name}": value

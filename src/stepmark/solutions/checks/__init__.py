@@ -1,13 +1,13 @@
 r"""Exact checks of a solution: a check proves that a step is wrong, or is silent.
 
 `check` reads the steps of a solution and computes what can be computed: in exact fractions and polynomials, with parsers of its own. No text is
-executed, nothing is asked of a model, equal texts give equal findings, and the time is bounded for any text.
+executed, nothing is asked of a model, equal texts give equal findings, and the time is bounded for any text. A statement that the same step or
+thought takes back ("2 * 80 = 170. Wait, that's wrong.") or corrects ("2 * 80 = 160.") is no finding.
 
 | check | what it finds |
 | --- | --- |
 | `equation` | a false calculation: "12 * 8 = 98", "√18 = 3 √3", "5!/3! = 60", "20% of 50 = 12", chains, LaTeX, money, mixed numbers |
 | `words` | a false calculation in words: "12 times 8 is 98", "half of 26 is 12" |
-| `remainder` | a false quotient with a remainder, a false congruence of numbers: "17 ≡ 2 (mod 7)" |
 | `unit` | a false conversion of a unit: "3 hours = 200 minutes" |
 | `algebra` | two forms of an expression that are not equal; an equation with no solution in common with the one that it is made from |
 | `answer` | a final answer that is not the last result: "the total is 42. The answer is 24." |
@@ -17,12 +17,14 @@ Precision and recall of each check are measured by `benchmarks/checks.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from itertools import accumulate, takewhile
 from typing import get_args
 
+from stepmark.data.steps.thoughts import sections
 from stepmark.errors import SettingError
-from stepmark.records import CheckName, Finding
+from stepmark.records import CheckName, Finding, Solution
 from stepmark.solutions.checks.algebra import (
     Equation,
     equations,
@@ -32,9 +34,9 @@ from stepmark.solutions.checks.algebra import (
 )
 from stepmark.solutions.checks.answer import final_answer
 from stepmark.solutions.checks.equations import calculations
-from stepmark.solutions.checks.words import Claim, remainder_claims, unit_claims, word_claims
+from stepmark.solutions.checks.words import Claim, unit_claims, word_claims
 
-__all__ = ["CHECKS", "CheckName", "Finding", "check", "check_names"]
+__all__ = ["CHECKS", "CheckName", "Finding", "check", "check_names", "check_solution"]
 
 CHECKS: tuple[CheckName, ...] = get_args(CheckName)
 """The names of all checks."""
@@ -43,16 +45,57 @@ _LONGEST = 10_000
 _MOST_CHARACTERS = 5_000_000
 """Of all steps together; later steps are not read. A long thought has thousands of short ones."""
 _MOST_FINDINGS = 200
+_IN_THOUGHTS = "thoughts"
+"""In a setting, beside names of checks: the checks read thoughts too."""
+_WITHDRAWN = re.compile(
+    r"\b(?:wait|hold on|hang on|oops|scratch that|strike that|correction|sorry|no,|i meant?\b|my mistake|i made (?:a|an)"
+    r"|let me (?:redo|recalculate|recompute|recheck|re-?check|correct|fix|try)|(?:that|this|it)(?:'s|\u2019s| is| was| can't be| cannot be| isn't)"
+    r" (?:wrong|incorrect|not right|not correct|false|right\?|a mistake|an error)|actually,? (?:it|that|this|no|the)|instead of)"
+    r"|不对|等等|错了|\bнет,|\bневерно|\bnein,|\bfalsch|\bnon,|\battend(?:s|ez)\b|~~",
+    re.I,
+)
+_AFTERWARDS = 240
+"""Characters after a statement within which it may be taken back."""
 
 
 def check_names(checks: str) -> tuple[CheckName, ...]:
     """The checks that a setting names: "all", "none", or names with commas between them; `SettingError` for a name that is no check."""
     if checks in ("all", "none"):
         return CHECKS if checks == "all" else ()
-    names = {name.strip() for name in checks.split(",")}
-    if names - set(CHECKS):
-        raise SettingError("checks", checks, f"auto, all, none, or names of checks: {', '.join(CHECKS)}")
-    return tuple(name for name in CHECKS if name in names)
+    names = {name.strip() for name in checks.split(",")} - {_IN_THOUGHTS}
+    if names - {*CHECKS, "all"}:
+        raise SettingError(
+            "checks",
+            checks,
+            f"auto, all, none, or names of checks: {', '.join(CHECKS)}; and thoughts, to read those too",
+        )
+    return CHECKS if "all" in names or not names else tuple(name for name in CHECKS if name in names)
+
+
+def check_solution(solution: Solution, checks: str) -> tuple[Finding, ...] | None:
+    """The findings of a solution by a setting (`check_names`), None where it names no check; thoughts are read only if the setting says so.
+
+    A thought tries things out and takes them back: "all,thoughts" checks it all the same.
+    """
+    names = check_names(checks)
+    if not names:
+        return None
+    findings = check(solution.problem.text, solution.texts, names=names)
+    if findings and _IN_THOUGHTS not in checks.split(","):
+        thought = _thought_steps(solution)
+        findings = [finding for finding in findings if finding.step not in thought]
+    return tuple(findings)
+
+
+def _thought_steps(solution: Solution) -> set[int]:
+    """The steps that begin within a thought, by the marks in the solution's whole text."""
+    places: list[int] = []
+    at = 0
+    for step in solution.steps:
+        places.append(at + len(step.lead))
+        at += len(step.raw)
+    parts = [part for part in sections("".join(step.raw for step in solution.steps)) if part.thought]
+    return {i for i, place in enumerate(places) if any(part.start <= place < part.end for part in parts)}
 
 
 def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = CHECKS) -> list[Finding]:
@@ -85,8 +128,6 @@ def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = 
             claims += [("equation", claim) for claim in _false_equations(text, stated)]
         if "words" in names:
             claims += [("words", claim) for claim in word_claims(text)]
-        if "remainder" in names:
-            claims += [("remainder", claim) for claim in remainder_claims(text, problem)]
         if "unit" in names:
             claims += [("unit", claim) for claim in unit_claims(text, problem)]
         if "algebra" in names:
@@ -94,7 +135,8 @@ def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = 
             claims += [("algebra", claim) for claim in lost_solutions(text, stated, before, last)]
         if "answer" in names and i == len(steps) - 1:
             claims += [("answer", claim) for claim in final_answer(texts, problem)]
-        findings += _findings(i, text, claims)
+        stand = [(name, claim) for name, claim in claims[:_MOST_FINDINGS] if not _withdrawn(text, claim)]
+        findings += _findings(i, text, stand)
         before, last = text, stated[-1] if stated else None
     return findings
 
@@ -105,10 +147,26 @@ def _false_equations(text: str, stated: Sequence[Equation]) -> list[Claim]:
     return [*wrong, *false_constants(text, formulas, stated)]
 
 
+def _withdrawn(text: str, claim: Claim) -> bool:
+    """Whether the step takes a statement back, or states the same left side again with a true result."""
+    rest = text[claim.end : claim.end + _AFTERWARDS]
+    if _WITHDRAWN.search(rest):
+        return True
+    left = _squeezed(text[claim.start : claim.end].partition("=")[0])
+    return bool(left) and any(
+        formula.truth == "right" and _squeezed(formula.text.partition("=")[0]) == left
+        for formula in (calculations(rest) if left in _squeezed(rest) else ())
+    )
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"[\s$\\(){}]", "", text)
+
+
 def _findings(step: int, text: str, claims: Sequence[tuple[CheckName, Claim]]) -> list[Finding]:
     """The claims of a step in the order of the text; of two that overlap, the first check's."""
     out: list[Finding] = []
-    for name, claim in claims[:_MOST_FINDINGS]:
+    for name, claim in claims:
         if any(f.start < claim.end and claim.start < f.end for f in out):
             continue
         out.append(

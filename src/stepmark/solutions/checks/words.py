@@ -1,7 +1,7 @@
-r"""Calculations, remainders and conversions of units that are written in words.
+r"""Calculations and conversions of units that are written in words.
 
-"12 times 8 is 96", "half of 26 is 13", "20% of 50 is 10", "divide 84 by 4 to get 21", "194 divided by 11 is 17 with a remainder of 7",
-"17 ≡ 3 (mod 7)", "3 hours is 180 minutes". Each sentence is read by a fixed pattern; whatever stands around it that may belong to the
+"12 times 8 is 96", "half of 26 is 13", "20% of 50 is 10", "divide 84 by 4 to get 21", "3 hours is 180
+minutes". Each sentence is read by a fixed pattern; whatever stands around it that may belong to the
 calculation ("3 plus 12 times 8", "is 20 more than") makes the check silent.
 """
 
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stepmark.solutions.checks.equations import differ, doubted, is_money, shown
-from stepmark.solutions.checks.expressions import UnreadableError, side_after, side_before, tokens, value
 from stepmark.solutions.units import Unit, unit_of
 
 
@@ -207,92 +206,6 @@ def _alone(text: str, match: re.Match[str]) -> bool:
         return False
     before = text[max(0, match.start() - 20) : match.start()]
     return not _BEGINS.search(before) or _LEADS.search(before) is not None
-
-
-# --- remainders ---------------------------------------------------------------------------------------------------------
-
-_INT = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15}"
-_REMAINDERS = (
-    re.compile(
-        rf"(?<![\w.,/^*+-] )(?<![\w.,/^*+-])(?P<n>{_INT}) ?(?:÷|/|\\div|divided by) ?(?P<m>{_INT})(?: ?=| is| gives| equals| gives us) ?(?:a quotient of |about )?"
-        rf"(?P<q>{_INT}),? ?(?:with |and )?(?:a |the )?(?:remainder|R|r)\b ?(?:of |is |= ?)?(?P<r>{_INT})(?![\w/]|[.,][0-9]| ?[-+*])"
-    ),
-    re.compile(
-        rf"(?<![\w.,/^*+-] )(?<![\w.,/^*+-])(?P<n>{_INT}) divided by (?P<m>{_INT})(?:,)? (?:leaves|has|gives|with|and leaves) a remainder of (?P<r>{_INT})(?![\w/]|[.,][0-9]| ?[-+*])"
-    ),
-    re.compile(
-        rf"remainder (?:when|if|of) (?P<n>{_INT}) (?:is |being )?divided by (?P<m>{_INT}) is (?P<r>{_INT})(?![\w/^]|[.,][0-9]| ?[-+*])"
-    ),
-)
-_OTHER_BASE = re.compile(r"\b(?:binary|octal|hexadecimal|base)\b", re.I)
-_MOD = re.compile(r"\\pmod\s?\{\s?([0-9]{1,9})\s?\}|\\pmod\s?([0-9])|\((?:\\bmod|\\mod|mod)\s?([0-9]{1,9})\)")
-
-
-def remainder_claims(text: str, problem: str) -> Iterator[Claim]:
-    """The false quotients with a remainder, and the false congruences of numbers."""
-    plain, places = _squeezed(undressed(text))
-    for pattern in _REMAINDERS:
-        for match in pattern.finditer(plain):
-            n, m, r = (int(match[name].replace(",", "")) for name in "nmr")
-            q = int(match["q"].replace(",", "")) if "q" in match.groupdict() else None
-            start, end = places[match.start()], places[match.end() - 1] + 1
-            if m and (q if q is not None else n // m, r) != divmod(n, m) and not doubted(text, start, end):
-                # 17 = 2 * 5 + 7 is a remainder that is not reduced, and true.
-                if q is not None and q * m + r == n:
-                    continue
-                yield Claim(start, end, f"it is {n // m} with a remainder of {n % m}")
-    if _OTHER_BASE.search(problem) or _OTHER_BASE.search(text):
-        return
-    for match in _MOD.finditer(text):
-        yield from _congruences(text, match)
-
-
-def _congruences(text: str, match: re.Match[str]) -> Iterator[Claim]:
-    """A ≡ b ≡ c (mod m), from the modulus backwards."""
-    modulus = int(next(group for group in match.groups() if group))
-    begin = max(0, match.start() - 300)
-    pieces = tokens(text[begin : match.start()])
-    signs = [
-        i
-        for i, t in enumerate(pieces)
-        if (t.kind == "relation" and t.text in ("\\equiv", "≡")) or t.kind == "equal"
-    ]
-    if not signs or not modulus or side_after(pieces, signs[-1]).stop != len(pieces):
-        return
-    after: tuple[int, Fraction] | None = None
-    for i in reversed(signs):
-        left, right = side_before(pieces, i), side_after(pieces, i)
-        if not left or not right:
-            return
-        before = pieces[left.start - 1] if left.start else None
-        # The expression must begin here: a word, a line, a stop or the sign of the link before.
-        if (before is None and begin) or (
-            before is not None and before.kind not in ("word", "line", "relation", "equal")
-        ):
-            return
-        if (
-            before is not None
-            and before.kind == "word"
-            and (len(before.text) < 3 or not pieces[left.start].gap)
-        ):
-            return
-        try:
-            x = value(pieces[left.start : left.stop], percent=Fraction(1)).exact
-            y = value(pieces[right.start : right.stop], percent=Fraction(1)).exact
-        except UnreadableError:
-            return
-        if x.denominator != 1 or y.denominator != 1:
-            return
-        start = begin + pieces[left.start].start
-        if pieces[i].kind == "relation" and (x - y) % modulus and not doubted(text, start, match.end()):
-            yield Claim(
-                start,
-                match.end(),
-                f"the left side is {x % modulus} modulo {modulus}, the right side {y % modulus}",
-            )
-        if after is not None and right.stop != after[0]:
-            return
-        after = (left.start - 1, x)
 
 
 # --- units --------------------------------------------------------------------------------------------------------------
