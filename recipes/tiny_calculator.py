@@ -50,24 +50,24 @@ _SIGNS = {"+": 0.4, "-": 0.4, "*": 0.1, "/": 0.1}
 class Calculator:
     """Settings of the base; written beside its weights."""
 
-    width: int = 160
+    width: int = 128
     layers: int = 4
-    heads: int = 5
-    inner: int = 480
+    heads: int = 4
+    inner: int = 384
     """Width inside the feed-forward blocks."""
     spread: float = 0.05
     """Standard deviation of the weights at the beginning."""
     digits: float = 4.0
     """How much larger than `spread` the part of a digit's embedding is that says which digit it is; 0 for none."""
-    steps: int = 12_000
+    steps: int = 5000
     """Batches."""
-    tables: float = 0.35
+    tables: float = 0.24
     """Share of the steps in which only tables are learnt."""
     repeated: float = 0.25
     """Share of the batches of tables after that."""
-    facts: int = 128
+    facts: int = 96
     """Facts in a batch of tables, eight in a text."""
-    problems: int = 16
+    problems: int = 12
     """Problems in a batch of solutions."""
     problem_steps: tuple[int, int] = (3, 7)
     """Least and most lines of a solution, the answer among them."""

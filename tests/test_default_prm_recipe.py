@@ -212,6 +212,11 @@ def test_what_candidates_are_for(recipe, tmp_path):
     again = recipe.candidates(candidates, benchmark)
     assert one in {row["problem"] for row in again["best-of-N"]}
     assert len(again["training"]) == len(parts["training"]) - 1
+    # What a teacher's labels were learnt on measures nothing.
+    learnt = [min(problems["threshold"]), min(problems["best-of-N"])]
+    taught = recipe.Problems([file_of(tmp_path / "t.jsonl", [{"problem": text} for text in learnt])])
+    parted = recipe.candidates(candidates, recipe.Problems([]), taught)
+    assert {row["problem"] for row in parted["training"]} == problems["training"] | set(learnt)
 
 
 def test_samples_and_candidates_join_the_mixture(recipe, monkeypatch, capsys, tmp_path):

