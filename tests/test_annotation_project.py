@@ -130,11 +130,8 @@ def test_the_documented_record():
     """Potato's documentation: one record, 1, 0, -1 and null for the steps 0 to 3."""
     loaded = load_project(EXAMPLE)
     project = loaded.project
-    assert (project.title, project.mode, project.allow_neutral) == (
-        "Coding agent, step by step",
-        "per_step",
-        True,
-    )
+    assert (project.title, project.mode) == ("Coding agent, step by step", "per_step")
+    assert (project.allow_neutral, project.inline_with_trace) == (True, True)
     items = read_items(project)
     log = [Change(kind="rate", step=step, rating=rating) for step, rating in ((0, 1), (1, 0), (2, -1))]
     marks = fold("per_step", 4, [*log, Change(kind="submit")], allow_neutral=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -74,6 +74,8 @@ def annotate(
     _check_packages()
     from stepmark.annotation.project import load_project
 
+    if threshold is not None and suggest is None:
+        raise UsageError("`threshold` is of suggestions: give `suggest` too")
     base = _base_url(host, port, url)
     given = {
         "mode": mode,
@@ -92,12 +94,12 @@ def annotate(
     from stepmark.annotation.items import read_items
     from stepmark.annotation.store import ADMIN, Store
 
-    with listen(host, port) as listening, Store(str(database or default_database(file))) as store:
+    with ExitStack() as stack:
+        listening = stack.enter_context(listen(host, port))
         items: Sequence[Item] = read_items(loaded.project)
         if suggest is not None:
             items = _suggested(items, suggest, threshold)
-        elif threshold is not None:
-            raise UsageError("`threshold` is of suggestions: give `suggest` too")
+        store = stack.enter_context(Store(str(database or default_database(file))))
         count = store.prepare(loaded.project, items, base)
         admin = store.person(ADMIN)
         _say(f"{amount(count, 'item')}; labels are kept in {store.shown}")
