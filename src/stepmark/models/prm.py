@@ -177,8 +177,8 @@ class Grader:
 
     @property
     def default_checks(self) -> str:
-        """The exact checks that run beside it where a caller says "auto": "all" beside the PRM that ships, "none" beside any other."""
-        return "all" if self.name == "default" else "none"
+        """The exact checks that run beside it where a caller says "auto": those that its checkpoint names, "all" beside the PRM that ships."""
+        return "none"
 
     @property
     def size(self) -> Weights | None:
