@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from stepmark.data.columns import Columns
-from stepmark.data.formats.rows import LabelledRow, Losses, Reading
+from stepmark.data.formats.rows import Counts, LabelledRow, Reading
 from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import ENDINGS, STDIO, Source, check_readable, row_files
 from stepmark.errors import MissingExtraError, UsageError
@@ -39,7 +39,7 @@ def training_rows(
     split: str = "train",
     columns: Columns | None = None,
     reading: Reading = _READING,
-    losses: Losses | None = None,
+    counts: Counts | None = None,
 ) -> Iterator[LabelledRow]:
     """Labelled rows of one or several sources, one after the other.
 
@@ -52,15 +52,15 @@ def training_rows(
         rows: names of files in any format of `stepmark convert`, or "OWNER/NAME" of data sets on the hub; or rows in Python.
         split: which files of a hub data set are taken: those with this word in their name, or all where none has it.
         columns: as `store.read_rows`.
-        losses: takes note of what is left out in reading.
+        counts: takes note of what is left out in reading.
     """
     names = _names(rows)
     if names is None:
-        yield from read_labelled(rows, columns=columns, settings=reading, losses=losses)
+        yield from read_labelled(rows, columns=columns, settings=reading, counts=counts)
         return
     for name in names:
         for file in _files(name, split):
-            for row in read_labelled(file, columns=columns, settings=reading, losses=losses):
+            for row in read_labelled(file, columns=columns, settings=reading, counts=counts):
                 yield row if row.solution.problem.source is not None else _with_source(row, Path(name).name)
 
 
@@ -290,11 +290,11 @@ class ProgressLines:
         self._tenth = 0
         self._first: int | None = None
         """Steps of an earlier run."""
-        self._losses: list[tuple[float, float]] = []
+        self._counts: list[tuple[float, float]] = []
 
     def record(self, progress: Progress) -> None:
         """Print its line, where one is due."""
-        self._losses = [*self._losses[-49:], (progress.loss * progress.labels, progress.labels)]
+        self._counts = [*self._counts[-49:], (progress.loss * progress.labels, progress.labels)]
         if self._first is None:
             self._first = progress.step - 1
             self._tenth = told_at(self._first / progress.steps)
@@ -303,10 +303,10 @@ class ProgressLines:
         if progress.held_out is None and progress.step < progress.steps and not due:
             return
         self._last_line, self._tenth = self._clock(), tenth
-        loss = sum(loss for loss, _ in self._losses) / sum(labels for _, labels in self._losses)
+        loss = sum(loss for loss, _ in self._counts) / sum(labels for _, labels in self._counts)
         parts = [
             f"step {progress.step:,} of {progress.steps:,}",
-            f"loss {loss:.3f} (last {len(self._losses)})",
+            f"loss {loss:.3f} (last {len(self._counts)})",
             f"{progress.rows_per_second:,.1f} rows/s, {progress.tokens_per_second:,.0f} tokens/s",
         ]
         if can_estimate(progress.step - self._first, progress.steps - self._first):

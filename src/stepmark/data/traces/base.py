@@ -12,7 +12,8 @@ from stepmark.data.messages import Chat, Object, is_item, loaded
 from stepmark.data.steps.thoughts import texts_of
 
 if TYPE_CHECKING:
-    from stepmark.data.formats.rows import RowWriter
+    from stepmark.data.formats.rows import LabelledRow, RowWriter
+    from stepmark.data.reading import Row
 
 Events = Iterable[tuple[str, Object]]
 
@@ -38,6 +39,8 @@ class Trace:
     """Parts the events of one trace into conversations with ids; None where they are one."""
     columns: tuple[str, ...] = ()
     """The columns that are read of a row that is a trace; the others go into its `meta`."""
+    label: Callable[[Row, LabelledRow], LabelledRow] | None = None
+    """Adds the labels that a row of it holds."""
     write: RowWriter | None = None
 
 
