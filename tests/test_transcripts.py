@@ -483,3 +483,32 @@ def test_a_logged_call_has_its_messages_beside_its_response():
     }
     read = one([row])
     assert (read.solution.source, read.solution.texts) == ("m", (FIRST,))
+
+
+def test_event_files_of_a_folder_are_one_session(tmp_path):
+    for event in openhands():
+        event["timestamp"] = f"2026-01-01T00:00:{event['id']:02}"
+        (tmp_path / f"{10 - event['id']}.json").write_text(json.dumps(event))  # names do not tell the order
+    read = one(tmp_path)
+    assert read.solution.problem.text == ASK
+    assert read.solution.texts[-1] == SECOND
+    assert len(read.solution.steps) == 2
+
+
+def test_a_session_of_the_gemini_cli():
+    call = {"id": "c", "name": "add", "args": {"a": 12, "b": 5}, "status": "success", "result": [
+        {"functionResponse": {"id": "c", "name": "add", "response": {"output": "17"}}}]}  # fmt: skip
+    failed = {**call, "id": "d", "status": "error", "result": [], "resultDisplay": "No such tool"}
+    rows = [{"sessionId": "s", "projectHash": "p", "messages": [
+        {"id": "1", "type": "user", "content": [{"text": ASK}]},
+        {"id": "2", "type": "gemini", "content": FIRST, "thoughts": [{"subject": "Plan", "description": "Pens first."}], "toolCalls": [call, failed], "model": "m"},
+        {"id": "2", "type": "gemini", "content": FIRST, "toolCalls": [call]},
+        {"id": "3", "type": "info", "content": "Update available"},
+        {"id": "4", "type": "gemini", "content": SECOND, "model": "m"},
+    ]}]  # fmt: skip
+    assert detect(next(read_rows(rows))) == "gemini-cli"
+    read = one(rows)
+    assert (read.solution.id, read.solution.source, read.solution.problem.text) == ("s", "m", ASK)
+    arguments = '{"a": 12, "b": 5}'
+    assert read.solution.texts == (f"Plan: Pens first.\n{FIRST}\nadd({arguments})\nadd({arguments})", SECOND)
+    assert read.solution.steps[0].observation == "\n\nTool (add):\n17\n\nTool (add):\nError: No such tool"

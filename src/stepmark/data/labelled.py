@@ -135,7 +135,7 @@ def convert(
         source: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list or document, .eval), dicts, records, a data set or a data frame.
         to: the format to write: stepmark-labels, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench, potato or who-and-when; of conversations chat or otel.
         out: write the rows to this file, gzipped if its name ends in .gz; "-" for standard output.
-        from_format: the format of the source: one of those, solutions, prmbench, openrlhf, inspect, or a trace (messages, sharegpt, chat-calls, responses, swe-agent, mini-swe-agent, openhands, claude-code, codex, langsmith, langfuse, who-and-when). Default: recognised by the first row of each file.
+        from_format: the format of the source: one of those, solutions, prmbench, openrlhf, inspect, or a trace (messages, sharegpt, chat-calls, responses, swe-agent, mini-swe-agent, openhands, claude-code, codex, gemini-cli, langsmith, langfuse, who-and-when). Default: recognised by the first row of each file.
         columns: names of columns, where they differ: problem=question,solution=response.
         judge: whose judgements count, where a step has several: a judge's name, or the part of it before ":" ("human").
         kind: which judgements count. Default: conclusions about correctness where a row has any, else values.

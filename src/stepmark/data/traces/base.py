@@ -37,6 +37,8 @@ class Trace:
     """The events of a row, each with the id of its trace ("": the trace is the file's); None where a row is a trace."""
     conversations: Callable[[Sequence[Object]], Iterable[tuple[str, Sequence[Object]]]] | None = None
     """Parts the events of one trace into conversations with ids; None where they are one."""
+    by_folder: bool = False
+    """Whether a tool writes each event into a file of its own, so that the files of a folder with one event each are one trace."""
     columns: tuple[str, ...] = ()
     """The columns that are read of a row that is a trace; the others go into its `meta`."""
     label: Callable[[Row, LabelledRow], LabelledRow] | None = None
