@@ -6,7 +6,8 @@
 text) and the flexible extraction of lm-evaluation-harness (the last number of the text, compared as text).
 
 - coverage: the share of solutions with a verdict.
-- precision: the share of right verdicts among those whose truth is known. Truth is what all three say, where they say the same; the rest was read, and
+- precision: the share of right verdicts among those whose truth is known. Truth is what three of four extractors say (these three, and the last box compared as
+  text) where no fourth verdict differs but that of the last number, which reads no fraction and takes any number of the last sentence. The rest was read, and
   stands in `answers_judged.json` by problem and number of the solution: true, false, or null for a text that names no answer (a verdict on it is wrong).
 - read: the share of solutions whose truth is known.
 
@@ -31,9 +32,11 @@ Key = tuple[str, int]
 
 SETS = {"gsm8k": "number", "math500": "math"}
 AIMS = {"gsm8k/coverage": 99.0, "gsm8k/precision": 99.8, "math500/coverage": 97.0, "math500/precision": 99.5}
+LAST_NUMBER = "lm-eval/"
 _JUDGED = Path(__file__).with_name("answers_judged.json")
 # The pattern of the filter "flexible-extract" of lm-evaluation-harness's task gsm8k, version 3.
 _LAST_NUMBER = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
+_SIZES = re.compile(r"\\left|\\right|\\!|\s")
 _LEFT_OUT = re.compile(r",|\$|\.$")
 
 
@@ -43,6 +46,21 @@ def last_number(text: str, gold: str) -> Verdict:
     if not found:
         return None
     return _LEFT_OUT.sub("", (found[-1][0] or found[-1][1]).strip()) == _LEFT_OUT.sub("", gold.strip())
+
+
+def last_box(text: str, gold: str) -> Verdict:
+    """Whether the last box holds the reference, but for spaces and the size of brackets and fractions; for the truth alone."""
+    start = text.rfind("\\boxed{")
+    if start < 0:
+        return None
+    depth, place = 1, start + len("\\boxed{")
+    while place < len(text) and depth:
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        place += 1
+    left, right = (
+        _SIZES.sub("", each).replace("dfrac", "frac") for each in (text[start + 7 : place - 1], gold)
+    )
+    return None if depth else left == right
 
 
 def math_verify(text: str, gold: str) -> Verdict:
@@ -71,14 +89,15 @@ def verdicts(
 
 
 def truths(readings: Mapping[str, Mapping[Key, Verdict]], judged: Mapping[str, Any]) -> dict[Key, Verdict]:
-    """The truth of each solution for which it is known: what was read, else what all say."""
+    """The truth of each solution for which it is known: what was read, else what three extractors say and no other but the last number denies."""
     known: dict[Key, Verdict] = {}
     for key in next(iter(readings.values())):
-        said = {verdict[key] for verdict in readings.values()}
+        said = {who: verdict[key] for who, verdict in readings.items() if verdict[key] is not None}
+        votes = [verdict for who, verdict in said.items() if who != LAST_NUMBER]
         if str(key[1]) in judged.get(key[0], {}):
             known[key] = judged[key[0]][str(key[1])]
-        elif len(said) == 1 and None not in said:
-            known[key] = said.pop()
+        elif len(set(votes)) == 1 and list(said.values()).count(votes[0]) >= 3:
+            known[key] = votes[0]
     return known
 
 
@@ -108,13 +127,13 @@ def main() -> None:
         problems = rows(folder / "strictprm" / f"{name}.dev.jsonl.gz")
         problems = problems[::10] if arguments.quick else problems
         read, close = ours(verifier)
-        judges = {"": read, "math-verify/": math_verify, "lm-eval/": last_number}
+        judges = {"": read, "math-verify/": math_verify, LAST_NUMBER: last_number}
         readings = {}
         for who, judge in judges.items():
             spent, readings[who] = seconds(partial(verdicts, problems, judge))
             figures[f"{name}/{who}solutions a second"] = len(readings[who]) / spent
         close()
-        known = truths(readings, judged[name])
+        known = truths(readings | {"box": verdicts(problems, last_box)}, judged[name])
         for who, reading in readings.items():
             figures |= {f"{name}/{who}{what}": value for what, value in figures_of(reading, known).items()}
         figures[f"{name}/read"] = 100 * len(known) / len(readings[""])

@@ -24,15 +24,29 @@ def test_the_last_number_of_a_text(text, gold, verdict):
     assert answers.last_number(text, gold) is verdict
 
 
-def test_truth_is_what_all_say_or_what_was_read():
-    readings = {
-        "": {("a", 0): True, ("a", 1): True, ("a", 2): None, ("a", 3): False},
-        "b": {("a", 0): True, ("a", 1): False, ("a", 2): None, ("a", 3): True},
-    }
+def test_truth_is_what_three_say_or_what_was_read():
+    ours = {("a", 0): True, ("a", 1): True, ("a", 2): None, ("a", 3): False, ("a", 4): True}
+    other = {("a", 0): True, ("a", 1): False, ("a", 2): None, ("a", 3): True, ("a", 4): True}
+    number = {("a", 0): True, ("a", 1): True, ("a", 2): True, ("a", 3): True, ("a", 4): False}
+    box = {("a", 0): None, ("a", 1): True, ("a", 2): None, ("a", 3): True, ("a", 4): True}
+    readings = {"": ours, "b": other, answers.LAST_NUMBER: number, "box": box}
     known = answers.truths(readings, {"a": {"1": True, "2": None}})
-    assert known == {("a", 0): True, ("a", 1): True, ("a", 2): None}
-    assert answers.figures_of(readings[""], known) == {"coverage": 75.0, "precision": 100.0}
-    assert answers.figures_of(readings["b"], known) == {"coverage": 75.0, "precision": 50.0}
+    assert known == {("a", 0): True, ("a", 1): True, ("a", 2): None, ("a", 4): True}
+    assert answers.figures_of(ours, known) == {"coverage": 80.0, "precision": 100.0}
+    assert answers.figures_of(other, known)["precision"] == pytest.approx(200 / 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "verdict"),
+    [
+        (r"\boxed{\left(3, \dfrac{1}{2}\right)}", r"(3,\frac{1}{2})", True),
+        (r"\boxed{1} and \boxed{2}", "1", False),
+        (r"\boxed{1", "1", None),
+        ("1", "1", None),
+    ],
+)
+def test_the_last_box_as_text(text, gold, verdict):
+    assert answers.last_box(text, gold) is verdict
 
 
 def test_a_verdict_on_a_text_that_names_no_answer_is_wrong():

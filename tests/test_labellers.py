@@ -324,6 +324,10 @@ CASES = [
     ("step\n", "The answer is 7", "length", None),
     ("step\n", "The answer is 7.", "length", None),
     ("step\n", "The answer is 7", "end", True),
+    # What happens to be the last sentence before a cut is no conclusion.
+    ("step\n", "So they have 7 pens.", "end", True),
+    ("step\n", "So they have 7 pens.", "length", None),
+    ("step\n", "So they have 7 pens.\n", "length", None),
     ("step\n", "and so on, 7 and 7", "length", None),
     # A bare answer is one only if the model ended it.
     ("", "7", "end", True),

@@ -83,6 +83,8 @@ class MathVerifier(VerifierBase):
             if _has_words(text):
                 return "unparsed", f"the {what} has words in it"  # math-verify would multiply their letters
         outcome, note = self._ask(*rewritten)
+        if outcome == "unparsed" and "=" in rewritten[1] and "=" not in rewritten[0]:
+            outcome, note = self._ask(rewritten[0], rewritten[1].rpartition("=")[2].strip())
         if outcome == "mismatch" and gold.endswith("%") != answer.endswith("%"):
             bare = _without_units(gold.rstrip("% "), answer.rstrip("% "))
             if not isinstance(bare, str) and self._ask(*bare)[0] == "match":

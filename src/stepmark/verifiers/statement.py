@@ -35,7 +35,7 @@ _SPLIT = re.compile(
 )
 _LEAD = re.compile(r"[ \t]*(?:>[ \t]*)*(?:#{1,6}[ \t]+|[-*+\u2022][ \t]+|\d{1,2}[.)][ \t]+)?")
 _CONCLUDES = re.compile(
-    r"\b(?:so|therefore|thus|hence|consequently|accordingly|finally|in (?:conclusion|total|summary|all)|altogether|as a result|this means|we conclude|"
+    r"\b(?:so|therefore|thus|hence|consequently|accordingly|finally|in (?:conclusion|total|summary|all)|(?:al)?together|as a result|this means|we conclude|"
     r"it follows|conclusion|final|answer|result|in other words|overall|solution)\b|\u2234|\u56e0\u6b64|\u6240\u4ee5|\u6545|\u7b54",
     re.I,
 )
@@ -49,7 +49,7 @@ _WANDERS = re.compile(
     r"|\b(?:however|perhaps|maybe|might|contradict\w*|impossible|incorrect(?:ly)?|(?:an|made|the) (?:mistake|error)\b(?! in| of)|recheck|re-?evaluate|reconsider|"
     r"we (?:can |will |now |must |should |also |still |then |first )*(?:need to|have to|want to|must|should|add|subtract|multiply|divide|calculate|compute|find(?! that)|"
     r"substitute|use|solve|know|start|set|check|determine|write|express|consider|try|look|sum|apply|simplify|square|factor|expand|rewrite)|"
-    r"there (?:is|are) no|no (?:solution|answer|such)|neither|nor|either|step \d+|case \d+|not (?:an? )?(?:integer|possible|valid|consistent|correct))\b",
+    r"there (?:is|are) no|no (?:solution|answer|such)|neither|nor|step \d+|case \d+|not (?:an? )?(?:integer|possible|valid|consistent|correct))\b",
     re.I,
 )
 _DENIAL = re.compile(r"\b(?:not(?! only)|never|no longer)\b|n['\u2019]t\b|\\neq?(?![a-z])", re.I)
@@ -425,6 +425,9 @@ def _chosen(sentence: str, computed: Fraction | None) -> Candidate | None:
     ]
     if bold:
         return _distinct(bold)[0] if len(_distinct(bold)) == 1 else None
+    name = _BOLD_NAME.search(sentence)
+    if name is not None and _NO_NAME.match(name[1]) is None:
+        return Candidate(*name.span(1), name[1], quantity=False)
     candidates = _candidates(sentence, 0, len(sentence))
     quantities = _distinct([c for c in candidates if c.quantity])
     behind = _behind(sentence, candidates)
@@ -447,6 +450,7 @@ _ASSIGNED = re.compile(
     r"(?<![\w\\(])[A-Za-z]\s?=\s?[^=,]{1,40}?(?:(?:,?\s(?:and|or)\s|,\s)[A-Za-z]\s?=\s?[^=,]{1,40}?)+\Z"
 )
 """Several solutions in plain text: "x = 4 or x = -2"."""
+_BOLD_NAME = re.compile(rf"\b(?:is|are|was|were|be)\s(?:[a-z]+ing\s)?\*\*({_NAME.pattern})\*\*[.!]?\Z")
 _PRECISELY = re.compile(r"\bor(?: more)? (?:precisely|exactly),?\s|\bmore (?:precisely|exactly),?\s", re.I)
 _ORDINAL = re.compile(r"\d(?:st|nd|rd|th)\b")
 
