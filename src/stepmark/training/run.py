@@ -19,6 +19,7 @@ from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import ENDINGS, STDIO, Source, check_readable, row_files
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.files import fetch
+from stepmark.models.lazy import note_idle
 from stepmark.settings import checked
 from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
 from stepmark.store import atomic_write, naming
@@ -169,13 +170,11 @@ def train(
     """
     if not isinstance(out, str | Path) or str(out) == STDIO:
         raise UsageError(f"`out`: expected the name of a folder, found {out!r}")
-    if held_out_data is not None and training.held_out is not None:
-        raise UsageError(
-            "`held_out` is a share of the rows, and `held_out_data` names others instead: leave out one of the two"
-        )
-    for name in ("mark", "layout"):
-        if family is not None and getattr(training, name) != getattr(Training(), name):
-            raise UsageError(f"`{name}`: the `family` {family} has its own; leave out one of the two")
+    if held_out_data is not None:
+        note_idle({"held_out": training.held_out}, {"held_out": "`held_out_data` names the rows"})
+    if family is not None:
+        own = {"mark": training.mark, "layout": None if training.layout == "auto" else training.layout}
+        note_idle(own, dict.fromkeys(own, f"the `family` {family} has its own"))
     for given in (rows, held_out_data):
         check_sources(given)
     check_packages("torch", "transformers", "matplotlib", *(() if training.full else ("peft",)))
