@@ -141,6 +141,17 @@ def test_the_prm_grades_one_and_ranks_several():
         prm.rank("Add.", "2 + 2 = 4")
     with pytest.raises(InputError, match=r"solution 1 \(0-based\)"):
         prm.rank("Add.", ["2 + 2 = 4", ""])
+    several = [stepmark.Solution.of(problem, ["2 + 2 = 4"]) for problem in ("Add.", "Add this.")]
+    assert [one.problem.text for one in prm.grade_many(None, several)] == ["Add.", "Add this."]
+    with (
+        stepmark.BackgroundServer(prm) as server,
+        stepmark.Client(server.address) as client,
+    ):
+        for rank in (prm.rank, client.rank):
+            with pytest.raises(InputError, match=r"solution 1 \(0-based\).*one problem"):
+                rank(None, several)
+            with pytest.raises(InputError, match="found none"):
+                rank("Add.", [])
 
 
 def test_a_file_is_counted_for_progress_though_nothing_is_written(file, monkeypatch):

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Protocol, cast, final, get_args
 from pydantic import Field
 
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
-from stepmark.batching.cluster import Built, Cluster, Fact
+from stepmark.batching.cluster import Build, Built, Cluster, Fact
 from stepmark.data.reading import Source, read_rows
 from stepmark.data.solutions import GRADED_KEYS, SolutionRow, read_solutions, solutions_of
 from stepmark.data.steps.splitting import check_way, split
@@ -504,8 +504,6 @@ def _load(
     """The PRM and the outcome model: of this process, or of a cluster's workers for about so many solutions."""
     if cluster is None or cluster.ray is None:
         return (prm.load() if isinstance(prm, Lazy) else prm, None if orm is None else orm.load())
-    from stepmark.batching.cluster import Build
-
     assert isinstance(prm, Lazy)
     settings = {"prm": prm.name, "prm_arguments": json.dumps(prm.arguments)}
     if orm is not None:
