@@ -50,9 +50,8 @@ from stepmark.rl.actor import Actor
 from stepmark.rl.hacking import Watch, Watched
 from stepmark.rl.implicit import OnlineImplicit
 from stepmark.rl.monitor import Monitor
-from stepmark.rl.refit import Refit, RefittedPRM
 from stepmark.rl.settings import Implicit, Training
-from stepmark.rl.trainer import Listener, Trainer
+from stepmark.rl.trainer import Trainer
 from stepmark.store import atomic_write
 from stepmark.verifiers.base import load_verifier
 
@@ -110,8 +109,6 @@ class World:
         }
         if method.credit.needs.tokens:
             body["implicit_rate"] = IMPLICIT_RATE
-        if method.refit is not None:
-            body["refit"] = asdict(method.refit)
         plain: dict[str, Any] = json.loads(json.dumps(body))
         return plain
 
@@ -122,7 +119,6 @@ class World:
             seed=seed,
             kl_weight=method.kl_weight,
             value_weight=method.value_weight,
-            keep_consistent=method.keep_consistent,
             learning_rate=method.rate * self.settings.peak,
         )
 
@@ -204,8 +200,6 @@ def train(folder: Path, world: World, method: Method, seed: int, prm: PRM | None
         start = Actor.load(ARITHMETIC, dtype="float32", device="cpu", reference=True)
         implicit = OnlineImplicit(start, Implicit(learning_rate=IMPLICIT_RATE * settings.peak))
     used = prm if needs.steps else None
-    refitted = RefittedPRM(used) if method.refit is not None and used is not None else None
-    used = refitted or used
     monitor = Monitor(
         actor,
         folder,
@@ -216,22 +210,6 @@ def train(folder: Path, world: World, method: Method, seed: int, prm: PRM | None
     )
     training, held_out = world.problems()
     with load_verifier("number") as verifier:
-        listeners: list[Listener] = [monitor]
-        if refitted is not None and method.refit is not None:
-            refit = Refit(
-                actor,
-                refitted,
-                str(place),
-                training,
-                verifier,
-                settings,
-                folder,
-                how=method.refit,
-                monitor=monitor,
-                device="cpu",
-                dtype="float32",
-            )
-            listeners.append(refit)
         Trainer(
             actor,
             training,
@@ -242,7 +220,7 @@ def train(folder: Path, world: World, method: Method, seed: int, prm: PRM | None
             out=folder,
             prm=used,
             token_rewards=implicit,
-            listeners=listeners,
+            listeners=[monitor],
         ).run()
     found = points(monitor.rows)
     with atomic_write(folder / RESULT_FILE) as handle:
@@ -272,8 +250,6 @@ def collect(
     for seed in range(seeds):
         for name in names:
             method, folder = METHODS[name], place(out, world, name, seed)
-            if method.refit is not None and world.prm != "recipe":
-                continue  # the truth has no weights
             known = finished(folder, world.told(method, seed))
             if known is None and run:
                 if prm is None and method.credit.needs.steps:

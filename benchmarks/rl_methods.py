@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from stepmark.rl.credit import Credit
 from stepmark.rl.credit.methods import (
     GRPO,
-    PAPO,
     PPO,
     PRIME,
     MinForm,
     ProcessGRPO,
     ProgressAdvantage,
-    StepPPO,
 )
-from stepmark.rl.settings import Refitting
 
 OUTCOME, HACKED = "outcome", "PRM alone, no KL"
 
@@ -28,8 +25,6 @@ class Method:
     credit: Credit
     kl_weight: float = 0.0
     value_weight: float = 0.5
-    keep_consistent: int | None = None
-    refit: Refitting | None = None
     rate: float = 1.0
     """Times the learning rate of all."""
 
@@ -39,8 +34,6 @@ class Method:
         return self.credit.needs.steps or self.credit.needs.tokens
 
 
-FRESH = Refitting(every=5, problems=32, held_out=24, completions=2, rollouts=4, full=True, learning_rate=1e-3)
-"""About 1,700 rollouts a refit, which are in no other count."""
 LEARNING: Mapping[str, Method] = {
     OUTCOME: Method(credit=GRPO()),
     "process, half outcome": Method(credit=ProcessGRPO(process_weight=0.5)),
@@ -51,24 +44,18 @@ LEARNING: Mapping[str, Method] = {
     "min-form, twice the rate": Method(credit=MinForm(), rate=2.0),
     "outcome, twice the rate": Method(credit=GRPO(), rate=2.0),
     "progress": Method(credit=ProgressAdvantage()),
-    "papo": Method(credit=PAPO()),
     # At PRIME's own settings (weight 1, twice the policy's rate) policy and implicit PRM drove each other off: 43 % fell to 0.5 %.
     "prime": Method(credit=PRIME(process_weight=0.2)),
     # At 0.5 the critic's gradient is seven times the policy's, and Adam divides both by it.
     "ppo": Method(credit=PPO(), value_weight=0.05),
-    "step-ppo": Method(credit=StepPPO(), value_weight=0.05),
 }
 """Compared by how fast they learn."""
 HACKING: Mapping[str, Method] = {
     HACKED: Method(credit=ProcessGRPO()),
     "clip": Method(credit=ProcessGRPO(shaping="clip")),
     "delta": Method(credit=ProcessGRPO(shaping="delta")),
-    "zero-mean-wrong": Method(credit=ProcessGRPO(shaping="zero-mean-wrong")),
     "KL 0.05": Method(credit=ProcessGRPO(), kl_weight=0.05),
-    "consistent half only": Method(credit=ProcessGRPO(), keep_consistent=4),
-    "refitted every 5": Method(credit=ProcessGRPO(), refit=FRESH),
-    "papo": LEARNING["papo"],
     "process, half outcome": LEARNING["process, half outcome"],
 }
-"""The PRM alone, and one defence each. Two of them are runs of `LEARNING` too. Refits need a PRM with weights: `--prm recipe`."""
+"""The PRM alone, and one defence each. Two of them are runs of `LEARNING` too."""
 METHODS: Mapping[str, Method] = {**LEARNING, **HACKING}

@@ -37,14 +37,13 @@ from benchmarks.turns_policy import (
     Setting,
     Table,
     Worlds,
-    centred_by_index,
     cosine,
     scores,
     success,
     train,
 )
 from stepmark.models.prm import Grader
-from stepmark.rl.credit.turns import discounted, gigpo, mt_grpo, outcome_broadcast, per_turn
+from stepmark.rl.credit.turns import discounted, mt_grpo, outcome_broadcast
 
 OUTCOME = "outcome_broadcast"
 RATES = (8.0, 16.0, 32.0, 64.0, 128.0)
@@ -52,11 +51,9 @@ TUNING = (101, 102)
 """Seeds on which rates are chosen."""
 NOISY, HACKABLE = PRMNoise(deviation=0.4), PRMNoise(likes="look up")
 CREDITS: Mapping[str, Credit] = {
-    OUTCOME: lambda turns, states: outcome_broadcast(turns),
-    "discounted": lambda turns, states: discounted(turns),
-    "mt_grpo": lambda turns, states: mt_grpo(turns),
-    "gigpo": gigpo,
-    "per_turn": lambda turns, states: per_turn(turns),
+    OUTCOME: outcome_broadcast,
+    "discounted": discounted,
+    "mt_grpo": mt_grpo,
 }
 
 
@@ -80,13 +77,6 @@ HALF = 4.5
 """Skill of an agent that succeeds in about 40 %."""
 HONEST = methods(NOISY, "noisy PRM, half trained", skill=HALF)
 HACKED = methods(HACKABLE, "hackable PRM, half trained", skill=HALF)
-CENTRING = {
-    "by index, then summed": Method(
-        credit=lambda turns, states: centred_by_index(turns), progress=True, skill=HALF, haste=3.0
-    ),
-    "per_turn": Method(credit=CREDITS["per_turn"], progress=True, skill=HALF, haste=3.0),
-}
-"""Each turn costs 0.05, a right quantity earns its share of 1, and the agent begins with early answers."""
 
 
 def best_rate(method: Method, setting: Setting, worlds: Worlds, seeds: Sequence[int]) -> float:
@@ -173,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"Success of the starting policy: {success(Table(), worlds[1]):.3f}")
     runs: dict[str, dict[int, list[Point]]] = {}
     facts = ["| method | rate | cosine with the exact advantage |", "| --- | ---: | ---: |"]
-    for name, method in (LEARNING | HONEST | HACKED | CENTRING).items():
+    for name, method in (LEARNING | HONEST | HACKED).items():
         rate = 32.0 if options.quick else best_rate(method, setting, worlds, TUNING)
         runs[name] = {seed: train(method, setting, worlds, rate=rate, seed=seed) for seed in range(seeds)}
         near = mean_interval([cosine(method, setting, worlds[0], seed=seed) for seed in range(seeds)])
@@ -188,8 +178,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_table("Rates, and advantages of the starting policy", facts)
     table = hacking_table({name: runs[name] for name in HONEST | HACKED})
     print_table("A PRM's rewards and the hacking monitor (steps are turns)", table)
-    table = hacking_table({name: runs[name] for name in CENTRING})
-    print_table("Centring of a return with a cost for each turn, from a policy that answers too early", table)
     watching, success_rates = watching_table(worlds[1], seeds)
     print_table("Watching", [*watching, ""])
 
@@ -202,8 +190,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     figures = {
         "outcome_final_accuracy": mean_end(OUTCOME),
-        "centred_by_index_success": mean_end("by index, then summed"),
-        "per_turn_success": mean_end("per_turn"),
         "hackable_runs_alarmed": alarmed(HACKED),
         "other_runs_alarmed": alarmed(HONEST),
     }

@@ -11,25 +11,23 @@ import torch
 from torch import Tensor
 
 from benchmarks.rl_figures import Point
-from benchmarks.tool_world import ACTIONS, Episode, PRMNoise, ToolProblem, ToolState, ToolWorld, View
-from stepmark.rl.credit.advantages import normalised, to_go
+from benchmarks.tool_world import ACTIONS, Episode, PRMNoise, ToolProblem, ToolWorld, View
 from stepmark.rl.credit.turns import Turns
 from stepmark.rl.hacking import Baseline, Cusum
 
-Anchors = Sequence[Sequence[tuple[object, ...]]]
-Credit = Callable[[Turns, Anchors], Tensor]
-"""Advantages [B, K] of turns, given the states before them as an agent sees them."""
+Credit = Callable[[Turns], Tensor]
+"""Advantages [B, K] of turns."""
 Worlds = tuple[list[ToolProblem], list[ToolProblem]]
 """To learn on and to measure on."""
 
 
 class Table:
     """A softmax over actions for each view. It begins half competent: of each view's logits, all alike at first, the right one is raised by `skill`, then each
-    moves by a normal number of deviation `spread`, the same for all runs. `haste` raises the answer where it is too early.
+    moves by a normal number of deviation `spread`, the same for all runs.
     """
 
-    def __init__(self, skill: float = 3.5, spread: float = 1.2, haste: float = 0.0) -> None:
-        self._skill, self._spread, self._haste = skill, spread, haste
+    def __init__(self, skill: float = 3.5, spread: float = 1.2) -> None:
+        self._skill, self._spread = skill, spread
         self._logits: dict[View, list[float]] = {}
         self._chances: dict[View, list[float]] = {}
 
@@ -48,8 +46,9 @@ class Table:
             dice = random.Random(repr(tuple(view)))
             right = "look up" if view.held != "its number" else view.wording
             due = "answer" if view.wording == "end" else right
-            raised = {due: self._skill} if due == "answer" else {due: self._skill, "answer": self._haste}
-            self._logits[view] = [raised.get(action, 0.0) + dice.gauss(0, self._spread) for action in ACTIONS]
+            self._logits[view] = [
+                self._skill * (action == due) + dice.gauss(0, self._spread) for action in ACTIONS
+            ]
         return self._logits[view]
 
     def learn(self, episodes: Sequence[Episode], advantages: Tensor, rate: float) -> None:
@@ -69,14 +68,9 @@ class Table:
         self._chances.clear()
 
 
-def seen(state: ToolState) -> tuple[object, ...]:
-    """A state without what the agent does not see."""
-    return (state.stage, state.quantity, state.number)
-
-
 def turns_of(
     episodes: Sequence[Episode], groups: Sequence[int], reward: Callable[[Episode, int], float]
-) -> tuple[Turns, Anchors]:
+) -> Turns:
     """Episodes as credit methods take them; `reward` is of an episode's turn."""
     longest = max(len(episode.turns) for episode in episodes)
     rewards = torch.full((len(episodes), longest), math.nan, dtype=torch.float64)
@@ -84,37 +78,18 @@ def turns_of(
         rewards[row, : len(episode.turns)] = torch.tensor(
             [reward(episode, turn) for turn in range(len(episode.turns))], dtype=torch.float64
         )
-    made = Turns(
+    return Turns(
         rewards=rewards,
         taken=~rewards.isnan(),
         outcome=torch.tensor([float(episode.success) for episode in episodes], dtype=torch.float64),
         groups=torch.tensor(groups),
     )
-    return made, [[seen(state) for state, _ in episode.turns] for episode in episodes]
 
 
 def scores(noise: PRMNoise, episode: Episode) -> list[float]:
     """What a PRM of the world scores each turn."""
     ends = range(1, len(episode.turns) + 1)
     return [noise.score(replace(episode, turns=episode.turns[:end])) for end in ends]
-
-
-def progress(episode: Episode, turn: int, *, cost: float = 0.05) -> float:
-    """What a quantity that is right earns, an equal share each, less a cost for every turn."""
-    state, action = episode.turns[turn]
-    stages = len(episode.problem.arithmetic.operations)
-    computed = action in "+-*/" and state.right and action == episode.problem.due(state)
-    return computed / stages - cost
-
-
-def centred_by_index(turns: Turns) -> Tensor:
-    """The natural construction that is biased (verl issue 7244): each reward less its mean at this turn of the group, then summed to the end."""
-    earned = turns.returns() - torch.nn.functional.pad(turns.returns()[:, 1:], (0, 1))
-    left = [
-        normalised(earned[:, place], turns.groups, turns.taken[:, place], scale=False)
-        for place in range(earned.shape[1])
-    ]
-    return torch.where(turns.taken, to_go(torch.stack(left, dim=1)), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,21 +99,15 @@ class Method:
     credit: Credit
     noise: PRMNoise | None = None
     """Of the PRM whose scores, less 0.5, are the rewards; None: there is none."""
-    progress: bool = False
-    """Rewards are those of `progress`."""
     skill: float = 3.5
     """Of the starting policy, as in `Table`."""
-    haste: float = 0.0
-    """The same."""
 
     def table(self) -> Table:
         """The starting policy."""
-        return Table(skill=self.skill, haste=self.haste)
+        return Table(skill=self.skill)
 
     def reward(self, episode: Episode, turn: int) -> float:
         """Of a turn."""
-        if self.progress:
-            return progress(episode, turn)
         if self.noise is None:
             return 0.0
         return self.noise.score(replace(episode, turns=episode.turns[: turn + 1])) - 0.5
@@ -212,7 +181,7 @@ def train(method: Method, setting: Setting, worlds: Worlds, *, rate: float, seed
             )
         if update < setting.updates:
             batch, groups = setting.rollouts(table, training, dice)
-            table.learn(batch, method.credit(*turns_of(batch, groups, method.reward)), rate)
+            table.learn(batch, method.credit(turns_of(batch, groups, method.reward)), rate)
     return history
 
 
@@ -230,7 +199,7 @@ def cosine(
     inner = own = exact = 0.0
     for _ in range(batches):
         batch, groups = setting.rollouts(table, problems, dice)
-        found = method.credit(*turns_of(batch, groups, method.reward)).tolist()
+        found = method.credit(turns_of(batch, groups, method.reward)).tolist()
         for episode, row in zip(batch, found, strict=True):
             true = episode.problem.advantages(episode, values[id(episode.problem)])
             inner += sum(a * b for a, b in zip(row, true, strict=False))

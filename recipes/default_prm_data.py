@@ -13,6 +13,7 @@ solution), `"first_errors"` (what people named, from 0), `"source"` and `"model"
 --candidates: GSM8K test problems with samples of many models (`{"question", "gold", "candidates": [{"model", "text", "correct"}]}`). A hash of the
 problem says what each is for (`part_of`): training (with --train-on-candidates; give the whole of every benchmark then), the choice of the
 threshold (`threshold.jsonl`), or best-of-N alone (`best_of_n.txt`).
+--taught: `taught.jsonl` of default_prm_teacher.py; candidates of these problems choose no threshold and are in no best-of-N figure.
 --benchmark, --test: problems that nothing is trained on; those of --test may stand among the candidates.
 
 `docs/exact.md` describes the rows, `docs/default-prm.md` the sources, the noise of the labels and the results.
@@ -155,9 +156,10 @@ def sampled(
 
 
 def candidates(
-    file: Path, benchmark: Problems
+    file: Path, benchmark: Problems, taught: Problems | None = None
 ) -> dict[Literal["training", "threshold", "best-of-N"], list[dict[str, Any]]]:
-    """Samples of many models on GSM8K test problems, by what their problem is for; those of a benchmark's problems are for best-of-N alone."""
+    """Samples of many models on GSM8K test problems, by what their problem is for; those of a benchmark's problems are for best-of-N alone, those
+    of problems that a teacher's labels were learnt on (`taught`) for training alone."""
     parts: dict[Literal["training", "threshold", "best-of-N"], list[dict[str, Any]]] = {
         "training": [],
         "threshold": [],
@@ -166,6 +168,8 @@ def candidates(
     for row in read_rows(str(file)):
         problem = str(row.data["question"])
         part = "best-of-N" if problem in benchmark else part_of(problem)
+        if taught is not None and problem in taught:
+            part = "training"
         parts[part] += [
             {
                 "problem": problem,
@@ -383,6 +387,7 @@ def main() -> None:
     parser.add_argument(
         "--train-on-candidates", action="store_true", help="their training part joins the samples"
     )
+    parser.add_argument("--taught", type=Path, help="rows of the problems that default_prm_teacher.py used")
     parser.add_argument("--benchmark", type=Path, nargs="+", action="extend", default=[])
     parser.add_argument("--test", type=Path, nargs="+", action="extend", default=[])
     parser.add_argument("--tokens", type=int)
@@ -452,7 +457,7 @@ def main() -> None:
         lambda row: str(row["problem"]),
     )
     if asked.candidates is not None:
-        parts = candidates(asked.candidates, benchmark)
+        parts = candidates(asked.candidates, benchmark, Problems([asked.taught]) if asked.taught else None)
         if asked.train_on_candidates:
             samples += parts["training"]
         with atomic_rows(asked.out / "threshold.jsonl") as line:

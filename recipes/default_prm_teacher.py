@@ -14,7 +14,7 @@ as a share; `stepmark train --objective soft` fits it.
 Writes `round-1.jsonl`, `round-2.jsonl`, …: in each round a problem gives `--each` wrong solutions and as many right ones that no
 earlier round had; one of which no wrong solution is left gives a right one with the probability `--easy`. Rows of `--beside` join them: the
 problems of each such file are dealt to so many parts, and each round takes one. `teacher_held_out.jsonl` has solutions of other problems, each step
-labelled right or wrong. `taught.txt` names the candidates' problems that are trained on. A function of its seed.
+labelled right or wrong. `taught.jsonl` names the candidates' problems that are trained on. A function of its seed.
 """
 
 # ruff: noqa: T201
@@ -191,7 +191,7 @@ def main() -> None:
                     held += rounds(scored, asked.each, 1.0, 1, rng)[0]
                 elif scored:
                     training.append(rounds(scored, asked.each, asked.easy, asked.rounds, rng))
-                    taught.append(" ".join(str(row["problem"]).split()))
+                    taught.append(str(row["problem"]))
             found = "; ".join(f"{count:,} {what}" for what, count in sorted(counts.items()))
             print(f"{file.name}: {len(free)} of {len(rows)} problems; {found}")
     random.Random(asked.seed).shuffle(training)
@@ -212,7 +212,7 @@ def main() -> None:
         (to_row(one.labelled(asked.teacher, hard=True)) for one in held), asked.out / "teacher_held_out.jsonl"
     )
     print(f"held out: {count:,} solutions, {sum(not one.right for one in held):,} with an error")
-    (asked.out / "taught.txt").write_text("".join(f"{text}\n" for text in taught), encoding="utf-8")
+    write(({"problem": text} for text in taught), asked.out / "taught.jsonl")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,6 @@ for number in "${!rates[@]}"; do
     stepmark train "$out/rows/round-$round.jsonl" --held-out-data "$out/rows/teacher_held_out.jsonl" \
         --adapter --lora-rank 32 --lora-alpha 64 --frozen-layers 10 --learning-rate "${rates[number]}" --head-rate 0.3 --objective soft \
         --set language_weight=0.3 --set language_tokens=quantities --epochs 1 --token-budget 1024 --max-tokens 640 --evaluations 1 --tune-threshold \
-        --seed "$round" --save-every 15 --warm-start "$previous" --out "$out/prm-$round"
+        --seed "$round" --warm-start "$previous" --out "$out/prm-$round"
     previous=$out/prm-$round
 done

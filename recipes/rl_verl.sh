@@ -8,7 +8,7 @@
 # 8 GPUs of 80 GB do for a policy of 7B. Problems are JSON lines with "problem" and "answer". `… RUN --cfg job` prints verl's whole configuration and trains nothing.
 #
 # POLICY: the policy's folder or hub name. PRM: address of the PRM. TOKENIZER: its tokenizer, where the server is vLLM's and not stepmark's. CREDIT: outcome,
-# process, min-form, progress or papo. VERIFIER: as of `stepmark label`. GROUP: completions a problem. PYTHON: of verl's environment.
+# process, min-form or progress. VERIFIER: as of `stepmark label`. GROUP: completions a problem. PYTHON: of verl's environment.
 set -euo pipefail
 recipes=$(cd "$(dirname "$0")" && pwd)
 train=${1:?problems to train on}

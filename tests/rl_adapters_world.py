@@ -1,6 +1,7 @@
 """Pieces of text, rewards and a PRM for the adapters' tests; both sides of a test in another environment read it."""
 
 import random
+import statistics
 
 from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPRM
@@ -47,12 +48,15 @@ def conversations(count: int, seed: int) -> tuple[list[list[int]], list[list[int
     return ids, written
 
 
-def per_turn(
-    problems: list[str], ids: list[list[int]], written: list[list[int]], outcomes: list[float]
+def discounted(
+    problems: list[str],
+    ids: list[list[int]],
+    written: list[list[int]],
+    outcomes: list[float],
+    gamma: float = 0.95,
 ) -> list[list[float]]:
-    """The advantage of each token by `step_score`, in plain Python: the return from its turn, less the mean of those of the problem that took it.
-
-    A conversation that `step_score` refuses is left out, and so is one that is alone.
+    """The advantage of each token by `step_score`, in plain Python: its turn's discounted return less the mean of all turns' of the problem, over
+    their deviation. A conversation that `step_score` refuses is left out, and so is one that is alone.
     """
     returns: list[list[float] | None] = []
     for problem, own, mask, outcome in zip(problems, ids, written, outcomes, strict=True):
@@ -68,16 +72,20 @@ def per_turn(
         except InputError:
             returns.append(None)
             continue
-        returns.append([sum(scores[turn:]) + outcome for turn in range(len(scores))])
+        scores[-1] += outcome
+        returns.append(
+            [sum(gamma**k * score for k, score in enumerate(scores[turn:])) for turn in range(len(scores))]
+        )
     found = []
     for row, (own, mask) in enumerate(zip(ids, written, strict=True)):
         peers = [r for other, r in zip(problems, returns, strict=True) if other == problems[row] and r]
+        every = [value for each in peers for value in each]
+        spread = statistics.stdev(every) if len(every) > 1 else 0.0
         mine, line, turn, wrote = returns[row], [], -1, False
         for _, here in zip(own, mask, strict=True):
             turn += bool(here and not wrote)
             wrote = bool(here)
-            also = [r[turn] for r in peers if turn < len(r)]
-            known = mine is not None and here and len(also) > 1
-            line.append(mine[turn] - sum(also) / len(also) if known else 0.0)
+            known = mine is not None and here and problems.count(problems[row]) > 1 and spread
+            line.append((mine[turn] - sum(every) / len(every)) / spread if known else 0.0)
         found.append(line)
     return found

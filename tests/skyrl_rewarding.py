@@ -68,7 +68,7 @@ advantages, _ = compute_advantages_and_returns(
     token_level_rewards=rewards,
     response_mask=response_mask,
     index=np.array(job["problems"]),
-    adv_estimator="stepmark-per-turn",
+    adv_estimator="stepmark-discounted",
     config=SimpleNamespace(use_kl_in_reward=False),
 )
 width = rewards.shape[1]

@@ -220,7 +220,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 
 
 def test_every_format_has_a_case():
-    assert {*ROWS, "who-and-when"} == {*TRACES}
+    assert {*ROWS, "who-and-when", "gemini-cli"} == {*TRACES}
 
 
 @pytest.mark.parametrize("name", ROWS)

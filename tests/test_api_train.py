@@ -95,7 +95,7 @@ def test_the_function_writes_what_the_command_writes(base, file, whole, tmp_path
         assert steps[0] == steps[1]
     # Either of the two finds what the other one has finished.
     again = trained(file, base, out, objective="soft")
-    assert (again.new, again.figures) == (False, [f"{out}: {whole.examples} examples of {whole.problems} problems", *whole.figures[1:]])  # fmt: skip
+    assert (again.new, again.figures) == (False, [f"{out}: {whole.examples} examples of {whole.problems} problems, starting from {base}", *whole.figures[1:]])  # fmt: skip
     assert main(words) == 0
     assert "this run is done, and everything is there" in capsys.readouterr().out
 

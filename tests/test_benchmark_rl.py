@@ -78,7 +78,7 @@ def test_the_benchmarks_figures(capsys):
     runs = {
         rl.OUTCOME: {0: SLOW, 1: SLOW},
         "min-form": {0: FAST},
-        "papo": {0: NEVER, 1: NEVER},
+        "ppo": {0: NEVER, 1: NEVER},
         rl.HACKED: {0: hacked, 1: run(0.6, 0.5)},
     }
     found = rl.figures_of(runs)
@@ -88,7 +88,7 @@ def test_the_benchmarks_figures(capsys):
     assert found["hacked_runs_alarmed"] == 0.5
     assert found["hacked_accuracy_change"] == pytest.approx(-0.3)
     assert "rollouts_ratio_to_outcome: 0.33, of min-form" in capsys.readouterr().out
-    none = rl.figures_of({rl.OUTCOME: {0: SLOW}, "papo": {0: NEVER}})
+    none = rl.figures_of({rl.OUTCOME: {0: SLOW}, "ppo": {0: NEVER}})
     assert "rollouts_ratio_to_outcome" not in none
     assert "none: no process-reward method reached" in capsys.readouterr().out
 

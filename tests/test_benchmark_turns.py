@@ -41,13 +41,6 @@ def test_turn_rewards_teach_more_than_the_outcome(worlds):
     assert 0.1 < near[0] < near[1] < 1
 
 
-def test_centring_by_index_keeps_a_hasty_policy_hasty(worlds):
-    """verl issue 7244: a further turn is charged its mean reward, so an early answer costs nothing; `per_turn` unlearns it."""
-    naive, ours = (end(turns.CENTRING[name], worlds, rate=64.0, updates=30) for name in turns.CENTRING)
-    assert ours.accuracy > naive.accuracy + 0.3
-    assert ours.steps > naive.steps + 1
-
-
 def test_a_watch_with_the_truth_saves_episodes():
     problems = ToolWorld().problems(12, seed=2)
     prm = ToolWorld().prm(problems, EXACT)

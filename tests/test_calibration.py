@@ -579,6 +579,9 @@ def test_the_command_on_processbench(tmp_path, capsys):
         assert again[name] == pytest.approx(expected, nan_ok=True)
     difference = compare(*(tmp_path / name / "result.json" for name in ("good", "flat")), resamples=200)
     assert difference.differences["steps/all/auc"].value < 0
+    # The page of a PRM that knows nothing begins with that.
+    verdicts = {model: read_result(tmp_path / model / "result.json")["verdict"] for model in ("good", "flat")}
+    assert "AUC" in verdicts["flat"].split(".")[0] and "AUC" not in verdicts["good"]
     page = (tmp_path / "good" / "report.html").read_text()
     assert "Reliability: steps, as scored" in page
     assert "Steps: wrong, and scored highest" in page

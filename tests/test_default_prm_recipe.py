@@ -212,6 +212,11 @@ def test_what_candidates_are_for(recipe, tmp_path):
     again = recipe.candidates(candidates, benchmark)
     assert one in {row["problem"] for row in again["best-of-N"]}
     assert len(again["training"]) == len(parts["training"]) - 1
+    # What a teacher's labels were learnt on measures nothing.
+    learnt = [min(problems["threshold"]), min(problems["best-of-N"])]
+    taught = recipe.Problems([file_of(tmp_path / "t.jsonl", [{"problem": text} for text in learnt])])
+    parted = recipe.candidates(candidates, recipe.Problems([]), taught)
+    assert {row["problem"] for row in parted["training"]} == problems["training"] | set(learnt)
 
 
 def test_samples_and_candidates_join_the_mixture(recipe, monkeypatch, capsys, tmp_path):
@@ -300,7 +305,8 @@ def test_its_rows_make_a_grader(recipe, monkeypatch, capsys, tmp_path):
     line = line.replace("${rows[@]}", rows).replace("$out/rows", str(out))
     words = line.replace('"', "").partition("${WARM")[0].split()[1:]
     words[words.index("--frozen-layers") + 1] = "1"
-    assert main([*words, "--base", str(base), "--dtype", "float32", "--out", str(tmp_path / "prm")]) == 0
+    words[words.index("--base") + 1] = str(base)
+    assert main([*words, "--dtype", "float32", "--out", str(tmp_path / "prm")]) == 0
     assert "held out:" in capsys.readouterr().out
     fitted = json.loads((tmp_path / "prm" / "calibration.json").read_text())
     assert fitted["threshold_tuned"] is True

@@ -129,7 +129,8 @@ def test_rounds_hold_new_solutions_right_and_wrong_in_equal_parts(monkeypatch, t
     held = list(training_rows([str(out / "teacher_held_out.jsonl")]))
     assert {j.rating for one in held for (j,) in one.labelled.judgements} == {1, -1}
     (problem,) = {one.solution.problem.text for one in held}
-    known = (out / "taught.txt").read_text(encoding="utf-8").splitlines()
+    lines = (out / "taught.jsonl").read_text(encoding="utf-8").splitlines()
+    known = [json.loads(line)["problem"] for line in lines]
     assert len(known) == 9 and problem not in known and all(text.startswith("Problem") for text in known)
     again = run(monkeypatch, tmp_path / "again", *words)
     for file in sorted(out.iterdir()):

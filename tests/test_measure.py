@@ -24,7 +24,6 @@ def test_figures_by_hand():
     ]
     found = measure(rows, loss=6.0, labels=5)
     assert (found.loss, found.labels) == (1.2, 5)
-    assert found.accuracy == pytest.approx(3 / 4)
     # Right 0.9, 0.8 against wrong 0.2, 0.6: all four pairs in order.
     assert found.auc == 1.0
     # Of two wrong solutions one is named exactly, the right one is cleared: 2 (1/2) 1 / (3/2).
@@ -34,10 +33,10 @@ def test_figures_by_hand():
 
 def test_what_cannot_be_told_is_none():
     found = measure([graded("p", "a", [1.0], [0.9])], loss=0.1, labels=1)
-    assert (found.accuracy, found.auc, found.first_error_f1) == (1.0, None, None)
+    assert (found.auc, found.first_error_f1) == (None, None)
     nothing = measure([], loss=0.0, labels=0)
     assert math.isnan(nothing.loss)
-    assert (nothing.accuracy, nothing.auc, nothing.solutions) == (None, None, 0)
+    assert (nothing.auc, nothing.solutions) == (None, 0)
 
 
 def test_outcomes_are_measured_by_the_last_step():
@@ -48,10 +47,7 @@ def test_outcomes_are_measured_by_the_last_step():
         graded("p", "ae", [1.0, None], [0.9, 0.6]),
     ]
     found = measure(rows, loss=1.0, labels=1, outcomes=True)
-    assert found.accuracy == pytest.approx(2 / 3)
     assert found.auc == 1.0
-    # At 0.65 the last one of the known three is on its side.
-    assert measure(rows, loss=1.0, labels=1, outcomes=True, threshold=0.65).accuracy == 1.0
 
 
 def test_which_examples_stand_for_a_whole_solution():

@@ -213,7 +213,7 @@ def test_the_calibration_by_hand(base, tmp_path):
     trainer, graded = trained_net(base, tmp_path / "run", SoftLabels(), branching(12, make=shares))
     folder = tmp_path / "prm"
     written = write_trained(folder, trainer.net, adapter=False, base_name=str(base), notes={})
-    found = calibrate(folder, written.spec, graded, name="a test")
+    found, _ = calibrate(folder, written.spec, graded, name="a test")
     noted = json.loads((folder / "calibration.json").read_text())
     scale, shift = noted["scale"], noted["shift"]
     assert abs(scale - 1) + abs(shift) > 0.05  # it did something
@@ -260,7 +260,7 @@ def test_the_calibration_by_hand(base, tmp_path):
     assert found.correct_accuracy == pytest.approx(right_found / right)
     # Of solutions that are all wrong no first-error figure can be told, and the map is fitted all the same.
     only = [o for o in graded if any(t is not None and t.value == 0.0 for t in o.example.targets)]
-    assert calibrate(folder, written.spec, only) is None
+    assert calibrate(folder, written.spec, only)[0] is None
 
 
 # --- a rule that can be learnt ----------------------------------------------------------------------------------------

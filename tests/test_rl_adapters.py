@@ -26,7 +26,7 @@ from stepmark.rl.adapters.completions import (
     token_row,
 )
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit.methods import GRPO, MinForm, PerTurn, ProcessGRPO
+from stepmark.rl.credit.methods import GRPO, Discounted, MinForm, ProcessGRPO
 
 
 def decode(ids):
@@ -248,11 +248,15 @@ def test_trl_advantages_are_replaced_in_training_only(trl) -> None:
 def test_trl_gives_tool_output_no_credit(trl) -> None:
     ids = [TALK, ids_of("4", END)]
     masks = torch.tensor([WROTE, [1, 1, 1, 1, 1, 1]])  # TRL pads it with ones
-    trainer = trainer_of(trl, args={"tool_mask": masks}, credit=PerTurn())
+    trainer = trainer_of(trl, args={"tool_mask": masks}, credit=Discounted(gamma=1.0, scale=False))
     rows = [{"prompt": "p", "ids": one} for one in ids]
     found = trainer._generate_and_score_completions(rows)["advantages"]
-    # Scores 0.5 and 1, and 0; outcomes 1.5 and 0.5. Returns 3 and 2.5, and 0.5; only the first took a second turn.
-    torch.testing.assert_close(found, torch.tensor([[1.25, 1.25, *[0.0] * 5], [-1.25, -1.25, *[0.0] * 5]]))
+    # Scores 0.5 and 1, and 0; outcomes 1.5 and 0.5. Returns 3 and 2.5, and 0.5; their mean is 2.
+    turn_of = torch.tensor([[*WROTE, *[0] * (found.shape[1] - len(WROTE))]]) > 0
+    first, second = found[0][turn_of[0]].unique(sorted=True).flip(0).tolist()
+    assert (first, second) == pytest.approx((1.0, 0.5))
+    torch.testing.assert_close(found[1], torch.tensor([-1.5, -1.5, *[0.0] * 5]))
+    assert not found[0][~turn_of[0]].any()
 
 
 def test_trl_reward_function(trl) -> None:
@@ -320,9 +324,8 @@ def test_verl_rewards_go_from_the_manager_through_the_rollout_to_the_estimator(v
         "stepmark",
         "stepmark_single_turn",
         "stepmark-process-grpo",
-        "stepmark-papo",
     } <= verl.registered.keys()
-    assert not {"stepmark-prime", "stepmark-step-ppo"} & verl.registered.keys()
+    assert not {"stepmark-prime", "stepmark-ppo"} & verl.registered.keys()
 
     def manager(**kwargs):
         config = SimpleNamespace(reward={"reward_kwargs": kwargs})

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_adapters_world import CONTROL, PIECES, first, per_turn, second, step_score
+from rl_adapters_world import CONTROL, PIECES, discounted, first, second, step_score
 from stepmark.errors import InputError
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit.methods import CREDITS
@@ -199,7 +199,7 @@ def test_a_group_on_two_processes_gets_what_it_gets_on_one(tmp_path) -> None:
 
 
 def test_conversations_get_the_credit_of_their_turns(tmp_path) -> None:
-    [result] = trained(tmp_path, credit="per-turn", turns=True)
+    [result] = trained(tmp_path, credit="discounted", turns=True)
     assert result["moved"] > 1e-4
     for batch, masks in zip(result["batches"], result["written"], strict=True):
         ids = [row[: len(mask)] for row, mask in zip(batch["completion_ids"], masks, strict=True)]
@@ -211,7 +211,7 @@ def test_conversations_get_the_credit_of_their_turns(tmp_path) -> None:
         groups = [f"{batch['problems'][row]}|{row // GROUP}" for row in rated]
         # step_score reads the problem; the group is the block of rows.
         assert len(set(groups)) == len({row // GROUP for row in rated})
-        wanted = per_turn(
+        wanted = discounted(
             [batch["problems"][row] for row in rated],
             [ids[row] for row in rated],
             [masks[row] for row in rated],

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_adapters_world import CONTROL, PIECES, conversations, per_turn, step_score
+from rl_adapters_world import CONTROL, PIECES, conversations, discounted, step_score
 from stepmark.errors import InputError
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit.methods import CREDITS
@@ -31,7 +31,7 @@ pytestmark = [
 ]
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "rl-adapters.md"
-METHODS = ("grpo", "process-grpo", "min-form", "progress", "papo")
+METHODS = ("grpo", "process-grpo", "min-form", "progress", "rloo")
 
 
 def through_verl(tmp_path, texts, problems, *, written=None, methods=METHODS, overrides=()):
@@ -131,13 +131,13 @@ def test_conversations_with_tools_through_verl(tmp_path) -> None:
         ids,
         problems,
         written=written,
-        methods=("process-grpo", "per-turn"),
+        methods=("process-grpo", "discounted"),
         overrides=["actor_rollout_ref.rollout.agent.default_agent_loop=stepmark_tool_agent"],
     )
     outcomes = [extra["outcome"] for extra in found["extras"]]
-    wanted = per_turn(problems, ids, written, outcomes)
+    wanted = discounted(problems, ids, written, outcomes)
     assert max(map(max, wanted)) > 0.1
     assert any(0 in mask for mask in written)
-    for row, by_hand in zip(found["advantages"]["stepmark-per-turn"], wanted, strict=True):
+    for row, by_hand in zip(found["advantages"]["stepmark-discounted"], wanted, strict=True):
         assert row[: len(by_hand)] == pytest.approx(by_hand, abs=1e-5)
         assert not any(row[len(by_hand) :])

@@ -24,20 +24,17 @@ from stepmark.rl.credit.advantages import (
     kl_reward,
     leave_one_out,
     min_form_rewards,
-    prof_keep,
     to_go,
     whitened,
-    zero_mean_wrong,
 )
 from stepmark.rl.credit.methods import (
     GRPO,
-    PAPO,
     PPO,
     PRIME,
+    RLOO,
     MinForm,
     ProcessGRPO,
     ProgressAdvantage,
-    StepPPO,
 )
 
 D = torch.float64
@@ -65,7 +62,7 @@ def made(method: Callable[..., Any], **fixed: Any) -> Callable[..., Tensor]:
     return lambda batch, **settings: method(**fixed | settings).assign(batch).advantages
 
 
-outcome_grpo, blend, papo, progress = made(GRPO), made(ProcessGRPO), made(PAPO), made(ProgressAdvantage)
+outcome_grpo, blend, progress = made(GRPO), made(ProcessGRPO), made(ProgressAdvantage)
 grpo_process, min_form = blend, made(MinForm, centre=False)
 prime_paper, prime_code = made(PRIME, normalise=False), made(PRIME, normalise=False, form="code")
 
@@ -75,9 +72,6 @@ def ppo(
 ) -> tuple[Tensor, Tensor]:
     found = method(whiten=False, **settings).assign(batch, kl=kl)
     return found.advantages, found.returns
-
-
-step_ppo = partial(ppo, method=partial(StepPPO, shaping="none"))
 
 
 def close(found: Tensor, wanted: object) -> None:
@@ -90,6 +84,12 @@ def test_outcome_grpo_by_hand() -> None:
     close(outcome_grpo(pair()), [[up] * 5, [-up] * 3 + [0, 0]])
     close(outcome_grpo(pair(), deviation="population"), [[1, 1, 1, 1, 1], [-1, -1, -1, 0, 0]])
     close(outcome_grpo(pair(), scale=False), [[0.5] * 5, [-0.5, -0.5, -0.5, 0, 0]])
+
+
+def test_leave_one_out_by_hand() -> None:
+    # Each less the other's: 1 - 0 and 0 - 1.
+    close(made(RLOO)(pair()), [[1] * 5, [-1, -1, -1, 0, 0]])
+    close(made(RLOO)(outcomes_of([[1, 0, 0]])), [[1.0], [-0.5], [-0.5]])
 
 
 def outcomes_of(groups: list[list[float]]) -> Batch:
@@ -252,11 +252,8 @@ def test_the_methods_divide_by_the_deviation_that_they_name() -> None:
     for method, larger in (
         (outcome, ratio["outcome"]),
         (process, ratio["process"]),
-        # One right completion: nothing to rank, so the outcome alone.
-        (PAPO, ratio["outcome"]),
         (partial(PRIME, form="code"), ratio["tokens"]),
         (PPO, ratio["tokens"]),
-        (StepPPO, ratio["tokens"]),
     ):
         sample, population = (
             method(deviation=deviation).assign(lone).advantages for deviation in get_args(Deviation)
@@ -290,46 +287,9 @@ def test_ppo_by_hand() -> None:
         ppo(replace(batch, values=None))
 
 
-def test_step_ppo_without_a_critic_is_the_sum_of_what_follows() -> None:
-    advantages, returns = step_ppo(pair(), lam=1.0)
-    close(advantages, [[2.4, 2.4, 1.6, 1.6, 1.6], [0.1, 0.1, 0.1, 0, 0]])
-    close(returns, advantages.tolist())
-    penalty = kl_reward(floats([[-1.0] * 5] * 2), floats([[-1.5] * 5] * 2), pair().mask, weight=0.1)
-    charged, _ = step_ppo(pair(), lam=1.0, kl=penalty)
-    close(charged - advantages, [[-0.25, -0.2, -0.15, -0.1, -0.05], [-0.15, -0.1, -0.05, 0, 0]])
-
-
 def test_clip_and_delta_by_hand() -> None:
     close(clip(pair(), threshold=0.7), [[0, -0.1], [-0.6, 0]])
     close(delta(pair()), [[0.2, 0.6], [0.1, 0]])
-
-
-def three() -> Batch:
-    """Right, right, wrong; mean step rewards 0.8, 0.4, 0.9."""
-    return Batch(
-        mask=torch.ones(3, 2, dtype=torch.bool),
-        groups=torch.tensor([0, 0, 0]),
-        outcome=floats([1, 1, 0]),
-        step_ends=torch.tensor([[0, 1], [1, -1], [0, 1]]),
-        step_rewards=floats([[0.7, 0.9], [0.4, 0], [0.9, 0.9]]),
-    )
-
-
-def test_correct_only_normalisation_by_hand() -> None:
-    # Outcome: mean 2/3, squares 6/9, over 2 or 3. Process among the two right ones: mean 0.6, squares 0.08, over 1 or 2.
-    for deviation, out, process in (
-        ("sample", math.sqrt(3) / 3, 0.2 / math.sqrt(0.08)),
-        ("population", 1 / math.sqrt(2), 1.0),
-    ):
-        found = papo(three(), deviation=deviation)
-        close(found, [[out + process] * 2, [out - process] * 2, [-2 * out] * 2])
-    torch.testing.assert_close(papo(three()), papo(three(), deviation="sample"), rtol=0, atol=0)
-
-
-def test_wrong_completions_earn_nothing_together() -> None:
-    batch = replace(three(), outcome=floats([0, 1, 0]))
-    # The wrong ones' rewards 0.7, 0.9, 0.9, 0.9 have mean 0.85.
-    close(zero_mean_wrong(batch), [[-0.15, 0.05], [0.4, 0], [0.05, 0.05]])
 
 
 def test_blend_by_hand() -> None:
@@ -345,44 +305,6 @@ def test_blend_by_hand() -> None:
         )
         found = blend(pair(), process_weight=0.25, deviation=deviation)
         close(found, [[early] * 2 + [late] * 3, [wrong] * 3 + [0, 0]])
-
-
-def group(outcomes: list[int], means: list[float], steps: list[int] | None = None) -> Batch:
-    lengths = steps or [2] * len(means)
-    most = max(lengths)
-    return Batch(
-        mask=torch.ones(len(means), most, dtype=torch.bool),
-        groups=torch.zeros(len(means), dtype=torch.int64),
-        outcome=floats(outcomes),
-        step_ends=torch.tensor([[i if i < n else -1 for i in range(most)] for n in lengths]),
-        step_rewards=floats([[mean] * most for mean in means]),
-    )
-
-
-def test_the_consistency_filter_by_hand() -> None:
-    # 4 right, 2 wrong, remove 2: round((2 + 2) / 2) = 2 of the right ones, those with the lowest means.
-    batch = group([1, 1, 1, 1, 0, 0], [0.9, 0.2, 0.8, 0.3, 0.1, 0.9])
-    assert prof_keep(batch, remove=2).tolist() == [True, False, True, False, True, True]
-    # 2 right, 4 wrong, remove 2: round((-2 + 2) / 2) = 0 right ones, the two wrong ones with the highest means.
-    batch = group([1, 1, 0, 0, 0, 0], [0.9, 0.2, 0.8, 0.3, 0.1, 0.9])
-    assert prof_keep(batch, remove=2).tolist() == [True, True, False, True, True, False]
-    # One step is suspicious: it goes before a right one with a lower mean, and after a wrong one with a lower mean.
-    batch = group([1, 1, 0, 0], [0.9, 0.2, 0.8, 0.3], steps=[1, 2, 1, 2])
-    assert prof_keep(batch, remove=2).tolist() == [False, True, True, False]
-    with pytest.raises(UsageError, match="fewer than the 4"):
-        prof_keep(batch, remove=4)
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    outcomes=st.lists(st.integers(0, 1), min_size=2, max_size=8),
-    remove=st.integers(0, 7),
-    seed=st.integers(0, 99),
-)
-def test_the_consistency_filter_takes_as_many_as_it_says(outcomes: list[int], remove: int, seed: int) -> None:
-    means = torch.rand(len(outcomes), generator=torch.Generator().manual_seed(seed)).tolist()
-    if remove < len(outcomes):
-        assert int(prof_keep(group(outcomes, means), remove=remove).sum()) == len(outcomes) - remove
 
 
 def test_divergence_estimators_by_hand() -> None:
@@ -457,9 +379,8 @@ METHODS: dict[str, Callable[[Batch], Tensor]] = {
     "progress": progress,
     "prime-paper": prime_paper,
     "prime-code": prime_code,
-    "step-ppo": lambda batch: step_ppo(batch)[0],
+    "rloo": made(RLOO),
     "ppo": lambda batch: ppo(batch)[0],
-    "papo": papo,
     "blend": lambda batch: blend(batch, process_weight=0.3),
 }
 
@@ -479,7 +400,7 @@ def test_every_method_is_finite_masked_and_blind_to_the_order(name: str, seed: i
 
 
 def test_a_group_mean_gives_back_what_clip_and_delta_took() -> None:
-    """As rewards (`step-ppo`) they hold what they say. Group normalisation takes their mean from every step: a clipped one that did not lose earns,
+    """Summed as they are they hold what they say. Group normalisation takes their mean from every step: a clipped one that did not lose earns,
     and under delta each further step costs."""
     rows = [[0.9, 0.9], [0.9, 0.9, 0.9, 0.9], [0.9, 0.2]]  # good; good and longer; a bad step
     batch = Batch(
@@ -493,8 +414,8 @@ def test_a_group_mean_gives_back_what_clip_and_delta_took() -> None:
     clipped, differences = (
         replace(batch, step_rewards=shape) for shape in (clip(batch, threshold=0.5), delta(batch))
     )
-    close(step_ppo(clipped, lam=1.0)[0][:, 0], [0, 0, -0.3])
-    close(step_ppo(differences, lam=1.0)[0][:, 0], [0.9, 0.9, 0.9])
+    close(clipped.step_rewards.sum(-1), [0, 0, -0.3])
+    close(differences.step_rewards.sum(-1), [0.9, 0.9, 0.9])
     # Of eight rewards one is -0.3: mean -0.0375, squares 7 * 0.0375² + 49 * 0.0375², over 7.
     close(grpo_process(clipped)[:2, 0], [2 / math.sqrt(8), 4 / math.sqrt(8)])
     found = grpo_process(differences)[:, 0]
@@ -540,7 +461,6 @@ def test_an_empty_completion_has_no_place_and_no_credit() -> None:
         found = method(batch)
         assert (found[1] == 0).all(), name
         assert torch.isfinite(found).all(), name
-    assert prof_keep(batch, remove=1).tolist() == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from transformers import PreTrainedTokenizerFast  # noqa: E402
 from stepmark.data.steps.splitting import split  # noqa: E402
 from stepmark.errors import InputError  # noqa: E402
 from stepmark.models.encoding import PromptEncoder  # noqa: E402
-from stepmark.records import Step  # noqa: E402
-from stepmark.rl.rewarding import step_spans, token_offsets  # noqa: E402
+from stepmark.models.policies.local import Drawn  # noqa: E402
+from stepmark.models.scripted import ScriptedPRM  # noqa: E402
+from stepmark.records import Problem, Step  # noqa: E402
+from stepmark.rl.rewarding import Rated, StepSpans, scored, step_spans, token_offsets  # noqa: E402
 
 TEXT = "2 + 3 = 5\n5 * 4 = 20\n20"
 
@@ -178,3 +180,40 @@ def test_what_has_no_place_is_refused() -> None:
         step_spans([Step(text="hello", start=0)], [3])
     assert step_spans([], [1]).ends == ()
     assert step_spans([], []).ends == ()
+
+
+# --- what an exact check proves wrong ---------------------------------------------------------------------------------
+
+
+class Checked(ScriptedPRM):
+    """A PRM with exact checks beside it."""
+
+    default_checks = "all"
+
+
+@pytest.mark.parametrize(
+    ("refuted", "outcome", "scores"),
+    [("wrong", 0.0, (0.9, 0.0)), ("step", 1.0, (0.9, 0.0)), ("ignore", 1.0, (0.9, 0.8))],
+)
+def test_a_refuted_step_in_the_reward_is_a_setting(refuted, outcome, scores) -> None:
+    texts = {"2 + 2 = 4": 0.9, "4 * 3 = 13": 0.8, "4 * 3 = 12": 0.8}
+    rated = []
+    for second in ("4 * 3 = 13", "4 * 3 = 12"):
+        text = f"2 + 2 = 4\n{second}"
+        rated.append(
+            Rated(
+                problem=Problem(text="What is (2 + 2) * 3?"),
+                group=0,
+                drawn=Drawn(prompt=(), ids=(0, 1), text=text, finish="stop"),
+                steps=tuple(split(text, "line").steps),
+                spans=StepSpans(ends=(0, 1), steps=((0,), (1,))),
+                verdict=None,
+                outcome=1.0,
+            )
+        )
+    false, true = scored(rated, Checked(texts), refuted=refuted)
+    assert (false.outcome, false.scores) == (outcome, scores)
+    assert (true.outcome, true.scores, true.refuted) == (1.0, (0.9, 0.8), ())
+    # A PRM without checks changes nothing.
+    plain, _ = scored(rated, ScriptedPRM(texts), refuted=refuted)
+    assert (plain.outcome, plain.scores) == (1.0, (0.9, 0.8))

@@ -18,9 +18,9 @@ from stepmark.records import Problem  # noqa: E402
 from stepmark.rl.actor import Actor, padded, passes, rows_of  # noqa: E402
 from stepmark.rl.credit.methods import (  # noqa: E402
     GRPO,
+    PPO,
     PRIME,
     ProcessGRPO,
-    StepPPO,
 )
 from stepmark.rl.implicit import OnlineImplicit  # noqa: E402
 from stepmark.rl.rewarding import batch_of, judge, scored  # noqa: E402
@@ -269,7 +269,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path) -> None:
     for name, credit, more in (
         ("outcome", GRPO(), {}),
         ("prime", PRIME(), {"implicit": True}),
-        ("ppo", StepPPO(), {"values": True}),
+        ("ppo", PPO(), {"values": True}),
     ):
 
         def make(folder, credit=credit, more=more):
@@ -334,6 +334,7 @@ def test_a_prm_that_answers_nan_stops_the_run_and_the_state_stays(tmp_path) -> N
 
     class Breaks:
         name = identity = "breaks"
+        default_checks = "none"
 
         def score_many(self, solutions, *, keep_going=False):
             from stepmark.records import StepScores
@@ -431,7 +432,7 @@ def test_the_value_head_learns_the_returns(tmp_path) -> None:
         replace(problem, answer="") for problem in PROBLEMS
     ]  # every completion is right: the value of every state is 1
     how = settings(updates=60, learning_rate=1e-2, kl_weight=0.0)
-    credit = StepPPO(lam=1.0, whiten=False)
+    credit = PPO(lam=1.0, whiten=False)
     Trainer(one, always, (), Says(), credit, how, out=tmp_path, prm=ScriptedPRM(lambda _p, _s: 0.0)).run()
     rows = padded([drawn(TOKENIZER("a")["input_ids"], [8, 9])], "cpu")
     with torch.no_grad():

@@ -3,20 +3,19 @@
 The conversations of one problem, `w` written by the policy and `o` an observation:
 
 ======  =========  ==============  ========  ==========================  =====================
-        tokens     turn scores     outcome   returns (no discount)       less the mean by turn
+        tokens     turn scores     outcome   returns (no discount)       less their mean, 1.05
 ======  =========  ==============  ========  ==========================  =====================
-A       wwooww     0.75, 0.5       1         2.25, 1.5                   1.0, 0.75
-B       wwoww      0.25, 0         0         0.25, 0                     -1.0, -0.75
-C       ww         1.25            0         1.25                        0
+A       wwooww     0.75, 0.5       1         2.25, 1.5                   1.2, 0.45
+B       wwoww      0.25, 0         0         0.25, 0                     -0.8, -1.05
+C       ww         1.25            0         1.25                        0.2
 ======  =========  ==============  ========  ==========================  =====================
-
-The means are 1.25 for turn 1 and 0.75 for turn 2.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import statistics
 import sys
 from itertools import pairwise
 from types import ModuleType, SimpleNamespace
@@ -43,8 +42,8 @@ A, B, C = (
 )
 IDS, WRITTEN = [list(pair) for pair in zip(A, B, C, strict=True)]
 OUTCOMES = [1.0, 0.0, 0.0]
-CREDIT = stepmark.rl.PerTurn()
-BY_HAND = [[1.0, 1.0, 0, 0, 0.75, 0.75], [-1.0, -1.0, 0, -0.75, -0.75, 0], [0.0] * 6]
+CREDIT = stepmark.rl.Discounted(gamma=1.0, scale=False)
+BY_HAND = [[1.2, 1.2, 0, 0, 0.45, 0.45], [-0.8, -0.8, 0, -1.05, -1.05, 0], [0.2, 0.2, 0, 0, 0, 0]]
 
 
 def decode(ids, skip_special_tokens=True):
@@ -98,7 +97,6 @@ def test_the_methods_are_the_functions():
     )
     spans = stepmark.rl.turns.turn_of_tokens([turn_spans(mask) for mask in WRITTEN], 6)
     for credit, advantages in (
-        (stepmark.rl.PerTurn(gamma=0.5, scale=True), turns.per_turn(batch, gamma=0.5, scale=True)),
         (stepmark.rl.Discounted(gamma=0.5), turns.discounted(batch, gamma=0.5)),
         (stepmark.rl.MTGRPO(coefficient=2.0), turns.mt_grpo(batch, coefficient=2.0)),
     ):
@@ -191,7 +189,11 @@ def test_traces_of_verifiers_get_the_credit_of_their_turns():
     made = traces()
     verifiers.assign_turns(made, CREDIT, prm=PRM)
     found = [[one.advantages for one in each.nodes if one.sampled] for each in made]
-    assert found == [[[1.0, 1.0], [0.75, 0.75]], [[-1.0, -1.0], [-0.75, -0.75]], [[0.0, 0.0]]]
+    assert found[0] == [pytest.approx([1.2, 1.2]), pytest.approx([0.45, 0.45])]
+    assert found[1:] == [
+        [pytest.approx([-0.8, -0.8]), pytest.approx([-1.05, -1.05])],
+        [pytest.approx([0.2, 0.2])],
+    ]
     assert all(one.advantages is None for each in made for one in each.nodes if not one.sampled)
     # One that is alone in its group has nothing to be compared with.
     made = traces()
@@ -209,7 +211,8 @@ def test_a_trace_with_an_empty_turn_gets_nothing_and_changes_nothing():
     made = [*traces(), trace(1.0, node("assistant", "look up", [True]), node("assistant", None, [True]))]
     assert verifiers.turn_scores(made, PRM)[-1] is None
     verifiers.assign_turns(made, CREDIT, prm=PRM)
-    assert [one.advantages for one in made[0].nodes if one.sampled] == [[1.0, 1.0], [0.75, 0.75]]
+    first = [one.advantages for one in made[0].nodes if one.sampled]
+    assert first == [pytest.approx([1.2, 1.2]), pytest.approx([0.45, 0.45])]
     assert [one.advantages for one in made[-1].nodes if one.sampled] == [[0.0], [0.0]]
 
 
@@ -289,7 +292,7 @@ def test_skyrl_gets_rows_of_rewards_and_the_same_credit(skyrl):
     rewards = torch.tensor([[0.0] * (width - len(row)) + row for row in output["rewards"]])
     mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in IDS])
     loss = torch.tensor([[0] * (width - len(ids)) + ids for ids in WRITTEN])
-    estimate = skyrl.estimators["stepmark-per-turn"]
+    estimate = skyrl.estimators["stepmark-discounted"]
     config = SimpleNamespace(use_kl_in_reward=False)
     found, _ = estimate(
         token_level_rewards=rewards,
@@ -299,9 +302,11 @@ def test_skyrl_gets_rows_of_rewards_and_the_same_credit(skyrl):
         values=None,
         gamma=1.0,
     )
-    by_hand = torch.tensor(
-        [[0.0] * (width - len(ids)) + row[: len(ids)] for ids, row in zip(IDS, BY_HAND, strict=True)]
-    )
+    # At its own settings: a discount of 0.95 a turn, and the deviation.
+    returns = [0.75 + 0.95 * 1.5, 1.5, 0.25, 0.0, 1.25]
+    a, b, c, d, e = ((r - statistics.mean(returns)) / statistics.stdev(returns) for r in returns)
+    rows = [[a, a, 0, 0, b, b], [c, c, 0, d, d], [e, e]]
+    by_hand = torch.tensor([[0.0] * (width - len(row)) + row for row in rows])
     torch.testing.assert_close(found * loss, by_hand)
     with pytest.raises(UsageError, match="use_kl_loss"):
         estimate(rewards, mask, ["p"] * 3, SimpleNamespace(use_kl_in_reward=True))

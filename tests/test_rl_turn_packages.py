@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_adapters_world import conversations, per_turn
+from rl_adapters_world import conversations, discounted
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).resolve().parent
@@ -51,7 +51,7 @@ def test_skyrl_gives_each_turn_its_credit(tmp_path):
         problems=problems,
         outcomes=outcomes,
     )
-    wanted = per_turn(problems, ids, written, outcomes)
+    wanted = discounted(problems, ids, written, outcomes)
     assert max(map(max, wanted)) > 0.1
     for row, by_hand in zip(found["advantages"], wanted, strict=True):
         assert row == pytest.approx(by_hand, abs=1e-5)
@@ -64,9 +64,10 @@ def test_traces_of_verifiers_carry_the_credit_of_their_turns(tmp_path):
     found = run("VERIFIERS", "verifiers_traces.py", tmp_path)
     # The same three conversations as in tests/test_rl_turn_adapters.py; a template's token and what is not the model's own have 0.
     quiet = [0.0, 0.0]
-    assert found["advantages"] == [
-        [[*quiet, 0.0, 1.0, 1.0, *quiet, 0.0, 0.75, 0.75]],
-        [[*quiet, 0.0, -1.0, -1.0, *quiet, 0.0, -0.75, -0.75]],
-        [[*quiet, 0.0, 0.0, 0.0]],
+    by_hand = [
+        [*quiet, 0.0, 1.2, 1.2, *quiet, 0.0, 0.45, 0.45],
+        [*quiet, 0.0, -0.8, -0.8, *quiet, 0.0, -1.05, -1.05],
+        [*quiet, 0.0, 0.2, 0.2],
     ]
+    assert found["advantages"] == [[pytest.approx(row)] for row in by_hand]
     assert found["reward"] == 0.5

@@ -153,7 +153,7 @@ def test_a_prm_errs_as_often_as_it_says():
 def test_tool_output_is_outside_the_loss_by_hand():
     """Two attempts at one problem, a token a character. Only what the agent wrote moves the loss, each turn by its own advantage."""
     torch = pytest.importorskip("torch")
-    from stepmark.rl.credit.turns import Turns, over_tokens, per_turn, turn_of_tokens
+    from stepmark.rl.credit.turns import Turns, discounted, over_tokens, turn_of_tokens
 
     problem = short()
     episodes = [
@@ -173,18 +173,18 @@ def test_tool_output_is_outside_the_loss_by_hand():
     given = Turns(
         rewards=torch.tensor([[0.0, 0.5], [0.0, 0.0]]),
         taken=torch.tensor([[True, True], [True, False]]),
-        outcome=torch.zeros(2),
+        outcome=torch.tensor([0.0, -0.25]),
         groups=torch.zeros(2, dtype=torch.int64),
     )
-    # Returns 0.5 and 0 at the first turn; the second was taken once.
-    advantages = per_turn(given)
-    assert advantages.tolist() == [[0.25, 0.0], [-0.25, 0.0]]
+    # Returns 0.5 and 0.5 of the first, -0.25 of the second; their mean is 0.25.
+    advantages = discounted(given, gamma=1.0, scale=False)
+    assert advantages.tolist() == [[0.25, 0.25], [-0.5, 0.0]]
     tokens = max(map(len, written))
     logprobs = torch.zeros(2, tokens, requires_grad=True)
     turn_of = turn_of_tokens(spans, tokens)
-    (over_tokens(advantages + torch.tensor([[0.0, 1.0], [0.0, 0.0]]), turn_of) * logprobs).sum().backward()
+    (over_tokens(advantages, turn_of) * logprobs).sum().backward()
     expected = [
-        [0.25] * 20 + [0.0] * 2 + [1.0] * 46 + [0.0] * (tokens - 68),
-        [-0.25] * 10 + [0.0] * (tokens - 10),
+        [0.25] * 20 + [0.0] * 2 + [0.25] * 46 + [0.0] * (tokens - 68),
+        [-0.5] * 10 + [0.0] * (tokens - 10),
     ]
     assert logprobs.grad.tolist() == expected

@@ -258,7 +258,7 @@ def test_held_out_problems_are_measured_evenly_and_at_the_end(base, tmp_path, st
 
 
 def test_what_is_measured_is_the_network_at_that_step(base, tmp_path):
-    """Held-out loss, accuracy and AUC from scores worked out row by row, by transformers' own attention."""
+    """Held-out loss and AUC from scores worked out row by row, by transformers' own attention."""
     trainer = trainer_for(base, tmp_path, objective=SoftLabels(), epochs=1, evaluations=1)
     held = branching(3, seed=5, make=lambda dice: counted(dice.choice([0, 1, 4]), 4))
     told = trained(trainer, branching(3), held)
@@ -278,7 +278,6 @@ def test_what_is_measured_is_the_network_at_that_step(base, tmp_path):
     losses = [v * math.log1p(math.exp(-z)) + (1 - v) * math.log1p(math.exp(z)) for z, v in pairs]
     assert found.labels == len(pairs)
     assert found.loss == pytest.approx(sum(losses) / len(losses), rel=1e-4)
-    assert found.accuracy == pytest.approx(sum((z > 0) == (v > 0.5) for z, v in pairs) / len(pairs))
     right = [z for z, v in pairs if v > 0.5]
     wrong = [z for z, v in pairs if v < 0.5]
     wins = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a in right for b in wrong)

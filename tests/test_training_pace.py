@@ -172,23 +172,15 @@ def rows_of(path):
     return path
 
 
-def test_a_threshold_is_chosen_on_held_out_solutions_when_asked(base, tmp_path):
+def test_a_threshold_is_chosen_on_held_out_solutions(base, tmp_path):
     from stepmark.models.spec import read_spec
 
     data = rows_of(tmp_path / "rows.jsonl")
     words = ["train", data, "--base", base, "--dtype", "float32", "--lora-rank", 2, "--epochs", 2]
     words += ["--learning-rate", "0.005", "--held-out", "0.5", "--evaluations", 1]
-    words += [
-        "--objective",
-        "hard",
-        "--set",
-        "language_weight=0.1",
-        "--set",
-        "language_tokens=all",
-        "--lora-alpha",
-        3,
-    ]
-    for name, more in (("plain", []), ("tuned", ["--tune-threshold"])):
+    words += ["--objective", "hard", "--set", "language_weight=0.1", "--set", "language_tokens=all"]
+    words += ["--lora-alpha", 3]
+    for name, more in (("plain", ["--no-tune-threshold"]), ("tuned", [])):
         assert main([*map(str, words), "--out", str(tmp_path / name), *more]) == 0
     fitted = {
         name: json.loads((tmp_path / name / "calibration.json").read_text()) for name in ("plain", "tuned")
@@ -198,20 +190,41 @@ def test_a_threshold_is_chosen_on_held_out_solutions_when_asked(base, tmp_path):
     assert read_spec(tmp_path / "tuned" / "stepmark.json").threshold == best["threshold"] != 0.5
     assert fitted["tuned"]["first_errors"]["f1"] == best["f1"] > fitted["plain"]["first_errors"]["f1"]
     assert (fitted["plain"]["threshold_tuned"], fitted["tuned"]["threshold_tuned"]) == (False, True)
-    assert json.loads((tmp_path / "tuned" / "train.json").read_text())["settings"]["lora_alpha"] == 3.0
-    assert "the threshold chosen" in (tmp_path / "tuned" / "README.md").read_text()
+    notes = json.loads((tmp_path / "tuned" / "train.json").read_text())
+    assert notes["settings"]["lora_alpha"] == 3.0
+    assert (notes["comparison"]["threshold"], notes["comparison"]["tuned"]) == (best["threshold"], True)
 
 
 @pytest.mark.parametrize(
-    ("steps", "settings", "words"),
+    ("steps", "settings", "named"),
     [
-        (59, Training(epochs=2, token_budget=2048), "29.5 optimizer steps an epoch are few to learn from: lower `token_budget` from 2,048 to about 2,013"),
-        (9, Training(epochs=3, rows_per_step=64), "lower `rows_per_step` from 64 to about 6 for 30, raise `epochs`, or label more rows"),
-        (1, Training(epochs=1, rows_per_step=1), "1 optimizer steps an epoch are few to learn from: raise `epochs`, or label more rows"),
+        (59, Training(epochs=2, token_budget=2048), ["token_budget", "epochs"]),
+        (9, Training(epochs=3, rows_per_step=64), ["rows_per_step", "epochs"]),
+        (1, Training(epochs=1, rows_per_step=1), ["epochs"]),
     ],
-)  # fmt: skip
-def test_too_few_steps_are_named_with_the_setting_to_change(steps, settings, words):
-    assert words in few_steps(steps, settings)
+)
+def test_too_few_steps_are_named_with_the_settings_to_change(steps, settings, named):
+    warning = few_steps(steps, settings)
+    assert [name for name in ("token_budget", "rows_per_step", "epochs") if f"`{name}`" in warning] in (
+        named,
+        sorted(named),
+    )
+    assert few_steps(60, settings) is None
+
+
+@pytest.mark.parametrize(
+    ("problems", "epochs", "expected"), [(12, None, 6), (30, None, 4), (200, None, 2), (30, 1, 1)]
+)
+def test_a_small_set_is_read_more_often(base, tmp_path, problems, epochs, expected):
+    """Until there are 120 optimizer steps, at most six times."""
+    rows = [example(f"{n} + 1?", [f"{n} + 1 = {n}"], [n % 2]) for n in range(problems)]
+    budget = None if problems < 200 else 60
+    trainer, told = trainer_of(base, tmp_path / "run", epochs=epochs, token_budget=budget), []
+    trainer.run(by_problem(rows), report=told.append)
+    steps = [len(trainer.epoch(by_problem(rows), n)) for n in range(expected)]
+    assert len(told) == sum(steps)
+    if problems == 200:
+        assert steps[0] >= 60
 
 
 @pytest.mark.parametrize(("problems", "expected"), [(120, range(30, 62)), (30, [30]), (12, [12])])

@@ -46,7 +46,7 @@ traces = [
     ),
     trace(0.0, AssistantMessage(content="them")),
 ]
-verifiers.assign_turns(traces, stepmark.rl.PerTurn(), prm=prm)
+verifiers.assign_turns(traces, stepmark.rl.Discounted(gamma=1.0, scale=False), prm=prm)
 reward = verifiers.prm_reward(prm, unread=-1.0, aggregate="min")
 result = {
     "advantages": [[branch.advantages for branch in one.branches] for one in traces],

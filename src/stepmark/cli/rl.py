@@ -21,14 +21,14 @@ def _policy(policy: str) -> str:
 
 def _run(call: Call) -> int:
     settings = dict(call.settings)
-    held_out = str(settings.pop("held_out"))
+    held_out = settings.pop("held_out")
     policy = call.models["policy"]
     assert policy is not None
     trained = rl(
         call.inputs[0],
         policy.name,
         call.models["prm"],
-        held_out=int(held_out) if held_out.isdigit() else held_out,
+        held_out=int(held_out) if str(held_out).isdigit() else held_out,
         **settings,
     )
     report(trained.summary)

@@ -10,8 +10,12 @@ from stepmark.training.run import REPORT_FILE, train
 from stepmark.training.settings import Training
 
 _PANELS = {
-    **dict.fromkeys(("rules", "held_out", "held_out_data", "max_tokens", "limit_tokens", "coarsen"), DATA),
-    **dict.fromkeys(("lora_rank", "lora_alpha", "frozen_layers", "mark", "layout", "warm_start"), MODEL),
+    **dict.fromkeys(
+        ("rules", "held_out", "held_out_data", "baseline", "max_tokens", "limit_tokens", "coarsen"), DATA
+    ),
+    **dict.fromkeys(
+        ("lora_rank", "lora_alpha", "frozen_layers", "mark", "layout", "warm_start", "checks"), MODEL
+    ),
     **dict.fromkeys(("dtype", "device", "token_budget", "gradient_checkpointing", "shard"), MACHINE),
     "adapter": OUTPUT,
 }

@@ -206,7 +206,9 @@ class Calibration(Evaluation):
         figures = run.figures(items, statistic(items), {} if split is None else _policies(parts, split))
         views = Views(
             title=f"Calibration: {sheet.prm}",
-            verdict=" ".join(direction(target, figures) for target in targets),
+            verdict=" ".join(
+                [*(useless(target, figures) for target in targets), *(direction(t, figures) for t in targets)]
+            ).strip(),
             facts=(
                 *_counted(items, targets, how),
                 *_left_out(sheet, items, targets),
@@ -443,6 +445,18 @@ def reliability_plot(facet: Facet, items: Sequence[Item], run: Run) -> Reliabili
             for at, entry in enumerate(reliability(list(facet.scores), list(facet.labels), bins=facet.bins))
         ),
         note="Points under the diagonal: too confident.",
+    )
+
+
+def useless(target: Target, figures: Figures) -> str:
+    """That the PRM does not tell right from wrong, where its AUC is not above chance; "" elsewhere."""
+    found = figures[f"{target}/all/auc"]
+    # Scores that are all the same have no interval.
+    if found.value is None or (found.value if found.low is None else found.low) > 0.5:
+        return ""
+    return (
+        f"{_HEADINGS[target]}: this PRM does not tell right from wrong here: AUC {shown(found)}, chance is 50. No calibration helps; train one on "
+        "rows like these (`stepmark train`), or take another."
     )
 
 

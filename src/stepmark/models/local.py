@@ -56,6 +56,11 @@ class WindowedPRM(Grader, ABC):
     def __repr__(self) -> str:
         return self.describe(family=self.spec.family, place=self._place())
 
+    @property
+    def default_checks(self) -> str:
+        """Those that the checkpoint names."""
+        return self.spec.checks
+
     @abstractmethod
     def _place(self) -> dict[str, object]:
         """Where it computes, for people."""

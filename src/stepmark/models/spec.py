@@ -276,6 +276,8 @@ class ScoringSpec:
     aggregate_source: str = ""
     threshold: float | None = None
     """Under it a step is an error. None: the scores have no such point."""
+    checks: str = "none"
+    """Exact checks that run beside it where a caller says "auto": "all", "none", or names with commas between them."""
     outcome_only: bool = False
     """An outcome reward model: only the last step is read."""
     max_tokens: int | None = None
@@ -312,8 +314,17 @@ def read_spec(file: Path) -> ScoringSpec:
         raise CheckpointError(f"{file}: {error}") from error
 
 
-_FINDING = ("summary", "source", "aggregate_source", "architectures", "settings", "tensors", "checkpoints")
-"""Fields of a spec that say what it is of, and nothing of how it is read."""
+_FINDING = (
+    "summary",
+    "source",
+    "aggregate_source",
+    "checks",
+    "architectures",
+    "settings",
+    "tensors",
+    "checkpoints",
+)
+"""Fields of a spec that change no score."""
 
 
 def spec_key(spec: ScoringSpec) -> str:

@@ -25,15 +25,13 @@ class RLAPI:
 
     __call__ = staticmethod(_rl)
     GRPO = _methods.GRPO
+    RLOO = _methods.RLOO
     ProcessGRPO = _methods.ProcessGRPO
     MinForm = _methods.MinForm
     ProgressAdvantage = _methods.ProgressAdvantage
     PRIME = _methods.PRIME
-    PAPO = _methods.PAPO
     PPO = _methods.PPO
-    StepPPO = _methods.StepPPO
     Discounted = _methods.Discounted
-    PerTurn = _methods.PerTurn
     MTGRPO = _methods.MTGRPO
     Training = _settings.Training
     Implicit = _settings.Implicit

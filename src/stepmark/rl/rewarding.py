@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,10 +20,11 @@ from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError, UsageError
 from stepmark.models.policies.local import Drawn
 from stepmark.models.prm import PRM
-from stepmark.records import Problem, Refusal, Solution, Step, Verdict
+from stepmark.records import CheckName, Problem, Refusal, ScoreKind, Solution, Step, Verdict
 from stepmark.rl.batch import Batch
 from stepmark.rl.settings import Training
 from stepmark.show.text import amount
+from stepmark.solutions.checks import check, check_names
 from stepmark.verifiers.base import Verifier
 
 
@@ -108,6 +110,8 @@ class Rated:
     scores: tuple[float, ...] | None = None
     """The PRM's, one a step; None when none was asked or it could not read this completion (`refused` says why)."""
     refused: str | None = None
+    refuted: tuple[int, ...] = ()
+    """Steps that an exact check of the PRM proves wrong, by number from 0."""
     left_out: bool = False
     """It counts in its group and is not trained on."""
 
@@ -163,8 +167,12 @@ def judge(
     return rated
 
 
-def scored(rated: Sequence[Rated], prm: PRM) -> list[Rated]:
+def scored(
+    rated: Sequence[Rated], prm: PRM, *, refuted: Literal["wrong", "step", "ignore"] = "ignore"
+) -> list[Rated]:
     """With the PRM's scores of all steps, in one pass; completions of one problem stand together and share their prefixes.
+
+    Where the PRM has exact checks, `refuted` says what a refuted step does (`Training.refuted`).
 
     A completion that the PRM cannot read (too long, its marker inside, a step without a score) keeps its outcome and has no step rewards. A score
     that is not finite is an error.
@@ -193,7 +201,22 @@ def scored(rated: Sequence[Rated], prm: PRM) -> list[Rated]:
             results[number] = replace(item, refused=f"step {place} has no score")
         else:
             results[number] = replace(item, scores=tuple(known))
-    return results
+    names = check_names(prm.default_checks) if refuted != "ignore" else ()
+    return [_checked(item, names, prm.score_kind, refuted) for item in results] if names else results
+
+
+def _checked(item: Rated, names: Sequence[CheckName], kind: ScoreKind, refuted: str) -> Rated:
+    """A proof outranks a score: a refuted step has the lowest one, and what holds it is, by the setting, no right solution."""
+    texts = [step.text for step in item.steps]
+    wrong = tuple(sorted({finding.step for finding in check(item.problem.text, texts, names=names)}))
+    if not wrong:
+        return item
+    scores = item.scores
+    if scores is not None:
+        lowest = {"probability": 0.0, "margin": -1.0}.get(kind, min(scores))
+        scores = tuple(lowest if step in wrong else score for step, score in enumerate(scores))
+    outcome = 0.0 if refuted == "wrong" else item.outcome
+    return replace(item, refuted=wrong, scores=scores, outcome=outcome)
 
 
 def batch_of(
@@ -246,6 +269,7 @@ def figures(rated: Sequence[Rated], group: int) -> dict[str, float | None]:
         "tokens": sum(len(item.drawn.ids) for item in rated) / count,
         "cut": share(lambda one: one.cut),
         "unparsed": share(lambda one: one.verdict is not None and one.verdict.correct is None),
+        "refuted": share(lambda one: bool(one.refuted)),
         "unscored": share(lambda one: one.refused is not None),
         "blank": share(lambda one: not one.steps),
         "flat": sum(len({item.outcome for item in part}) == 1 for part in groups) / len(groups),

@@ -15,7 +15,7 @@ from stepmark.data.reading import Source
 from stepmark.data.steps.splitting import split
 from stepmark.errors import UsageError
 from stepmark.models.identity import checkpoint_fingerprint, named
-from stepmark.models.lazy import Lazy, check_device
+from stepmark.models.lazy import Lazy, check_device, note_idle
 from stepmark.models.load import PRMLike, lazy_prm, prm_identity, read_by
 from stepmark.models.places import find_checkpoint
 from stepmark.models.prm import PRM
@@ -79,9 +79,9 @@ def rl(
     prm: PRMLike | None = None,
     *,
     out: str | Path,
-    credit: str | Credit = "grpo",
+    credit: str | Credit | None = None,
     settings: Sequence[str] = (),
-    held_out: int | Source = 100,
+    held_out: int | Source | None = None,
     training: Training = _TRAINING,
     stop_on_hack: bool = False,
     verifier: VerifierLike = "math",
@@ -106,13 +106,15 @@ def rl(
     Args:
         problems: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame; each with a reference answer.
         policy: the policy to train: a folder or hub name of a causal language model, or stepmark:arithmetic.
-        prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory". Credit methods
-            that need none are watched with it.
+        prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory". Beside a credit
+            method that reads no steps it only watches.
         out: folder of the run: the checkpoint of the last weights with its card, report.html, history.jsonl and monitor.jsonl; its folder
             `best` is the checkpoint with the best held-out accuracy before any alarm.
-        credit: the credit method: grpo, process-grpo, min-form, progress, prime, papo, ppo, step-ppo, discounted, per-turn, mt-grpo, or "package.module:Class".
+        credit: the credit method: grpo, rloo, process-grpo, min-form, progress, prime, ppo, discounted, mt-grpo, or "package.module:Class".
+            Default: min-form with a PRM, prime with an implicit one, else grpo.
         settings: a field of the credit method, as name=value; repeat for several.
-        held_out: problems to measure on, which are not trained on: how many to take out of the problems, or a file of others.
+        held_out: problems to measure on, which are not trained on: how many to take out of the problems, or a file of others. Default: 100, at most a fifth of
+            the problems.
         training: how the policy learns.
         stop_on_hack: stop at the monitor's alarm.
         verifier: what says whether an answer is right: math, number, choice, text, code, or "package.module:Class".
@@ -123,7 +125,7 @@ def rl(
         watch: how the run is watched.
         implicit: train an implicit PRM beside the policy, on outcomes (PRIME). Default: none.
         implicit_model: what the implicit PRM starts from: a folder or hub name with the policy's tokenizer. Default: the policy's own start.
-        refit: fit the PRM anew to rollouts of the policy from time to time. Default: never.
+        refit: train the PRM, a LoRA adapter, further on rollouts of the policy from time to time. Default: never.
         no_reference: keep no copy of the starting policy: less memory and time, and the divergence from it is not known.
         dtype: precision of the policy. auto: as saved with LoRA, else float32, because small updates vanish in bfloat16.
         device: where models run: auto, cpu, cuda or cuda:NUMBER.
@@ -141,7 +143,12 @@ def rl(
     check_packages("torch", "transformers", "matplotlib")
     from stepmark.rl.credit.methods import load_credit
 
+    if credit is None:
+        credit = "prime" if implicit is not None else "grpo" if prm is None else "min-form"
     method, source = load_credit(credit, settings)
+    if implicit is not None and not method.needs.tokens:
+        note_idle({"implicit": implicit}, {"implicit": f"`credit` {method.name} reads no token rewards"})
+        implicit = None
     run = _Run(
         out=Path(out),
         policy=policy,
@@ -167,7 +174,7 @@ def rl(
         "isolation": apart,
     }
     given = run_input(problems, again=True)
-    measured = None if isinstance(held_out, int) else run_input(held_out, again=True)
+    measured = None if held_out is None or isinstance(held_out, int) else run_input(held_out, again=True)
     with open_verifier(verifier, answers=answers, isolation=isolation) as checker, held(run.out):
         learnt, kept_out, lost = _split(given, measured, held_out, columns, training.seed)
         record = run.record(
@@ -184,6 +191,10 @@ def rl(
             (run.out / STATE_FILE).unlink(missing_ok=True)
             summary = f"{run.out}: this run is done, all of its files are there; its page is {run.out / REPORT_FILE}"
             return _result(run.out, record, summary)
+        if run.prm is not None and not method.needs.steps:
+            run.note(
+                f"credit {method.name} reads no step scores: the PRM watches the run and rewards nothing; min-form, process-grpo and progress use it"
+            )
         if lost:
             run.note(f"left out {amount(lost, 'problem')} found among the held-out ones")
         if apart is not None:
@@ -247,21 +258,9 @@ class _Run:
             raise UsageError(
                 f"`credit` {name} needs an implicit PRM: give `implicit`, which starts one from the policy's weights"
             )
-        if self.implicit is not None and not needs.tokens:
-            raise UsageError(
-                f"`implicit` rewards tokens, and `credit` {name} reads none; take `credit` prime"
-            )
-        if self.implicit is None and self.implicit_model is not None:
-            raise UsageError("`implicit_model` needs `implicit`")
         if training.group < 2 and self.source is None and not needs.values:
             raise UsageError(
                 f"`group` {training.group}: `credit` {name} compares solutions of one problem; expected 2 or more"
-            )
-        if training.kl != usual.kl and training.kl_weight == 0:
-            raise UsageError(f"`kl` {training.kl} does nothing without its weight: give `kl_weight`")
-        if training.value_weight != usual.value_weight and not needs.values:
-            raise UsageError(
-                f"`value_weight` belongs to a critic, and `credit` {name} has none; take `credit` ppo or step-ppo"
             )
         if self.dtype == "bfloat16" and training.lora_rank is None:
             raise UsageError(
@@ -277,18 +276,29 @@ class _Run:
             raise UsageError(
                 "`refit`: the weights of a PRM behind a server cannot be trained here; name its folder with `prm`"
             )
-        for setting, given in {
-            "stop_on_hack": self.stop_on_hack,
-            "aggregate": watch.aggregate is not None,
-            "refit": refit,
-            "slack": watch.cusum.slack != Cusum().slack,
-            "alarm_above": watch.cusum.alarm_above != Cusum().alarm_above,
-            "keep_consistent": training.keep_consistent is not None,
+        idle = {
+            "kl": "its weight, `kl_weight`, is 0" if training.kl_weight == 0 else "",
+            "value_weight": "" if needs.values else f"`credit` {name} has no critic",
+            "implicit_model": "" if self.implicit is not None else "there is no `implicit` PRM",
+            **dict.fromkeys(
+                ("stop_on_hack", "aggregate", "refit", "slack", "alarm_above"),
+                "there is no `prm`" if prm is None else "",
+            ),
             # An implicit PRM has a threshold too.
-            "threshold": watch.threshold is not None and self.implicit is None,
-        }.items():
-            if given and prm is None:
-                raise UsageError(f"`{setting}` needs a PRM: give `prm`")
+            "threshold": "there is no `prm`" if prm is None and self.implicit is None else "",
+        }
+        given = {
+            "kl": training.kl != usual.kl or None,
+            "value_weight": training.value_weight != usual.value_weight or None,
+            "implicit_model": self.implicit_model,
+            "stop_on_hack": self.stop_on_hack or None,
+            "aggregate": watch.aggregate,
+            "refit": self.refit,
+            "slack": watch.cusum.slack != Cusum().slack or None,
+            "alarm_above": watch.cusum.alarm_above != Cusum().alarm_above or None,
+            "threshold": watch.threshold,
+        }
+        note_idle(given, {setting: why for setting, why in idle.items() if why})
 
     def record(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """All that decides the result, as plain data; models by their files, so that none is exchanged unnoticed."""
@@ -330,7 +340,7 @@ class _Run:
         from stepmark.models.backbone import quiet_loading
         from stepmark.rl.credit.methods import check_kind
         from stepmark.rl.monitor import Monitor
-        from stepmark.rl.refit import Refit, RefittedPRM
+        from stepmark.rl.refit import Refit
         from stepmark.rl.report import ProgressLines
         from stepmark.rl.trainer import Trainer
         from stepmark.training.state import write_run
@@ -338,8 +348,6 @@ class _Run:
         prm = self.prm.load() if isinstance(self.prm, Lazy) else self.prm
         if prm is not None:
             check_kind(self.credit, prm.score_kind, prm=prm.name)
-        if prm is not None and self.refit is not None:
-            prm = RefittedPRM(prm)
         with quiet_loading():
             actor = self._actor(self.policy, reference=not self.no_reference, values=self.credit.needs.values)
             token_rewards = self._implicit(actor)
@@ -353,21 +361,9 @@ class _Run:
             stop_on_hack=self.stop_on_hack,
         )
         refit = None
-        if self.refit is not None and isinstance(prm, RefittedPRM):
-            assert isinstance(self.prm, Lazy)
-            refit = Refit(
-                actor,
-                prm,
-                self.prm.name,
-                problems,
-                verifier,
-                self.training,
-                self.out,
-                how=self.refit,
-                monitor=monitor,
-                family=self.prm.arguments.get("family"),
-                device=self.device,
-            )
+        if self.refit is not None and isinstance(self.prm, Lazy):
+            seed = self.training.seed
+            refit = Refit(self.prm.name, problems, self.refit, seed=seed, device=self.device)
         # Only now: what these refuse leaves no run behind that other settings could not continue.
         _drop_drafts(self.out)
         if not (self.out / RUN_FILE).is_file():
@@ -387,6 +383,8 @@ class _Run:
             token_rewards=token_rewards,
             listeners=[item for item in (monitor, refit, display) if item is not None],
         )
+        if refit is not None:
+            refit.attach(trainer, monitor)
         try:
             # A run that was stopped by the alarm and then killed has nothing more to train.
             trainer.run(until=monitor.alarmed if self.stop_on_hack else None)
@@ -483,17 +481,19 @@ class _Run:
 def _split(
     given: RunInput,
     measured: RunInput | None,
-    held_out: int | Source,
+    held_out: int | Source | None,
     columns: Mapping[str, str] | None,
     seed: int,
 ) -> tuple[list[Problem], list[Problem], int]:
     """Problems to train on, problems to measure on, and how many of the former were left out because they are among the latter."""
     every = list(read_problems(given.source, columns=columns))
     if measured is None:
-        count = held_out
+        count = max(1, min(100, len(every) // 5)) if held_out is None else held_out
         if not isinstance(count, int) or not 0 < count < len(every):
             raise UsageError(
-                f"`held_out` {held_out}: expected from 1 to under the {amount(len(every), 'problem')} of {given.name}, or a file"
+                f"{given.name}: expected at least 2 problems, of which one is held out, found {len(every)}"
+                if held_out is None
+                else f"`held_out` {held_out}: expected from 1 to under the {amount(len(every), 'problem')} of {given.name}, or a file"
             )
         chosen = set(random.Random(f"{seed} held out").sample(range(len(every)), count))
         others = [problem for number, problem in enumerate(every) if number in chosen]

@@ -67,8 +67,9 @@ class Training:
     """Weight of the value head's loss, where there is one."""
     cut: Literal["wrong", "verify", "drop"] = "wrong"
     """A completion that is cut off at `max_tokens`: its outcome is 0; the verifier's result; or it is not trained on (its group still counts it)."""
-    keep_consistent: Count | None = None
-    """Leave out this many completions of each group where process and outcome disagree (PROF, arXiv 2509.03403)."""
+    refuted: Literal["wrong", "step", "ignore"] = "wrong"
+    """A completion with a step that an exact check of the PRM refutes: its outcome is 0 and that step has the lowest score; the step alone has it;
+    or nothing is done."""
     evaluate_every: Count = 10
     """Updates between evaluations on held-out problems; the first is before any update."""
     save_every: Count = 10
@@ -80,10 +81,6 @@ class Training:
         if self.minibatches > self.problems * self.group:
             raise UsageError(
                 f"`minibatches` {self.minibatches}: expected at most the {amount(self.problems * self.group, 'completion')} of an update"
-            )
-        if self.keep_consistent is not None and self.keep_consistent >= self.group:
-            raise UsageError(
-                f"`keep_consistent` {self.keep_consistent}: expected from 1 to under the group's {self.group}"
             )
 
     @property
@@ -108,7 +105,7 @@ class Implicit:
 
 @settings
 class Refitting:
-    """How the PRM is fitted anew: fresh completions are labelled by rollouts, the PRM is trained on them and taken if it is not worse."""
+    """How the PRM, a LoRA adapter, is trained further: fresh completions are labelled by rollouts, and the new PRM is taken if it is not worse."""
 
     every: Count = 50
     """Updates between refits."""
@@ -121,10 +118,6 @@ class Refitting:
     rollouts: Count = 8
     """Rollouts of a refit from the end of each step."""
     learning_rate: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Learning rate of a refit. Default: 2e-4 for adapters, 1e-5 with all weights."""
-    lora_rank: Count = 16
-    """Rank of LoRA over a PRM that is a whole checkpoint; a PRM that is an adapter keeps its own."""
-    full: bool = False
-    """Train all weights of a PRM that is a whole checkpoint."""
+    """Learning rate of a refit. Default: 2e-4."""
     epochs: Count = 1
     """Passes of a refit over its solutions."""

@@ -23,7 +23,7 @@ from stepmark.models.prm import PRM
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor, Learner, Padded, padded, passes, read_rows, rows_of
 from stepmark.rl.credit import Assigned, Credit
-from stepmark.rl.credit.advantages import Estimator, kl, kl_reward, prof_keep
+from stepmark.rl.credit.advantages import Estimator, kl, kl_reward
 from stepmark.rl.implicit import OnlineImplicit
 from stepmark.rl.rewarding import Rated, batch_of, figures, judge, scored
 from stepmark.rl.settings import Training
@@ -156,7 +156,7 @@ class Update:
     """Completions written for training so far."""
     figures: dict[str, float | None]
     """By name: `accuracy` of the samples, `reward` the mean step score, `loss`, `gradient`, `clipped`, `kl`, `steps` and `tokens` a completion, shares `cut`,
-    `unparsed`, `unscored`, `blank` and `flat` (groups all right or all wrong, which teach nothing)."""
+    `unparsed`, `refuted`, `unscored`, `blank` and `flat` (groups all right or all wrong, which teach nothing)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,8 +271,6 @@ class Trainer:
             penalty = kl_reward(old, reference, rows.mask, weight=settings.kl_weight)
         assigned = self.credit.assign(batch, kl=penalty)
         kept = torch.tensor([not item.left_out for item in rated], device=rows.mask.device)
-        if settings.keep_consistent is not None:
-            kept &= prof_keep(batch, remove=settings.keep_consistent)
         weights = token_weights(rows.mask & kept[:, None], settings.average, max_tokens=settings.max_tokens)
 
         steps: list[dict[str, float]] = []
@@ -348,7 +346,7 @@ class Trainer:
         """Completions of problems, verified, and scored when there is a PRM."""
         count = group or self.settings.group
         rated = collect(self.actor, problems, self.verifier, self.settings, group=count, seed=seed)
-        return scored(rated, self.prm) if self.prm is not None else rated
+        return rated if self.prm is None else scored(rated, self.prm, refuted=self.settings.refuted)
 
     def _problems(self, number: int) -> list[Problem]:
         """Those of an update: each has its turn before any comes again."""

@@ -1,4 +1,4 @@
-"""What a grader does on held-out problems (loss, accuracy, AUC, first errors), and its calibration on the scores of the end of training."""
+"""What a grader does on held-out problems (loss, AUC, first errors), and its calibration on the scores of the end of training."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from stepmark.metrics.first_error import FirstErrors, best_threshold, first_erro
 from stepmark.metrics.scaling import logit, platt, sigmoid
 from stepmark.models.spec import Readout, ScoringSpec, store_calibration
 from stepmark.show.text import amount
+from stepmark.training.comparison import HeldOut
 from stepmark.training.examples import Dropped, Example
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ class Measure:
     loss: float
     """The objective's own, a label."""
     labels: int
-    accuracy: float | None
-    """Share of labelled steps on the right side of the threshold, of those whose target is not one half. Not calibrated. For an
-    objective that fits outcomes: of solutions, by the score of their last step."""
     auc: float | None
     """Probability that a right step scores above a wrong one, ties half. None where all are right or all wrong. For an objective
     that fits outcomes: of solutions, by the score of their last step."""
@@ -39,8 +37,8 @@ class Measure:
     """How many those are."""
 
     def words(self) -> list[str]:
-        """Loss, accuracy and AUC for people, as far as they are known."""
-        named = (("loss", self.loss), ("accuracy", self.accuracy), ("AUC", self.auc))
+        """Loss and AUC for people, as far as they are known."""
+        named = (("loss", self.loss), ("AUC", self.auc))
         return [f"{name} {value:.3f}" for name, value in named if value is not None]
 
 
@@ -60,7 +58,7 @@ def measure(
     Args:
         graded: each row by itself; a step that rows share counts for each.
         threshold: under it a step counts as wrong: 0.5 for probabilities, 0 for log-ratios.
-        outcomes: accuracy and AUC are of whole solutions instead of steps.
+        outcomes: the AUC is of whole solutions instead of steps.
     """
     pairs = _outcomes(graded) if outcomes else pairs_of(graded)
     sided = [(score, value > 0.5) for score, value in pairs if value != 0.5]
@@ -71,7 +69,6 @@ def measure(
     return Measure(
         loss=loss / labels if labels else math.nan,
         labels=round(labels),
-        accuracy=sum((score > threshold) == right for score, right in sided) / len(sided) if sided else None,
         auc=auc([score for score, _ in sided], [float(right) for _, right in sided]) if both else None,
         first_error_f1=result.f1 if result is not None else None,
         solutions=len(truth),
@@ -86,11 +83,32 @@ def _outcomes(graded: Sequence[Graded]) -> list[tuple[float, float]]:
     ]
 
 
-def solutions_of(graded: Sequence[Graded]) -> tuple[list[list[float]], list[int]]:
+def solutions_of(
+    graded: Sequence[Graded], refuted: Sequence[Sequence[int]] = ()
+) -> tuple[list[list[float]], list[int]]:
     """Scores and first errors of those examples that stand for a whole solution.
 
+    Args:
+        refuted: for each, the steps that an exact check proves wrong: their scores become 0.
+    """
+    rows, truth = [], []
+    for at, (item, whole) in enumerate(zip(graded, whole_solutions(graded), strict=True)):
+        if whole is not None:
+            steps, first_error = whole
+            proven = refuted[at] if refuted else ()
+            rows.append(
+                [0.0 if n in proven else float(s) for n, s in enumerate(item.scores[:steps]) if s is not None]
+            )
+            truth.append(first_error)
+    return rows, truth
+
+
+def whole_solutions(graded: Sequence[Graded]) -> list[tuple[int, int] | None]:
+    """For each example that stands for a whole solution, how many of its steps are read, and where the first error is (-1: none).
+
     A solution counts as wrong where one of its steps is labelled wrong, and is then cut after it. It counts as right where its last
-    labelled step is right and no other right one goes on from it: a beginning of a solution has fewer chances to be suspected.
+    labelled step is right and no other right one goes on from it: a beginning of a solution has fewer chances to be suspected. None for
+    other examples, and where a step has no score.
     """
     beginnings = {
         (item.example.solution.problem.text, *item.example.solution.texts[:n])
@@ -98,8 +116,9 @@ def solutions_of(graded: Sequence[Graded]) -> tuple[list[list[float]], list[int]
         if not any(t is not None and t.value == 0.0 for t in item.example.targets)
         for n in range(1, len(item.example.solution.steps))
     }
-    rows, truth = [], []
+    result: list[tuple[int, int] | None] = []
     for item in graded:
+        result.append(None)
         labelled = [i for i, t in enumerate(item.example.targets) if t is not None]
         if not labelled:
             continue
@@ -110,11 +129,9 @@ def solutions_of(graded: Sequence[Graded]) -> tuple[list[list[float]], list[int]
             or (item.example.solution.problem.text, *item.example.solution.texts) in beginnings
         ):
             continue
-        scores = [s for s in item.scores[: last + 1] if s is not None]
-        if len(scores) == last + 1:
-            rows.append(scores)
-            truth.append(-1 if wrong is None else wrong)
-    return rows, truth
+        if None not in item.scores[: last + 1]:
+            result[-1] = last + 1, -1 if wrong is None else wrong
+    return result
 
 
 def _value(example: Example, step: int) -> float:
@@ -130,7 +147,8 @@ def calibrate(
     *,
     name: str = "held-out problems",
     tune: bool = False,
-) -> FirstErrors | None:
+    refuted: Sequence[Sequence[int]] = (),
+) -> tuple[FirstErrors | None, list[Graded]]:
     """Fit Platt scaling on held-out steps, write it into the checkpoint's spec, and measure first errors there.
 
     Every labelled step counts, shares of rollouts as shares. The best threshold on these problems is noted, and used with `tune` only: it
@@ -138,18 +156,20 @@ def calibrate(
 
     Args:
         spec: what the scores were made with: the sigmoid of one logit or the softmax of two (`takes_a_map`).
+        refuted: for each, the steps that the checkpoint's exact checks prove wrong.
 
     Returns:
-        The first-error figures on those same solutions, calibrated; None without wrong or without right ones.
+        The first-error figures on those same solutions, calibrated; None without wrong or without right ones. And what was given, with
+        calibrated scores.
     """
     pairs = pairs_of(graded)
     scale, shift = platt(logit([score for score, _ in pairs]).tolist(), [value for _, value in pairs])
-    rows, truth = solutions_of(graded)
-    moved = [sigmoid(scale * logit(row) + shift).tolist() for row in rows]
+    calibrated = [replace(item, scores=_moved(item.scores, scale, shift)) for item in graded]
+    moved, truth = solutions_of(calibrated, refuted)
     note: dict[str, object] = {
         "on": name,
         "steps": len(pairs),
-        "solutions": len(rows),
+        "solutions": len(moved),
         "threshold_tuned": tune,
     }
     result = None
@@ -162,7 +182,11 @@ def calibrate(
         result = first_errors(moved, truth, threshold)
         note |= {"first_errors": asdict(result), "best_threshold": asdict(best)}
     store_calibration(folder, spec, scale=scale, shift=shift, note=note)
-    return result
+    return result, calibrated
+
+
+def _moved(scores: Sequence[float | None], scale: float, shift: float) -> tuple[float | None, ...]:
+    return tuple(None if s is None else float(sigmoid(scale * logit([s]) + shift)[0]) for s in scores)
 
 
 def pairs_of(graded: Sequence[Graded]) -> list[tuple[float, float]]:
@@ -194,7 +218,11 @@ class Trained:
     held_out: Measure | None
     """On problems that were not trained on, before calibration; None where none were held out."""
     first_errors: FirstErrors | None
-    """On the solutions of those problems, calibrated, at the checkpoint's threshold."""
+    """On the solutions of those problems, calibrated, at the checkpoint's threshold, with its exact checks."""
+    comparison: HeldOut | None = None
+    """The figures on those problems with intervals, beside the PRM that training started from and chance."""
+    start: str = ""
+    """What was trained: the default PRM, another PRM, or a base."""
     examples: int
     """Solutions that were trained on."""
     problems: int
@@ -219,10 +247,15 @@ class Trained:
     @property
     def figures(self) -> Sequence[str]:
         """What was trained on and measured, one line each."""
-        lines = [f"{self.folder}: {amount(self.examples, 'example')} of {amount(self.problems, 'problem')}"]
+        start = f", starting from {self.start}" if self.start else ""
+        lines = [
+            f"{self.folder}: {amount(self.examples, 'example')} of {amount(self.problems, 'problem')}{start}"
+        ]
         measured = self.held_out
         if measured is None:
-            return lines
+            return [*lines, "nothing was held out: what this PRM is worth is not known"]
+        if self.comparison is not None:
+            return [*lines, *self.comparison.lines]
         lines.append(f"held out: {amount(measured.labels, 'label')}, " + ", ".join(measured.words()))
         if self.first_errors is not None:
             lines.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,19 +13,24 @@ from typing import Any
 
 from stepmark.data.formats.rows import LabelledRow
 from stepmark.errors import CheckpointError, InputError, UsageError
+from stepmark.metrics.aggregate import aggregate
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.models.backbone import load_tokenizer
-from stepmark.models.files import local_folder
+from stepmark.models.checkpoint import adapter_config
+from stepmark.models.files import local_folder, present
 from stepmark.models.generative import CriticSpec
 from stepmark.models.identity import checkpoint_fingerprint
+from stepmark.models.lazy import note_idle
 from stepmark.models.load import load_prm
-from stepmark.models.places import BUILT_IN_BASE, find_checkpoint, folder_of
+from stepmark.models.places import BUILT_IN_BASE, default_folder, find_checkpoint, folder_of
 from stepmark.models.spec import NOTE_FILE, SPEC_FILE, LinearHead, MlpHead, ScoringSpec, read_spec
-from stepmark.records import StepScores
+from stepmark.records import CheckName, StepScores
 from stepmark.show.text import amount
+from stepmark.solutions.checks import check, check_names
 from stepmark.store import atomic_write
-from stepmark.training.checkpoint import Written, layout_of, write_trained
-from stepmark.training.examples import Dropped, Example, LabelRules, examples, split_problems
+from stepmark.training.checkpoint import TRAIN_FILE, Written, layout_of, write_json, write_trained
+from stepmark.training.comparison import HeldOut, Scored, compare
+from stepmark.training.examples import Dropped, Example, LabelRules, by_problem, examples, split_problems
 from stepmark.training.measure import (
     Graded,
     Measure,
@@ -35,6 +40,7 @@ from stepmark.training.measure import (
     pairs_of,
     solutions_of,
     takes_a_map,
+    whole_solutions,
 )
 from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.base import Objective, StepObjective
@@ -63,8 +69,8 @@ Groups = Sequence[Sequence[Example]]
 class Recipe:
     """Everything that decides a checkpoint besides its rows."""
 
-    base: str = BUILT_IN_BASE
-    """A folder, a hub name, or a built-in one."""
+    base: str | None = None
+    """A folder, a hub name, or a built-in one. None: the default PRM, where the objective and the layout are its own, and its base elsewhere."""
     objective: Objective = field(default_factory=HardLabels)
     source: Mapping[str, Any] | None = None
     """Of an objective of the caller's own: its name and the hashes of its modules."""
@@ -100,16 +106,8 @@ def run_recipe(
         CheckpointError: the base cannot be trained or changed meanwhile, or what was written is not read as it was trained.
     """
     before = finished_notes(out) if out.exists() or out.is_symlink() else None
+    recipe, base, base_name, spec = starting_point(recipe)
     settings = recipe.training
-    base = find_checkpoint(recipe.base)
-    layout = None if recipe.family is None else family_layout(recipe.family)
-    if layout is None:
-        layout = layout_for(
-            load_tokenizer(base), mark=settings.mark, layout=settings.layout, marked=recipe.objective.marked
-        )
-    folder = local_folder(recipe.base)
-    base_name = recipe.base if folder is None else str(folder.resolve())
-    spec = recipe.objective.spec(layout, base_name)
     _check_spec(recipe, base, spec)
     record = record_of(recipe, base, base_name)
     workers = Workers(settings.place)
@@ -154,6 +152,7 @@ def run_recipe(
             problems=len(training),
             dropped=dropped,
             first=workers.first,
+            start=_start(recipe),
         )
         whole = trainer.whole()
         if workers.first:
@@ -168,6 +167,7 @@ def run_recipe(
             notes = {
                 **record,
                 "data": list(data),
+                "start": done.start,
                 "rows": run["rows"],
                 "held_out_rows": run["held_out_rows"],
                 "problems": done.problems,
@@ -178,12 +178,22 @@ def run_recipe(
             }
             written = write_trained(made, whole, adapter=settings.adapter, base_name=base_name, notes=notes)
             _check_reading(made, graded, net)
-            if calibrated and can_calibrate([value for _, value in pairs_of(graded)]):
-                assert written.spec is not None
-                first = calibrate(made, written.spec, graded, tune=settings.tune_threshold)
-                done = replace(done, first_errors=first)
             if written.spec is not None:
-                written = replace(written, spec=read_spec(made / SPEC_FILE))
+                names = check_names(written.spec.checks)
+                refuted = [_refuted(item, names) for item in graded]
+                tune = (
+                    _enough_of_both(measured_on)
+                    if settings.tune_threshold is None
+                    else settings.tune_threshold
+                )
+                tune = tune and calibrated
+                if calibrated and can_calibrate([value for _, value in pairs_of(graded)]):
+                    first, graded = calibrate(made, written.spec, graded, tune=tune, refuted=refuted)
+                    done = replace(done, first_errors=first)
+                read = read_spec(made / SPEC_FILE)
+                written = replace(written, spec=read)
+                done = replace(done, comparison=_comparison(recipe, read, graded, refuted, tuned=tune))
+                add_note(made, "comparison", done.comparison)
             with atomic_write(made / CARD_FILE) as card:
                 card.write(_card(recipe, written, done, notes, rows=len(rows)))
             history.keep(trainer.done)
@@ -197,13 +207,120 @@ def run_recipe(
     return done
 
 
+def starting_point(recipe: Recipe) -> tuple[Recipe, Path, str, ScoringSpec | CriticSpec]:
+    """The recipe with its base, its warm start and an adapter that has room for that; the base's folder and name; how the result is read."""
+    training, objective = recipe.training, recipe.objective
+    start = None if training.warm_start is None else folder_of(training.warm_start)
+    there = read_spec(start / SPEC_FILE) if start is not None and present(start / SPEC_FILE) else None
+    name = recipe.base
+    if name is None:
+        name = BUILT_IN_BASE if start is None else str(adapter_config(start)["base_model_name_or_path"])
+    base = find_checkpoint(name)
+    layout = None if recipe.family is None else family_layout(recipe.family)
+    if layout is None and there is not None and training.mark is None and training.layout == "auto":
+        layout = there.layout
+    if layout is None:
+        layout = layout_for(
+            load_tokenizer(base), mark=training.mark, layout=training.layout, marked=objective.marked
+        )
+    folder = local_folder(name)
+    base_name = name if folder is None else str(folder.resolve())
+    spec = objective.spec(layout, base_name)
+    if recipe.base is None and start is None and not training.full and recipe.family is None:
+        default = read_spec(default_folder() / SPEC_FILE)
+        if (
+            isinstance(spec, ScoringSpec)
+            and spec.layout == default.layout
+            and (spec.readout.head, spec.readout.activation)
+            == (
+                default.readout.head,
+                default.readout.activation,
+            )
+        ):
+            training, start, there = replace(training, warm_start="default"), default_folder(), default
+    if start is not None:
+        training = replace(training, lora_rank=max(training.lora_rank, int(adapter_config(start)["r"])))
+    if isinstance(spec, ScoringSpec):
+        checks = training.checks or ("none" if there is None else there.checks)
+        spec = replace(spec, checks=checks)
+    return replace(recipe, base=name, training=training), base, base_name, spec
+
+
+def _start(recipe: Recipe) -> str:
+    """What is trained, for people."""
+    warm = recipe.training.warm_start
+    return str(recipe.base) if warm is None else "the default PRM" if warm == "default" else warm
+
+
+def _refuted(item: Graded, names: Collection[CheckName]) -> tuple[int, ...]:
+    """The steps of a solution that exact checks prove wrong."""
+    solution = item.example.solution
+    found = check(solution.problem.text, solution.texts, names=names) if names else ()
+    return tuple(sorted({finding.step for finding in found}))
+
+
+def _comparison(
+    recipe: Recipe,
+    spec: ScoringSpec,
+    graded: Sequence[Graded],
+    refuted: Sequence[tuple[int, ...]],
+    *,
+    tuned: bool,
+) -> HeldOut | None:
+    """The figures of calibrated held-out examples, beside those of the baseline."""
+    settings, outcomes = recipe.training, recipe.objective.outcomes
+    name = settings.baseline or settings.warm_start
+    baseline = None if name in (None, "none") or not graded else load_prm(str(name), device=settings.device)
+    theirs: list[tuple[float | None, ...] | None] = [None] * len(graded)
+    if baseline is not None:
+        for at, result in enumerate(
+            baseline.score_many([g.example.solution for g in graded], keep_going=True)
+        ):
+            if not isinstance(result, StepScores):
+                continue
+            how = baseline.default_aggregate
+            theirs[at] = (aggregate(result.scores, how, kind=result.kind),) if outcomes else result.scores
+    scored = []
+    for item, other, proven, whole in zip(graded, theirs, refuted, whole_solutions(graded), strict=True):
+        targets = tuple(None if t is None else t.value for t in item.example.targets)
+        scores = item.scores
+        if outcomes:
+            outcome = item.example.outcome
+            targets, scores = (None if outcome is None else float(outcome),), scores[-1:]
+        scored.append(
+            Scored(
+                problem=item.example.solution.problem.text,
+                targets=targets,
+                scores=scores,
+                baseline=(None,) * len(scores) if baseline is not None and other is None else other,
+                first_error=None if whole is None or outcomes else whole[1],
+                steps_to=0 if whole is None else whole[0],
+                refuted=proven,
+            )
+        )
+    return compare(
+        scored,
+        outcomes=outcomes,
+        threshold=spec.threshold,
+        tuned=tuned,
+        checks=spec.checks,
+        baseline=None if baseline is None else str(name),
+        baseline_threshold=None if baseline is None else baseline.default_threshold,
+        baseline_checks="none" if baseline is None else baseline.default_checks,
+    )
+
+
+def add_note(folder: Path, name: str, value: HeldOut | None) -> None:
+    """Add an entry to the `train.json` of a checkpoint."""
+    notes = json.loads((folder / TRAIN_FILE).read_text(encoding="utf-8"))
+    write_json(folder / TRAIN_FILE, {**notes, name: None if value is None else asdict(value)})
+
+
 def _check_spec(recipe: Recipe, base: Path, spec: ScoringSpec | CriticSpec) -> None:
     """Refuse now, and not after hours of training, what could not be trained or written."""
     settings, objective = recipe.training, recipe.objective
-    if settings.adapter and not isinstance(spec, ScoringSpec):
-        raise UsageError(
-            "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
-        )
+    if not isinstance(spec, ScoringSpec):
+        note_idle({"adapter": settings.adapter or None}, {"adapter": "a generative PRM is written whole"})
     if not settings.adapter and isinstance(spec, ScoringSpec):
         layout_of(spec, base)
     if settings.shard:
@@ -233,6 +350,8 @@ def _earlier(out: Path, notes: Mapping[str, Any], *, first: bool) -> Trained:
         examples=notes["examples"],
         problems=notes["problems"],
         dropped=Dropped(counts=notes["dropped"]),
+        comparison=None if notes.get("comparison") is None else HeldOut.of_data(notes["comparison"]),
+        start=notes["start"],
         first=first,
         new=False,
     )
@@ -251,7 +370,8 @@ def _split(
     critiques = not (objective.marked or objective.outcomes)
     ready = examples(rows, rules, dropped=dropped, critiques=critiques)
     if held_out is None:
-        training, measured_on = split_problems(ready, settings.held_out, settings.seed)
+        share = settings.share_held_out(len(by_problem(ready)))
+        training, measured_on = split_problems(ready, share, settings.seed)
     else:
         others = examples(held_out, rules, dropped=dropped, critiques=critiques)
         training, measured_on = split_problems(ready, 0.0, 0)[0], split_problems(others, 0.0, 0)[0]
@@ -266,9 +386,9 @@ def _split(
         raise UsageError(
             "there is nothing to train on: no row has a labelled step. " + " ".join(dropped.lines())
         )
-    if settings.held_out > 0 and held_out is None and not measured_on:
+    if held_out is None and not measured_on and (share := settings.share_held_out(len(training))) > 0:
         raise UsageError(
-            f"{amount(len(training), 'problem is', 'problems are')} too few to hold out {settings.held_out:.0%} of them; label more, name `held_out_data`, "
+            f"{amount(len(training), 'problem is', 'problems are')} too few to hold out {share:.0%} of them; label more, name `held_out_data`, "
             "or train without measuring (`held_out` 0)"
         )
     fitted = [
@@ -278,7 +398,7 @@ def _split(
         for target in objective.wanted(example).targets
         if target is not None
     ]
-    if settings.tune_threshold and not (calibrated and _both_kinds(measured_on)):
+    if settings.tune_threshold and not (calibrated and _enough_of_both(measured_on, each=1)):
         raise UsageError(
             "a threshold is tuned on held-out solutions of which some are right and some have a first error, for objectives of one logit or two; "
             "hold out others, or leave `tune_threshold` out"
@@ -291,10 +411,11 @@ def _split(
     return training, measured_on
 
 
-def _both_kinds(groups: Groups) -> bool:
-    """Whether some held-out solutions are right and some have a first error."""
+def _enough_of_both(groups: Groups, *, each: int = 5) -> bool:
+    """Whether so many held-out solutions are right, and as many have a first error."""
     rows = [Graded(example=e, scores=(0.5,) * len(e.targets)) for group in groups for e in group]
-    return len({at >= 0 for at in solutions_of(rows)[1]}) == 2
+    wrong = [at >= 0 for at in solutions_of(rows)[1]]
+    return min(sum(wrong), len(wrong) - sum(wrong)) >= each
 
 
 def _check_reading(folder: Path, graded: Sequence[Graded], net: Net) -> None:
@@ -352,17 +473,16 @@ def _card(recipe: Recipe, written: Written, done: Trained, notes: Mapping[str, A
         data += f" {held_out:,} of {amount(problems + held_out, 'problem')} were held out, each with all of its solutions."
     measured = {}
     if (figures := done.held_out) is not None:
-        threshold = 0.5 if written.spec is None else written.spec.threshold
         scores = "last scores against outcomes" if objective.outcomes else "step scores"
         on = f"on {amount(figures.labels, 'label')} of {amount(held_out, 'held-out problem')}"
-        values = (
-            (f"loss a label, {on}", figures.loss),
-            (f"accuracy of {scores} at {threshold:g}, not calibrated", figures.accuracy),
-            (f"AUC of {scores}", figures.auc),
-        )
+        values = ((f"loss a label, {on}", figures.loss), (f"AUC of {scores}", figures.auc))
         measured = {what: f"{value:.4g}" for what, value in values if value is not None}
+        if (found := done.comparison) is not None:
+            measured |= found.table
         if (first := done.first_errors) is not None:
-            tuned = " and the threshold chosen" if recipe.training.tune_threshold else ""
+            tuned = (
+                " and the threshold chosen" if done.comparison is not None and done.comparison.tuned else ""
+            )
             what = f"first-error F1 at {first.threshold:g}, calibrated{tuned} on the same {amount(figures.solutions, 'solution')}"
             measured[what] = f"{first.f1:.4g}"
     seed = settings.pop("seed")

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
+from stepmark.metrics.intervals import Interval
 from stepmark.models.spec import (
     ConfidenceHead,
     EnsembleHead,
@@ -26,6 +27,7 @@ from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_h
 from stepmark.show.plots import Lines, Series
 from stepmark.show.text import amount
 from stepmark.training.checkpoint import Written
+from stepmark.training.comparison import CHANCE
 from stepmark.training.measure import Trained
 from stepmark.version import __version__
 
@@ -283,7 +285,6 @@ def training_html(
         for name, key in (
             ("held out", "loss"),
             ("AUC", "auc"),
-            ("accuracy at 0.5", "accuracy"),
             ("first-error F1 at 0.5", "first_error_f1"),
         )
         if any(item[key] is not None for _, item in measured)
@@ -301,6 +302,9 @@ def training_html(
             note=f"Training: means over at most {_POINTS} equal stretches of the run.",
         )
     ]
+    if "AUC" in curves:
+        ends = (measured[0][0], measured[-1][0])
+        curves["chance"] = Series(name="chance (AUC)", x=ends, y=(CHANCE, CHANCE))
     if curves:
         plots.append(
             Lines(
@@ -311,11 +315,15 @@ def training_html(
                 y_range=(0.0, 1.0),
             )
         )
-    trained_on = f"Trained on {amount(trained.examples, 'example')} of {amount(trained.problems, 'problem')}."
+    start = f", starting from {trained.start}" if trained.start else ""
+    trained_on = (
+        f"Trained on {amount(trained.examples, 'example')} of {amount(trained.problems, 'problem')}{start}."
+    )
     yield from evaluation_html(
         EvaluationView(
             title=title,
-            facts=(trained_on, *trained.dropped.lines()),
+            verdict="" if trained.comparison is None else trained.comparison.verdict,
+            facts=(trained_on, *trained.figures[1:-1], *trained.dropped.lines()),
             tiles=_tiles(trained),
             sections=(Section(title="Curves", items=tuple(plots)),),
             settings=settings,
@@ -324,23 +332,30 @@ def training_html(
 
 
 def _tiles(trained: Trained) -> tuple[Tile, ...]:
-    measured, first = trained.held_out, trained.first_errors
+    measured, found = trained.held_out, trained.comparison
     if measured is None:
         return ()
-    steps = amount(measured.labels, "held-out step")
-    tiles = [
-        Tile(label=label, value=f"{value:.3f}", detail=detail)
-        for label, value, detail in (
-            ("Loss", measured.loss, steps),
-            ("AUC", measured.auc, steps),
-            ("Accuracy", measured.accuracy, f"{steps}, at 0.5, not calibrated"),
+    if found is None:
+        return (
+            Tile(
+                label="Loss", value=f"{measured.loss:.3f}", detail=amount(measured.labels, "held-out label")
+            ),
         )
-        if value is not None
-    ]
-    if first is not None:
-        detail = f"{amount(measured.solutions, 'held-out solution')}, calibrated, at {first.threshold:g}"
-        tiles.append(Tile(label="First-error F1", value=f"{first.f1:.3f}", detail=detail))
+    detail = f"{amount(found.steps, f'held-out {found.unit}')}; chance is 50"
+    tiles = [_tile("AUC, %", found.auc, detail)]
+    if found.baseline_auc is not None:
+        tiles.append(_tile(f"AUC of {found.baseline_name}, %", found.baseline_auc, "the same steps"))
+    if found.f1 is not None and found.threshold is not None:
+        how = "chosen on the same solutions" if found.tuned else "not tuned"
+        tiles.append(_tile("First-error F1, %", found.f1, f"threshold {found.threshold:.3g}, {how}"))
     return tuple(tiles)
+
+
+def _tile(label: str, figure: Interval, detail: str) -> Tile:
+    if figure.low is None or figure.high is None:
+        return Tile(label=label, value=f"{100 * (figure.value or 0):.1f}", detail=detail)
+    interval = f"[{100 * figure.low:.1f}, {100 * figure.high:.1f}]"
+    return Tile(label=label, value=f"{100 * (figure.value or 0):.1f}", detail=f"{interval}; {detail}")
 
 
 def smoothed(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from stepmark.errors import UsageError
-from stepmark.models.lazy import check_device
+from stepmark.models.lazy import check_device, note_idle
 from stepmark.settings import settings
+from stepmark.solutions.checks import check_names
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +19,7 @@ LayoutName = Literal["auto", "chatml", "chat", "text"]
 TOKEN_BUDGET = 2048
 """Distinct tokens a forward pass, where the user names none."""
 _RANK = 16
+_ALL = "`full` trains all weights, and there is no LoRA adapter"
 
 
 @settings
@@ -27,7 +29,7 @@ class Weights:
     full: bool = False
     """Train all weights instead of a LoRA adapter."""
     lora_rank: Annotated[int, Field(ge=1)] = _RANK
-    """Rank of the LoRA adapter (Hu et al. 2021), which is on every linear layer."""
+    """Rank of the LoRA adapter (Hu et al. 2021), which is on every linear layer; at least that of the adapter that training starts from."""
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The adapter is scaled by lora_alpha / lora_rank. Default: 2 * lora_rank."""
     frozen_layers: Annotated[int, Field(ge=0)] = 0
@@ -43,14 +45,9 @@ class Weights:
 
     def __post_init__(self) -> None:
         check_device(self.device)
-        for name, given in (
-            ("lora_rank", self.lora_rank != _RANK),
-            ("lora_alpha", self.lora_alpha is not None),
-        ):
-            if self.full and given:
-                raise UsageError(
-                    f"`{name}` is of a LoRA adapter, and `full` trains all weights: leave out one of the two"
-                )
+        if self.full:
+            given = {"lora_rank": self.lora_rank != _RANK or None, "lora_alpha": self.lora_alpha}
+            note_idle(given, dict.fromkeys(given, _ALL))
 
     @property
     def alpha(self) -> float:
@@ -92,8 +89,8 @@ class Training(Weights):
     """Weight decay of AdamW."""
     clip: Annotated[float, Field(gt=0)] = 1.0
     """The largest norm of the gradient."""
-    epochs: Annotated[int, Field(ge=1)] = 2
-    """Passes over the rows."""
+    epochs: Annotated[int, Field(ge=1)] | None = None
+    """Passes over the rows. Default: 2, and more in small sets, at most 6, until there are 120 optimizer steps."""
     minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Stop after this many minutes, measurements not counted; the learning rate decays by the clock where that is ahead of the steps. Two
     such runs give different weights."""
@@ -107,10 +104,18 @@ class Training(Weights):
     """Rows of more tokens are left out and counted."""
     coarsen: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the borders between steps that are taken away, drawn anew each epoch, so that steps of many lengths are seen."""
-    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.06
-    """Share of the problems on which the PRM is measured and calibrated, and not trained."""
-    tune_threshold: bool = False
-    """Set the threshold to the one with the best first-error F1 on the held-out solutions, instead of 0.5."""
+    held_out: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Share of the problems on which the PRM is measured and calibrated, and not trained. Default: 50 problems, at most a fifth and at
+    least 0.06 of them."""
+    tune_threshold: bool | None = None
+    """Set the threshold to the one with the best first-error F1 on the held-out solutions, instead of 0.5. Default: where five of them are
+    right and five have an error."""
+    checks: str | None = None
+    """Exact checks (`stepmark.check`) that run beside the PRM wherever it grades, written into the checkpoint: "all", "none", or names with
+    commas between them. Default: those of the PRM that training starts from; none for a bare base."""
+    baseline: str | None = None
+    """The PRM that the new one is compared with on the held-out solutions, as `load_prm` takes it, or "none". Default: the PRM that
+    training starts from."""
     evaluations: Annotated[int, Field(ge=1)] = 4
     """How often the held-out problems are measured, evenly over the run; the last time at its end."""
     patience: Annotated[int, Field(ge=1)] | None = None
@@ -118,7 +123,8 @@ class Training(Weights):
     save_every: Annotated[int, Field(ge=1)] = 50
     """Optimizer steps between saved states."""
     warm_start: str | None = None
-    """Start from this LoRA adapter over the same base, and its head: a folder, a hub name, or "default"; of lora_rank or a lower rank."""
+    """Start from this LoRA adapter over the same base, and its head: a folder, a hub name, or "default". Default: the default PRM where no
+    `base` is named and the objective and the layout are its own."""
     mark: str | None = None
     """What ends a step and is read: one token of the base, or a question of several words. Default: the first known token that the base
     has."""
@@ -135,10 +141,10 @@ class Training(Weights):
             raise UsageError(
                 "`warm_start` is of a LoRA adapter; with all weights (`full`), name the checkpoint itself as the `base`"
             )
-        if self.full and self.adapter:
-            raise UsageError(
-                "`adapter` writes a LoRA adapter, and `full` trains all weights: leave out one of the two"
-            )
+        if self.full:
+            note_idle({"adapter": self.adapter or None}, {"adapter": _ALL})
+        if self.checks is not None:
+            check_names(self.checks)
 
     @property
     def peak(self) -> float:
@@ -146,6 +152,10 @@ class Training(Weights):
         if self.learning_rate is not None:
             return self.learning_rate
         return 1e-5 if self.full else 2e-4
+
+    def share_held_out(self, problems: int) -> float:
+        """`held_out`, or its default for this many problems."""
+        return min(0.2, max(0.06, 50 / max(1, problems))) if self.held_out is None else self.held_out
 
     @property
     def pass_tokens(self) -> int:

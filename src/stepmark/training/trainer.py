@@ -45,6 +45,8 @@ from stepmark.training.state import load, save
 
 ENOUGH = 30
 """Optimizer steps an epoch, at least: with fewer, the warm-up and the decay leave hardly one at the peak rate."""
+_STEPS, _EPOCHS = 120, (2, 6)
+"""Optimizer steps of a run where the user names no epochs, and the fewest and most epochs that are taken for it."""
 
 
 class Pace:
@@ -97,16 +99,16 @@ def schedule(step: int, steps: int, warmup: float, *, least: float = 0.0) -> flo
 
 def few_steps(steps: int, settings: Training) -> str | None:
     """A warning for a run with too few optimizer steps, with the setting to change; None for a run with enough."""
-    each = steps / settings.epochs
-    if each >= ENOUGH:
+    if steps >= 2 * ENOUGH:
         return None
+    each = steps / (settings.epochs or _EPOCHS[1])
     lower = ""
     for name, value in (("rows_per_step", settings.rows_per_step), ("token_budget", settings.token_budget)):
         fewer = 1 if value is None else max(1, int(value * each / ENOUGH))
         if value is not None and fewer < value:
-            lower = f"lower `{name}` from {value:,} to about {fewer:,} for {ENOUGH}, "
+            lower = f"lower `{name}` from {value:,} to about {fewer:,}, "
             break
-    return f"{each:.3g} optimizer steps an epoch are few to learn from: {lower}raise `epochs`, or label more rows"
+    return f"{steps:,} optimizer steps are few to learn from: {lower}raise `epochs`, or label more rows"
 
 
 def keep_freed_memory() -> bool:
@@ -344,7 +346,10 @@ class Trainer:
             raise UsageError(
                 "patience watches held-out problems, and none are held out; leave it out, or hold some out"
             )
-        plan = [self.epoch(groups, n) for n in range(self.settings.epochs)]
+        plan = [self.epoch(groups, 0)]
+        fewest, most = _EPOCHS
+        enough = min(most, max(fewest, math.ceil(_STEPS / max(1, len(plan[0])))))
+        plan += [self.epoch(groups, n) for n in range(1, self.settings.epochs or enough)]
         steps = [step for epoch in plan for step in epoch]
         if not steps:
             raise UsageError(

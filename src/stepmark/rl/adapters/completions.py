@@ -166,7 +166,7 @@ def solution_scores(
 NO_ZERO = float(torch.finfo(torch.float32).tiny)
 """Stands for a step score of 0: the smallest normal float32 (and bfloat16), about 1.2e-38."""
 
-CARRIED = ("grpo", "process-grpo", "min-form", "progress", "papo", "discounted", "per-turn", "mt-grpo")
+CARRIED = ("grpo", "rloo", "process-grpo", "min-form", "progress", "discounted", "mt-grpo")
 """The methods of `CREDITS` that need no more than a row holds."""
 
 

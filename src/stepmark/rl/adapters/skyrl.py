@@ -3,7 +3,7 @@
 Made for and tested with SkyRL 0.3.0. Its trainer takes a generator's `rewards` as a number a trajectory or as a row of token rewards, and a
 custom estimator is given these rows and nothing else. So outcome and turn scores travel in one row (`completions.token_row`): each
 turn's score at its last token, the outcome at the trajectory's last. Importing this module registers `stepmark-NAME` for every method of
-`completions.CARRIED`; `trainer.algorithm.advantage_estimator=stepmark-per-turn` names one.
+`completions.CARRIED`; `trainer.algorithm.advantage_estimator=stepmark-mt-grpo` names one.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ that the policy wrote: k1 = delta, k2 = delta**2 / 2, k3 = exp(-delta) - 1 + del
 k2 has the true gradient of the reverse KL on-policy and k3 an approximation of another one; that of k1 has mean zero, so k1 belongs into the
 reward (Zhang et al. 2025, arXiv 2510.01555; arXiv 2512.21852).
 
-**Safe step rewards** (`clip`, `delta`): where they are summed as they are (`StepPPO`), a policy cannot earn by writing more steps. Group
-normalisation (`ProcessGRPO`) takes their mean from every step: next to clipped steps that lost, one that did not earns again, and under
-`delta` each further step costs.
+**Safe step rewards** (`clip`, `delta`): where they are summed as they are, a policy cannot earn by writing more steps. Group normalisation
+(`ProcessGRPO`) takes their mean from every step: next to clipped steps that lost, one that did not earns again, and under `delta` each
+further step costs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from torch import Tensor
 
 from stepmark.errors import UsageError
 from stepmark.rl.batch import Batch
-from stepmark.show.text import amount
 
 Deviation = Literal["sample", "population"]
 """Which standard deviation of N numbers: `sample` divides the sum of squares by N - 1, as TRL and verl do; `population` by N.
@@ -169,63 +168,6 @@ def delta(batch: Batch) -> Tensor:
     rewards = rewards_of(batch)
     following = torch.cat([rewards[:, 1:], torch.zeros_like(rewards[:, :1])], -1)
     return torch.where(batch.has_step, rewards - following, 0.0)
-
-
-RIGHT = 0.5
-"""An outcome over this counts as right, where a method asks for right or wrong."""
-
-
-def is_right(batch: Batch) -> Tensor:
-    """(B,) bool: the verifier calls it right."""
-    return batch.outcome > RIGHT
-
-
-def mean_step_reward(batch: Batch) -> Tensor:
-    """(B,): the mean of each completion's step rewards; 0 for one without steps, which callers leave out."""
-    return rewards_of(batch).sum(-1) / batch.has_step.sum(-1).clamp_min(1)
-
-
-def zero_mean_wrong(batch: Batch) -> Tensor:
-    """(B, S): step rewards of which those of wrong completions are shifted to mean 0 in each group (PROGRS, arXiv 2604.02341).
-
-    So wrong completions, taken together, earn nothing from the PRM; within them it still tells better steps from worse ones.
-    """
-    rewards = rewards_of(batch)
-    wrong = batch.has_step & ~is_right(batch)[:, None]
-    count = group_sum(wrong.sum(-1).to(rewards.dtype), batch.groups).clamp_min(1)
-    mean = group_sum(torch.where(wrong, rewards, 0.0).sum(-1), batch.groups) / count
-    return torch.where(wrong, rewards - mean[:, None], rewards)
-
-
-def prof_keep(batch: Batch, *, remove: int, fewest_steps: int = 2, most_steps: int = 30) -> Tensor:
-    """(B,) bool: which completions to train on (PROF, Ye et al. 2025, arXiv 2509.03403): those where process and outcome agree.
-
-    Of a group with `d` more right than wrong ones, `min(remove, round((d + remove) / 2))` right ones with the lowest mean step reward go, and
-    wrong ones with the highest, so that `remove` go and right and wrong come nearer to balance. A completion of fewer than `fewest_steps`
-    (it may hide its reasoning) or more than `most_steps` steps goes first among the right ones and last among the wrong ones. Of equals the
-    earlier one stays.
-    """
-    if remove < 0:
-        raise UsageError(f"remove: expected 0 or more, found {remove}")
-    mean, right = mean_step_reward(batch), is_right(batch)
-    steps = batch.has_step.sum(-1)
-    odd = (steps < fewest_steps) | (steps > most_steps)
-    keep = torch.ones_like(right)
-    for group in torch.unique(batch.groups):
-        here = torch.nonzero(batch.groups == group)[:, 0]
-        if remove >= len(here):
-            raise UsageError(
-                f"remove: expected fewer than the {amount(len(here), 'completion')} of a problem, found {remove}"
-            )
-        good, bad = here[right[here]].tolist(), here[~right[here]].tolist()
-        # Python rounds halves to even, as the published code does.
-        from_good = min(remove, max(0, round((len(good) - len(bad) + remove) / 2)), len(good))
-        from_bad = min(remove - from_good, len(bad))
-        low = sorted(good, key=lambda row: (not bool(odd[row]), float(mean[row]), -row))
-        high = sorted(bad, key=lambda row: (bool(odd[row]), -float(mean[row]), -row))
-        for row in (*low[: remove - from_bad], *high[:from_bad]):
-            keep[row] = False
-    return keep
 
 
 def gae(

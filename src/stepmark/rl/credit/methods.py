@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from stepmark.errors import UsageError
+from stepmark.models.lazy import note_idle
 from stepmark.own import Kind, load_method
 from stepmark.records import ScoreKind
 from stepmark.rl.batch import Batch
@@ -25,9 +26,7 @@ from stepmark.rl.credit.advantages import (
     group_mean,
     group_sum,
     implicit_rewards,
-    is_right,
     leave_one_out,
-    mean_step_reward,
     min_form_rewards,
     normalised,
     over_step_tokens,
@@ -43,7 +42,7 @@ CLIP_AT = 0.5
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 ClipAt = Annotated[float, Field(allow_inf_nan=False)]
-Shaping = Literal["none", "clip", "delta", "zero-mean-wrong"]
+Shaping = Literal["none", "clip", "delta"]
 """What is done to step rewards first: nothing, or the function of that name in `credit.advantages`."""
 
 
@@ -61,13 +60,16 @@ def check_kind(credit: Credit, kind: ScoreKind, *, prm: str) -> None:
 
 
 def _check_shaping(shaping: Shaping, clip_at: float) -> None:
-    if clip_at != CLIP_AT and shaping != "clip":
-        raise UsageError(f"`clip_at`: it belongs to the shaping clip, and this is {shaping}")
+    note_idle(
+        {"clip_at": clip_at != CLIP_AT or None},
+        {} if shaping == "clip" else {"clip_at": f"the shaping is {shaping}"},
+    )
 
 
 def _check_deviation(deviation: Deviation, used: bool, by: str) -> None:
-    if deviation != "sample" and not used:
-        raise UsageError(f"`deviation`: {by} divides by none; leave it out")
+    note_idle(
+        {"deviation": deviation != "sample" or None}, {} if used else {"deviation": f"{by} divides by none"}
+    )
 
 
 @settings
@@ -111,6 +113,18 @@ class GRPO(_WithoutCritic):
     def advantages(self, batch: Batch) -> Tensor:
         """(B, T)."""
         return _of_outcomes(batch, self.deviation, scale=self.scale)
+
+
+@settings
+class RLOO(_WithoutCritic):
+    """REINFORCE with a leave-one-out baseline (Ahmadian et al. 2024, section 3.2): the outcome less the mean of the others', at every token."""
+
+    name: ClassVar[str] = "rloo"
+    needs: ClassVar[Needs] = Needs()
+
+    def advantages(self, batch: Batch) -> Tensor:
+        """(B, T)."""
+        return spread_over(batch.outcome - leave_one_out(batch.outcome, batch.groups), batch.mask)
 
 
 @settings
@@ -245,9 +259,9 @@ class PRIME(_WithoutCritic):
     """Which standard deviation the published code's form whitens by (`advantages.Deviation`)."""
 
     def __post_init__(self) -> None:
-        if self.form == "code" and self.gamma != 1:
-            raise UsageError(
-                f"`gamma`: the published code's form does not discount; expected 1, found {self.gamma}"
+        if self.form == "code":
+            note_idle(
+                {"gamma": self.gamma != 1 or None}, {"gamma": "the published code's form does not discount"}
             )
         _check_deviation(self.deviation, self.form == "code", "the paper's form")
 
@@ -269,27 +283,6 @@ class PRIME(_WithoutCritic):
         centred = torch.where(batch.mask, rewards * (size / (size - 1))[:, None] - shift[:, None], 0.0)
         returns = to_go(self.process_weight * centred + self.outcome_weight * at_last_token(outcome, batch))
         return whitened(returns, batch.mask, deviation=self.deviation)
-
-
-@settings
-class PAPO(_WithoutCritic):
-    """Correct-only normalisation (PAPO, arXiv 2603.26535): `GRPO`, and process advantages among right completions only.
-
-    A right completion gets `(p - mean) / std` of its mean step reward among the group's right ones on top; a wrong one, or one without steps,
-    gets nothing more.
-    """
-
-    name: ClassVar[str] = "papo"
-    needs: ClassVar[Needs] = Needs(steps=True)
-    process_weight: Weight = 1.0
-    deviation: Deviation = "sample"
-    """Which standard deviation (`advantages.Deviation`); of the process advantages, the one of the right completions alone."""
-
-    def advantages(self, batch: Batch) -> Tensor:
-        """(B, T)."""
-        among = is_right(batch) & batch.has_step.any(-1)
-        process = normalised(mean_step_reward(batch), batch.groups, among, deviation=self.deviation)
-        return _of_outcomes(batch, self.deviation) + self.process_weight * spread_over(process, batch.mask)
 
 
 @settings
@@ -325,31 +318,6 @@ class PPO:
         if self.whiten:
             result = whitened(result, batch.mask, deviation=self.deviation)
         return Assigned(advantages=result, returns=returns)
-
-
-@settings
-class StepPPO(PPO):
-    """Step-by-step PPO (Wang et al. 2024, Math-Shepherd, section 3.4): `PPO` with the PRM's score at each step's last token too."""
-
-    name: ClassVar[str] = "step-ppo"
-    needs: ClassVar[Needs] = Needs(steps=True, values=True)
-    outcome_weight: Weight = 1.0
-    """Of the verifier's reward at the last token; 0 in the paper."""
-    shaping: Shaping = "delta"
-    """`none` is the paper's, whose sums grow with the number of steps."""
-    clip_at: ClipAt = CLIP_AT
-    """Of the shaping clip: a step's reward above this counts as this."""
-
-    def __post_init__(self) -> None:
-        PPO.__post_init__(self)
-        _check_shaping(self.shaping, self.clip_at)
-
-    def rewards(self, batch: Batch) -> Tensor:
-        """(B, T), without the divergence."""
-        steps = shaped(batch, self.shaping, clip_at=self.clip_at).step_rewards
-        assert steps is not None
-        at_ends = at_step_ends(steps, batch.step_ends, batch.mask.shape[1])
-        return at_ends + self.outcome_weight * at_last_token(batch.outcome, batch)
 
 
 @settings
@@ -397,21 +365,6 @@ class Discounted(_ByTurn):
 
 
 @settings
-class PerTurn(_ByTurn):
-    """The return from each turn, less the mean of those that took this turn: unbiased where the policy decides when to stop."""
-
-    name: ClassVar[str] = "per-turn"
-    gamma: Share = 1.0
-    """Discount a turn."""
-    scale: bool = False
-    """Divide by the standard deviation at this turn."""
-
-    def of(self, conversations: turns.Turns) -> Tensor:
-        """See `turns.per_turn`."""
-        return turns.per_turn(conversations, gamma=self.gamma, scale=self.scale)
-
-
-@settings
 class MTGRPO(_ByTurn):
     """The outcome's advantage at every turn, plus that of the turn's own reward before the last turn."""
 
@@ -436,26 +389,13 @@ def shaped(batch: Batch, how: Shaping, *, clip_at: float = CLIP_AT) -> Batch:
         "none": rewards_of,
         "clip": lambda batch: advantages.clip(batch, threshold=clip_at),
         "delta": advantages.delta,
-        "zero-mean-wrong": advantages.zero_mean_wrong,
     }[how](batch)
     return replace(batch, step_rewards=made)
 
 
 CREDITS: Mapping[str, Callable[[], Credit]] = {
     item.name: item
-    for item in (
-        GRPO,
-        ProcessGRPO,
-        MinForm,
-        ProgressAdvantage,
-        PRIME,
-        PAPO,
-        PPO,
-        StepPPO,
-        Discounted,
-        PerTurn,
-        MTGRPO,
-    )
+    for item in (GRPO, RLOO, ProcessGRPO, MinForm, ProgressAdvantage, PRIME, PPO, Discounted, MTGRPO)
 }
 """The library's credit methods by name. To add one: a class, and its name here."""
 

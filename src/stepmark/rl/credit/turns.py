@@ -4,17 +4,15 @@ B conversations of at most K turns; `groups` says which are of one problem. An a
 `over_tokens(advantages, turn_of)`, where `turn_of` (`turn_of_tokens`) is -1 at what the policy did not write: tool output, the
 user's words, padding. Such tokens are left out of the loss.
 
-**Which baselines are unbiased.** The gradient of the expected sum of rewards is that of sum_k log pi(turn k) (G_k - b_k), where G_k sums the
-rewards from turn k on and b_k may depend on what happened before turn k, and on nothing after it. The mean of G_k over the
-conversations that took turn k is such a baseline (`per_turn`). To centre each reward by the mean of its turn index, and then to sum what is
-left from turn k on, is not: how many means are subtracted depends on when this conversation stops, which the policy decides at turn k. It
-charges every further turn its mean reward (verl issue 7244). Example: turn 1 earns 0; who goes on earns 1 at turn 2. Centred by index both
-turns are worth 0, so going on is never learnt; by `per_turn` it is worth +0.5 and stopping -0.5.
+**A trap** (verl issue 7244): to centre each reward by the mean of its turn index, and then to sum what is left from turn k on. How many means
+are subtracted then depends on when this conversation stops, which the policy decides at turn k, so every further turn is charged its mean
+reward. Example: turn 1 earns 0; a conversation that goes on earns 1 at turn 2. Centred by index both are worth 0, so going on is never
+learnt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +20,6 @@ from torch import Tensor
 
 from stepmark.errors import InputError, UsageError
 from stepmark.rl.credit.advantages import normalised, over_step_tokens, to_go
-from stepmark.show.text import amount
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,15 +96,6 @@ def discounted(turns: Turns, *, gamma: float = 0.95, scale: bool = True) -> Tens
     return normalised(turns.returns(gamma=gamma), turns.groups, turns.taken, scale=scale)
 
 
-def per_turn(turns: Turns, *, gamma: float = 1.0, scale: bool = False) -> Tensor:
-    """(B, K): the return from each turn, less its mean over the group's conversations that took this turn.
-
-    Unbiased for any stopping rule, up to the share 1 / n that a conversation has in its own mean; with `scale` the deviation at this turn
-    divides. A turn that only one conversation of the group took gets 0.
-    """
-    return _by_index(turns.returns(gamma=gamma), turns, turns.taken, scale=scale)
-
-
 def mt_grpo(turns: Turns, *, coefficient: float = 1.0, scale: bool = True) -> Tensor:
     """(B, K): the outcome's advantage at every turn, plus that of the turn's own reward at every turn but the last.
 
@@ -118,56 +106,6 @@ def mt_grpo(turns: Turns, *, coefficient: float = 1.0, scale: bool = True) -> Te
     inner = turns.taken & torch.nn.functional.pad(turns.taken[:, 1:], (0, 1))
     own = _by_index(turns.known, turns, inner, scale=scale)
     return outcome_broadcast(turns, scale=scale) + coefficient * own
-
-
-def gigpo(
-    turns: Turns,
-    states: Sequence[Sequence[Hashable]],
-    *,
-    gamma: float = 0.95,
-    weight: float = 1.0,
-    scale: bool = True,
-) -> Tensor:
-    """(B, K): the outcome's advantage plus `weight` times that of the turn among the turns that began in the same state.
-
-    GiGPO (Feng et al. 2025, arXiv 2505.10978, sections 4.1 to 4.3): the episode's relative advantage (equation 3) is of the total
-    reward of a conversation; the step's is of discounted returns, among all turns of the group with an equal anchor state, of whatever
-    conversation and place. `scale` False is their F_norm = 1. A state that occurs once gives 0.
-
-    Args:
-        turns: the conversations.
-        states: for each conversation, the state before each of its turns; equal objects are one state.
-        gamma: discount by turn.
-        weight: their omega.
-        scale: divide by the deviation.
-
-    Raises:
-        InputError: not one state a turn.
-    """
-    counts = turns.taken.sum(-1).tolist()
-    for row, (listed, count) in enumerate(zip(states, counts, strict=False)):
-        if len(listed) != count:
-            raise InputError(
-                f"expected {amount(count, 'state')}, one a turn, found {len(listed)}",
-                where=f"row {row}",
-                field="states",
-            )
-    if len(states) != len(counts):
-        raise InputError(
-            f"expected states of {amount(len(counts), 'conversation')}, found {len(states)}", field="states"
-        )
-    numbers: dict[Hashable, int] = {}
-    anchors = torch.full_like(turns.taken, -1, dtype=torch.int64)
-    for row, listed in enumerate(states):
-        for place, state in enumerate(listed):
-            key = (int(turns.groups[row]), state)
-            anchors[row, place] = numbers.setdefault(key, len(numbers))
-    step = normalised(
-        turns.returns(gamma=gamma).flatten(), anchors.flatten(), turns.taken.flatten(), scale=scale
-    ).reshape(turns.taken.shape)
-    among = torch.ones_like(turns.outcome, dtype=torch.bool)
-    episode = normalised(turns.outcome + turns.known.sum(-1), turns.groups, among, scale=scale)
-    return torch.where(turns.taken, episode[:, None] + weight * step, 0.0)
 
 
 def _by_index(values: Tensor, turns: Turns, among: Tensor, *, scale: bool) -> Tensor:
