@@ -1,9 +1,11 @@
-"""The verifier `math`: our own exact rules first, math-verify in a worker process for the rest.
+"""The verifier `math`: math-verify decides, in a process of its own; the rules here mend what it gets wrong.
 
-The rules mend what math-verify 0.9.0 gets wrong by design, each named in `Verdict.note`: 10% is 1/10, not 10; 12 cm is not 12 m, but 0.12 m, and a unit
-on one side only is left out; decimals are exact (0.333333 is not 1/3, 2.718281828 not e); 12_5 is 7, not 12; mixed numbers, scale words, powers of ten
-and repeating decimals are numbers; a column vector is the tuple of its entries; words are compared as words, not as products of variables. Numbers
-against numbers and equal texts never reach the worker.
+- Numbers are exact, of any size: 0.333333 is not 1/3, and 2^{-98} is not 2^{-99} (`quantities`, and `math_worker` for expressions).
+- Units: 12 cm is 0.12 m and not 12 m; a unit on one side only is left out. Degrees within sines, and against parts of pi, are radians.
+- A percent sign on one side only: 25% matches 25 and 0.25, and the note says so.
+- Mixed numbers, scale words, powers of ten, repeating decimals, other bases and ordinals are numbers.
+- A column vector is the tuple of its entries; rows and columns are told apart.
+- Words are compared as words, not as products of variables. What is not understood has no verdict.
 """
 
 from __future__ import annotations

@@ -88,12 +88,12 @@ _PROSE = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}(?![A-Za-z])")
 _ENVIRONMENTS = re.compile(r"\\begin\{(\w+\*?)\}.*?\\end\{\1\}", re.S)
 _PARENTHESES = re.compile(r"\s\([^()\\]*\)")
 _PLAIN_NUMBER = re.compile(
-    rf"(?<![\w^_{{}}\\.,:/-])(?P<money>[-\u2212]?(?:US)?\\?[$\u20ac\u00a3\u00a5\u20b9]\s?)?(?P<n>[-\u2212]?\d{{1,2}}:\d\d(?:\s?[ap](?:\.m\.|m\b))?|[-\u2212]?{NUMBER}"
+    rf"(?<![\w^_{{}}\\.,:/-])(?P<money>[-\u2212]?(?:US)?\\?[$\u20ac\u00a3\u00a5\u20b9]\s?)?(?P<n>[-\u2212]?\d{{1,2}}(?::\d\d)?\s?[ap](?:\.m\.|m\b)|\d+(?::\d+)+|[-\u2212]?{NUMBER}"
     r"(?:\s?/\s?\d+|\s\d+/\d+)?)(?P<ordinal>(?:st|nd|rd|th)\b)?(?P<sign>\s?(?:\\?%|\u20ac|\u00a3|\u00a5|\u5143|\u5186|\uc6d0))?(?![\w^_\\]|[.,]\d|-[A-Za-z]|:\d)"
     r"|(?<![\w^_{}\\.,:/-])(?P<cjk>\d+(?:[.,]\d+)*)(?=[\u3040-\u9fff\uac00-\ud7af])"
 )
 _SCALE = re.compile(
-    r"\s(?:hundred|thousand|million|billion|trillion|dozen|percent|per cent|percentage points|degrees)\b",
+    r"\s(?:hundred|thousand|million|billion|trillion|dozens?|percent|per cent|percentage points|degrees)\b",
     re.I,
 )
 _UNIT = re.compile(r"\s([A-Za-z]+(?:\^\{?[23]\}?|[\u00b2\u00b3])?)(?![\w])(?:\s([A-Za-z]+)(?!\w))?")
@@ -349,6 +349,8 @@ def _candidates(sentence: str, start: int, end: int) -> list[Candidate]:
     taken: list[Span] = []
     for expression in _EXPRESSION.finditer(masked, start, end):
         body = expression.group()
+        if body.endswith(("*", "/", "+", "-", "^")):
+            continue
         if (
             re.search(r"\d|\b[A-Za-z]\b", body)
             and re.search(r"[A-Za-z].*[-+*/^]|[-+*/^].*[A-Za-z]|\d[A-Za-z]", body)
@@ -408,6 +410,9 @@ def _distinct(candidates: list[Candidate]) -> list[Candidate]:
 
 
 def _chosen(sentence: str, computed: Fraction | None) -> Candidate | None:
+    assigned = _ASSIGNED.search(sentence.rstrip(" .!"))
+    if assigned is not None:
+        return Candidate(*assigned.span(), assigned.group(), quantity=True)
     exact = _PRECISELY.search(sentence)
     if exact is not None:
         precise = [c for c in _candidates(sentence, exact.end(), len(sentence)) if c.quantity]
@@ -438,6 +443,10 @@ def _chosen(sentence: str, computed: Fraction | None) -> Candidate | None:
     return behind if not quantities else None
 
 
+_ASSIGNED = re.compile(
+    r"(?<![\w\\(])[A-Za-z]\s?=\s?[^=,]{1,40}?(?:(?:,?\s(?:and|or)\s|,\s)[A-Za-z]\s?=\s?[^=,]{1,40}?)+\Z"
+)
+"""Several solutions in plain text: "x = 4 or x = -2"."""
 _PRECISELY = re.compile(r"\bor(?: more)? (?:precisely|exactly),?\s|\bmore (?:precisely|exactly),?\s", re.I)
 _ORDINAL = re.compile(r"\d(?:st|nd|rd|th)\b")
 
