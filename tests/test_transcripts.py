@@ -512,3 +512,13 @@ def test_a_session_of_the_gemini_cli():
     arguments = '{"a": 12, "b": 5}'
     assert read.solution.texts == (f"Plan: Pens first.\n{FIRST}\nadd({arguments})\nadd({arguments})", SECOND)
     assert read.solution.steps[0].observation == "\n\nTool (add):\n17\n\nTool (add):\nError: No such tool"
+
+
+def test_a_session_that_was_copied_into_its_next_file_is_read_once(tmp_path):
+    more = [entry("user", "Go on.", "c", "b"), entry("assistant", SECOND, "d", "c")]
+    other = [entry("user", ASK, "p", None), entry("assistant", "12.", "q", "p")]
+    fork = [*START, entry("user", "Stop.", "x", "b"), entry("assistant", "Done.", "y", "x")]
+    for name, rows in {"a": START, "b": [*START, *more], "c": other, "d": fork, "e": [*START, *more]}.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read = [row.solution.texts for row in read_solutions(tmp_path, how="agent")]
+    assert read == [(FIRST, SECOND), ("12.",), (FIRST, "Done.")]

@@ -61,14 +61,36 @@ def chat_rows(rows: Iterable[Row | Refusal], *, keep_going: bool = False) -> Ite
                     events.append({**event, "where": row.where})
             except (TypeError, AttributeError):  # an object is something else, anywhere in the nest
                 raise row.error(f"expected a row of {name}, found another shape") from None
+    found: list[tuple[Row, Trace, str, Sequence[Object]]] = []
     for (name, key, _), (row, events) in _by_folder(gathered).items():
         trace = TRACES[name]
         try:
             parts = [(key, events)] if trace.conversations is None else [*trace.conversations(events)]
         except (TypeError, AttributeError):
             raise row.error(f"expected rows of {name}, found another shape") from None
-        for id_, part in parts:
+        found += [(row, trace, id_, part) for id_, part in parts]
+    continued = _continued([part for _, _, _, part in found])
+    for number, (row, trace, id_, part) in enumerate(found):
+        if number not in continued:
             yield from _chat_row(row, trace, part, id_, keep_going)
+
+
+def _continued(conversations: Sequence[Sequence[Object]]) -> set[int]:
+    """The conversations all of whose entries, by their `uuid`, stand in another one: a session that was resumed is copied into its next file."""
+    ids = [[event.get("uuid") for event in events] for events in conversations]
+    whole = [frozenset(own) if all(isinstance(id_, str) for id_ in own) else frozenset() for own in ids]
+    last = {own[-1] for own, entries in zip(ids, whole, strict=True) if entries}
+    holders: dict[object, list[int]] = {}
+    for number, entries in enumerate(whole):
+        for id_ in entries & last:
+            holders.setdefault(id_, []).append(number)
+    return {
+        number
+        for number, entries in enumerate(whole)
+        if entries
+        for other in holders[ids[number][-1]]
+        if entries < whole[other] or (entries == whole[other] and other < number)
+    }
 
 
 _Gathered = dict[tuple[str, str, str], tuple[Row, list[Object]]]
