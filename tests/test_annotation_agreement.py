@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from annotation_marks import marks_of_first_error, marks_of_ratings
 from stepmark.annotation.agreement import (
     disputes,
     gap,
@@ -17,7 +18,7 @@ from stepmark.annotation.agreement import (
     step_agreement,
 )
 from stepmark.annotation.items import Item
-from stepmark.annotation.labels import Answer, Decision, Marks, marks_of_first_error, marks_of_ratings
+from stepmark.annotation.labels import Answer, Decision, Marks
 from stepmark.errors import InputError
 from stepmark.records import Solution
 

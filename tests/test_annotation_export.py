@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from annotation_marks import marks_of_first_error, marks_of_ratings
 from stepmark.annotation.export import Exporting, export
 from stepmark.annotation.items import Item, Suggestion
-from stepmark.annotation.labels import Answer, Decision, marks_of_first_error, marks_of_ratings
+from stepmark.annotation.labels import Answer, Decision
 from stepmark.annotation.project import Help, Project
 from stepmark.data.formats.rows import Counts
 from stepmark.data.labelled import read_labelled, write_labelled

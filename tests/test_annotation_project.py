@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from annotation_marks import fold, marks_of_first_error
 from stepmark.annotation.export import Exporting, export
 from stepmark.annotation.items import read_items
-from stepmark.annotation.labels import Answer, Change, fold, marks_of_first_error
+from stepmark.annotation.labels import Answer, Change
 from stepmark.annotation.project import load_project
 from stepmark.data.formats.rows import Counts, Reading
 from stepmark.data.labelled import read_labelled, write_labelled

@@ -59,6 +59,8 @@ export class Board {
     const step = Math.max(0, this.project.mode === "first_error" ? (first ?? 0) : open);
     this.#paint();
     this.go(step, { scroll: step > 0 });
+    // What lies before it had a guessed height until now.
+    if (step > 0) setTimeout(() => this.here === step && this.element.isConnected && this.go(step, { focus: false }), 300);
   }
 
   stop() {
