@@ -132,7 +132,7 @@ RUNS = (
         evaluation="robustness",
         data=PROCESSBENCH[:1],
         quick=5,
-        limit=120,
+        limit=40,
         tables=("What each change",),
         columns=("Change", "Attack succeeds", "Verdict fooled", "Error missed"),
     ),

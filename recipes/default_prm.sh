@@ -53,7 +53,7 @@ rows=("$out"/rows/{gsm8k,svamp,prm800k}.jsonl)
 # One logit at a mark after each step, and the language-modelling loss of right steps' numbers and words of quantity beside it. The map is
 # fitted on whole solutions of other problems, half of them people's ratings of a model's; the threshold too, where there are no samples for it.
 if [ ! -e "$out/prm" ]; then
-    stepmark train "${rows[@]}" --held-out-data "$out/rows/held_out.jsonl" \
+    stepmark train "${rows[@]}" --held-out-data "$out/rows/held_out.jsonl" --base stepmark:smollm2-135m-instruct --checks all \
         --adapter --lora-rank 32 --lora-alpha 64 --frozen-layers 10 --learning-rate 8e-4 --head-rate 0.3 --objective hard --set language_weight=0.3 \
         --set language_tokens=quantities \
         --epochs 1 --token-budget 1024 --max-tokens 512 --evaluations 2 --tune-threshold \

@@ -34,12 +34,11 @@ from tiny_policy_training import (
     encoded_texts,
     language_loss,
     new_model,
-    prompts_and_solutions,
     save_rounded,
     world_tokenizer,
 )
 
-from stepmark.problems.arithmetic import arithmetic_problems, calculate
+from stepmark.problems.arithmetic import ArithmeticProblem, arithmetic_problems, calculate
 
 Fact = tuple[int, str, int]
 _SIGNS = {"+": 0.4, "-": 0.4, "*": 0.1, "/": 0.1}
@@ -61,16 +60,19 @@ class Calculator:
     """How much larger than `spread` the part of a digit's embedding is that says which digit it is; 0 for none."""
     steps: int = 5000
     """Batches."""
-    tables: float = 0.24
-    """Share of the steps in which only tables are learnt."""
+    tables: int = 1200
+    """The first steps, in which only tables are learnt."""
     repeated: float = 0.25
     """Share of the batches of tables after that."""
     facts: int = 96
     """Facts in a batch of tables, eight in a text."""
-    problems: int = 12
-    """Problems in a batch of solutions."""
-    problem_steps: tuple[int, int] = (3, 7)
-    """Least and most lines of a solution, the answer among them."""
+    tokens: int = 1400
+    """Tokens in a batch of solutions, padding included."""
+    longest: int = 7
+    """Most lines of a solution, the answer among them."""
+    growth: float = 0.5
+    """Share of the steps after the tables over which the solutions grow, from two lines to `longest`: what stands where in a problem is found in short ones
+    first."""
     largest: int = 99
     learning_rate: float = 2e-3
     """Of the embedding and the norms (AdamW); after a linear warm-up, it falls linearly over the last `decay` of the steps."""
@@ -114,20 +116,28 @@ def batch_of(
 ) -> tuple[str, list[Text]]:
     """What the batch of a step, counted from 0, teaches, and its texts."""
     dice = random.Random(f"tiny calculator/{settings.seed}/{step}")
-    if step < settings.tables * settings.steps or dice.random() < settings.repeated:
+    if step < settings.tables or dice.random() < settings.repeated:
         return "tables", list(table_batch(table, settings.facts, tokenizer, dice))
+    grown = (step - settings.tables) / (settings.growth * (settings.steps - settings.tables))
+    most = min(settings.longest, 2 + int(grown * (settings.longest - 1)))
     # Far from the seeds that people take: what they sample and measure on is not learnt here.
     seed = 1_000_000_000 * settings.seed + step
-    made = arithmetic_problems(
-        settings.problems,
-        seed=seed,
-        steps=settings.problem_steps,
-        surface="formula",
-        largest=settings.largest,
+    problems = arithmetic_problems(
+        settings.tokens // 20, seed=seed, steps=(2, most), surface="formula", largest=settings.largest
     )
-    return "solutions", list(
-        encoded_texts(prompts_and_solutions(((p, p.steps) for p in made), seed=seed), tokenizer)
-    )
+    texts: list[Text] = []
+    for text in encoded_texts(((_prompt(p, dice), "\n".join(p.steps)) for p in problems), tokenizer):
+        if texts and max(len(one.ids) for one in [*texts, text]) * (len(texts) + 1) > settings.tokens:
+            break
+        texts.append(text)
+    return "solutions", texts
+
+
+def _prompt(problem: ArithmeticProblem, dice: random.Random) -> str:
+    """As a PRM reads the problem, in ChatML, and now and then as plain text."""
+    if dice.random() < 0.3:
+        return f"{problem.text}\n\n"
+    return f"<|im_start|>user\n{problem.text}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def write_digits(model: Any, tokenizer: Any, size: float) -> None:

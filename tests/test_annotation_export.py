@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from annotation_marks import marks_of_first_error, marks_of_ratings
 from stepmark.annotation.export import Exporting, export
 from stepmark.annotation.items import Item, Suggestion
-from stepmark.annotation.labels import Answer, Decision, marks_of_first_error, marks_of_ratings
+from stepmark.annotation.labels import Answer, Decision
 from stepmark.annotation.project import Help, Project
-from stepmark.data.formats.rows import Losses
+from stepmark.data.formats.rows import Counts
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
 from stepmark.evaluation.run import evaluate
@@ -41,9 +42,9 @@ def each(item_: str, account: str, *ratings: Any, **more: Any) -> Answer:
 
 
 def rows(
-    project: Project, items: Any, answers: Any, *, decisions: Any = (), losses: Any = None, **settings: Any
+    project: Project, items: Any, answers: Any, *, decisions: Any = (), tally: Any = None, **settings: Any
 ) -> Any:
-    found = export(project, items, answers, decisions, Exporting(**settings), losses)
+    found = export(project, items, answers, decisions, Exporting(**settings), tally)
     return [row for row in found if not isinstance(row, InputError)]
 
 
@@ -127,8 +128,8 @@ def test_prm800k_records_as_released():
 
 
 def test_trl_is_cut_where_nobody_judged():
-    losses = Losses()
-    (row,) = rows(FIRST, [item("q")], [first("q", "ann", 1)], format="trl", losses=losses)
+    counts = Counts()
+    (row,) = rows(FIRST, [item("q")], [first("q", "ann", 1)], format="trl", tally=counts)
     assert (row["prompt"], row["completions"], row["labels"]) == (
         "q?",
         ["q step 0", "q step 1"],
@@ -136,7 +137,6 @@ def test_trl_is_cut_where_nobody_judged():
     )
     assert list(row["meta"]) == ["from", "judge", "kind", "outcome", "annotation"]
     assert row["meta"]["annotation"]["answers"][0]["account"] == "ann"
-    assert any("cut before its first step" in what for what in losses.facts()["lost"])
 
 
 def test_a_decision_wins_else_agreement():
@@ -153,8 +153,8 @@ def test_a_decision_wins_else_agreement():
         first("d", "bob", -1),
     ]
     decision = Decision(item="a", account="eve", marks=marks_of_first_error(3, 4))
-    losses = Losses()
-    found = rows(FIRST, items, answers, decisions=[decision], format="trl", losses=losses)
+    counts = Counts()
+    found = rows(FIRST, items, answers, decisions=[decision], format="trl", tally=counts)
     assert {row["id"]: row["labels"] for row in found} == {
         "a": [True, True, True, False],
         "b": [True, True, False],
@@ -163,7 +163,7 @@ def test_a_decision_wins_else_agreement():
         "a": "human:eve",
         "b": "consensus:first-error-agrees",
     }
-    assert losses.facts()["dropped"] == {
+    assert counts.facts()["dropped"] == {
         "no agreement among annotators (first-error-agrees: places differ), and no decision": 2
     }
     found = rows(FIRST, items, answers, format="trl", agreement="first-error-majority")
@@ -178,10 +178,9 @@ def test_a_decision_wins_else_agreement():
 def test_only_answers_that_count():
     submitted = first("q", "ann", 1)
     begun = replace(first("q", "bob", 0), marks=replace(submitted.marks, submitted=False))
-    losses = Losses()
-    (row,) = rows(FIRST, [item("q")], [submitted, begun], losses=losses)
+    counts = Counts()
+    (row,) = rows(FIRST, [item("q")], [submitted, begun], tally=counts)
     assert ratings(row)[0] == {"human:ann": 1}
-    assert losses.facts()["lost"] == {"answers that do not count yet are left out": 1}
     (row,) = rows(FIRST, [item("q")], [submitted, begun], unfinished=True)
     assert set(ratings(row)[0]) == {"human:ann", "human:bob"}
     strict = replace(FIRST, help=Help(show="after", require_verification=True))
@@ -191,28 +190,21 @@ def test_only_answers_that_count():
     assert len(rows(strict, [suggested], [seen])) == 1
 
 
-def test_what_a_format_cannot_hold_is_counted():
+def test_what_an_answer_says_beside_its_marks_stands_in_meta():
     answer = first("q", "ann", 1, 2, seconds=3.0)
     marks = replace(
         answer.marks, notes=((0, "n"), (None, "m")), error_types=((1, "t"),), unsure=frozenset({0, None})
     )
     for format in ("trl", "math-shepherd", "potato", "processbench"):
-        losses = Losses()
+        counts = Counts()
         (row,) = rows(
-            FIRST, [item("q", 2, outcome=False)], [replace(answer, marks=marks)], format=format, losses=losses
+            FIRST, [item("q", 2, outcome=False)], [replace(answer, marks=marks)], format=format, tally=counts
         )
-        lost = losses.facts()["lost"]
         if format in ("trl", "math-shepherd"):  # whose rows have a meta
             (said,) = row["meta"]["annotation"]["answers"]
             assert said["notes"] == [[0, "n"], [None, "m"]]
             assert said["error_types"] == [[1, "t"]]
             assert (said["unsure"], said["seconds"]) == ([None, 0], 3.0)
-            assert not any("notes" in what or "unsure" in what for what in lost)
-            continue
-        assert [count for what, count in lost.items() if "notes" in what] == [2]
-        assert [count for what, count in lost.items() if "types of errors" in what] == [1]
-        assert [count for what, count in lost.items() if "unsure" in what] == [2]
-        assert [count for what, count in lost.items() if "how long" in what] == [1]
 
 
 @pytest.mark.parametrize("format", ["stepmark", "prm800k", "trl", "math-shepherd", "processbench"])
@@ -262,8 +254,8 @@ def test_an_agents_trace_comes_out_in_who_and_whens_shape(tmp_path):
         first("w2", "ann", -1, steps=2),
         first("w2", "bob", -1, steps=2),
     ]
-    losses = Losses()
-    (row,) = rows(Project(overlap=2), [one, none], answers, format="who-and-when", losses=losses)
+    counts = Counts()
+    (row,) = rows(Project(overlap=2), [one, none], answers, format="who-and-when", tally=counts)
     assert row == {
         "question": "How many?",
         "question_ID": "w1",
@@ -278,16 +270,15 @@ def test_an_agents_trace_comes_out_in_who_and_whens_shape(tmp_path):
         "mistake_step": "3",
         "mistake_reason": "wrong fact; a guess",
     }
-    assert losses.dropped == 1
+    assert counts.dropped == 1
     file = tmp_path / "labels.jsonl"
     file.write_text(json.dumps(row) + "\n")
     (read,) = read_labelled(file)
     assert [[j.rating for j in step] for step in read.labelled.judgements] == [[1], [1], [1], [-1]]
     assert read.labelled.judgements[3][0].note == "wrong fact; a guess"
     assert read.outcome is False
-    losses = Losses()
-    (again,) = write_labelled([read], "who-and-when", losses=losses)
-    assert losses.facts()["lost"] == {}
+    counts = Counts()
+    (again,) = write_labelled([read], "who-and-when", counts=counts)
     assert [entry["content"] for entry in again.pop("history")] == [e["content"] for e in row.pop("history")]
     assert again == row
     result = evaluate(WhoAndWhen(labels=str(file)), data=str(file), resamples=100, progress=False)

@@ -543,3 +543,22 @@ def test_a_link_that_is_not_valid_any_more(browser: Browser, folder: Path) -> No
         assert ann.states() == ["right", "none", "none", "none"]
         ann.page.goto(f"{site.url}/#{'x' * 32}")
         ann.page.get_by_role("heading", name="not valid").wait_for()
+
+
+def test_while_the_database_is_away_the_page_tries_again(browser: Browser, folder: Path) -> None:
+    with Site(folder, Project(mode="per_step"), [item("one", *SUMS)]) as site, person(browser, site) as ann:
+        page, answers = ann.page, []
+
+        def away(route: Any) -> None:
+            answers.append(route.request.method)
+            if len(answers) % 3:
+                route.fulfill(status=503, json={"error": "the database does not answer; try again"})
+            else:
+                route.continue_()
+
+        page.route("**/api/*", away)
+        ann.enter("Ann")
+        ann.keys("3", "1")
+        assert ann.states() == ["right", "wrong", "none", "none"]
+        assert len(site.log("one")) == 2
+        assert answers.count("POST") > 2

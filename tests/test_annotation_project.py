@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from annotation_marks import fold, marks_of_first_error
 from stepmark.annotation.export import Exporting, export
 from stepmark.annotation.items import read_items
-from stepmark.annotation.labels import Answer, Change, fold, marks_of_first_error
+from stepmark.annotation.labels import Answer, Change
 from stepmark.annotation.project import load_project
-from stepmark.data.formats.rows import Losses, Reading
+from stepmark.data.formats.rows import Counts, Reading
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
 
@@ -130,11 +131,8 @@ def test_the_documented_record():
     """Potato's documentation: one record, 1, 0, -1 and null for the steps 0 to 3."""
     loaded = load_project(EXAMPLE)
     project = loaded.project
-    assert (project.title, project.mode, project.allow_neutral) == (
-        "Coding agent, step by step",
-        "per_step",
-        True,
-    )
+    assert (project.title, project.mode) == ("Coding agent, step by step", "per_step")
+    assert (project.allow_neutral, project.inline_with_trace) == (True, True)
     items = read_items(project)
     log = [Change(kind="rate", step=step, rating=rating) for step, rating in ((0, 1), (1, 0), (2, -1))]
     marks = fold("per_step", 4, [*log, Change(kind="submit")], allow_neutral=True)
@@ -229,15 +227,9 @@ def test_an_export_reads_back_as_potatos(tmp_path):
     project = load_project(file).project
     items = read_items(project)
     answer = Answer(item="q", account="ann", marks=marks_of_first_error(1, 3))
-    losses = Losses()
-    (row,) = export(project, items, [answer], settings=Exporting(format="potato"), losses=losses)
+    counts = Counts()
+    (row,) = export(project, items, [answer], settings=Exporting(format="potato"), tally=counts)
     assert [step["reward"] for step in row["steps"]] == [1, -1, -1]
-    assert (
-        losses.facts()["lost"][
-            "Potato's first_error records say -1 of the steps after the error, which nobody judged"
-        ]
-        == 1
-    )
     (tmp_path / "out.jsonl").write_text(json.dumps(row) + "\n")
     (read,) = read_labelled(
         tmp_path / "out.jsonl", settings=Reading(items=str(tmp_path / "data" / "traces.jsonl"))

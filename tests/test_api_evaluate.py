@@ -10,7 +10,7 @@ import pytest
 import scripted_prms
 import stepmark
 from stepmark.cli import main
-from stepmark.errors import InputError, SettingError, UsageError
+from stepmark.errors import IdleSettingWarning, InputError, SettingError, UsageError
 from stepmark.problems.arithmetic import arithmetic_problems
 
 PRM = "scripted_prms:arithmetic"
@@ -73,7 +73,7 @@ RUNS = [
     (stepmark.evaluate.ProcessBench(threshold="tuned:a"), ["--threshold", "tuned:a"], ROWS),
     (stepmark.evaluate.Disagreement(process="scores"), ["--process", "scores"], ROWS),
     (stepmark.evaluate.Calibration(bins=4), ["--bins", "4"], ROWS),
-    (stepmark.evaluate.Robustness(only=("truncated",)), ["--only", "truncated"], ROWS),
+    (stepmark.evaluate.Robustness(only=("repeated-step",)), ["--only", "repeated-step"], ROWS),
     (
         stepmark.evaluate.BestOfN(sizes=(1, 2), verifier="number"),
         ["--sizes", "1", "2", "--verifier", "number"],
@@ -193,8 +193,6 @@ class Weakest(stepmark.evaluate.Evaluation):
         ({"seed": "1"}, SettingError, "seed='1': expected a whole number"),
         ({"data": []}, UsageError, "expected `data`"),
         ({"data": [{"steps": ["1"]}]}, InputError, "row 1: a row of no known format"),
-        ({"orm": PRM}, UsageError, "`orm`: processbench uses none"),
-        ({"policy": "http://x"}, UsageError, "`policy`: processbench uses none"),
         ({"settings": ["treshold=1"]}, UsageError, "threshold"),
         ({"scores": "nowhere.jsonl"}, InputError, "there is no such file"),
     ],
@@ -204,11 +202,18 @@ def test_what_is_refused(call, kind, said):
         evaluate(**{"method": "processbench", "data": ROWS, **call})
 
 
+@pytest.mark.parametrize("idle", [{"orm": PRM}, {"policy": "http://x"}, {"model_name": "mine"}])
+def test_what_has_no_effect_is_a_note(idle):
+    with pytest.warns(IdleSettingWarning, match=f"`{next(iter(idle))}`"):
+        result = evaluate(method="processbench", data=ROWS, **idle)
+    assert result.settings["model_name"] is None
+
+
 def test_a_setting_out_of_its_range():
     with pytest.raises(SettingError, match="bins=0: expected 1 or more"):
         stepmark.evaluate.Calibration(bins=0)
-    with pytest.raises(SettingError, match="only='truncated': expected a list, each a text"):
-        stepmark.evaluate.Robustness(only="truncated")
+    with pytest.raises(SettingError, match="only='formatting': expected a list, each a text"):
+        stepmark.evaluate.Robustness(only="formatting")
     assert stepmark.evaluate.SearchContest(budgets=[100, 200]).budgets == [100, 200]
     with pytest.raises(UsageError, match="PRMBench is measured at a number, argmax"):
         stepmark.evaluate.PRMBench(threshold="oracle")

@@ -8,7 +8,7 @@ import scripted_prms
 import stepmark
 from stepmark.cli import main
 from stepmark.data.steps.splitting import REASONING
-from stepmark.errors import InputError, SettingError, UsageError
+from stepmark.errors import IdleSettingWarning, InputError, SettingError, UsageError
 from stepmark.records import GradedSolution
 from stepmark.scoring.run import grade, read_graded
 from stepmark.show.progress import Progress
@@ -87,7 +87,6 @@ def test_left_out_rows_are_listed():
         ([{"steps": ["1 + 1 = 2"]}], {}, InputError, "row 1"),
         (ROWS, {"threshold": "high"}, SettingError, "threshold='high': expected a number"),
         (ROWS, {"aggregate": "prodcut"}, UsageError, "Did you mean 'product'"),
-        (ROWS, {"marker": "#"}, UsageError, "`marker` #: this is for `split` marker"),
         (ROWS, {"out": "nowhere/a.jsonl"}, UsageError, "there is no folder"),
     ],
 )
@@ -142,6 +141,17 @@ def test_the_prm_grades_one_and_ranks_several():
         prm.rank("Add.", "2 + 2 = 4")
     with pytest.raises(InputError, match=r"solution 1 \(0-based\)"):
         prm.rank("Add.", ["2 + 2 = 4", ""])
+    several = [stepmark.Solution.of(problem, ["2 + 2 = 4"]) for problem in ("Add.", "Add this.")]
+    assert [one.problem.text for one in prm.grade_many(None, several)] == ["Add.", "Add this."]
+    with (
+        stepmark.BackgroundServer(prm) as server,
+        stepmark.Client(server.address) as client,
+    ):
+        for rank in (prm.rank, client.rank):
+            with pytest.raises(InputError, match=r"solution 1 \(0-based\).*one problem"):
+                rank(None, several)
+            with pytest.raises(InputError, match="found none"):
+                rank("Add.", [])
 
 
 def test_a_file_is_counted_for_progress_though_nothing_is_written(file, monkeypatch):
@@ -211,3 +221,14 @@ def test_what_checks_refute_says_nothing_of_the_threshold():
     rows = [{"problem": "p", "steps": ["2 + 2 = 5"]}] * 20
     results = stepmark.grade(rows, stepmark.ScriptedPRM(lambda *_: 0.9), checks="all", progress=False)
     assert "20 by an exact check" in results.summary and "fit these texts" not in results.summary
+
+
+def test_a_marker_that_nothing_reads_is_a_note():
+    rows = [{"problem": "Add.", "solution": "1 + 1 = 2\n2 + 2 = 5"}]
+    with pytest.warns(IdleSettingWarning, match="`marker`"):
+        (graded,) = grade(rows, PRM, split="line", marker="#", progress=False)
+    assert len(graded) == 2
+    (graded,) = grade(
+        [{"problem": "Add.", "solution": "1 + 1 = 2#2 + 2 = 5"}], PRM, marker="#", progress=False
+    )
+    assert graded.solution.texts == ("1 + 1 = 2", "2 + 2 = 5")

@@ -235,7 +235,7 @@ def test_the_headline_names_the_best_way_and_its_lead_over_the_vote() -> None:
     prm = stepmark.ScriptedPRM({"one": 0.9, "two": 0.1, "three": 0.2, "four": 0.2})
     rows = rows_of_candidates(12, (True, False, False, False))
     result = stepmark.evaluate(BestOfN(verifier="number"), prm, data=rows, resamples=100)
-    assert result.verdict.startswith("Of 4 candidates the best way to choose is the best by product")
+    assert result.verdict.startswith("The best way to choose among 4 candidates: highest product")
     assert "+100.0 points over the majority vote" in result.verdict
     assert result.figures["held out/over majority/4"].value == 1.0
     # Half as many candidates and their grading cost as much as the vote.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
+import stepmark
 from stepmark.models.families import FAMILIES
 from stepmark.models.spec import ChatLayout, LinearHead, Readout, VocabHead
 from stepmark.training.checkpoint import Written
@@ -130,3 +132,12 @@ def test_language_models_are_served_where_their_verdicts_are_tokens(layout, fami
     assert serve_command(written) == command
     assert snippet(written) is None
     assert ("vllm serve" in card(written)) == (command is not None)
+
+
+def test_the_code_of_a_card_runs(monkeypatch):
+    [code] = re.findall(r"```python\n(import stepmark\n.*?)```", card(), re.S)
+    asked = []
+    prm = stepmark.ScriptedPRM(lambda problem, steps: asked.append(steps[-1]) or 0.9)
+    monkeypatch.setattr(stepmark, "load_prm", lambda folder: prm)
+    exec(code, {})  # noqa: S102 - our own text
+    assert asked == ["12 * 8 = 96 rolls are baked.", "96 - 70 = 26 rolls are left."]

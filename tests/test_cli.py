@@ -265,7 +265,6 @@ def test_a_bad_first_row_is_refused_before_the_model_is_loaded(tmp_path, capfd):
         (["--aggregate", "prodcut"], "Did you mean 'product'"),
         (["--split", "lines"], "Did you mean 'line'"),
         (["--split", "marker"], "needs a marker"),
-        (["--split", "line", "--marker", "#"], "marker"),
         (["--out", "nowhere/out"], "there is no folder"),
         (["--report", "nowhere/r.html"], "there is no folder"),
         (["--out", "."], "it is a folder"),

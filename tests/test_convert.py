@@ -50,7 +50,7 @@ def test_the_function_writes_what_the_command_writes(tmp_path, file, capsys):
         "How many? Step 1: c +",
     ]
     assert (len(results), len(results.refused)) == (2, 1)
-    assert results.manifest["losses"]["read"] == 3
+    assert results.manifest["counts"]["read"] == 3
     assert results.summary.splitlines()[:2] == capsys.readouterr().err.splitlines()[:2]
 
 
@@ -88,7 +88,7 @@ def test_an_iterator_that_is_written_is_read_once_and_hashed(tmp_path):
     [
         ([{"steps": ["a"]}], "trl", {}, InputError, "row 1"),
         (ROWS, "tlr", {}, UsageError, "Did you mean 'trl'"),
-        (ROWS, "openr", {}, UsageError, "`to` one of"),
+        (ROWS, "prmbench", {}, UsageError, "`to` one of"),
         (
             ROWS,
             "trl",
@@ -133,13 +133,13 @@ def test_a_file_is_converted_and_the_losses_are_listed(tmp_path, capsys):
     said = capsys.readouterr().err.splitlines()
     assert said[:3] == [
         "trl -> math-shepherd",
-        "kept: 2 rows written of 3 labelled solutions read",
+        "2 rows written of 3 labelled solutions read",
         "dropped: 1 x the first step was not judged, and Math-Shepherd has no word for that (first: "
         f"{file}:2)",
     ]
     manifest = json.loads((tmp_path / "out.jsonl.gz.manifest.json").read_text("utf-8"))
     assert (manifest["rows"], manifest["left_out"], manifest["from"]) == (2, 1, "trl")
-    assert manifest["losses"]["read"] == 3
+    assert manifest["counts"]["read"] == 3
     assert not list(tmp_path.glob("*.part*"))
 
 

@@ -305,7 +305,8 @@ def test_its_rows_make_a_grader(recipe, monkeypatch, capsys, tmp_path):
     line = line.replace("${rows[@]}", rows).replace("$out/rows", str(out))
     words = line.replace('"', "").partition("${WARM")[0].split()[1:]
     words[words.index("--frozen-layers") + 1] = "1"
-    assert main([*words, "--base", str(base), "--dtype", "float32", "--out", str(tmp_path / "prm")]) == 0
+    words[words.index("--base") + 1] = str(base)
+    assert main([*words, "--dtype", "float32", "--out", str(tmp_path / "prm")]) == 0
     assert "held out:" in capsys.readouterr().out
     fitted = json.loads((tmp_path / "prm" / "calibration.json").read_text())
     assert fitted["threshold_tuned"] is True

@@ -109,16 +109,10 @@ def test_processbench():
 BAD = [
     ({}, ["expected a solution under one of 'steps', 'solution'", "an empty object"]),
     ({"problem": "p"}, ["expected a solution", "found 'problem'. Say which column it is with `columns`"]),
-    ({"problem": "p", "step": STEPS}, ["field 'step'", "Did you mean 'steps' by 'step'?", "(steps=step)"]),
     (
         {"frage": "p", "steps": STEPS},
         ["expected a problem under one of", "'question'", "found 'frage', 'steps'"],
     ),
-    (
-        {**NATIVE, "anwser": "1"},
-        ["field 'anwser'", "Did you mean 'answer'?", "(answer=anwser)", "'meta'", "(meta.anwser=anwser)"],
-    ),
-    ({"prompt": "p", "completions": STEPS, "lables": [1, 0]}, ["field 'lables'", "Did you mean 'labels'?"]),
     (
         {"question": "q", "answer": "She has 3 + 4 = 7.\n#### 7"},
         ["a problem with its reference answer", "stepmark sample", "`columns` (solution=answer)"],
@@ -139,7 +133,7 @@ BAD = [
     ),
     (
         {"instruction": "p", "responses": ["a"], "next_response": "b", "rating": 1},
-        ["prm800k-flat", "`stepmark.convert`, to solutions"],
+        ["prm800k-flat", "`stepmark.convert`"],
     ),
     ({"input": "a", "label": "b", "task": "c"}, ["math-shepherd", "`stepmark.convert`"]),
     ({"conversations": [{"role": "assistant", "content": "+"}]}, ["rlhflow", "`stepmark.convert`"]),

@@ -86,10 +86,11 @@ def test_only_the_checks_that_are_named_run():
         grade(ROWS, prm, checks="", progress=False)
 
 
-def test_auto_is_all_beside_the_default_prm_alone():
+def test_auto_is_what_the_prm_says(monkeypatch):
     assert Grade(checks="auto").of(content()).checks == "none"
-    assert Grade(checks="auto").of(content(name="default")).checks == "all"
-    ranked = content(name="default").rank("How far?", [["2 + 2 = 5"], ["2 + 2 = 4"]])
+    monkeypatch.setattr(ScriptedPRM, "default_checks", "all")
+    assert Grade(checks="auto").of(content()).checks == "all"
+    ranked = content().rank("How far?", [["2 + 2 = 5"], ["2 + 2 = 4"]])
     assert [(one.index, one.first_error) for one in ranked] == [(1, -1), (0, 0)]  # scores are equal
 
 

@@ -39,9 +39,9 @@ def test_every_command_reads_graded_rows(tmp_path, name):
     texts = scored.solution.texts
     assert len(texts) == 2 and list(read_graded(file)) == [scored]
 
-    (plain,) = stepmark.convert(file, "solutions")
-    assert tuple(plain["steps"]) == texts and plain["problem"] == scored.solution.problem.text
-    assert not {"scores", "prm", "first_error"} & {*plain, *plain["meta"]}
+    (plain,) = stepmark.read_labelled(file)
+    assert plain.solution.texts == texts and plain.solution.problem.text == scored.solution.problem.text
+    assert not {"scores", "prm", "first_error"} & {*plain.meta}
     (labelled,) = stepmark.label(file, method="formulas", progress=False)
     assert labelled.labelled.solution.texts == texts
     again, _ = graded(tmp_path, json.loads(file.read_text()), name="again.jsonl", split=way)
@@ -101,7 +101,7 @@ def test_an_empty_cell_is_named(tmp_path):
         with pytest.raises(
             InputError, match=f"rows.csv:3, field '{column}': expected a text, found an empty cell"
         ):
-            stepmark.convert(file, "solutions")
+            list(stepmark.read_labelled(file))
     file.write_text("Frage,answer\n,3\n")
     with pytest.raises(
         InputError, match=r"rows.csv:2, field 'problem': expected a text, found an empty cell"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import Losses, Reading
+from stepmark.data.formats.rows import Counts, Reading
 from stepmark.data.labelled import read_labelled
 from stepmark.errors import InputError
 
@@ -53,8 +53,8 @@ def log(*samples: dict[str, Any]) -> dict[str, Any]:
 def test_a_log_as_json(tmp_path):
     file = tmp_path / "log.json"
     file.write_text(json.dumps(log(sample(1), sample("b", "I")), indent=1), encoding="utf-8")
-    losses = Losses()
-    first, second = read_labelled(file, losses=losses)
+    counts = Counts()
+    first, second = read_labelled(file, counts=counts)
     assert first.solution.problem.text == "Fly me."
     assert first.solution.problem.answer == "AB12"
     assert first.solution.texts == ('First a search.\nI look.\nsearch({"to": "Ålesund"})', "AB12 it is.")
@@ -64,7 +64,6 @@ def test_a_log_as_json(tmp_path):
     assert first.solution.source == "maker/m"
     assert first.origin == "log.json:1/1/1"
     assert first.labelled.judgements == ((), ())
-    assert losses.facts()["lost"] == {"status of the log is left out": 1}
 
 
 def test_a_log_as_a_zip(tmp_path):

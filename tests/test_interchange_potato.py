@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import LabelledRow, Losses, Reading, Writing
+from stepmark.data.formats.rows import Counts, LabelledRow, Reading, Writing
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Judgement, LabelledSolution, Solution
@@ -47,10 +47,10 @@ def label(mode: str, *marks: dict[str, Any]) -> str:
     return json.dumps({"steps": list(marks), "mode": mode})
 
 
-def read(tmp_path: Path, row: object, losses: Losses | None = None, **settings: Any) -> list[Any]:
+def read(tmp_path: Path, row: object, counts: Counts | None = None, **settings: Any) -> list[Any]:
     items = write(tmp_path / "items.jsonl", *ITEMS)
     file = row if isinstance(row, str) else write(tmp_path / "labels.jsonl", row)
-    return list(read_labelled(file, settings=Reading(items=items, **settings), losses=losses))
+    return list(read_labelled(file, settings=Reading(items=items, **settings), counts=counts))
 
 
 def export(id_: str, mode: str, *marks: dict[str, Any]) -> dict[str, Any]:
@@ -66,14 +66,11 @@ ANN = "human:ann"
 
 
 def test_what_follows_the_first_error_was_judged_by_nobody(tmp_path):
-    losses = Losses()
-    (row,) = read(tmp_path, export("q1", "first_error", *CASCADE), losses)
+    counts = Counts()
+    (row,) = read(tmp_path, export("q1", "first_error", *CASCADE), counts)
     assert row.solution.texts == ("a", "b", "c", "d")
     assert (row.solution.problem.text, row.solution.problem.answer) == ("How many?", "6")
     assert said(row) == [[(ANN, 1)], [(ANN, -1)], [], []]
-    assert losses.facts()["lost"] == {
-        "a mark after the first error, which Potato wrote and was not judged": 2
-    }
 
 
 def test_the_three_files_say_the_same(tmp_path):
@@ -103,14 +100,13 @@ def test_the_three_files_say_the_same(tmp_path):
 
 
 def test_turns_of_the_user_are_not_steps(tmp_path):
-    losses = Losses()
+    counts = Counts()
     marks = [mark(0, 1), mark(1, 1), mark(2, 1), mark(3, -1)]
-    (row,) = read(tmp_path, export("t1", "first_error", *marks), losses)
+    (row,) = read(tmp_path, export("t1", "first_error", *marks), counts)
     assert row.solution.problem.text == "Book it."
     assert row.solution.texts == ("I look.", "Done.")
     assert row.solution.steps[0].observation == "\n\nUser:\nGood."
     assert said(row) == [[(ANN, 1)], [(ANN, -1)]]
-    assert losses.facts()["lost"] == {"a mark on a turn of the user or a tool is left out": 2}
 
 
 def test_zero_is_neutral_or_nothing_and_never_wrong(tmp_path):
@@ -126,9 +122,9 @@ def test_zero_is_neutral_or_nothing_and_never_wrong(tmp_path):
 
 
 def test_a_solution_that_nobody_marked_is_counted(tmp_path):
-    losses = Losses()
-    assert read(tmp_path, export("q1", "first_error", *(mark(n, 0) for n in range(4))), losses) == []
-    assert losses.dropped == 1
+    counts = Counts()
+    assert read(tmp_path, export("q1", "first_error", *(mark(n, 0) for n in range(4))), counts) == []
+    assert counts.dropped == 1
 
 
 def test_the_ai_is_no_person(tmp_path):
@@ -225,10 +221,10 @@ def test_what_a_record_cannot_hold():
         list(write_labelled([row], "potato"))
     (made,) = write_labelled([row], "potato", Writing(hard=0.4))
     assert (made["annotator"], rewards(made)) == ("rollout", [(0, 1)])
-    losses = Losses()
-    (error,) = write_labelled([judged([("ai", 1)])], "potato", losses=losses)
+    counts = Counts()
+    (error,) = write_labelled([judged([("ai", 1)])], "potato", counts=counts)
     assert isinstance(error, InputError)
-    assert losses.dropped == 1
+    assert counts.dropped == 1
 
 
 def test_what_was_read_is_written_again(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import Losses, Reading, Writing
+from stepmark.data.formats.rows import Counts, Reading, Writing
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
 
@@ -46,8 +46,8 @@ def write(path: Path, *rows: dict[str, Any]) -> str:
     return str(path)
 
 
-def read(path: Path, *rows: dict[str, Any], losses: Losses | None = None, **settings: Any) -> list[Any]:
-    return list(read_labelled(write(path, *rows), settings=Reading(**settings), losses=losses))
+def read(path: Path, *rows: dict[str, Any], counts: Counts | None = None, **settings: Any) -> list[Any]:
+    return list(read_labelled(write(path, *rows), settings=Reading(**settings), counts=counts))
 
 
 def shape(row: Any) -> tuple[tuple[str, ...], tuple[tuple[int | None, ...], ...], int]:
@@ -107,13 +107,12 @@ def test_phase_2_ends_at_the_error_and_its_alternatives_are_branches(tmp_path):
     )
     walk["question"] |= {"pre_generated_steps": ["2 + 3 = 5.", "5 * 2 = 12.", "# Answer\n\n12"]}
     walk["question"] |= {"pre_generated_answer": "12", "pre_generated_verifier_score": 0.25}
-    losses = Losses()
-    branch, main = read(tmp_path / "raw.jsonl", walk, losses=losses)
+    counts = Counts()
+    branch, main = read(tmp_path / "raw.jsonl", walk, counts=counts)
     assert shape(branch) == (("2 + 3 = 5.", "5 * 2 = 10."), ((1,), (1,)), 1)
     assert shape(main) == (("2 + 3 = 5.", "5 * 2 = 12."), ((1,), (-1,)), 0)
     assert main.meta["prm800k"]["pre_generated_verifier_score"] == 0.25
     assert main.meta["prm800k"]["generation"] == 6
-    assert losses.facts()["lost"] == {"a completion that was flagged or not rated is left out": 2}
 
 
 def test_an_error_at_the_first_step_is_a_row_and_never_an_empty_one(tmp_path):
@@ -123,18 +122,14 @@ def test_an_error_at_the_first_step_is_a_row_and_never_an_empty_one(tmp_path):
 
 def test_a_walk_that_was_given_up_says_nothing_of_its_end(tmp_path):
     nothing_more = {"completions": None, "human_completion": None, "chosen_completion": None}
-    losses = Losses()
+    counts = Counts()
     (row,) = read(
         tmp_path / "raw.jsonl",
         record(step(said("Add.", 1), chosen=0), step(said("So.", None)), nothing_more, finish="give_up"),
-        losses=losses,
+        counts=counts,
     )
     assert shape(row) == (("Add.",), ((1,),), 0)
     assert row.outcome is None
-    assert losses.facts()["lost"] == {
-        "a completion that was flagged or not rated is left out": 1,
-        "steps after the end of the walk are left out": 1,
-    }
 
 
 @pytest.mark.parametrize("completion", [said("Add.", None), said("Add.", 1, True), said("Add.", -1, True)])
@@ -151,10 +146,10 @@ def test_screening_quality_control_and_bad_problems(tmp_path):
         record(walk, finish="bad_problem"),
         record(walk),
     ]
-    losses = Losses()
-    (row,) = read(tmp_path / "raw.jsonl", *rows, losses=losses)
+    counts = Counts()
+    (row,) = read(tmp_path / "raw.jsonl", *rows, counts=counts)
     assert row.where.endswith(":4")
-    assert (losses.read, losses.dropped) == (1, 3)
+    assert (counts.read, counts.dropped) == (1, 3)
     kept = read(tmp_path / "raw.jsonl", *rows, quality_control=True)
     assert [row.where[-2:] for row in kept] == [":1", ":2", ":4"]
 
@@ -254,7 +249,32 @@ def test_an_unrated_flat_row_is_not_wrong_and_is_not_written(tmp_path):
     row = {"instruction": PROBLEM, "responses": [], "next_response": "Add.", "rating": None}
     (one,) = read(tmp_path / "flat.jsonl", row)
     assert one.labelled.judgements == ((),)
-    losses = Losses()
-    (error,) = write_labelled([one], "prm800k-flat", Writing(), losses)
+    counts = Counts()
+    (error,) = write_labelled([one], "prm800k-flat", Writing(), counts)
     assert isinstance(error, InputError)
-    assert losses.dropped == 1
+    assert counts.dropped == 1
+
+
+def test_unknown_fields_of_published_rows_are_passed_over(tmp_path):
+    """Phase 1 has `corrected_rating` and more; they are counted, and nothing else changes."""
+    walk = record(step(said("2 + 3 = 5.", 1), chosen=0), step(said("5 * 2 = 10.", 1), chosen=0))
+    plain = read(tmp_path / "plain.jsonl", walk)
+    more = json.loads(json.dumps(walk))
+    more["label"]["steps"][0]["human_completion"] = {
+        "text": "x", "rating": None, "source": "human", "flagged": False, "corrected_rating": 1,
+    }  # fmt: skip
+    for completion in more["label"]["steps"][1]["completions"]:
+        completion["logprob"] = -1.5
+    more["question"]["difficulty"] = 3
+    more["batch"] = "b"
+    counts = Counts()
+    rows = read(tmp_path / "plain.jsonl", more, counts=counts)
+    assert [row.labelled for row in rows] == [row.labelled for row in plain]
+    assert rows[-1].meta["batch"] == "b"
+    assert counts.passed == {
+        "label.steps.human_completion.corrected_rating": 1,
+        "label.steps.completions.logprob": 1,
+        "question.difficulty": 1,
+    }
+    (line,) = [line for line in counts.lines() if "corrected_rating" in line]
+    assert "logprob" in line

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import LabelledRow, Losses, Reading, Writing
+from stepmark.data.formats.rows import Counts, LabelledRow, Reading, Writing
 from stepmark.data.labelled import items_of_rows, read_labelled, write_labelled
 from stepmark.data.reading import read_rows
 
@@ -58,27 +58,18 @@ def test_a_record_gives_the_flat_rows_that_others_made_of_it():
 
 def test_flat_prm800k_comes_back_as_it_was_but_for_rows_that_nobody_rated():
     theirs = raw("prm800k/phase1_test")
-    losses = Losses()
-    rows = write_labelled(read_labelled(data("prm800k/phase1_test")), "prm800k-flat", Writing(), losses)
+    counts = Counts()
+    rows = write_labelled(read_labelled(data("prm800k/phase1_test")), "prm800k-flat", Writing(), counts)
     ours = [row for row in rows if isinstance(row, dict)]
     rated = [row for row in theirs if row["rating"] is not None or row["is_human_response"]]
     assert [{key: row[key] for key in ours[0]} for row in rated] == ours
-    assert losses.dropped == len(theirs) - len(rated)
-
-
-@pytest.mark.parametrize("name", ["rollout_trees/math_aps_tree", "rollout_trees/math_aps_flat"])
-def test_rollout_trees_keep_their_shares(name):
-    rows = list(read_labelled(data(name), settings=Reading(trials=32)))
-    assert rows
-    assert all(0 <= j.successes <= j.trials for row in rows for step in row.labelled.judgements for j in step)
-    soft = [row["labels"] for row in write_labelled(rows, "trl") if isinstance(row, dict)]
-    assert all(0 <= label <= 1 for labels in soft for label in labels)
+    assert counts.dropped == len(theirs) - len(rated)
 
 
 def test_prmbench_keeps_every_error_and_leaves_out_what_cannot_be_read():
-    losses = Losses()
+    counts = Counts()
     rows = read_rows(data("prmbench/prmbench.dev"))
-    items = items_of_rows(rows, "prmbench", Reading(), losses, keep_going=True)
+    items = items_of_rows(rows, "prmbench", Reading(), counts, keep_going=True)
     wrong = {
         item.where: [at for at, step in enumerate(item.labelled.judgements, 1) if step[0].rating == -1]
         for item in items
@@ -94,4 +85,4 @@ def test_prmbench_keeps_every_error_and_leaves_out_what_cannot_be_read():
         for where, row in theirs.items()
         if where not in blank
     }
-    assert losses.dropped == len(blank)
+    assert counts.dropped == len(blank)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.data.formats.rows import LabelledRow, Losses, Reading, Writing
+from stepmark.data.formats.rows import Counts, LabelledRow, Reading, Writing
 from stepmark.data.json_rows import parse_row
 from stepmark.data.labelled import FORMATS, detect, read_labelled, write_labelled
 from stepmark.data.reading import Row
@@ -59,12 +59,12 @@ def rating(*values: int, kind: str = "correctness", judge: str = "human:ann") ->
 
 
 def there_and_back(row: LabelledRow, format: str) -> LabelledRow:
-    (line,) = write_labelled([row], format, Writing(), Losses())
+    (line,) = write_labelled([row], format, Writing(), Counts())
     assert isinstance(line, dict)
     data = parse_row(encode_row(line))
     raw = Row(data=data, file="out.jsonl", line=1)
     assert detect(raw) == format
-    (back,) = FORMATS[format].read(raw, Reading(), Losses())
+    (back,) = FORMATS[format].read(raw, Reading(), Counts())
     return back
 
 
@@ -185,7 +185,7 @@ def test_each_rating_is_a_row_of_the_flat_layout(row):
         one
         for at, line in enumerate(lines, 1)
         for one in FORMATS["prm800k-flat"].read(
-            Row(data=json.loads(encode_row(line)), file="f", line=at), Reading(), Losses()
+            Row(data=json.loads(encode_row(line)), file="f", line=at), Reading(), Counts()
         )
     ]
     got = {len(one.solution.steps) - 1: (one.solution.texts, one.labelled.judgements[-1]) for one in back}
@@ -196,7 +196,7 @@ def test_each_rating_is_a_row_of_the_flat_layout(row):
     }
 
 
-# --- every field is kept, or the losses name it
+# --- every field is kept where the format has a place for it
 
 META = {"level": 3, "tags": ["a", None]}
 FULL = LabelledRow(
@@ -246,33 +246,25 @@ FIELDS: dict[str, Any] = {
     "stands around a step": lambda row: [step.lead + step.tail for step in row.solution.steps],
 }
 # Conversations: see test_trace_writers.py.
-ELSEWHERE = ("potato", "chat", "responses", "otel")
+ELSEWHERE = ("potato", "chat", "otel")
 WRITTEN = [name for name, format in FORMATS.items() if format.write is not None and name not in ELSEWHERE]
-WITH_META = ["stepmark-labels", "solutions", "trl", "math-shepherd", "rlhflow"]
+WITH_META = ["stepmark-labels", "trl", "math-shepherd", "rlhflow"]
 
 
-def lines_of(row: LabelledRow, format: str, losses: Losses) -> list[dict[str, Any]]:
-    lines = list(write_labelled([row], format, Writing(), losses))
+def lines_of(row: LabelledRow, format: str, counts: Counts) -> list[dict[str, Any]]:
+    lines = list(write_labelled([row], format, Writing(), counts))
     assert lines and all(isinstance(line, dict) for line in lines)
     return lines  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("format", WRITTEN)
-def test_every_field_is_kept_or_named(format, tmp_path):
-    losses = Losses()
+def test_every_field_with_a_place_is_kept(format, tmp_path):
+    counts = Counts()
     file = tmp_path / "out.jsonl"
     full = FAILED if format == "who-and-when" else FULL
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines_of(full, format, losses)))
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines_of(full, format, counts)))
     *_, back = read_labelled(file, format=format)
-    named = [*losses.facts()["lost"]]
     lost = {name for name, value in FIELDS.items() if value(back) != value(full)}
-    for name in lost:
-        words = {"root": "root", "note": "note"}.get(name, name)
-        said = [what for what in named if words in what or (format == "solutions" and "judgements" in what)]
-        assert said, (format, name, named)
-    # And nothing is called lost that is there.
-    for name in FIELDS.keys() - lost:
-        assert not any(what.startswith(f"{name} is left out") for what in named), (format, name)
     if format in WITH_META:
         fields = {
             "id",
@@ -296,23 +288,22 @@ SHEPHERD = {
 }
 
 
-@pytest.mark.parametrize("between", ["trl", "solutions", "rlhflow", "stepmark-labels"])
+@pytest.mark.parametrize("between", ["trl", "rlhflow", "stepmark-labels"])
 def test_the_task_of_math_shepherd_survives(tmp_path, between):
     first = tmp_path / "first.jsonl"
     first.write_text(json.dumps({**SHEPHERD, "split": "train"}))
     (row,) = read_labelled(first)
     assert (row.solution.problem.source, row.meta["split"]) == ("GSM8K", "train")
-    losses = Losses()
+    counts = Counts()
     second = tmp_path / "second.jsonl"
-    second.write_text(json.dumps(*lines_of(row, between, losses)))
+    second.write_text(json.dumps(*lines_of(row, between, counts)))
     (read,) = read_labelled(second, format=between)
     assert read.solution.problem.source == "GSM8K"
     assert (read.solution.id, read.origin) == ("first.jsonl:1", "first.jsonl:1")
     assert {"split": "train", "answer": "6"}.items() <= read.meta.items()
-    if between != "solutions":  # which holds no labels
-        (again,) = lines_of(read, "math-shepherd", Losses())
-        assert {key: again[key] for key in SHEPHERD} == SHEPHERD
-        assert again["meta"]["split"] == "train"
+    (again,) = lines_of(read, "math-shepherd", Counts())
+    assert {key: again[key] for key in SHEPHERD} == SHEPHERD
+    assert again["meta"]["split"] == "train"
 
 
 @pytest.mark.parametrize("format", sorted({*FORMATS} - {*TRACES}))
@@ -325,20 +316,13 @@ def test_other_columns_are_read_into_meta(tmp_path, format):
             "modified_process": ["a", "b"],
             "error_steps": [2],
         },
-        "openr": {
-            "question": "q",
-            "final_answer": "6",
-            "reasoning_steps": {
-                "text": "q",
-                "mc_value": 0.5,
-                "children": [{"text": "a", "mc_value": 1.0, "children": []}],
-            },
-        },
+        "solutions": {"problem": "q", "steps": ["a", "b"]},
+        "openrlhf": {"input": "q Step 1: a ки\nStep 2: b ки", "value": ["+", "-"]},
         "chat": {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]},
     }
     if format in ("potato", "inspect"):
         pytest.skip("its rows are files of their own: see below")
-    row = examples.get(format) or lines_of(FULL, format, Losses())[0]
+    row = examples.get(format) or lines_of(FULL, format, Counts())[0]
     assert detect(Row(data={**row, "hour": 9}, file="f", line=1)) == format
     file = tmp_path / "in.jsonl"
     file.write_text(json.dumps({**row, "hour": 9, "kind": "easy", "record": 1}))
@@ -347,7 +331,7 @@ def test_other_columns_are_read_into_meta(tmp_path, format):
         assert (read.meta["column.kind"], read.meta["column.record"]) == ("easy", 1)
 
 
-def test_what_logs_and_trees_hold_beside_is_named(tmp_path):
+def test_what_logs_hold_beside_is_meta(tmp_path):
     sample = {
         "id": 1,
         "epoch": 1,
@@ -360,19 +344,9 @@ def test_what_logs_and_trees_hold_beside_is_named(tmp_path):
     }
     file = tmp_path / "log.jsonl"
     file.write_text(json.dumps(sample))
-    losses = Losses()
-    (row,) = read_labelled(file, losses=losses)
+    counts = Counts()
+    (row,) = read_labelled(file, counts=counts)
     assert (row.meta["metadata"], row.outcome) == ({"level": 3}, True)
-    assert losses.facts()["lost"] == {"events of a sample is left out": 1}
-    tree = {
-        "text": "q",
-        "mc_value": 0.5,
-        "children": [{"text": "a", "mc_value": 1.0, "children": [], "visits": 3}],
-    }
-    file.write_text(json.dumps({"question": "q", "final_answer": "6", "reasoning_steps": tree}))
-    losses = Losses()
-    list(read_labelled(file, losses=losses))
-    assert losses.facts()["lost"]["visits of an estimate is left out"] == 1
 
 
 def test_steps_with_labels_are_read_under_any_name(tmp_path):

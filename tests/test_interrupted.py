@@ -316,7 +316,7 @@ DATA = {
         ["label", "formulas", "in.jsonl", "--out", "out"],
         ["label", "exact", "in.jsonl", "--out", "out"],
         ["search", "greedy", "in.jsonl", "--policy", "scripted_prms:never", "--out", "out"],
-        ["convert", "in.jsonl", "--to", "solutions", "--out", "out"],
+        ["convert", "in.jsonl", "--to", "stepmark-labels", "--out", "out"],
         ["evaluate", "processbench", "--data", "in.jsonl", *NEVER, "--out", "."],
         [
             "evaluate",

@@ -137,3 +137,11 @@ def test_a_wrong_attribute_suggests_the_right_one(wrong: str, right: str) -> Non
         getattr(scored, wrong)
     assert not hasattr(scored, "nothing_like_it") and not hasattr(scored, "_ipython_display_")
     assert copy.deepcopy(scored) == copy.copy(scored) == scored
+
+
+def test_the_text_of_a_long_solution_stays_short() -> None:
+    prm = stepmark.ScriptedPRM(lambda problem, steps: 0.2 if steps[-1] == "step 30" else 0.9)
+    lines = str(prm.grade("p", steps=[f"step {n}" for n in range(1, 101)])).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["1", "2", "3", "4", "5", "…", "30", "…", "99", "100"]
+    assert "24 more steps" in lines[6] and "68 more steps" in lines[8] and "✗" in lines[7]
+    assert len(str(prm.grade("p", steps=["a"] * 12)).splitlines()) == 13

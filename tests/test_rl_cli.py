@@ -59,7 +59,8 @@ def problems(tmp_path, texts=("a", "b c", "what is it", "2 + 3", "yes", "no"), n
 
 def words(file, policy, out, credit="process-grpo", prm="rl_models:wordy", **more):
     flags = SMALL | {f"--{name.replace('_', '-')}": str(value) for name, value in more.items()}
-    asked = ["rl", str(file), "--policy", str(policy), "--credit", credit, "--out", str(out)]
+    asked = ["rl", str(file), "--policy", str(policy), "--out", str(out)]
+    asked += [] if credit is None else ["--credit", credit]
     asked += [] if prm is None else ["--prm", prm]
     return asked + [f"{name}={value}" for name, value in flags.items()]
 
@@ -164,9 +165,6 @@ def test_it_stops_at_the_alarm_and_stays_stopped(tmp_path, policy, capsys, no_pa
     ("change", "more", "message"),
     [
         ({"credit": "prime", "prm": None}, [], "give --implicit"),
-        ({"credit": "grpo"}, ["--implicit"], "take --credit prime"),
-        ({"credit": "grpo", "prm": None}, ["--stop-on-hack"], "--stop-on-hack needs a PRM"),
-        ({"credit": "grpo", "prm": None}, ["--threshold", "0.3"], "--threshold needs a PRM"),
         ({"credit": "grp"}, [], "no credit method 'grp'. Did you mean 'grpo'"),
         ({}, ["--set", "progress_weight=2"], "no setting of ProcessGRPO 'progress_weight'"),
         ({"credit": "min-form"}, ["--set", "shaping=clip"], "baseline, centre, outcome_weight, temperature"),
@@ -175,17 +173,6 @@ def test_it_stops_at_the_alarm_and_stays_stopped(tmp_path, policy, capsys, no_pa
         ({"split": "lines"}, [], "there is no way to split 'lines'"),
         ({"device": "cuda:99"}, [], "--device cuda:99: this machine"),
         ({}, ["--dtype", "bfloat16"], "small updates of all weights vanish in it"),
-        ({}, ["--kl", "k3"], "--kl k3 does nothing without its weight: give --kl-weight"),
-        (
-            {},
-            ["--value-weight", "0.1"],
-            "--value-weight belongs to a critic, and --credit process-grpo has none",
-        ),
-        (
-            {"credit": "prime", "prm": None},
-            ["--implicit", "--set", "form=code", "--set", "gamma=0.9"],
-            "the published code's form does not discount; expected 1, found 0.9",
-        ),
         (
             {"credit": "min-form", "prm": "rl_models:margin"},
             [],
@@ -208,6 +195,26 @@ def test_what_cannot_work_is_refused_before_there_is_a_run(
     assert message in capsys.readouterr().err
     # Nothing is left behind that another command could not go on with.
     assert not (out / "run.json").exists()
+
+
+def test_what_has_no_effect_is_noted(tmp_path, policy, capsys, no_page) -> None:
+    more = ["--implicit", "--stop-on-hack", "--threshold", "0.3", "--kl", "k3", "--value-weight", "0.1"]
+    asked = words(problems(tmp_path), policy, tmp_path / "out", credit="grpo", prm=None, updates=1)
+    assert main([*asked, *more]) == 0
+    shown = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    named = [name for name in more if name.startswith("--")]
+    assert sorted(line.split()[1] for line in shown) == sorted(named)
+
+
+def test_a_prm_that_only_watches_is_noted_and_the_default_credit_reads_it(
+    tmp_path, policy, capsys, no_page
+) -> None:
+    file = problems(tmp_path)
+    assert main(words(file, policy, tmp_path / "watched", credit="grpo", updates=1)) == 0
+    assert "the PRM watches" in capsys.readouterr().err
+    assert main(words(file, policy, tmp_path / "used", credit=None, updates=1)) == 0
+    assert "the PRM watches" not in capsys.readouterr().err
+    assert json.loads((tmp_path / "used" / "run.json").read_text())["credit"]["name"] == "min-form"
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path, policy, capsys) -> None:

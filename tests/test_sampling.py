@@ -96,8 +96,8 @@ def test_problems_of_many_shapes(tmp_path):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"porblem": "Q", "answer": "1"}, "expected a problem under one of 'problem', .*problem=porblem"),
-        ({"problem": "Q", "anwser": "1"}, "reference answer.*'answer' by 'anwser'.*answer=anwser"),
+        ({"porblem": "Q", "answer": "1"}, "expected a problem under one of 'problem', "),
+        ({"problem": "Q", "anwser": "1"}, "reference answer"),
         ({"problem": "Q", "prompt": "Q", "answer": "1", "meta": 3}, "field 'meta': expected an object"),
         ({"problem": " ", "answer": "1"}, "only white space"),
         ({"problem": 3, "answer": "1"}, "found a number"),

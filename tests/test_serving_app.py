@@ -345,7 +345,7 @@ def test_metrics_are_prometheus_and_say_what_happened():
         ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": 1e9}, "timeout"),
         ("/v1/score", {"problem": "p", "solution": "a", "split": "lines"}, "split"),
         ("/v1/score", {"problem": "p", "solution": "a", "split": "line", "marker": "@"}, "marker"),
-        ("/v1/score", {"solutions": [{"problem": "p", "steps": ["a"], "marker": "@"}]}, "solutions.0.marker"),
+        ("/v1/score", {"solutions": [{"problem": "p", "solution": "a", "split": "lines"}]}, "solutions.0.split"),
         ("/v1/rank", {"problem": " ", "solutions": ["a"]}, "problem"),
         ("/v1/rank", {"problem": "p", "solutions": [3]}, "solutions.0"),
         ("/v1/sessions/x/steps", {"steps": [{"after": -1, "text": "a"}]}, "steps.0.after"),

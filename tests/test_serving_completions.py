@@ -18,7 +18,7 @@ from stepmark.models.remote.wire import ModelsAnswer
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.serving.app import serve_in_process
 from stepmark.serving.chat import problem_of
-from stepmark.serving.settings import ChatModel
+from stepmark.serving.settings import ChatModel, ServerSettings
 
 QUICK = Patience(retries=2, first_wait=0.001)
 FIVE, SIX = "2 + 3 = 5\nThe answer is 5.", "2 + 3 = 6\nThe answer is 6."
@@ -410,3 +410,24 @@ def test_more_conversations_than_may_wait_are_sent_away():
 
 
 # Settings
+
+
+@pytest.mark.parametrize("choose", ["best", "vote", "majority"])
+def test_what_a_check_refutes_is_never_the_answer(choose):
+    """The refuted text has the highest score, and two of three votes."""
+    grader = ScriptedPRM(lambda problem, steps: 0.9 if "6" in "".join(steps) else 0.6)
+    policy = ScriptedPolicy([SIX, SIX, FIVE])
+
+    async def conversation():
+        settings = ServerSettings(checks="equation")
+        chat = ChatModel(n=3, **LINES)
+        async with (
+            serve_in_process(grader, settings, policy=policy, chat=chat) as app,
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stepmark") as http,
+        ):
+            answer = await http.post("/v1/chat/completions", json={**ASKED, "stepmark": {"choose": choose}})
+            return answer.json()
+
+    told = asyncio.run(conversation())
+    assert told["choices"][0]["message"]["content"] == FIVE, told
+    assert [bool(one.get("findings")) for one in told["stepmark"]["candidates"]] == [True, True, False]

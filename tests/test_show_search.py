@@ -16,7 +16,7 @@ import pytest
 
 from chromium import Browser
 from html_tree import Element, Tree
-from stepmark.show.search import CandidateView, SearchPage, SearchView, TraceNode, search_html
+from stepmark.show.search import CandidateView, SearchPage, SearchView, TraceNode, merged, search_html
 from stepmark.show.tables import Table
 
 
@@ -130,6 +130,49 @@ def test_each_tree_is_a_block_of_data_with_every_fact_of_its_nodes(page: Element
          "value": "0.375", "visits": 3}
     ]  # fmt: skip
     assert "chosen" not in other
+
+
+def test_equal_siblings_are_one_node_that_says_how_many() -> None:
+    """Three samples begin with the same step; two go on alike and end, one of them is chosen; the third was cut off."""
+    nodes = (
+        node(0, None, 0.9, "kept", 0, step="First 2 + 2 = 4."),
+        node(1, 0, 0.8, "finished", 0, step="So 4.", policy_tokens=9),
+        node(2, None, 0.9, "chosen", 0, step="First  2 + 2 = 4."),
+        node(3, 2, 0.8, "chosen", 0, step="So 4.", policy_tokens=9),
+        node(4, None, 0.9, "pruned", 0, step="First 2 + 2 = 4.", why="cut off"),
+        node(5, 4, None, "pruned", 0, step="So", why="cut off"),
+        node(6, None, 0.1, "pruned", 0, step="Nothing.", why="cut off"),
+    )
+    assert [[one.number for one in group] for group in merged(nodes)] == [[2, 0, 4], [3, 1], [5], [6]]
+    data = data_of(
+        page_of(SearchPage(title="t", searches=(replace(VIEW, nodes=nodes, chosen=3, candidates=()),)))
+    )
+    assert [(one.get("times"), one.get("up"), one["state"]) for one in data["nodes"]] == [
+        (3, None, "chosen"),
+        (2, 0, "chosen"),
+        (None, 0, "pruned"),
+        (None, None, "pruned"),
+    ]
+    assert (data["chosen"], data["nodes"][1]["policy"], data["nodes"][0]["ids"]) == (1, 18, [0, 4])
+
+
+def test_siblings_that_begin_alike_show_where_they_differ() -> None:
+    start = "Therefore the total number of eggs in the boxes is "
+    nodes = tuple(
+        node(at, None, 0.5, "kept", 0, step=f"{start}{end}") for at, end in enumerate(("36.", "40."))
+    )
+    data = data_of(
+        page_of(SearchPage(title="t", searches=(replace(VIEW, nodes=nodes, chosen=None, candidates=()),)))
+    )
+    assert [one["from"] for one in data["nodes"]] == [len(start)] * 2
+
+
+def test_a_refuted_step_is_red() -> None:
+    nodes = (node(0, None, None, "pruned", 0, refuted=True, why="refuted"), node(1, None, None, "pruned", 0))
+    data = data_of(
+        page_of(SearchPage(title="t", searches=(replace(VIEW, nodes=nodes, chosen=None, candidates=()),)))
+    )
+    assert [one["level"] for one in data["nodes"]] == ["l0", "l-"]
 
 
 def test_without_a_script_it_is_a_list_of_the_chosen_solution_and_the_candidates(page: Element) -> None:

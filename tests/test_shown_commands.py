@@ -26,7 +26,7 @@ def shown(text: str) -> list[str]:
             )
             if command and "pip install" not in line:
                 found.append(command[1].partition(" # ")[0].partition(";")[0])
-    return found
+    return found + re.findall(r"<code>stepmark ([^<]*)</code>", text)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,20 @@ def app():
 def test_commands_are_taken_as_they_stand(app, page):
     for command in shown(page.read_text(encoding="utf-8")):
         app.parse_args(shlex.split(command), exit_on_error=False, print_error=False)
+
+
+def test_the_cards_name_all_that_their_commands_need(app):
+    """What no command runs without has a default on the command line and is asked for later."""
+    cards = re.findall(r"<code>stepmark ([^<]*)</code>", (ROOT / "docs/index.md").read_text(encoding="utf-8"))
+    needs = {
+        "label": {"--policy", "--out"},
+        "search": {"--policy", "--out"},
+        "rl": {"--policy", "--out"},
+        "evaluate": {"--data"},
+        "train": {"--out"},
+    }
+    assert len(cards) > 5
+    assert not [card for card in cards if needs.get(card.split()[0], set()) - set(card.split())]
 
 
 def test_what_is_shown_is_found():

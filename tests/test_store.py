@@ -141,9 +141,9 @@ def test_links_that_lead_back_to_themselves(tmp_path):
     for path in (tmp_path / "a", tmp_path / "a" / "x.jsonl"):
         with pytest.raises(InputError, match=f"^{path}: "):
             read_rows(path)
-        with pytest.raises(UsageError, match=f"^cannot write {path}: symbolic links lead back to themselves"):
+        with pytest.raises(UsageError, match=f"^cannot write {path}: "):
             ResumableRows(path, {})
-        with pytest.raises(UsageError, match=f"^cannot write {path}: symbolic links"), atomic_write(path):
+        with pytest.raises(UsageError, match=f"^cannot write {path}: "), atomic_write(path):
             pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 

@@ -15,7 +15,7 @@ from tiny_policy_training import TinyPolicy, _tokenizer_texts, world_tokenizer  
 from stepmark.models.policies import load_policy  # noqa: E402
 
 TINY = recipe.Calculator(
-    width=32, heads=2, layers=1, inner=48, steps=24, warmup=5, facts=16, problems=1, tables=0.5
+    width=32, heads=2, layers=1, inner=48, steps=24, warmup=5, facts=16, tokens=200, tables=12
 )
 
 
@@ -96,7 +96,9 @@ def test_what_it_measures_is_what_it_writes(tmp_path) -> None:
         patch.setattr(recipe, "_SIGNS", {"/": 1.0})
         recipe.train(
             tmp_path / "made",
-            recipe.Calculator(width=32, heads=2, layers=1, inner=48, steps=150, warmup=5, facts=64, tables=1),
+            recipe.Calculator(
+                width=32, heads=2, layers=1, inner=48, steps=150, warmup=5, facts=64, tables=15050
+            ),
         )
     shares = recipe.measure(tmp_path / "made")
     asked = recipe.facts(99)["/"]

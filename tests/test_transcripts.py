@@ -435,3 +435,90 @@ def test_numbered_attributes_of_openllmetry():
     read = one(rows)
     assert (read.solution.source, read.solution.texts) == ("m", (FIRST,))
     assert read.solution.problem.text == f"System:\nHelp.\n\nUser:\n{ASK}"
+
+
+def test_a_thought_that_openllmetry_writes_as_a_completion():
+    rows = otlp([
+        {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": ASK, "gen_ai.completion.0.role": "thinking",
+         "gen_ai.completion.0.content": "Pens first.", "gen_ai.completion.1.role": "assistant", "gen_ai.completion.1.content": FIRST},
+    ])  # fmt: skip
+    (read,) = read_solutions(rows, how="agent")
+    assert isinstance(read, SolutionRow)
+    assert read.solution.texts == (f"Pens first.\n{FIRST}",)
+
+
+def test_a_greeting_before_the_question_belongs_to_the_problem():
+    greeting = said("Hi! How can I help?")
+    read = one(
+        [{"messages": [greeting, QUESTION, said(FIRST), {"role": "user", "content": "On."}, said(SECOND)]}]
+    )
+    assert read.solution.problem.text == f"Assistant:\nHi! How can I help?\n\nUser:\n{ASK}"
+    assert read.solution.texts == (FIRST, SECOND)
+
+
+def test_parts_of_gemini_are_read():
+    contents = [
+        {"role": "user", "parts": [{"text": ASK}]},
+        {"role": "model", "parts": [{"function_call": {"name": "add", "args": {"a": 12, "b": 5}}}]},
+        {"role": "user", "parts": [{"function_response": {"name": "add", "response": {"sum": 17}}}]},
+    ]
+    reply = {
+        "candidates": [
+            {"content": {"role": "model", "parts": [{"text": "Pens.", "thought": True}, {"text": SECOND}]}}
+        ]
+    }
+    read = one(
+        langfuse([({"contents": contents[:1]}, {"content": contents[1]}), ({"contents": contents}, reply)])
+    )
+    assert read.solution.problem.text == ASK
+    assert read.solution.texts == ('add({"a": 12, "b": 5})', f"Pens.\n{SECOND}")
+    assert read.solution.steps[0].observation == '\n\nTool (add):\n{"sum": 17}'
+
+
+def test_a_logged_call_has_its_messages_beside_its_response():
+    row = {
+        "messages": [QUESTION],
+        "response": {"model": "m", "choices": [{"message": said(FIRST)}]},
+        "cost": 0.1,
+    }
+    read = one([row])
+    assert (read.solution.source, read.solution.texts) == ("m", (FIRST,))
+
+
+def test_event_files_of_a_folder_are_one_session(tmp_path):
+    for event in openhands():
+        event["timestamp"] = f"2026-01-01T00:00:{event['id']:02}"
+        (tmp_path / f"{10 - event['id']}.json").write_text(json.dumps(event))  # names do not tell the order
+    read = one(tmp_path)
+    assert read.solution.problem.text == ASK
+    assert read.solution.texts[-1] == SECOND
+    assert len(read.solution.steps) == 2
+
+
+def test_a_session_of_the_gemini_cli():
+    call = {"id": "c", "name": "add", "args": {"a": 12, "b": 5}, "status": "success", "result": [
+        {"functionResponse": {"id": "c", "name": "add", "response": {"output": "17"}}}]}  # fmt: skip
+    failed = {**call, "id": "d", "status": "error", "result": [], "resultDisplay": "No such tool"}
+    rows = [{"sessionId": "s", "projectHash": "p", "messages": [
+        {"id": "1", "type": "user", "content": [{"text": ASK}]},
+        {"id": "2", "type": "gemini", "content": FIRST, "thoughts": [{"subject": "Plan", "description": "Pens first."}], "toolCalls": [call, failed], "model": "m"},
+        {"id": "2", "type": "gemini", "content": FIRST, "toolCalls": [call]},
+        {"id": "3", "type": "info", "content": "Update available"},
+        {"id": "4", "type": "gemini", "content": SECOND, "model": "m"},
+    ]}]  # fmt: skip
+    assert detect(next(read_rows(rows))) == "gemini-cli"
+    read = one(rows)
+    assert (read.solution.id, read.solution.source, read.solution.problem.text) == ("s", "m", ASK)
+    arguments = '{"a": 12, "b": 5}'
+    assert read.solution.texts == (f"Plan: Pens first.\n{FIRST}\nadd({arguments})\nadd({arguments})", SECOND)
+    assert read.solution.steps[0].observation == "\n\nTool (add):\n17\n\nTool (add):\nError: No such tool"
+
+
+def test_a_session_that_was_copied_into_its_next_file_is_read_once(tmp_path):
+    more = [entry("user", "Go on.", "c", "b"), entry("assistant", SECOND, "d", "c")]
+    other = [entry("user", ASK, "p", None), entry("assistant", "12.", "q", "p")]
+    fork = [*START, entry("user", "Stop.", "x", "b"), entry("assistant", "Done.", "y", "x")]
+    for name, rows in {"a": START, "b": [*START, *more], "c": other, "d": fork, "e": [*START, *more]}.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read = [row.solution.texts for row in read_solutions(tmp_path, how="agent")]
+    assert read == [(FIRST, SECOND), ("12.",), (FIRST, "Done.")]

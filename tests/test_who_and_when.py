@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import IdleSettingWarning, InputError
 from stepmark.evaluation.run import evaluate
 from stepmark.evaluation.who_and_when import WhoAndWhen, base_name
 
@@ -126,8 +126,8 @@ def test_bad_rows_are_named(change, field):
     assert (caught.value.where, caught.value.field) == ("row 1", field)
 
 
-def test_settings_that_cannot_work():
-    with pytest.raises(UsageError, match="`threshold` is for"):
+def test_a_threshold_that_no_rule_reads_is_a_note():
+    with pytest.warns(IdleSettingWarning, match="threshold"):
         evaluate(WhoAndWhen(threshold="0.5"), data=ROWS, progress=False)
 
 

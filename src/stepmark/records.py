@@ -290,6 +290,10 @@ class GradedStep:
         return bool(self.findings)
 
 
+_SHOWN = 12
+"""Steps of a graded solution whose text shows them all."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class GradedSolution:
     """A graded solution: step scores, one number for the whole, the first error. `len` counts its steps, and it iterates over them."""
@@ -427,12 +431,19 @@ class GradedSolution:
         return self.steps[index]
 
     def __str__(self) -> str:
-        """One line for the whole, and one a step."""
+        """One line for the whole, and one a step; of a long solution the first and last steps and those that are wrong."""
         lines = [f"{self._headline()} · {first_error_words(self.first_error)}"]
-        width = len(str(len(self)))
+        count, before = len(self), 0
+        width = len(str(count))
         for step in self.steps:
+            is_wrong = step.number - 1 == self.first_error or step.refuted
+            if count > _SHOWN and 5 < step.number <= count - 2 and not is_wrong:
+                continue
+            if step.number > before + 1:
+                lines.append(f"{'':>{width}}  … {amount(step.number - before - 1, 'more step')}")
+            before = step.number
             score = "not read" if step.score is None else number(step.score)
-            mark = " ✗" if step.number - 1 == self.first_error or step.refuted else ""
+            mark = " ✗" if is_wrong else ""
             lines.append(f"{step.number:>{width}}  {score:>8}{mark}  {shortened(step.text)}")
             lines += [f"{'':>{width}}            {finding}" for finding in step.findings]
         return "\n".join(lines)

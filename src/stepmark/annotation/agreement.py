@@ -228,20 +228,12 @@ def _version(given: Sequence[Answer]) -> str:
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
-    """How much of a project is done."""
-
-    submitted: int
-    of: int
-    """In all: items times overlap."""
-
-
-def project_progress(items: Sequence[Item], answers: Iterable[Answer], *, overlap: int = 1) -> Progress:
-    """Progress of the whole project; a further answer to an item that has `overlap` is not counted."""
+def project_progress(items: Sequence[Item], answers: Iterable[Answer], *, overlap: int = 1) -> dict[str, int]:
+    """How many answers are submitted, and how many there are to be: items times overlap. A further answer to an item that has `overlap` is not
+    counted."""
     known = {item.id for item in items}
     given = Counter(answer.item for answer in answers if answer.marks.submitted and answer.item in known)
-    return Progress(submitted=sum(min(overlap, count) for count in given.values()), of=len(known) * overlap)
+    return {"submitted": sum(min(overlap, count) for count in given.values()), "of": len(known) * overlap}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -380,11 +380,11 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", "/health", health),
     ("GET", "/api/me", me),
     ("GET", "/api/next", next_item),
-    ("GET", "/api/items/{id:path}", one_item),
+    ("GET", "/api/item", one_item),
     ("GET", "/api/mine", mine),
     ("POST", "/api/changes", change),
     ("GET", "/api/disputes", list_disputes),
-    ("GET", "/api/disputes/{id:path}", one_dispute),
+    ("GET", "/api/dispute", one_dispute),
     ("POST", "/api/take-over", take_over),
     ("POST", "/api/decisions", decide),
     ("GET", "/api/project", figures),
@@ -421,8 +421,8 @@ def build_app(store: Store, project: Project, *, started: Callable[[], None] | N
     app.state.store, app.state.project = store, project
     for method, path, endpoint in ROUTES:
         app.add_api_route(path, endpoint, methods=[method], response_model=None)
-    app.mount("/static/katex", _Files(directory=str(KATEX)))
-    app.mount("/static", _Files(directory=str(WEB)))
+    app.mount("/static/katex", StaticFiles(directory=str(KATEX)))
+    app.mount("/static", StaticFiles(directory=str(WEB)))
 
     @app.middleware("http")
     async def _headers(request: Request, call_next: Callable[[Request], Any]) -> Response:
@@ -432,13 +432,6 @@ def build_app(store: Store, project: Project, *, started: Callable[[], None] | N
         return response
 
     return app
-
-
-class _Files(StaticFiles):
-    """Older Starlettes answer 500 to a NUL in a path."""
-
-    def lookup_path(self, path: str) -> tuple[str, Any]:
-        return ("", None) if "\0" in path else super().lookup_path(path)
 
 
 async def _refused(_request: Request, error: Exception) -> JSONResponse:

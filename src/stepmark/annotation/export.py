@@ -5,7 +5,7 @@ In the view `decided` an item's row is the admin's decision, else what the annot
 
 Answers that do not count (not submitted, or with suggestions left to verify) are left out. Unsure flags, notes,
 types of errors, seconds and times stand in the judgement's note and in `meta.annotation` (stepmark), in PRM800K's `flagged`, `total_time` and
-`timestamp`, and nowhere else: what a format cannot hold is counted. Potato's format has the suggestions that the project shows.
+`timestamp`, and nowhere else: what a format cannot hold is left out. Potato's format has the suggestions that the project shows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stepmark.annotation.project import Project
 from stepmark.catalog import unknown_name
 from stepmark.data.formats.potato import AI, CONFIRMED
 from stepmark.data.formats.prm800k import IN_META
-from stepmark.data.formats.rows import LabelledRow, Losses, Writing
+from stepmark.data.formats.rows import Counts, LabelledRow, Writing
 from stepmark.data.labelled import write_labelled
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.consensus import Consensus
@@ -78,15 +78,15 @@ def export(
     answers: Iterable[Answer],
     decisions: Iterable[Decision] = (),
     settings: Exporting | None = None,
-    losses: Losses | None = None,
+    tally: Counts | None = None,
 ) -> Iterator[dict[str, Any] | InputError]:
-    """Rows of a format, and an error in the place of each that is left out, in the order of the items; `losses` counts what is dropped.
+    """Rows of a format, and an error in the place of each that is left out, in the order of the items; `tally` counts what is dropped.
 
     Raises:
         InputError: an answer or a decision to an item that is not there, or of another number of steps; a neutral rating in a format of two
             (`neutral` says what becomes of it).
     """
-    counted, chosen = losses or Losses(), settings or Exporting()
+    counted, chosen = tally or Counts(), settings or Exporting()
     name, view = FORMATS[chosen.format]
     chosen = replace(chosen, view=chosen.view or view)
     rows = _rows(project, items, answers, decisions, chosen, counted)
@@ -99,7 +99,7 @@ def _rows(
     answers: Iterable[Answer],
     decisions: Iterable[Decision],
     settings: Exporting,
-    losses: Losses,
+    tally: Counts,
 ) -> Iterator[LabelledRow]:
     known = {item.id: item for item in items}
     by_item: dict[str, list[Answer]] = {}
@@ -113,10 +113,9 @@ def _rows(
     for item in known.values():
         given = sorted(by_item.get(item.id, ()), key=lambda answer: answer.account)
         counted = [each for each in given if settings.unfinished or counts(item, each.marks, project.help)]
-        losses.lose("answers that do not count yet are left out", item.id, len(given) - len(counted))
-        maker = _RowMaker(project=project, item=item, settings=settings, losses=losses)
+        maker = _RowMaker(project=project, item=item, settings=settings, tally=tally)
         for row in maker.rows(counted, decided.get(item.id)):
-            losses.read += 1
+            tally.read += 1
             yield row
 
 
@@ -136,20 +135,15 @@ class _RowMaker:
     project: Project
     item: Item
     settings: Exporting
-    losses: Losses
+    tally: Counts
 
     def rows(self, answers: Sequence[Answer], decision: Decision | None) -> Iterator[LabelledRow]:
         """The rows of the view, from the answers that count."""
         if self.settings.view == "annotators":
-            if decision is not None:
-                self.losses.lose("decisions are left out (view annotators)", self.item.id, 1)
             for answer in answers:
                 yield self._row([answer], self._judged([answer]))
         elif self.settings.view == "together":
             own = [a for a in answers if decision is not None and a.account == decision.account]
-            self.losses.lose(
-                "the admin's own earlier answer gave way to the decision", self.item.id, len(own)
-            )
             voices: list[Answer | Decision] = [answer for answer in answers if answer not in own]
             voices += [] if decision is None else [decision]
             if voices:
@@ -165,7 +159,7 @@ class _RowMaker:
         """What the annotators of an item without a decision agree on; None, and counted, where they do not."""
         overlap = self.project.overlap
         if len(answers) < overlap and not self.settings.unfinished:
-            self.losses.drop(
+            self.tally.drop(
                 f"an item with fewer answers than the project's overlap of {overlap}", self.item.id
             )
             return None
@@ -176,7 +170,7 @@ class _RowMaker:
         rule = self.settings.agreement or usual
         view = Consensus(rule=rule).view(LabelledSolution(solution=self.item.solution, judgements=judged))
         if not view.kept:
-            self.losses.drop(
+            self.tally.drop(
                 f"no agreement among annotators ({rule}: {view.why}), and no decision", self.item.id
             )
             return None
@@ -241,7 +235,6 @@ class _RowMaker:
         item = self.item
         if self.settings.format == "potato":
             judgements = tuple((*step, *self._ai(number)) for number, step in enumerate(judgements))
-        self._count_losses(voices)
         solution = replace(item.solution, id=item.solution.id or item.id)
         return LabelledRow(
             labelled=LabelledSolution(solution=solution, judgements=judgements),
@@ -295,24 +288,6 @@ class _RowMaker:
             if None in voice.marks.unsure and not ended:
                 facts["finish_reason"] = "give_up"
         return facts
-
-    def _count_losses(self, voices: Sequence[Answer | Decision]) -> None:
-        """Count what the format has no place for; those with `meta` hold it all under `annotation`."""
-        format = self.settings.format
-        if format in ("stepmark", "trl", "math-shepherd"):
-            return
-        has_flags, has_notes = format == "prm800k", format == "who-and-when"
-        timed = sum(isinstance(voice, Answer) and voice.seconds > 0 for voice in voices)
-        notes = 0 if has_notes else sum(len(voice.marks.notes) for voice in voices)
-        types = 0 if has_notes else sum(len(voice.marks.error_types) for voice in voices)
-        unsure = [step for voice in voices for step in voice.marks.unsure if not has_flags or step is None]
-        for what, place, count in (
-            ("annotators' notes are", "them", notes),
-            ("types of errors are", "them", types),
-            ("that an annotator is unsure is", "it", len(unsure)),
-            ("how long annotators took is", "it", 0 if has_flags and len(voices) == 1 else timed),
-        ):
-            self.losses.lose(f"{what} left out ({format} has no place for {place})", self.item.id, count)
 
 
 def _facts(voice: Answer | Decision) -> dict[str, Any]:

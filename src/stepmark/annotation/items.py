@@ -22,7 +22,7 @@ from typing import Any
 from stepmark.annotation.labels import Marks, Rating
 from stepmark.annotation.project import TRACES, Help, Project
 from stepmark.data.formats.potato import STEPS_KEYS, Keys, shown
-from stepmark.data.formats.rows import LabelledRow, Losses, Reading, origin, outcome_of
+from stepmark.data.formats.rows import Counts, LabelledRow, Reading, origin, outcome_of
 from stepmark.data.labelled import detect, format_named
 from stepmark.data.reading import Row, by_file, read_rows
 from stepmark.data.solutions import is_graded, ungraded
@@ -82,8 +82,8 @@ def counts(item: Item, marks: Marks, help: Help) -> bool:
     return marks.submitted and not (required and unverified(item, marks))
 
 
-def read_items(project: Project, losses: Losses | None = None) -> list[Item]:
-    """All items of a project, in their order; `losses` counts what was left out.
+def read_items(project: Project, tally: Counts | None = None) -> list[Item]:
+    """All items of a project, in their order; `tally` counts what was left out.
 
     Raises:
         InputError: with `FILE:LINE`: a row that is not of its format, an id that stands twice; with `FILE`, an unrecognised format.
@@ -91,7 +91,7 @@ def read_items(project: Project, losses: Losses | None = None) -> list[Item]:
     places: dict[str, str] = {}
     items: list[Item] = []
     for file in project.items:
-        for where, item in items_of_file(file, project, losses):
+        for where, item in items_of_file(file, project, tally):
             if item.id in places:
                 raise InputError(
                     f"the id {item.id!r} stands twice (first: {places[item.id]}): each solution needs an id of its own",
@@ -104,14 +104,14 @@ def read_items(project: Project, losses: Losses | None = None) -> list[Item]:
 
 
 def items_of_file(
-    file: str | Path, project: Project, losses: Losses | None = None
+    file: str | Path, project: Project, tally: Counts | None = None
 ) -> Iterator[tuple[str, Item]]:
     """The items of one file as a stream, each with its FILE:LINE.
 
     Raises:
         InputError: as `read_items`, but for ids.
     """
-    counted = losses or Losses()
+    counted = tally or Counts()
     for row, format in _formats(read_rows(file, columns=project.columns), project):
         try:
             for item in _items(row, format, project, counted):
@@ -150,18 +150,18 @@ def _format(first: Row, project: Project) -> str:
     return format
 
 
-def _items(row: Row, format: str, project: Project, losses: Losses) -> Iterator[Item]:
+def _items(row: Row, format: str, project: Project, tally: Counts) -> Iterator[Item]:
     if format == TRACES:
-        yield _of_trace(row, project, losses)
+        yield _of_trace(row, project, tally)
         return
     reader = format_named(format).read
     suggests = project.labels == "suggestions"
     row, graded = ungraded(row), row
-    results = list(reader(row, Reading(quality_control=True), losses))
+    results = list(reader(row, Reading(quality_control=True), tally))
     spoken: list[LabelledRow] = []
     if any(labelled.solution.split == "agent" for labelled in results):
         with suppress(InputError):  # a conversation of nothing but thoughts
-            spoken = list(reader(row, Reading(quality_control=True, reasoning="drop"), Losses()))
+            spoken = list(reader(row, Reading(quality_control=True, reasoning="drop"), Counts()))
     for labelled, without in zip_longest(results, spoken[: len(results)]):
         suggestions = suggestions_of(labelled.labelled) if suggests else ()
         if suggests and not suggestions and is_graded(graded):
@@ -189,7 +189,7 @@ def _thoughts(solution: Solution, spoken: Sequence[str]) -> tuple[str, ...]:
     return tuple(thoughts)
 
 
-def _of_trace(row: Row, project: Project, losses: Losses) -> Item:
+def _of_trace(row: Row, project: Project, tally: Counts) -> Item:
     own = isinstance(row.data.get(project.steps_key), list)
     trace = shown(
         row,
@@ -201,9 +201,6 @@ def _of_trace(row: Row, project: Project, losses: Losses) -> Item:
         ),
     )
     thoughts = tuple(trace.turns[turn].thought or "" for turn in trace.step_of)
-    losses.lose(
-        "a step's thought is shown, and is not in the step's text", row.where, sum(map(bool, thoughts))
-    )
     meta = origin(row, TRACES, {})
     index = tuple(trace.step_of)
     return Item(

@@ -1,6 +1,6 @@
 """What one annotator says of one item: a log of changes, folded.
 
-The log is the truth. A `Change` is one click or key; `fold` plays the log from the start and gives the `Marks`. `undo` takes back the
+The log is the truth. A `Change` is one click or key; `Folding` plays the log from the start and gives the `Marks`. `undo` takes back the
 newest change that still holds, `redo` gives back the one undone last; both are entries of the log themselves, so that nothing that
 was ever acknowledged is lost.
 
@@ -49,7 +49,6 @@ is marked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, get_args
 
@@ -57,7 +56,6 @@ from pydantic import BeforeValidator
 
 from stepmark.errors import InputError
 from stepmark.metrics.first_error import first_wrong
-from stepmark.records import read_record
 
 Mode = Literal["first_error", "per_step"]
 
@@ -165,28 +163,6 @@ def ratings_of(first_error: int | None, steps: int) -> tuple[Rating | None, ...]
     if first_error == NO_ERROR:
         return right * steps
     return (*right * first_error, -1, *(None,) * (steps - first_error - 1))
-
-
-def marks_of_first_error(first_error: int | None, steps: int, *, submitted: bool = True) -> Marks:
-    """Marks in mode `first_error`.
-
-    Raises:
-        InputError: `first_error` does not name a step of the item.
-    """
-    if first_error is not None and not NO_ERROR <= first_error < steps:
-        raise InputError(f"expected -1 (no error) or a step from 0 to {steps - 1}, found {first_error}")
-    return Marks(
-        mode="first_error",
-        steps=steps,
-        first_error=first_error,
-        ratings=ratings_of(first_error, steps),
-        submitted=submitted,
-    )
-
-
-def marks_of_ratings(ratings: Sequence[Rating | None], *, submitted: bool = True) -> Marks:
-    """Marks in mode `per_step`."""
-    return Marks(mode="per_step", steps=len(ratings), ratings=tuple(ratings), submitted=submitted)
 
 
 _Part = Literal["first_error", "rating", "unsure", "note", "error_type", "verified"]
@@ -376,18 +352,6 @@ def item_first(key: int | None) -> int:
     return -1 if key is None else key
 
 
-def fold(mode: Mode, steps: int, changes: Iterable[Change], *, allow_neutral: bool = False) -> Marks:
-    """Play a log from the start.
-
-    Raises:
-        InputError: a change that breaks the rules; the error names its place.
-    """
-    folding = Folding(mode, steps, allow_neutral=allow_neutral)
-    for change in changes:
-        folding.take(change)
-    return folding.marks()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
     """One annotator's marks on one item."""
@@ -424,15 +388,6 @@ class Decision:
     """The annotators whose answers were compared."""
     at: float | None = None
     """Unix time."""
-
-
-def read_change(data: Mapping[str, Any], *, where: str | None = None) -> Change:
-    """A change from plain data, as a page sends it and `change_data` writes it: strictly, unknown keys refused.
-
-    Raises:
-        InputError: a field is missing, unknown or of a wrong type; the error names it.
-    """
-    return read_record(Change, data, where=where)
 
 
 def changes_of(marks: Marks) -> list[Change]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from stepmark.annotation.export import Agreement, Exporting, View, export
-from stepmark.data.formats.rows import Losses
+from stepmark.data.formats.rows import Counts
 from stepmark.data.reading import read_rows
 from stepmark.errors import InputError, MissingExtraError, UsageError
 from stepmark.hosting import is_loopback, link_of, listen, uvicorn_config
@@ -74,6 +74,8 @@ def annotate(
     _check_packages()
     from stepmark.annotation.project import load_project
 
+    if threshold is not None and suggest is None:
+        raise UsageError("`threshold` is of suggestions: give `suggest` too")
     base = _base_url(host, port, url)
     given = {
         "mode": mode,
@@ -92,12 +94,12 @@ def annotate(
     from stepmark.annotation.items import read_items
     from stepmark.annotation.store import ADMIN, Store
 
-    with listen(host, port) as listening, Store(str(database or default_database(file))) as store:
+    with ExitStack() as stack:
+        listening = stack.enter_context(listen(host, port))
         items: Sequence[Item] = read_items(loaded.project)
         if suggest is not None:
             items = _suggested(items, suggest, threshold)
-        elif threshold is not None:
-            raise UsageError("`threshold` is of suggestions: give `suggest` too")
+        store = stack.enter_context(Store(str(database or default_database(file))))
         count = store.prepare(loaded.project, items, base)
         admin = store.person(ADMIN)
         _say(f"{amount(count, 'item')}; labels are kept in {store.shown}")
@@ -186,12 +188,12 @@ def export_labels(
         raise UsageError(
             f"{written}: there is a file already; give another name, or overwrite it with `force`"
         )
-    losses = Losses()
+    counts = Counts()
     rows: list[dict[str, Any]] = []
     refused: list[str] = []
     with _existing(project) as store:
         items, answers, decisions = store.items(), store.answers(store.project()), store.decisions()
-        for row in export(store.project(), items, answers, decisions, settings, losses):
+        for row in export(store.project(), items, answers, decisions, settings, counts):
             if isinstance(row, InputError):
                 refused.append(str(row))
             else:
@@ -200,13 +202,13 @@ def export_labels(
         with atomic_rows(out) as write:
             for row in rows:
                 write(row)
-    lines = [*(f"left out: {reason}" for reason in refused), f"annotations -> {format}", *losses.lines()]
+    lines = [*(f"left out: {reason}" for reason in refused), f"annotations -> {format}", *counts.lines()]
     return Results(
         (lambda: iter(rows)) if written is None else lambda: (row.data for row in read_rows(written)),
         len(rows),
         out=written,
         refused=refused,
-        manifest={"losses": losses.facts()},
+        manifest={"counts": counts.facts()},
         summary="\n".join(lines),
     )
 

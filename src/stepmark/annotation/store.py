@@ -137,7 +137,7 @@ class Person:
     @property
     def is_admin(self) -> bool:
         """Whether this is the admin."""
-        return self.name == ADMIN
+        return name_key(self.name) == ADMIN
 
 
 def name_key(name: str) -> str:
@@ -262,17 +262,17 @@ class Store:
             InputError: an id stands for another solution than before, and that one is labelled.
             UsageError: there are labels of another mode: they would mean something else now.
         """
-        now = {"mode": project.mode, "allow_neutral": project.allow_neutral}
+        data = _PROJECT.dump_json(project).decode()
         with self.writing() as connection:
-            stored = json.loads(_setting(connection, "settings") or "null")
             labelled = set(connection.execute(select(changes.c.item).distinct()).scalars())
-            if labelled and stored not in (None, now):
-                raise UsageError(
-                    f"{self.shown}: its labels were made with mode {stored['mode']!r} and allow_neutral {stored['allow_neutral']}, the "
-                    f"project says {now['mode']!r} and {now['allow_neutral']}; put the settings back, or give another `database`"
-                )
-            _set(connection, "settings", json.dumps(now))
-            _set(connection, "project", _PROJECT.dump_json(project).decode())
+            made, now = (json.loads(each) for each in (_setting(connection, "project") or data, data))
+            for key in ("mode", "allow_neutral"):
+                if labelled and made[key] != now[key]:
+                    raise UsageError(
+                        f"{self.shown}: its labels were made with {key} {made[key]!r}, the project says {now[key]!r}; "
+                        "put the setting back, or give another `database`"
+                    )
+            _set(connection, "project", data)
             _set(connection, "link", link)
             known = {row.id: row.data for row in connection.execute(select(items.c.id, items.c.data))}
             for item in new_items:

@@ -1,17 +1,16 @@
-"""The names of columns: those that a caller gives (`columns`), common ones that need no saying, and misspelt ones.
+"""The names of columns: those that a caller gives (`columns`), and common ones that need no saying.
 
 `columns` says which column of a source holds what: `{"problem": "question"}` reads the column `question` as `problem`. A name that
 begins with "meta." puts a column under `meta`: `{"meta.steps": "steps"}`. A column that is not named keeps its name.
 
 The common names of a field are in `ALIASES`; capitals, spaces and dashes do not count ("Ground Truth" is `ground_truth`). A column that
-means nothing here rides along (`riding`), unless its name is nearly that of a field that the row lacks: `anwser`.
+means nothing here rides along (`riding`).
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -43,9 +42,6 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 
 CONTENT = ("steps", "solution", "solutions", "messages")
 """The fields of which a solution has one: its steps, its text, several of them, a conversation."""
-
-_NEAR = 0.8
-"""How like a field's name a column's must be to be taken for it misspelt: difflib's ratio."""
 
 
 def parse_columns(
@@ -165,42 +161,9 @@ def chosen(row: Mapping[str, Any], field: str, named: Collection[str] = ()) -> s
     return result[0] if result else None
 
 
-def riding(row: Mapping[str, Any], used: Collection[str], lacking: Iterable[str]) -> dict[str, Any]:
-    """The columns of a row that mean nothing here and ride along: those that were not `used`.
-
-    Raises:
-        InputError: a column whose name is nearly that of a field that the row may have and lacks.
-    """
-    rest = {column: value for column, value in row.items() if column not in used}
-    for column, field in _misspelt(rest, list(lacking)):
-        raise InputError(
-            f"unknown column. Did you mean {field!r}? If it is, name it with `columns` ({field}={column}); if not, put it under 'meta', "
-            f"or keep it with `columns` ({META}{column}={column})",
-            field=column,
-        )
-    return rest
-
-
-def _misspelt(columns: Iterable[str], fields: list[str]) -> Iterator[tuple[str, str]]:
-    for column in columns:
-        field = None if column in fields else _near_field(column, tuple(fields))
-        if field is not None:
-            yield column, field
-
-
-@lru_cache(maxsize=1024)
-def _near_field(column: str, fields: tuple[str, ...]) -> str | None:
-    name = plain(column)
-    for field in difflib.get_close_matches(name, fields, n=1, cutoff=_NEAR):
-        # "problem_id" and "resource" are names of their own.
-        if abs(len(name) - len(field)) <= 1 and name.count("_") == field.count("_"):
-            return field
-    return None
-
-
-def nearly(columns: Iterable[str], fields: Iterable[str]) -> tuple[str, str] | None:
-    """The first column whose name is nearly that of a field, and that field."""
-    return next(_misspelt(columns, list(fields)), None)
+def riding(row: Mapping[str, Any], used: Collection[str]) -> dict[str, Any]:
+    """The columns of a row that mean nothing here and ride along: those that were not `used`."""
+    return {column: value for column, value in row.items() if column not in used}
 
 
 def problem_column(row: Mapping[str, Any], named: Collection[str] = ()) -> str:
@@ -212,18 +175,12 @@ def problem_column(row: Mapping[str, Any], named: Collection[str] = ()) -> str:
     column = chosen(row, "problem", named)
     if column is None:
         known = ("problem", *ALIASES["problem"])
-        near = nearly(row, known)
-        hint = (
-            "Say which column it is with `columns` (problem=COLUMN)"
-            if near is None
-            else f"Did you mean {near[1]!r} by {near[0]!r}? Then say so with `columns` (problem={near[0]})"
-        )
         null = next((name for name in known if name in row), None)
         raise InputError(
-            f"expected a problem under one of {quoted(known)}; found {quoted(row)}. {hint}"
+            f"expected a problem under one of {quoted(known)}; found {quoted(row)}. Say which column it is with `columns` (problem=COLUMN)"
             if null is None
             else "expected a text, found null",
-            field=null if near is None else near[0],
+            field=null,
         )
     if column == "instruction" and isinstance(row.get("input"), str) and row["input"].strip():
         raise InputError(

@@ -467,6 +467,24 @@ def each_solution(
     return records
 
 
+def check_one_problem(solutions: Sequence[Solution]) -> None:
+    """Refuse solutions that are to be ranked and are not of one problem: their scores are not comparable.
+
+    Raises:
+        InputError: there are none, or the first that is of another problem than the first one.
+    """
+    if not solutions:
+        raise InputError("expected at least one solution to rank, found none", field="solutions")
+    first = solutions[0].problem.text
+    for index, solution in enumerate(solutions):
+        if solution.problem.text != first:
+            raise InputError(
+                f"expected solutions of one problem, {first[:60]!r}, found one of {solution.problem.text[:60]!r}",
+                where=f"solution {index} (0-based)",
+                field="problem",
+            )
+
+
 _EXPECTED = "a solution as a text, a Segmentation, a record of a solution, or a list of chat messages (or its steps as `steps`)"
 
 

@@ -246,7 +246,7 @@ class Chat:
         """Add an item of the OpenAI Responses API."""
         if not isinstance(item, Mapping):
             raise self.error(f"expected an item (an object), found {json_type(item)}")
-        kind = str(item.get("type", "message"))
+        kind = str(item.get("type") or _kind_of(item))
         speaker = text_or_none(item.get("agent")) or speaker
         if kind == "message":
             self.message(item, speaker)
@@ -254,6 +254,7 @@ class Chat:
             for part in [
                 *(item.get("content") or ()),
                 *(() if item.get("content") else item.get("summary") or ()),
+                *(() if item.get("content") or item.get("summary") else [{"text": item.get("text")}]),
             ]:
                 text = part.get("text") if isinstance(part, Mapping) else None
                 if isinstance(text, str) and text:
@@ -276,6 +277,13 @@ class Chat:
                 self.answer("[image]" if drawn else results, item.get("call_id"), name)
         elif kind not in _UNSAID:
             raise self.error(f"expected an item of the Responses API, found {kind!r}", ".type")
+
+
+def _kind_of(item: Object) -> str:
+    """The kind of an item that does not say it."""
+    if "role" not in item and "call_id" in item:
+        return "function_call_output" if "output" in item else "function_call"
+    return "message"
 
 
 def _id(value: object) -> object:

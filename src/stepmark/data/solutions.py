@@ -18,7 +18,7 @@ graded         what `stepmark grade` wrote: what was graded is read, and the sco
 
 Every shape may have `id`, `answer` (the problem's reference answer), `source` (who wrote the solution), `problem_id`, `problem_source` and
 `meta`. The common names of these (`question`, `response`, `ground_truth`, ...: `data.columns`) mean the same. Any other column rides along, in
-the row and in `SolutionRow.meta`; one whose name is nearly that of a field that the row lacks is refused.
+the row and in `SolutionRow.meta`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from stepmark.data.columns import (
     columns_of,
     content_of,
     identifier,
-    nearly,
     plain,
     problem_column,
     quoted,
@@ -297,14 +296,11 @@ def _read_solution(
     if not isinstance(own_meta, dict | None):
         raise InputError(f"expected an object, found {json_type(own_meta)}", field="meta")
     used = {column, id_column, answer_column, source_column, "meta", "problem_id", "problem_source"}
-    known = {"answer": answer, "source": source, "meta": own_meta}
-    lacking = [name for name, value in known.items() if value is None]
     if kind == "steps" and all(key in row for key in PROCESSBENCH_KEYS):
         source = _check_processbench(row)
         used |= set(PROCESSBENCH_KEYS)
     if kind == "completions" or (kind == "steps" and step_labels(row) is not None):
         used.add("labels")
-        lacking += [] if "labels" in row else ["labels"]
 
     cut: Segmentation | None = None
     messages: Sequence[Any] | None = None
@@ -319,7 +315,7 @@ def _read_solution(
         asked = problem_column(row, named)
         used.add(asked)
         problem = Problem(text=text_of(row, asked), answer=answer, id=problem_id, source=problem_source)
-    rest = riding(row, {name for name in used if name is not None}, lacking)
+    rest = riding(row, {name for name in used if name is not None})
     if kind == "solution":
         from stepmark.data.steps.splitting import split
 
@@ -357,7 +353,7 @@ def _check_foreign(row: dict[str, Any]) -> None:
     ):
         if all(key in row for key in keys):
             raise InputError(
-                f"this row is of the format {format}: make solutions of it with `stepmark.convert`, to solutions",
+                f"this row is of the format {format}: make labelled solutions of it with `stepmark.convert`, to stepmark-labels",
                 field=keys[-1],
             )
     graded = [key for key in GRADED_KEYS if key in row]
@@ -392,10 +388,7 @@ def _no_solution(row: dict[str, Any]) -> InputError:
     empty = next((column for column, value in row.items() if value is None and plain(column) in names), None)
     if empty is not None:
         return InputError("expected a solution, found null", field=empty)
-    near = nearly(row, (*CONTENT, *ALIASES["solution"], *ALIASES["solutions"]))
-    if near is not None:
-        hint = f" Did you mean {near[1]!r} by {near[0]!r}? Then say so with `columns` ({near[1]}={near[0]})."
-    elif columns_of(row, "problem") and columns_of(row, "answer"):
+    if columns_of(row, "problem") and columns_of(row, "answer"):
         answer = columns_of(row, "answer")[0]
         hint = (
             f" This row is a problem with its reference answer: stepmark sample writes solutions of it. Where {answer!r} holds the "
@@ -406,7 +399,6 @@ def _no_solution(row: dict[str, Any]) -> InputError:
     return InputError(
         f"expected a solution under one of {quoted((*CONTENT, *ALIASES['solution']))}, or 'prompt' and 'completions'; "
         f"found {quoted(row) or 'an empty object'}.{hint}",
-        field=None if near is None else near[0],
     )
 
 

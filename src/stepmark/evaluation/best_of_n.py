@@ -522,11 +522,11 @@ def best_way(items: Sequence[Item], figures: Figures, most: int) -> str | None:
 
 
 def words(method: str) -> str:
-    """A method for people: "vote weighted by product"."""
+    """A method for people: "vote weighted by product", "highest min"."""
     kind, _, how = method.partition(" ")
     if method == "best orm":
-        return "best by the ORM"
-    return f"vote weighted by {how}" if kind == "vote" else f"best by {how}"
+        return "highest ORM score"
+    return f"vote weighted by {how}" if kind == "vote" else f"highest {how}"
 
 
 def _signed(figure: Figure) -> str:
@@ -541,7 +541,7 @@ def _verdict(items: Sequence[Item], figures: Figures, how: str, most: int) -> st
     if most == 1:
         return f"Every problem has one candidate, so there is nothing to choose: {shown(oracle)} % are right."
     parts = [
-        f"Of {most} candidates the best way to choose is the {words(best)}, right in {shown(figures[f'accuracy/{best}/{most}'])} %"
+        f"The best way to choose among {most} candidates: {words(best)}, right in {shown(figures[f'accuracy/{best}/{most}'])} %"
     ]
     leads = {
         name: figure
@@ -553,7 +553,7 @@ def _verdict(items: Sequence[Item], figures: Figures, how: str, most: int) -> st
         if (figure := figures.get(key)) is not None and figure.value is not None
     }
     if "best" in leads:
-        parts[0] += f": {_signed(leads['best'])} points over the majority vote"
+        parts[0] += f", {_signed(leads['best'])} points over the majority vote"
     equal = [
         (n, one)
         for n in items[0]["sizes"]
@@ -563,7 +563,7 @@ def _verdict(items: Sequence[Item], figures: Figures, how: str, most: int) -> st
         n, lead = equal[-1]
         parts.append(f"At equal tokens, with {n} candidates against a larger vote: {_signed(lead)}")
     if "own" in leads and best != f"best {how}":
-        parts.append(f"The PRM's own choice, the best by {how}: {_signed(leads['own'])}")
+        parts.append(f"The PRM's own choice (highest {how}): {_signed(leads['own'])}")
     unknown = figures.get(f"unknown/{best}/{most}")
     if unknown is not None and (unknown.value or 0.0) > 0.1:
         parts.append(
@@ -698,6 +698,7 @@ def policy_tables(figures: Figures, how: str) -> tuple[Table, ...]:
 def price_plot(items: Sequence[Item], figures: Figures, how: str) -> Lines:
     """Accuracy against the tokens that each method pays in all; against N where they were not counted."""
     drawn = {"greedy", "single", "majority", f"best {how}", "best orm", f"vote {how}", "oracle"}
+    drawn |= {best} if (best := best_way(items, figures, items[0]["sizes"][-1])) else set()
     points: dict[str, list[tuple[float | None, int, Figure]]] = {}
     for method in method_names(items):
         for n in [1] if method in {"single", "greedy"} else items[0]["sizes"]:

@@ -12,16 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar, Literal
 
 from stepmark.errors import UsageError
 from stepmark.evaluation.cases import Case, Neutral, first_error, step_labels
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
 from stepmark.evaluation.result import Figure, Item, Result
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.evaluation.sources import read_cases, read_openr
+from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.thresholds import Policy, policies
 from stepmark.evaluation.views import Cell, Figures, card, cell, examples_of, problem, table_of, tile
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
@@ -59,7 +57,7 @@ _RATIOS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 class Disagreement(Evaluation):
     """How often a right answer rests on a wrong step, and right steps end in a wrong answer, with intervals.
 
-    The data are labelled solutions with outcomes: ProcessBench, candidates, Math-Shepherd, openr's rollout trees.
+    The data are labelled solutions with outcomes: ProcessBench, candidates, Math-Shepherd.
     """
 
     name: ClassVar[str] = "disagreement"
@@ -67,8 +65,6 @@ class Disagreement(Evaluation):
     """What says whether the steps are right: the data's labels, or a PRM's scores. The other is shown beside it where there is one: with labels, the PRM of `scores`, or a PRM other than the default."""
     threshold: str | None = None
     """A step whose score is under it is an error: a number, argmax, tuned:GROUP (the best on that group's labels), or oracle. Default: the PRM's own."""
-    trials: Annotated[int, Field(ge=1)] | None = None
-    """Rollouts behind each share of an openr tree, which its files do not say. Default: of a share only whether any rollout succeeded is used."""
     neutral: Neutral = "positive"
     """What the neutral class of a three-class PRM, and a neutral human rating, count as."""
 
@@ -82,9 +78,7 @@ class Disagreement(Evaluation):
 
     def read(self, run: Run) -> Sequence[Case]:
         """See `Evaluation.read`."""
-        if self.trials is None:
-            return read_cases(run.data, columns=run.columns)
-        return read_openr(run.data, trials=self.trials, columns=run.columns)
+        return read_cases(run.data, columns=run.columns)
 
     def measure(self, run: Run) -> Result:
         """See `Evaluation.measure`."""

@@ -250,6 +250,8 @@ class Evaluation:
     """Of its results and its folder."""
     models: ClassVar[tuple[str, ...]] = ("prm",)
     """The models that it uses: prm, orm, policy."""
+    reads_scores: ClassVar[bool] = True
+    """Whether a file of scores can stand for the PRM."""
     dataset: ClassVar[str | None] = None
     """The data set that the data "hub" downloads."""
 

@@ -413,11 +413,12 @@ def _table(names: Sequence[str], figures: Figures) -> Table:
             "Attack succeeds": cell(figures, "{}/success"),
             "Verdict fooled": fooled,
             "False alarms": lambda name: cell(figures, "{}/false alarms")(name) if kinds[name] else "",
-            "Error missed": lambda name: cell(figures, "{}/step missed")(name) if not kinds[name] else "",
+            "Error missed": lambda name: (
+                shown(figures[key]) if (key := f"{name}/step missed") in figures else ""
+            ),
             "Mean change": cell(figures, "{}/change", scale=1, digits=3),
             "Solutions": count,
             "Meaning": lambda name: "kept" if kinds[name] else "broken",
-            "What it does": lambda name: perturbation(name).summary if name in PERTURBATIONS else "",
         },
         label=lambda name: f"mean, {name}" if name in (PRESERVING, BREAKING) else name,
         note="False alarms: of the right solutions that were judged good, those judged bad after a change of looks. Error missed: of the "

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stepmark.data.reading import Source, check_readable
-from stepmark.errors import UsageError
 from stepmark.evaluation.evaluation import Evaluation, Run, load_evaluation, settings_of
 from stepmark.evaluation.result import Result
 from stepmark.evaluation.sources import files_of
@@ -76,10 +75,19 @@ def evaluate(
         BackendError: a model failed; what was graded so far is kept in `out`.
     """
     evaluation, source = load_evaluation(method, settings)
-    for name, given in (("orm", orm), ("policy", policy), ("scores", scores)):
-        needs = "prm" if name == "scores" else name
-        if given is not None and needs not in evaluation.models:
-            raise UsageError(f"`{name}`: {evaluation.name} uses none; leave it out")
+    given = {"orm": orm, "policy": policy, "scores": scores, "model_name": model_name}
+    unread = {
+        name: f"{evaluation.name} reads none"
+        for name, needs in (("orm", "orm"), ("policy", "policy"), ("scores", "prm"))
+        if needs not in evaluation.models or (name == "scores" and not evaluation.reads_scores)
+    }
+    if scores is None or "scores" in unread:
+        unread["model_name"] = "it names a model of a file of scores, and none is read"
+    note_idle(given, unread)
+    orm = None if "orm" in unread else orm
+    policy = None if "policy" in unread else policy
+    scores = None if "scores" in unread else scores
+    model_name = None if "model_name" in unread else model_name
     neutral = getattr(evaluation, "neutral", None)
     grader = _prm(prm, truncate=truncate, seed=seed, neutral=neutral) if "prm" in evaluation.models else None
     writer = lazy_policy(policy) if isinstance(policy, str) else policy

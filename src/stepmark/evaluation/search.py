@@ -66,6 +66,7 @@ class SearchContest(Evaluation):
 
     name: ClassVar[str] = "search"
     models: ClassVar[tuple[str, ...]] = ("prm", "policy")
+    reads_scores: ClassVar[bool] = False
     budgets: Sequence[Annotated[int, Field(ge=1)]]
     """Tokens of policy and PRM together that a problem may cost, one point of each curve: 500 1000 2000 4000."""
     methods: Sequence[str] = ()
@@ -91,8 +92,6 @@ class SearchContest(Evaluation):
         """See `Evaluation.check`."""
         if not self.budgets or list(self.budgets) != sorted(set(self.budgets)):
             raise UsageError(f"`budgets`: expected increasing numbers of tokens, found {list(self.budgets)}")
-        if run.scores is not None:
-            raise UsageError("`scores`: a search asks the PRM for what it writes; leave `scores` out")
         if run.policy is None:
             raise UsageError("expected `policy`, which writes what is searched")
         if self.how.temperature == 0:

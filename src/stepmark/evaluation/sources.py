@@ -16,15 +16,12 @@ from itertools import chain
 from pathlib import Path
 
 from stepmark.data.columns import Columns
-from stepmark.data.formats import math_shepherd, openr
+from stepmark.data.formats import math_shepherd
 from stepmark.data.formats import own as labels
-from stepmark.data.formats.processbench import (
-    PRMBENCH_KEYS,
-    prmbench_labelled,
-    read_processbench,
-    unnumbered,
-)
-from stepmark.data.formats.rows import LabelledRow, Losses, Reading, need
+from stepmark.data.formats.prmbench import KEYS as PRMBENCH_KEYS
+from stepmark.data.formats.prmbench import prmbench_labelled, unnumbered
+from stepmark.data.formats.processbench import read as read_processbench
+from stepmark.data.formats.rows import Counts, LabelledRow, Reading, need
 from stepmark.data.labelled import detect, items_of_rows
 from stepmark.data.reading import Row, Source, read_rows, row_files
 from stepmark.data.solutions import candidates_of, read_solution, solutions_of, ungraded
@@ -34,33 +31,10 @@ from stepmark.evaluation.cases import Case, unique
 from stepmark.records import Judgement, LabelledSolution, Step, read_record
 
 
-def read_openr(
-    files: Sequence[Source], *, trials: int | None = None, columns: Columns | None = None
-) -> list[Case]:
-    """Every path of openr's trees as a case (`stepmark.data.formats.openr`). Ids are NAME:LINE/NUMBER.
-
-    Args:
-        files: of either layout, as `store.read_rows` takes them.
-        trials: rollouts that each share was estimated with, which the files do not say. None: only whether any
-            succeeded is taken from a share.
-        columns: as `store.read_rows`.
-
-    Raises:
-        InputError: with the place: another format, a share out of [0, 1] or no multiple of 1 / trials.
-        UsageError: `trials` is not positive.
-    """
-    return _read(files, columns, lambda rows: _openr(rows, trials))
-
-
-def _openr(rows: Iterable[Row], trials: int | None = None) -> Iterator[Case]:
-    settings, losses = Reading(trials=trials), Losses()
-    return (_case(row, group="openr") for raw in rows for row in openr.read(raw, settings, losses))
-
-
 def _math_shepherd(rows: Iterable[Row]) -> Iterator[Case]:
-    settings, losses = Reading(), Losses()
+    settings, counts = Reading(), Counts()
     for raw in rows:
-        for row in math_shepherd.read(raw, settings, losses):
+        for row in math_shepherd.read(raw, settings, counts):
             yield _case(row, group=row.solution.problem.source or "", answer=row.meta.get("answer"))
 
 
@@ -148,7 +122,7 @@ def _read(files: Sequence[Source], columns: Columns | None, reader: _Reader) -> 
 def _processbench(rows: Iterable[Row]) -> Iterator[Case]:
     """ProcessBench rows (Zheng et al. 2024). The subset is what stands before the number in the id, else the file's name."""
     for row in rows:
-        (read,) = read_processbench(row, Reading(), Losses())
+        (read,) = read_processbench(row, Reading(), Counts())
         if read.solution.id is None:
             raise row.error("expected an id, found null", "id")
         yield _case(read, group=subset(read.solution.id, row.file))
@@ -258,7 +232,7 @@ def _solutions(rows: Iterable[Row], how: str) -> Iterator[Case]:
 
 
 def _prm800k(rows: Iterable[Row]) -> Iterator[Case]:
-    from stepmark.data.formats.prm800k import rated_completion
+    from stepmark.data.formats.prm800k_flat import rated_completion
 
     for row in rows:
         yield Case(
@@ -301,7 +275,6 @@ def _shapes(how: str) -> dict[str, tuple[tuple[str, ...], _Reader]]:
         "prm800k-flat": (("responses", "next_response", "rating"), _prm800k),
         "trl": (("prompt", "completions", "labels"), lambda rows: map(_trl, rows)),
         "stepmark-labels": (("solution", "judgements"), lambda rows: map(_labels, rows)),
-        "openr": (("question", "final_answer", "reasoning_steps"), _openr),
         "math-shepherd": (("input", "label", "task"), _math_shepherd),
         **dict.fromkeys(("solutions", "chat", *TRACES), ((), lambda rows: _solutions(rows, how))),
     }
@@ -332,5 +305,5 @@ def _of_any_shape(rows: Iterable[Row], how: str) -> Iterable[Case]:
     format = detect(first)
     if format in shapes:
         return shapes[format][1](rows)
-    read_rows_of = items_of_rows(rows, format, Reading(how=how), Losses())
+    read_rows_of = items_of_rows(rows, format, Reading(how=how), Counts())
     return (_case(row, group=format) for row in read_rows_of if isinstance(row, LabelledRow))

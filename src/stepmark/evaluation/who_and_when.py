@@ -39,6 +39,7 @@ from stepmark.evaluation.step_labels import examples, joined
 from stepmark.evaluation.thresholds import policies
 from stepmark.evaluation.views import bars_of, cell, table_of, tile, unreadable
 from stepmark.metrics.intervals import Floats, Statistic, shares
+from stepmark.models.lazy import note_idle
 from stepmark.records import Refusal
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
@@ -67,7 +68,9 @@ class Blame(Evaluation, ABC):
     def check(self, run: Run) -> None:
         """See `Evaluation.check`."""
         if self.threshold is not None and (self.rule != "first" or self.labels is not None):
-            raise UsageError("`threshold` is for `rule` first, and for scores; leave it out")
+            note_idle(
+                {"threshold": self.threshold}, {"threshold": "it is read by `rule` first, and of scores"}
+            )
         if self.labels is not None and run.scores is not None:
             raise UsageError("`labels` and `scores` both name steps; give one of them")
 

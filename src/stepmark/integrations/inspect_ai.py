@@ -19,7 +19,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import collect
 
 from stepmark.data.formats import inspect_ai as inspect_logs
-from stepmark.data.formats.rows import Losses, Reading
+from stepmark.data.formats.rows import Counts, Reading
 from stepmark.data.reading import Row
 from stepmark.errors import InputError, UsageError
 from stepmark.integrations.candidates import (
@@ -267,7 +267,7 @@ def _graded_trace(state: TaskState, grader: Grader) -> GradedText:
     text = state.output.completion
     try:
         [row] = inspect_logs.read(
-            Row(data=sample, file="sample", line=state.epoch), Reading(how=AGENT), Losses()
+            Row(data=sample, file="sample", line=state.epoch), Reading(how=AGENT), Counts()
         )
     except InputError as error:
         return GradedText(text=text, scored=None, error=error)

@@ -1,7 +1,7 @@
 """Generative PRMs: a language model writes a critique of each step, and the verdict in it is the score.
 
     prm = generative_prm("thinkprm", LocalPolicy.load("launch/ThinkPRM-1.5B"), samples=4)
-    prm.score("What is 2 + 3?", ["2 + 3 = 6"])
+    prm.score("What is 2 + 3?", steps=["2 + 3 = 6"])
 
 The family (`models/critics.py`) owns the prompts and reads the verdicts, the policy (`models/policies/`) runs the model, and `batching` brings them
 together. A checkpoint that stepmark trained says in its `stepmark.json` which critic it is (`CriticSpec`); of others the family is named.

@@ -11,7 +11,14 @@ from itertools import tee
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from stepmark.batching import Answerer, Graded, Ready, Release, Score
-from stepmark.data.conversations import ProblemLike, SolutionLike, each_solution, problem_of, solution_of
+from stepmark.data.conversations import (
+    ProblemLike,
+    SolutionLike,
+    check_one_problem,
+    each_solution,
+    problem_of,
+    solution_of,
+)
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import BackendError, InputError, TooLongError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score, rank_key, resolve_aggregate
@@ -338,20 +345,16 @@ class Grader:
             UsageError: an aggregate or a threshold that does not fit the PRM's scores.
             BackendError: a server or a policy failed.
         """
+        records = each_solution(problem, solutions, split_by=split, marker=marker)
+        check_one_problem(records)
         graded = self.grade_many(
-            problem,
-            solutions,
+            None,
+            records,
             aggregate=aggregate,
             threshold=threshold,
             checks=checks,
-            split=split,
-            marker=marker,
             keep_going=keep_going,
         )
-        if not graded:
-            raise InputError(
-                "expected at least one solution that can be ranked, found none", field="solutions"
-            )
         return sorted(graded, key=lambda one: rank_key(one.score, refuted=one.refuted))
 
     def watch(

@@ -17,7 +17,6 @@ from stepmark.data.columns import (
     ALIASES,
     Columns,
     identifier,
-    nearly,
     problem_column,
     reference_answer,
     riding,
@@ -142,13 +141,10 @@ def _problem(row: Row, *, need_answer: bool) -> ProblemRow:
     answer, answered = reference_answer(data, row.named)
     if answer is None and need_answer:
         known = ("answer", *ALIASES["answer"])
-        near = nearly(data, known)
-        hint = (
-            ""
-            if near is None
-            else f". Did you mean {near[1]!r} by {near[0]!r}? Say so with `columns` (answer={near[0]})"
+        raise InputError(
+            f"expected a reference answer under one of {', '.join(known)}; say which column it is with `columns` (answer=COLUMN)",
+            field="answer",
         )
-        raise InputError(f"expected a reference answer under one of {', '.join(known)}{hint}", field="answer")
     name, named = identifier(data, named=row.named)
     source, meta = data.get("source"), data.get("meta")
     if not isinstance(meta, dict | None):
@@ -156,7 +152,7 @@ def _problem(row: Row, *, need_answer: bool) -> ProblemRow:
     used = {column for column in (asked, answered, named, "meta") if column is not None}
     if isinstance(source, str):
         used.add("source")
-    rest = riding(data, used, ["answer"] if answer is None else [])
+    rest = riding(data, used)
     return ProblemRow(
         problem=Problem(
             text=text, answer=answer, id=name or row.where, source=source if isinstance(source, str) else None

@@ -136,7 +136,7 @@ _PLOTS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
         "standard errors",
         {"CUSUM": "cusum", "gap": "gap"},
     ),
-    (_JUDGEMENT, "AUC", "AUC", {"": "auc"}),
+    (_JUDGEMENT, "AUC", "AUC", {"AUC": "auc"}),
     (
         _CROSSED,
         "Share of solutions",
@@ -206,6 +206,9 @@ def rl_html(
             continue
         series = tuple(_series(rows, curve, place) for curve, place in curves.items())
         if known := tuple(sery for sery in series if any(value is not None for value in sery.y)):
+            if unit == "AUC":
+                ends = (float(rows[0].update), float(rows[-1].update))
+                known = (*known, Series(name="chance", x=ends, y=(0.5, 0.5)))
             lines = Lines(
                 title=name,
                 x_label="update",
@@ -280,8 +283,6 @@ def _marks(rows: Sequence[Watched]) -> Iterator[Mark]:
 def _learning(history: Sequence[Mapping[str, Any]]) -> Iterator[Item]:
     for title, unit, names in (
         ("Samples of training", "share, mean score", ("accuracy", "reward", "flat")),
-        ("Gradient", "norm before clipping", ("gradient",)),
-        ("Loss", "policy loss", ("loss",)),
         ("Implicit PRM", "cross-entropy", ("implicit_loss",)),
     ):
         known = [name for name in names if any(row.get(name) is not None for row in history)]

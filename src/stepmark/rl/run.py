@@ -15,7 +15,7 @@ from stepmark.data.reading import Source
 from stepmark.data.steps.splitting import split
 from stepmark.errors import UsageError
 from stepmark.models.identity import checkpoint_fingerprint, named
-from stepmark.models.lazy import Lazy, check_device
+from stepmark.models.lazy import Lazy, check_device, note_idle
 from stepmark.models.load import PRMLike, lazy_prm, prm_identity, read_by
 from stepmark.models.places import find_checkpoint
 from stepmark.models.prm import PRM
@@ -146,6 +146,9 @@ def rl(
     if credit is None:
         credit = "prime" if implicit is not None else "grpo" if prm is None else "min-form"
     method, source = load_credit(credit, settings)
+    if implicit is not None and not method.needs.tokens:
+        note_idle({"implicit": implicit}, {"implicit": f"`credit` {method.name} reads no token rewards"})
+        implicit = None
     run = _Run(
         out=Path(out),
         policy=policy,
@@ -255,21 +258,9 @@ class _Run:
             raise UsageError(
                 f"`credit` {name} needs an implicit PRM: give `implicit`, which starts one from the policy's weights"
             )
-        if self.implicit is not None and not needs.tokens:
-            raise UsageError(
-                f"`implicit` rewards tokens, and `credit` {name} reads none; take `credit` prime"
-            )
-        if self.implicit is None and self.implicit_model is not None:
-            raise UsageError("`implicit_model` needs `implicit`")
         if training.group < 2 and self.source is None and not needs.values:
             raise UsageError(
                 f"`group` {training.group}: `credit` {name} compares solutions of one problem; expected 2 or more"
-            )
-        if training.kl != usual.kl and training.kl_weight == 0:
-            raise UsageError(f"`kl` {training.kl} does nothing without its weight: give `kl_weight`")
-        if training.value_weight != usual.value_weight and not needs.values:
-            raise UsageError(
-                f"`value_weight` belongs to a critic, and `credit` {name} has none; take `credit` ppo"
             )
         if self.dtype == "bfloat16" and training.lora_rank is None:
             raise UsageError(
@@ -285,17 +276,29 @@ class _Run:
             raise UsageError(
                 "`refit`: the weights of a PRM behind a server cannot be trained here; name its folder with `prm`"
             )
-        for setting, given in {
-            "stop_on_hack": self.stop_on_hack,
-            "aggregate": watch.aggregate is not None,
-            "refit": refit,
-            "slack": watch.cusum.slack != Cusum().slack,
-            "alarm_above": watch.cusum.alarm_above != Cusum().alarm_above,
+        idle = {
+            "kl": "its weight, `kl_weight`, is 0" if training.kl_weight == 0 else "",
+            "value_weight": "" if needs.values else f"`credit` {name} has no critic",
+            "implicit_model": "" if self.implicit is not None else "there is no `implicit` PRM",
+            **dict.fromkeys(
+                ("stop_on_hack", "aggregate", "refit", "slack", "alarm_above"),
+                "there is no `prm`" if prm is None else "",
+            ),
             # An implicit PRM has a threshold too.
-            "threshold": watch.threshold is not None and self.implicit is None,
-        }.items():
-            if given and prm is None:
-                raise UsageError(f"`{setting}` needs a PRM: give `prm`")
+            "threshold": "there is no `prm`" if prm is None and self.implicit is None else "",
+        }
+        given = {
+            "kl": training.kl != usual.kl or None,
+            "value_weight": training.value_weight != usual.value_weight or None,
+            "implicit_model": self.implicit_model,
+            "stop_on_hack": self.stop_on_hack or None,
+            "aggregate": watch.aggregate,
+            "refit": self.refit,
+            "slack": watch.cusum.slack != Cusum().slack or None,
+            "alarm_above": watch.cusum.alarm_above != Cusum().alarm_above or None,
+            "threshold": watch.threshold,
+        }
+        note_idle(given, {setting: why for setting, why in idle.items() if why})
 
     def record(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """All that decides the result, as plain data; models by their files, so that none is exchanged unnoticed."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Protocol, cast, final, get_args
 from pydantic import Field
 
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
-from stepmark.batching.cluster import Built, Cluster, Fact
+from stepmark.batching.cluster import Build, Built, Cluster, Fact
 from stepmark.data.reading import Source, read_rows
 from stepmark.data.solutions import GRADED_KEYS, SolutionRow, read_solutions, solutions_of
 from stepmark.data.steps.splitting import check_way, split
@@ -24,7 +24,7 @@ from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.metrics.first_error import threshold_misfit
-from stepmark.models.lazy import Lazy, check_models
+from stepmark.models.lazy import Lazy, check_models, note_idle
 from stepmark.models.load import SHARED, PRMLike, lazy_prm, read_by
 from stepmark.models.places import NOTICE
 from stepmark.models.prm import PRM, Grade, Grader, Ledger, from_row, input_row, to_row
@@ -223,7 +223,7 @@ def grade(
         checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them (equation,words,unit,algebra,answer), or auto, which is all with the default PRM and none with any other. Thoughts are checked only with `all,thoughts`.
         orm: an outcome reward model: its one verdict on the whole solution stands beside the steps.
         split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, thought, whole, token, or limit:N (words).
-        marker: the text that ends each step, for `split` marker.
+        marker: the text that ends each step, for `split` marker and auto.
         reasoning: what becomes of a thought (<think>, reasoning_content): keep it as steps, grade it only, or drop it.
         columns: names of columns, where they differ: problem=question,solution=response.
         keep_going: leave out rows that cannot be graded, and list them at the end.
@@ -240,6 +240,9 @@ def grade(
         CheckpointError: the PRM cannot be loaded.
         BackendError: a server failed; what was graded so far is kept beside `out`.
     """
+    if marker is not None and split not in ("marker", "auto"):
+        note_idle({"marker": marker}, {"marker": f"`split` {split} does not read it"})
+        marker = None
     source = run_input(rows, hashed=(out is not None and not is_stream(out)) or _is_small(rows))
     grader = prm if not isinstance(prm, str) else lazy_prm(prm)
     grader, outcome = _with_outcome_model(grader, orm)
@@ -501,9 +504,6 @@ def _load(
     """The PRM and the outcome model: of this process, or of a cluster's workers for about so many solutions."""
     if cluster is None or cluster.ray is None:
         return (prm.load() if isinstance(prm, Lazy) else prm, None if orm is None else orm.load())
-    from stepmark.batching.cluster import Build
-    from stepmark.scoring.run import BUILD, SpreadPRM
-
     assert isinstance(prm, Lazy)
     settings = {"prm": prm.name, "prm_arguments": json.dumps(prm.arguments)}
     if orm is not None:
@@ -536,8 +536,6 @@ def _check(
     if checks != "auto":
         check_names(checks)
     check_way(split_by)
-    if marker is not None and split_by != "marker":
-        raise UsageError(f"`marker` {marker}: this is for `split` marker, and `split` is {split_by}")
     if split_by != "agent":
         split("-", split_by, marker=marker)
     check_models(cluster, prm, orm)

@@ -323,14 +323,14 @@ class Completions:
     async def _answer(self, body: ChatRequest, deadline: float) -> dict[str, Any]:
         """A `ChatAnswer` as plain data."""
         service, policy, settings = self._service, self._policy, self.settings
-        grade = check_grade(service.prm, service.grade, body.selection.aggregate, checks="none")
+        grade = check_grade(service.prm, service.grade, body.selection.aggregate)
         request = self._request(body)
         texts = await self._written(request)
         solutions = await asyncio.to_thread(self._split, problem_of(body.conversation), texts)
         scores = await service.batcher.score(
             [item for item in solutions if isinstance(item, Solution)], deadline=deadline
         )
-        results = verdicts(solutions, scores, service.prm, grade, at="candidates")
+        results = await asyncio.to_thread(verdicts, solutions, scores, service.prm, grade, at="candidates")
         _check_any_scored(results, solutions, texts)
         answers = [
             None if (extracted := find_answer(item.text)) is None else extracted.text for item in texts
@@ -339,11 +339,12 @@ class Completions:
             [result.get("score") for result in results],
             answers,
             [item.finish != "length" for item in texts],
+            [bool(result.get("findings")) for result in results],
             body.selection.choose or settings.choice,
         )
         candidates = []
         for number, (written, solution, result) in enumerate(zip(texts, solutions, results, strict=True)):
-            names = ("score", "scores", "first_error", "first_error_step", "error")
+            names = ("score", "scores", "first_error", "first_error_step", "findings", "error")
             more = {name: result[name] for name in names if name in result}
             more |= {} if picked.votes is None else {"votes": picked.votes[number]}
             more |= {} if written.tokens is None else {"tokens": written.tokens}
@@ -451,10 +452,11 @@ class Completions:
         scores: Sequence[float | None],
         answers: Sequence[str | None],
         finished: Sequence[bool],
+        refuted: Sequence[bool],
         choice: Choice,
     ) -> Picked:
         if choice == "best":
-            return pick(scores, answers, choice, finished=finished)
+            return pick(scores, answers, choice, finished=finished, refuted=refuted)
         if choice == "vote" and any(score is not None and score < 0 for score in scores):
             raise invalid(
                 "scores of this PRM can be below 0 and are no weights; choose best or majority",
@@ -464,7 +466,13 @@ class Completions:
             if self._verifier is None:
                 self._verifier = load_verifier(self.settings.verifier, isolation=self.settings.isolation)
             return await asyncio.to_thread(
-                pick, scores, answers, choice, verifier=self._verifier, finished=finished
+                pick,
+                scores,
+                answers,
+                choice,
+                verifier=self._verifier,
+                finished=finished,
+                refuted=refuted,
             )
 
 

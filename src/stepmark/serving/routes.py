@@ -478,10 +478,6 @@ def _check_shape(asked: Sequence[SolutionToScore | SolutionFields], at: str | No
         if (item.steps is None) == (item.solution is None):
             what_came = "neither" if item.steps is None else "both"
             raise invalid(f"expected steps or solution, found {what_came}", field=f"{place}steps")
-        if isinstance(item, SolutionToScore) and item.steps is not None and (item.split or item.marker):
-            name = "split" if item.split is not None else "marker"
-            message = f"{name} says how a text is split, and the steps are given: leave it out"
-            raise invalid(message, field=f"{place}{name}")
 
 
 async def _in_thread(request: Request, work: Callable[[], Value], deadline: float, what: str) -> Value:

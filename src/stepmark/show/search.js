@@ -34,7 +34,8 @@
     if (item === root) return `Problem: ${root.text.slice(0, 160)}`;
     if (item.lost) return `${count(item.lost.length, "pruned branch")}, folded`;
     const score = item.said === undefined ? "not scored" : `score ${item.said}`;
-    return `Step ${item.depth}, ${score}, ${item.state}, round ${item.round}: ${(item.text || NOTHING).slice(0, 160)}`;
+    const often = item.times ? `written ${item.times} times, ` : "";
+    return `Step ${item.depth}, ${score}, ${item.state}, ${often}round ${item.round}: ${(item.text || NOTHING).slice(0, 160)}`;
   }
 
   function box(item) {
@@ -55,9 +56,12 @@
     } else if (item === root) {
       one.append(make("span", "what", "Problem"));
     } else {
-      one.append(make("b", "", item.said ?? "–"), make("span", "what", (item.text || NOTHING).slice(0, 90).replaceAll("$", "")));
+      // Of siblings that begin alike, what differs.
+      const text = item.from ? `… ${item.text.slice(item.from)}` : item.text || NOTHING;
+      one.append(make("b", "", item.said ?? "–"), make("span", "what", text.slice(0, 90).replaceAll("$", "")));
       one.title = item.text.slice(0, 400);
       one.lastChild.dir = "auto";
+      if (item.times) one.append(make("em", "", `×${item.times}`));
       if (SIGNS[item.state]) one.append(make("i", "", SIGNS[item.state]));
     }
     return one;
@@ -346,7 +350,7 @@
   // One problem
 
   function open(number, id) {
-    const of = (name) => data.nodes.find((node) => String(node.id) === name);
+    const of = (name) => data.nodes.find((node) => [node.id, ...(node.ids ?? [])].map(String).includes(name));
     if (number === problem) {
       const node = id === undefined ? root : of(id);
       return node && pick(node);

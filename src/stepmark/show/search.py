@@ -9,8 +9,9 @@ solution and the candidates.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Any, Literal, get_args
 
 from stepmark.show import colour
@@ -193,13 +194,20 @@ def _json(value: Mapping[str, Any]) -> str:
 def _data(at: int, view: SearchView) -> dict[str, Any]:
     """What the script draws a problem from: absent keys are absent facts."""
     search = template("search")
-    places = {node.number: index for index, node in enumerate(view.nodes)}
+    groups = merged(view.nodes)
+    places = {node.number: index for index, group in enumerate(groups) for node in group}
+    starts = _starts(
+        [(None if group[0].parent is None else places[group[0].parent], group[0].step) for group in groups]
+    )
     result: dict[str, Any] = {
         "name": one_line(view.name),
         "about": search.about(at, view),
         "after": search.after(at, view, True),
         "aggregate": one_line(view.aggregate),
-        "nodes": [_node(node, places, view) for node in view.nodes],
+        "nodes": [
+            _node(group, places, view) | ({"from": start} if start else {})
+            for group, start in zip(groups, starts, strict=True)
+        ],
         "rounds": rounds(view),
     }
     if view.chosen is not None:
@@ -207,15 +215,54 @@ def _data(at: int, view: SearchView) -> dict[str, Any]:
     return result
 
 
-def _node(node: TraceNode, places: Mapping[int, int], view: SearchView) -> dict[str, Any]:
+_STATES: tuple[NodeState, ...] = ("chosen", "finished", "kept", "pruned")
+"""Which of several equal nodes stands for them: one in the first of these states."""
+
+
+def merged(nodes: Sequence[TraceNode]) -> list[list[TraceNode]]:
+    """Nodes that write the same after the same steps, together; the first of each group stands for it, and parents come first.
+
+    The end of a solution is not together with the same step from which a search went on.
+    """
+    parents = {node.parent for node in nodes}
+    order: dict[tuple[int, str, bool], list[TraceNode]] = {}
+    places: dict[tuple[int, str, bool], int] = {}
+    place: dict[int | None, int] = {None: -1}
+    for node in nodes:
+        ends = node.number not in parents and node.state in ("chosen", "finished")
+        key = (place[node.parent], " ".join(node.step.split()), ends)
+        place[node.number] = places.setdefault(key, len(places))
+        order.setdefault(key, []).append(node)
+    return [sorted(group, key=lambda node: _STATES.index(node.state)) for group in order.values()]
+
+
+def _starts(steps: Sequence[tuple[int | None, str]]) -> list[int]:
+    """For each (parent, text), where the text begins to differ from those of its siblings; 0 where that is near its beginning."""
+    siblings: dict[int | None, list[str]] = {}
+    for parent, text in steps:
+        siblings.setdefault(parent, []).append(spelled(text).strip())
+    # Of texts, character by character; there is no path here.
+    common = {parent: commonprefix(texts) if len(texts) > 1 else "" for parent, texts in siblings.items()}  # noqa: RUF071
+    starts = {parent: prefix.rfind(" ") + 1 for parent, prefix in common.items()}
+    return [start if (start := starts[parent]) >= _ALIKE else 0 for parent, _ in steps]
+
+
+_ALIKE = 24
+"""Characters with which siblings begin alike, from which on only what differs is shown in the tree."""
+
+
+def _node(group: Sequence[TraceNode], places: Mapping[int, int], view: SearchView) -> dict[str, Any]:
+    node = group[0]
     result: dict[str, Any] = {
         "id": node.number,
         "text": spelled(node.step).strip(),
         # A proof is red, whatever a score would say.
         "level": colour.level_class(0.0 if node.refuted else view.place(node.score)),
         "state": node.state,
-        "round": node.round,
+        "round": min(one.round for one in group),
     }
+    if len(group) > 1:
+        result.update(times=len(group), ids=[one.number for one in group[1:]])
     marked = text_html(node.step)
     if marked != esc(node.step):
         result["html"] = marked
@@ -229,9 +276,10 @@ def _node(node: TraceNode, places: Mapping[int, int], view: SearchView) -> dict[
         result["why"] = one_line(node.why)
     if node.value is not None:
         result["value"] = number(node.value)
-    for name, count in (("policy", node.policy_tokens), ("prm", node.prm_tokens), ("visits", node.visits)):
-        if count is not None:
-            result[name] = count
+    for name, key in (("policy", "policy_tokens"), ("prm", "prm_tokens"), ("visits", "visits")):
+        counts = [getattr(one, key) for one in group]
+        if None not in counts:
+            result[name] = sum(counts)
     return result
 
 

@@ -64,6 +64,7 @@ const searchPath = (() => {
     if (picked.why) top.append(make("p", "odd", `${picked.state === "pruned" ? "Pruned" : "Note"}: ${picked.why}`));
     const facts = make("dl", "aggregates");
     fact(facts, `${data.aggregate} so far`, picked.sumSaid);
+    if (picked.times) fact(facts, "written", `${digits.format(picked.times)} times`);
     fact(facts, "visits", picked.visits);
     fact(facts, "value", picked.value);
     fact(facts, "written tokens", total(steps, "policy"));

@@ -20,7 +20,7 @@ from stepmark.data.json_rows import json_type, parse_row
 from stepmark.data.reading import ENDINGS, STDIO, count_rows, read_lines, row_files
 from stepmark.errors import InputError, UsageError
 from stepmark.show.text import amount
-from stepmark.store.disk import link_loop, naming
+from stepmark.store.disk import naming
 from stepmark.version import __version__
 
 
@@ -193,10 +193,15 @@ def check_writable(path: str | Path) -> None:
     """
     if not str(path):
         raise UsageError("cannot write to a file without a name: expected one, found an empty text")
-    if path != STDIO and (loop := link_loop(path)) is not None:
-        raise UsageError(f"cannot write {path}: {loop}")
     target = Path(path)
-    folder = target.resolve().parent
+    try:
+        folder = target.resolve().parent
+        target.is_dir()
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # links that lead back to themselves, of which Python 3.13 says less
+        raise UsageError(f"cannot write {path}: {error}") from None
     if path == STDIO:
         return
     if target.is_dir():

@@ -20,6 +20,7 @@ from stepmark.models.checkpoint import adapter_config
 from stepmark.models.files import local_folder, present
 from stepmark.models.generative import CriticSpec
 from stepmark.models.identity import checkpoint_fingerprint
+from stepmark.models.lazy import note_idle
 from stepmark.models.load import load_prm
 from stepmark.models.places import BUILT_IN_BASE, default_folder, find_checkpoint, folder_of
 from stepmark.models.spec import NOTE_FILE, SPEC_FILE, LinearHead, MlpHead, ScoringSpec, read_spec
@@ -318,10 +319,8 @@ def add_note(folder: Path, name: str, value: HeldOut | None) -> None:
 def _check_spec(recipe: Recipe, base: Path, spec: ScoringSpec | CriticSpec) -> None:
     """Refuse now, and not after hours of training, what could not be trained or written."""
     settings, objective = recipe.training, recipe.objective
-    if settings.adapter and not isinstance(spec, ScoringSpec):
-        raise UsageError(
-            "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
-        )
+    if not isinstance(spec, ScoringSpec):
+        note_idle({"adapter": settings.adapter or None}, {"adapter": "a generative PRM is written whole"})
     if not settings.adapter and isinstance(spec, ScoringSpec):
         layout_of(spec, base)
     if settings.shard:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from stepmark.data.columns import Columns
-from stepmark.data.formats.rows import LabelledRow, Losses, Reading
+from stepmark.data.formats.rows import Counts, LabelledRow, Reading
 from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import ENDINGS, STDIO, Source, check_readable, row_files
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.files import fetch
+from stepmark.models.lazy import note_idle
 from stepmark.settings import checked
 from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
 from stepmark.store import atomic_write, naming
@@ -38,7 +39,7 @@ def training_rows(
     split: str = "train",
     columns: Columns | None = None,
     reading: Reading = _READING,
-    losses: Losses | None = None,
+    counts: Counts | None = None,
 ) -> Iterator[LabelledRow]:
     """Labelled rows of one or several sources, one after the other.
 
@@ -51,15 +52,15 @@ def training_rows(
         rows: names of files in any format of `stepmark convert`, or "OWNER/NAME" of data sets on the hub; or rows in Python.
         split: which files of a hub data set are taken: those with this word in their name, or all where none has it.
         columns: as `store.read_rows`.
-        losses: takes note of what is left out in reading.
+        counts: takes note of what is left out in reading.
     """
     names = _names(rows)
     if names is None:
-        yield from read_labelled(rows, columns=columns, settings=reading, losses=losses)
+        yield from read_labelled(rows, columns=columns, settings=reading, counts=counts)
         return
     for name in names:
         for file in _files(name, split):
-            for row in read_labelled(file, columns=columns, settings=reading, losses=losses):
+            for row in read_labelled(file, columns=columns, settings=reading, counts=counts):
                 yield row if row.solution.problem.source is not None else _with_source(row, Path(name).name)
 
 
@@ -169,13 +170,11 @@ def train(
     """
     if not isinstance(out, str | Path) or str(out) == STDIO:
         raise UsageError(f"`out`: expected the name of a folder, found {out!r}")
-    if held_out_data is not None and training.held_out is not None:
-        raise UsageError(
-            "`held_out` is a share of the rows, and `held_out_data` names others instead: leave out one of the two"
-        )
-    for name in ("mark", "layout"):
-        if family is not None and getattr(training, name) != getattr(Training(), name):
-            raise UsageError(f"`{name}`: the `family` {family} has its own; leave out one of the two")
+    if held_out_data is not None:
+        note_idle({"held_out": training.held_out}, {"held_out": "`held_out_data` names the rows"})
+    if family is not None:
+        own = {"mark": training.mark, "layout": None if training.layout == "auto" else training.layout}
+        note_idle(own, dict.fromkeys(own, f"the `family` {family} has its own"))
     for given in (rows, held_out_data):
         check_sources(given)
     check_packages("torch", "transformers", "matplotlib", *(() if training.full else ("peft",)))
@@ -291,11 +290,11 @@ class ProgressLines:
         self._tenth = 0
         self._first: int | None = None
         """Steps of an earlier run."""
-        self._losses: list[tuple[float, float]] = []
+        self._counts: list[tuple[float, float]] = []
 
     def record(self, progress: Progress) -> None:
         """Print its line, where one is due."""
-        self._losses = [*self._losses[-49:], (progress.loss * progress.labels, progress.labels)]
+        self._counts = [*self._counts[-49:], (progress.loss * progress.labels, progress.labels)]
         if self._first is None:
             self._first = progress.step - 1
             self._tenth = told_at(self._first / progress.steps)
@@ -304,10 +303,10 @@ class ProgressLines:
         if progress.held_out is None and progress.step < progress.steps and not due:
             return
         self._last_line, self._tenth = self._clock(), tenth
-        loss = sum(loss for loss, _ in self._losses) / sum(labels for _, labels in self._losses)
+        loss = sum(loss for loss, _ in self._counts) / sum(labels for _, labels in self._counts)
         parts = [
             f"step {progress.step:,} of {progress.steps:,}",
-            f"loss {loss:.3f} (last {len(self._losses)})",
+            f"loss {loss:.3f} (last {len(self._counts)})",
             f"{progress.rows_per_second:,.1f} rows/s, {progress.tokens_per_second:,.0f} tokens/s",
         ]
         if can_estimate(progress.step - self._first, progress.steps - self._first):

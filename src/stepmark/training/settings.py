@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from stepmark.errors import UsageError
-from stepmark.models.lazy import check_device
+from stepmark.models.lazy import check_device, note_idle
 from stepmark.settings import settings
 from stepmark.solutions.checks import check_names
 
@@ -19,6 +19,7 @@ LayoutName = Literal["auto", "chatml", "chat", "text"]
 TOKEN_BUDGET = 2048
 """Distinct tokens a forward pass, where the user names none."""
 _RANK = 16
+_ALL = "`full` trains all weights, and there is no LoRA adapter"
 
 
 @settings
@@ -44,14 +45,9 @@ class Weights:
 
     def __post_init__(self) -> None:
         check_device(self.device)
-        for name, given in (
-            ("lora_rank", self.lora_rank != _RANK),
-            ("lora_alpha", self.lora_alpha is not None),
-        ):
-            if self.full and given:
-                raise UsageError(
-                    f"`{name}` is of a LoRA adapter, and `full` trains all weights: leave out one of the two"
-                )
+        if self.full:
+            given = {"lora_rank": self.lora_rank != _RANK or None, "lora_alpha": self.lora_alpha}
+            note_idle(given, dict.fromkeys(given, _ALL))
 
     @property
     def alpha(self) -> float:
@@ -145,10 +141,8 @@ class Training(Weights):
             raise UsageError(
                 "`warm_start` is of a LoRA adapter; with all weights (`full`), name the checkpoint itself as the `base`"
             )
-        if self.full and self.adapter:
-            raise UsageError(
-                "`adapter` writes a LoRA adapter, and `full` trains all weights: leave out one of the two"
-            )
+        if self.full:
+            note_idle({"adapter": self.adapter or None}, {"adapter": _ALL})
         if self.checks is not None:
             check_names(self.checks)
 

@@ -163,7 +163,9 @@ def verifier_facts(
 
 _LONG = 200
 _CUT = re.compile(r"(?<!\\)\\\Z|[=+*/^_]\Z|\\(?:times|cdot|div|frac|sqrt)\Z")
-_PROSE = re.compile(r"(?:(?<![\w\\])[^\W\d_]{2,}\b.*?){4}|[\u3040-\u9fff\uac00-\ud7af]{3}")
+_PROSE = re.compile(
+    r"(?i:\A\W*(?:so|thus|therefore|hence)\b)|(?:(?<![\w\\])[^\W\d_]{2,}\b.*?){4}|[^\W\d_]{2,}[^\n$\\]*(?:(?<!\\)\$[^$\n]+\$(?!\d)|\\\(|\\\[)|[\u3040-\u9fff\uac00-\ud7af]{3}"
+)
 
 
 def bare_answer(text: str | None, answers: Answers = "stated") -> FoundAnswer | None:
@@ -223,7 +225,7 @@ class VerifierBase(ABC):
     def verify(self, answer: str | None, gold: str) -> Verdict:
         """See `Verifier.verify`."""
         # A reference that marks no answer is one, however long.
-        found, stated = bare_answer(answer, self.answers), bare_answer(gold)
+        found, stated = self.find(answer), bare_answer(gold)
         reference = stated.text if stated is not None else gold.strip()
         if not reference:
             return self._verdict("unparsed", None if found is None else found.text, "the reference is blank")
@@ -242,6 +244,10 @@ class VerifierBase(ABC):
         return self._verdict(
             outcome, found.text, note if found.way == "whole" else f"{note}; {_SAID[found.way]}"
         )
+
+    def find(self, text: str | None) -> FoundAnswer | None:
+        """The answer of a text that is compared."""
+        return bare_answer(text, self.answers)
 
     @abstractmethod
     def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:

@@ -6,6 +6,7 @@ import re
 from typing import Literal
 
 from stepmark.verifiers.base import VerifierBase
+from stepmark.verifiers.finder import FoundAnswer, find_letter
 from stepmark.verifiers.quantities import clean, plain
 
 _CHOICE = re.compile(
@@ -19,10 +20,26 @@ class ChoiceVerifier(VerifierBase):
     def __init__(self) -> None:
         self.name = "choice"
 
+    def find(self, text: str | None) -> FoundAnswer | None:
+        """See `VerifierBase.find`; a concluding statement counts by the option that it names ("so option B costs $12")."""
+        found = super().find(text)
+        if (
+            text is not None
+            and found is not None
+            and found.way in ("statement", "whole")
+            and _letter(found.text) is None
+        ):
+            return find_letter(text) or found
+        return found
+
     def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:
         """See `Verifier.verify`; both are bare."""
-        letters = [_CHOICE.fullmatch(plain(clean(text))) for text in (gold, answer)]
-        if letters[0] is None or letters[1] is None:
-            return "unparsed", f"the {'reference' if letters[0] is None else 'answer'} is not a letter"
-        same = letters[0].group(1).upper() == letters[1].group(1).upper()
-        return "match" if same else "mismatch", "letters"
+        left, right = _letter(gold), _letter(answer)
+        if left is None or right is None:
+            return "unparsed", f"the {'reference' if left is None else 'answer'} is not a letter"
+        return "match" if left == right else "mismatch", "letters"
+
+
+def _letter(text: str) -> str | None:
+    match = _CHOICE.fullmatch(plain(clean(text)))
+    return None if match is None else match[1].upper()

@@ -47,7 +47,7 @@ def find_answer(text: str, answers: Answers = "stated") -> FoundAnswer | None:
     found = _marked(text)
     if found is None and answers == "stated":
         found = _statement(text)
-    return found or _letter(text)
+    return found or find_letter(text)
 
 
 def without_thoughts(text: str) -> str:
@@ -69,7 +69,7 @@ def without_thoughts(text: str) -> str:
     return "".join(answer)
 
 
-_VALUE = re.compile(r"[\d\\$^=]|\b[A-Z]\b|\A\W*\w+\W*\Z")
+_VALUE = re.compile(r"[\d\\$^=]|\b[A-Z]\b")
 
 
 def _marked(text: str) -> FoundAnswer | None:
@@ -261,7 +261,8 @@ _LETTER_WORD = re.compile(
 )
 
 
-def _letter(text: str) -> FoundAnswer | None:
+def find_letter(text: str) -> FoundAnswer | None:
+    """The letter of a multiple-choice question: alone on the last line, or "option B"."""
     tail = max(0, len(text) - 200)
     line = _LETTER_LINE.search(text, tail)
     if line is not None and (line.start() > 0 or tail == 0):

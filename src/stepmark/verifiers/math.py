@@ -1,20 +1,24 @@
-"""The verifier `math`: our own exact rules first, math-verify in a worker process for the rest.
+"""The verifier `math`: math-verify decides, in a process of its own; the rules here mend what it gets wrong.
 
-The rules mend what math-verify 0.9.0 gets wrong by design, each named in `Verdict.note`: 10% is 1/10, not 10; 12 cm is not 12 m, but 0.12 m, and a unit
-on one side only is left out; decimals are exact (0.333333 is not 1/3, 2.718281828 not e); 12_5 is 7, not 12; mixed numbers, scale words, powers of ten
-and repeating decimals are numbers; a column vector is the tuple of its entries; words are compared as words, not as products of variables. Numbers
-against numbers and equal texts never reach the worker.
+- Numbers are exact, of any size: 0.333333 is not 1/3, and 2^{-98} is not 2^{-99} (`quantities`, and `math_worker` for expressions).
+- Units: 12 cm is 0.12 m and not 12 m; a unit on one side only is left out. Degrees within sines, and against parts of pi, are radians.
+- A percent sign on one side only: 25% matches 25 and 0.25, and the note says so.
+- Mixed numbers, scale words, powers of ten, repeating decimals, other bases and ordinals are numbers.
+- A column vector is the tuple of its entries; rows and columns are told apart.
+- Words are compared as words, not as products of variables. What is not understood has no verdict.
 """
 
 from __future__ import annotations
 
 import re
 import threading
+from fractions import Fraction
 
 from stepmark.solutions.units import unit_of
 from stepmark.verifiers.base import VerifierBase
 from stepmark.verifiers.math_process import AnswerProcess, Outcome
 from stepmark.verifiers.quantities import (
+    Quantity,
     clean,
     key,
     plain,
@@ -68,13 +72,22 @@ class MathVerifier(VerifierBase):
             return "mismatch", "one sign against another"  # math-verify takes C for c
         if _is_words(gold) or _is_words(answer):
             return self._words(gold, answer)
-        rewritten = _without_units(_as_tuple(gold), _as_tuple(answer))
+        open_ = _open_comma(left, answer) or _open_comma(right, gold)
+        if open_ is not None:
+            return open_
+        gold, answer = _in_radians(gold, answer)
+        rewritten = _without_units(*_as_tuples(gold, answer))
         if isinstance(rewritten, str):
             return "mismatch", rewritten
         for what, text in zip(("reference", "answer"), rewritten, strict=True):
             if _has_words(text):
                 return "unparsed", f"the {what} has words in it"  # math-verify would multiply their letters
-        return self._ask(*rewritten)
+        outcome, note = self._ask(*rewritten)
+        if outcome == "mismatch" and gold.endswith("%") != answer.endswith("%"):
+            bare = _without_units(gold.rstrip("% "), answer.rstrip("% "))
+            if not isinstance(bare, str) and self._ask(*bare)[0] == "match":
+                return "match", "the percent sign left out"
+        return outcome, note
 
     def close(self) -> None:
         """End the worker process, if one runs."""
@@ -103,7 +116,9 @@ _MATHS_WORD = re.compile(
     r"tanh|infty|infinity|and|or)\b|\{|\}"
 )
 _NAMES = re.compile(r"\\(?:begin|end|operatorname)\s?\{[A-Za-z*]*\}")
-_LONG_WORD = re.compile(r"[^\W\d_]{4,}")
+_LONG_WORD = re.compile(
+    r"[^\W\d_]{4,}|(?<![A-Za-z\d])[a-z]{2,3}\s(?:.*\s)?[a-z]{2,3}(?![A-Za-z\d])|[a-z]'[a-z]{1,2}\b"
+)
 
 
 def _has_words(text: str) -> bool:
@@ -124,7 +139,41 @@ def _is_words(text: str) -> bool:
     return _WORD.search(rest) is not None or (text != opened and re.search(r"[^\W\d_]{2,}", rest) is not None)
 
 
+_COMMA = re.compile(r"(-?\d+,\d+)\s?[$€£%]?")
+
+
+def _open_comma(number: Quantity | None, other: str) -> Outcome | None:
+    """A verdict on "1000,99" against one number: a decimal comma or two numbers? Where these differ there is none."""
+    comma = None if number is None else _COMMA.fullmatch(other)
+    if number is None or comma is None:
+        return None
+    if Fraction(comma[1].replace(",", ".")) == number.value:
+        return "unparsed", "whether the comma is a decimal one is open"
+    return "mismatch", "neither the pair nor the decimal"
+
+
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s?\^\\circ ?")
+_TURNS = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+
+
+def _in_radians(gold: str, answer: str) -> tuple[str, str]:
+    """Degrees as radians, within functions of angles and where the other side is in parts of pi."""
+    texts = [gold, answer]
+    for place, text in enumerate(texts):
+        other = texts[1 - place]
+        if "\\circ" in text and (_TURNS.search(text) or ("\\pi" in other and "\\circ" not in other)):
+            texts[place] = _DEGREES.sub(r"(\1 \\cdot \\frac{\\pi}{180})", text)
+    return texts[0], texts[1]
+
+
 _VECTOR = re.compile(r"\\begin\{([pb]?matrix)\}([^&]*?)\\end\{\1\}", re.S)
+
+
+def _as_tuples(gold: str, answer: str) -> tuple[str, str]:
+    """A column vector as a tuple, where the other side is none."""
+    if "matrix}" in gold and "matrix}" in answer:
+        return gold, answer
+    return _as_tuple(gold), _as_tuple(answer)
 
 
 def _as_tuple(vector: str) -> str:
@@ -175,11 +224,15 @@ def _without_units(gold: str, answer: str) -> tuple[str, str] | str:
     return texts[0], texts[1]
 
 
+_LISTED = re.compile(
+    r"\s*,?\s*(?:\\text\s?\{\s?(?:and|or)\s?\}|(?<![A-Za-z])(?:and|or)(?![A-Za-z]))\s*|,\s*,\s*"
+)
 _POWER = re.compile(r"\^\s?\(")
 
 
 def _for_worker(text: str) -> str:
     """The text as math-verify should see it: `^(…)` with braces, no dollar signs, one line."""
+    text = _LISTED.sub(", ", re.sub(r"(?<!\\)\\[()\[\]]", " ", text))
     text = text.replace("$", "").replace("\n", " ").replace("\\lvert", "|").replace("\\rvert", "|")
     text = re.sub(r"\\langle(.*)\\rangle", r"(\1)", text)
     start = 0

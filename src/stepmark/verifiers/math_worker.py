@@ -79,6 +79,44 @@ def _rational(expression: Any) -> Any:
     return expression.subs(exact) if isinstance(expression, MatrixBase) else expression.xreplace(exact)
 
 
+def _worked_out(expression: Any) -> Any:
+    """The expression with sums and multiples of matrices worked out, and with i as the imaginary unit where it is the only symbol."""
+    from sympy import Expr, I, MatrixExpr
+
+    if isinstance(expression, MatrixExpr):
+        return expression.doit()
+    symbols: set[Any] = getattr(expression, "free_symbols", set())
+    if (
+        isinstance(expression, Expr)
+        and {str(symbol) for symbol in symbols} == {"i"}
+        and expression not in symbols
+    ):
+        return expression.subs(dict.fromkeys(symbols, I))
+    return expression
+
+
+def _differ(gold: Any, answer: Any) -> bool:
+    """Whether two expressions that math-verify calls equal hold exact numbers that are not: it rounds, and numbers may be smaller than that."""
+    from sympy import Expr, FiniteSet, Float, Interval, MatrixBase, Tuple
+
+    if isinstance(gold, MatrixBase) and isinstance(answer, MatrixBase):
+        return gold.shape == answer.shape and any(map(_differ, gold, answer))
+    if isinstance(gold, Tuple) and isinstance(answer, Tuple):
+        return len(gold) == len(answer) and any(map(_differ, gold, answer))
+    if isinstance(gold, FiniteSet) and isinstance(answer, FiniteSet):
+        return any(all(_differ(left, right) for right in answer) for left in gold)
+    if isinstance(gold, Interval) and isinstance(answer, Interval):
+        return _differ(gold.start, answer.start) or _differ(gold.end, answer.end)
+    if not (isinstance(gold, Expr) and isinstance(answer, Expr) and gold.is_number and answer.is_number):
+        return False
+    if gold.has(Float) or answer.has(Float) or not (gold.is_finite and answer.is_finite):
+        return False
+    if gold.is_Rational and answer.is_Rational:
+        return bool(gold != answer)
+    size = max(abs(gold.evalf(60)), abs(answer.evalf(60)))
+    return bool(size) and bool(abs((gold - answer).evalf(60, maxn=400)) > size * 10**-40)
+
+
 def _unparsed(note: str) -> dict[str, str]:
     return {"outcome": "unparsed", "note": note}
 
@@ -119,7 +157,7 @@ class Checker:
                 parsing_timeout=None,
                 raise_on_error=True,
             )
-            self._parsed[text] = parsed[0] if parsed else None
+            self._parsed[text] = _worked_out(parsed[0]) if parsed else None
         return self._parsed[text]
 
     def check(self, gold: str, answer: str) -> dict[str, str]:
@@ -138,6 +176,8 @@ class Checker:
                 if self._simplifies(*read):
                     return {"outcome": "match", "note": "equal when simplified"}
                 return {"outcome": "mismatch", "note": "math-verify"}
+            if _differ(*read):
+                return {"outcome": "mismatch", "note": "exact numbers, equal only after rounding"}
             exact = [_rational(expression) for expression in read]
             if exact != read and not self._same(*exact):
                 return {"outcome": "mismatch", "note": "decimals are exact: equal only after rounding"}

@@ -40,13 +40,20 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (re.compile(r"\\(?:leqslant|leq)(?![A-Za-z])"), r"\\le"),
     (re.compile(r"\\(?:geqslant|geq)(?![A-Za-z])"), r"\\ge"),
     (re.compile(r"\\(?:thinspace|enspace|quad|qquad)(?![A-Za-z])"), " "),
-    (re.compile(r"(?<=\d)(?:\\[,;:!]|\{,\}\\!|\{,\}|,\\!)(?=\d{3}(?!\d))"), ","),
+    (re.compile(r"(?<=\d)(?:\\[,;:!]|\{,\}\\!|\{,\}|,\\!)\s?(?=\d{3}(?!\d))"), ","),
     (
         re.compile(r"(?<![\d.,/])(\d{1,3})((?: \d{3})+)(?![\d/,]|\.\d)"),
         lambda part: part[1] + part[2].replace(" ", ""),
     ),
     (re.compile(r"\\[!]"), ""),
     (re.compile(r"\\[,;: ]|(?<!\\)~"), " "),
+    (re.compile(r"\\(?:varnothing|O)(?![A-Za-z])|∅"), r"\\emptyset "),
+    (re.compile(r"\\sqrt\s?(\d+)"), r"\\sqrt{\1}"),
+    (re.compile(r"(?<![A-Za-z\\])sqrt\s?\{"), r"\\sqrt{"),
+    (re.compile(r"(?<![A-Za-z\\])sqrt\s?\(([^()]*)\)"), r"\\sqrt{\1}"),
+    (re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])"), r"\\pi "),
+    (re.compile(r"(?<![A-Za-z\\])(?:infinity|infty|inf|oo)(?![A-Za-z])"), r"\\infty "),
+    (re.compile(r"(?<![A-Za-z\\])(sin|cos|tan|cot|sec|csc|log|ln)(?=\s?[(\d\\]|\s[a-z](?![a-z]))"), r"\\\1 "),
     (re.compile(r"\^\{?\\(?:circ|degree)(?![A-Za-z])\s?\}?|\\degree(?![A-Za-z])"), r"^\\circ "),
     (re.compile(r"\\%"), "%"),
     (re.compile(r"\\\$|\\textdollar(?![A-Za-z])"), "$"),
@@ -64,6 +71,8 @@ _WRAPPERS = (
     ('"', '"'),
     ("{", "}"),
 )
+_INNER_DOLLARS = re.compile(r"(?<!\\)\$\s?([^$]+?)\s?\$(?!\d)")
+_PRICES = re.compile(r"(?<!\\)\$\d[^$]*[A-Za-z]{2}[^$]*\$|\$\s*\Z(?<!\S\$)")
 _SPACES = re.compile(r"\s+")
 _LOOSE = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s?(?=\{)")
@@ -78,6 +87,8 @@ def clean(answer: str) -> str:
     for _ in range(8):
         before = text
         text = text.rstrip(" .,;:") if not text.endswith("...") else text
+        if text.count("$") % 2 == 0 and not _PRICES.search(text):
+            text = _INNER_DOLLARS.sub(r"\1", text)
         for opening, closing in _WRAPPERS:
             inner = text[len(opening) : -len(closing)]
             if (
@@ -90,8 +101,11 @@ def clean(answer: str) -> str:
                 text = inner.strip()
         if text == before:
             break
+    # "\\\\" separates rows: none of its backslashes belongs to what follows.
+    rows = text.split("\\\\")
     for pattern, replacement in _REWRITES:
-        text = pattern.sub(replacement, text)
+        rows = [pattern.sub(replacement, row) for row in rows]
+    text = "\\\\".join(row.strip() for row in rows)
     return _SPACES.sub(" ", text).strip().removeprefix("= ").strip()
 
 
@@ -105,7 +119,8 @@ def _unboxed(text: str) -> str:
             place += 1
         if depth:
             break
-        text = text[: box.start()] + text[box.end() + 1 : place - 1] + text[place:]
+        between = ", " if _BOX.match(text[place:].lstrip()) else ""
+        text = text[: box.start()] + text[box.end() + 1 : place - 1] + between + text[place:]
         box = _BOX.search(text, box.start())
     return text
 
@@ -147,7 +162,7 @@ class Quantity:
     """The variable that it is the value of: x for "x = 3"."""
 
 
-_INT = r"\d{1,3}(?:,\d{3})+|\d+"
+_INT = r"[1-9]\d{0,2}(?:,\d{3})+|\d+"
 _DECIMAL = rf"(?:(?:{_INT})(?:\.\d*)?|\.\d+)"
 _NUMBER_FORMS = tuple(
     (name, re.compile(pattern))
@@ -165,7 +180,9 @@ _NUMBER_FORMS = tuple(
 NUMBER = r"(?:\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)|\d+(?:[.,]\d+)*|\.\d+)(?:[.,]\d+)?"
 """A number in digits, with whatever separators."""
 _DEFINED = re.compile(
-    r"(?P<variable>[A-Za-z])(?:_\{?\w+\}?|')?\s?=|[^=<>!]*\d[^=<>!]*(?:=[^=<>!]*)*=(?!.*[A-Za-z].*=)|[A-Za-z][A-Za-z .']{2,60}="
+    r"(?P<variable>[A-Za-z])(?:_\{?\w+\}?|')?\s?="
+    # A calculation or words: no variable stands in it, that is no letter alone but the x of "4 x 15".
+    r"|(?:(?<![A-Za-z\d\\])[A-Za-z]{2,}|\\(?:times|cdot|div|frac)|(?<=\d)\s?x\s?(?=\d)|[^A-Za-z=<>!\\])+=(?:(?:(?<![A-Za-z\d\\])[A-Za-z]{2,}|\\(?:times|cdot|div|frac)|[^A-Za-z=<>!\\])+=){0,20}"
 )
 """What a number is said to be: a variable, a calculation, words."""
 _ABOUT = re.compile(r"(?:about|approximately|approx\.?|roughly|exactly|only|a total of|\\approx|~)\s?", re.I)
@@ -173,7 +190,7 @@ _MONEY = re.compile(r"US\s?\$|[$€£¥₹]|(?:USD|EUR|GBP|INR|JPY|Rs\.?)(?=[\s\
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALE = re.compile(rf"[\s-]?({'|'.join(_SCALES)}|dozen)s?(?![a-z])", re.I)
 _PERCENT = re.compile(r"\s?(?:%|percent(?:age)?(?![a-z])|per\s?cent(?![a-z])|pct(?![a-z]))", re.I)
-_ORDINAL = re.compile(r"\^?\{?\s?(?:st|nd|rd|th)(?![A-Za-z])\}?")
+_ORDINAL = re.compile(r"\^?\s?\{?\s?(?:st|nd|rd|th)(?![A-Za-z])\s?\}?")
 _WORDS = re.compile(r"(?:[^\W\d_](?:[^\W\d_]|['’-])*\.?(?:\s|/|,\s|$)){1,8}")
 _MONEY_BEHIND = re.compile(r"\s?([$€£¥₹])(?=\W|$)")
 _CJK = re.compile(r"\s?[\u3040-\u9fff\uac00-\ud7af]+")

@@ -26,12 +26,12 @@ _ENVIRONMENT = re.compile(r"\\end\{((?:align|equation|gather)(?:ed)?\*?)\}[\s.,;
 _COURTESY = re.compile(
     r"(?:(?:I hope|Hope|Let me know|Feel free|Please|Is there anything|If you (?:have|need|want|would)|Happy to|Thanks?\b|Do you|Would you)\b[^\n]*"
     r"|This (?:is (?:the|our) (?:final )?(?:answer|solution|result)|completes the (?:solution|proof))[.!]?"
-    r"|(?:The answer is|This is) correct[.!]?|[-_*=]{3,}|[\u220e\u25a0\u25a1\u2705\U0001f389\U0001f60a\U0001f642]+|\\?\(?\\(?:blacksquare|square)\\?\)?|<\|[^|\n]*\|>)\s*\Z"
+    r"|(?:The answer is|This is) correct[.!]?|[-_*=]{3,}|[\u220e\u25a0\u25a1\u2705\U0001f389\U0001f60a\U0001f642]+|\\?\(?\\(?:blacksquare|square)\\?\)?|<\|[^|\n]*\|>(?:user|assistant)?)\s*\Z"
 )
 _FINISHED = re.compile(r"[.!?\u3002\uff01\u0964][\"'\u201d)*_`]*\Z|\*\*\Z|\\\)\Z|\\\]\Z|\$\Z|`\Z")
 _SPLIT = re.compile(
     r"(?<![ap]\.m\.)(?<!\b[A-Z]\.)(?<!\bMr\.)(?<!\bMs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bNo\.)(?<!\bvs\.)(?<!\bMrs\.)(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bapprox\.)"
-    r"(?<=[.!?])[\"\u201d*)]{0,4}\s+(?=[\"\u201c(*\\$A-Z\u00c0-\u042f\d])|(?<=[\u3002\uff01\uff1f])\s*"
+    r"(?<=[.!?])(?:[\"\u201d*)$]|\\[\])]){0,4}\s+(?=[\"\u201c(*\\$A-Z\u00c0-\u042f\d])|(?<=[\u3002\uff01\uff1f])\s*"
 )
 _LEAD = re.compile(r"[ \t]*(?:>[ \t]*)*(?:#{1,6}[ \t]+|[-*+\u2022][ \t]+|\d{1,2}[.)][ \t]+)?")
 _CONCLUDES = re.compile(
@@ -46,8 +46,8 @@ _ANNOUNCED = re.compile(
 _WANDERS = re.compile(
     r"\?[\"*)]*\Z|\A\W*(?:(?:but|no|so|hmm+|oh|ok(?:ay)?|next|now|first|second|then|wait|let|suppose|assume|assuming|if|to (?:find|get|calculate|determine|compute|check|verify))\b[, ]*)*"
     r"(?:wait|hmm+|let|suppose|assume|assuming|next|first|to (?:find|get|calculate|determine|compute|check|verify|see))\b"
-    r"|\b(?:however|perhaps|maybe|might|contradict\w*|impossible|incorrect(?:ly)?|mistake|error|recheck|re-?evaluate|reconsider|"
-    r"we (?:can |will |now |must |should |also |still |then |first )*(?:need to|have to|want to|must|should|add|subtract|multiply|divide|calculate|compute|find|"
+    r"|\b(?:however|perhaps|maybe|might|contradict\w*|impossible|incorrect(?:ly)?|(?:an|made|the) (?:mistake|error)\b(?! in| of)|recheck|re-?evaluate|reconsider|"
+    r"we (?:can |will |now |must |should |also |still |then |first )*(?:need to|have to|want to|must|should|add|subtract|multiply|divide|calculate|compute|find(?! that)|"
     r"substitute|use|solve|know|start|set|check|determine|write|express|consider|try|look|sum|apply|simplify|square|factor|expand|rewrite)|"
     r"there (?:is|are) no|no (?:solution|answer|such)|neither|nor|either|step \d+|case \d+|not (?:an? )?(?:integer|possible|valid|consistent|correct))\b",
     re.I,
@@ -82,17 +82,18 @@ _AFTER_CLAUSE = re.compile(
 )
 _BOLD = re.compile(r"\*\*(?=\S)(.+?)(?<=\S)\*\*|__(?=\S)(.+?)(?<=\S)__")
 _INLINE = re.compile(
-    r"\\\((.+?)\\\)|\\\[(.+?)\\\]|\$\$(.+?)\$\$|(?<!\\)\$(?=\S)((?:[^$\n\\]|\\.)+?)(?<=\S)\$(?!\d)|`([^`\n]+)`"
+    r"\\\((.+?)\\\)|\\\[(.+?)\\\]|\$\$(.+?)\$\$|(?<!\\)\$\s(?=\S)([^$\n]+?)\s\$|(?<!\\)\$([^$\n]*\\[A-Za-z][^$\n]*)\$(?!\d)|(?<!\\)\$(?=\S)((?:[^$\n\\]|\\.)+?)(?<=\S)\$(?!\d)|`([^`\n]+)`"
 )
 _PROSE = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}(?![A-Za-z])")
+_ENVIRONMENTS = re.compile(r"\\begin\{(\w+\*?)\}.*?\\end\{\1\}", re.S)
 _PARENTHESES = re.compile(r"\s\([^()\\]*\)")
 _PLAIN_NUMBER = re.compile(
-    rf"(?<![\w^_{{}}\\.,:/-])(?P<money>[-\u2212]?(?:US)?\\?[$\u20ac\u00a3\u00a5\u20b9]\s?)?(?P<n>[-\u2212]?\d{{1,2}}:\d\d(?:\s?[ap]\.?m\b\.?)?|[-\u2212]?{NUMBER}"
+    rf"(?<![\w^_{{}}\\.,:/-])(?P<money>[-\u2212]?(?:US)?\\?[$\u20ac\u00a3\u00a5\u20b9]\s?)?(?P<n>[-\u2212]?\d{{1,2}}(?::\d\d)?\s?[ap](?:\.m\.|m\b)|\d+(?::\d+)+|[-\u2212]?{NUMBER}"
     r"(?:\s?/\s?\d+|\s\d+/\d+)?)(?P<ordinal>(?:st|nd|rd|th)\b)?(?P<sign>\s?(?:\\?%|\u20ac|\u00a3|\u00a5|\u5143|\u5186|\uc6d0))?(?![\w^_\\]|[.,]\d|-[A-Za-z]|:\d)"
     r"|(?<![\w^_{}\\.,:/-])(?P<cjk>\d+(?:[.,]\d+)*)(?=[\u3040-\u9fff\uac00-\ud7af])"
 )
 _SCALE = re.compile(
-    r"\s(?:hundred|thousand|million|billion|trillion|dozen|percent|per cent|percentage points|degrees)\b",
+    r"\s(?:hundred|thousand|million|billion|trillion|dozens?|percent|per cent|percentage points|degrees)\b",
     re.I,
 )
 _UNIT = re.compile(r"\s([A-Za-z]+(?:\^\{?[23]\}?|[\u00b2\u00b3])?)(?![\w])(?:\s([A-Za-z]+)(?!\w))?")
@@ -212,7 +213,7 @@ def _formula(text: str, start: int, end: int) -> Span | None:
         start = arrow.end()
     for rounded in _INEXACT.finditer(text, start, end):
         exact = text[start : rounded.start()].rpartition("=")[2]
-        if re.search(r"\\(?:[dt]?frac|sqrt|pi)|[/^]", exact) and "=" in text[start : rounded.start()]:
+        if re.search(r"\\(?:[dt]?frac|sqrt|pi)|[/^]", exact):
             end = rounded.start()
             break
         start = rounded.end()
@@ -309,7 +310,7 @@ def _agrees(text: str, computed: Fraction | None) -> bool:
 
 def _masked(sentence: str) -> str:
     """The sentence with its formulas, and words in parentheses, as blanks."""
-    for pattern in (_INLINE, _PARENTHESES):
+    for pattern in (_INLINE, _ENVIRONMENTS, _PARENTHESES):
         sentence = pattern.sub(
             lambda part: part.group() if _currency(part) else " " * len(part.group()), sentence
         )
@@ -321,7 +322,10 @@ def _currency(part: re.Match[str]) -> bool:
     return (
         part.group().startswith("$")
         and not part.group().startswith("$$")
-        and _PROSE.search(re.sub(r"\\(?:text|mathrm|textbf)\{[^{}]*\}", "", part.group())) is not None
+        and _PROSE.search(
+            re.sub(r"\\(?:text|mathrm|textbf|begin|end|operatorname)\{[^{}]*\}", "", part.group())
+        )
+        is not None
     )
 
 
@@ -330,7 +334,7 @@ def _candidates(sentence: str, start: int, end: int) -> list[Candidate]:
     for part in _INLINE.finditer(sentence, start, end):
         if _currency(part):
             continue
-        inner = next(n for n in range(1, 6) if part.group(n) is not None)
+        inner = part.lastindex or 0
         content = part.group(inner).strip()
         left = part.start(inner) + part.group(inner).index(content) if content else part.start(inner)
         found.append(
@@ -345,6 +349,8 @@ def _candidates(sentence: str, start: int, end: int) -> list[Candidate]:
     taken: list[Span] = []
     for expression in _EXPRESSION.finditer(masked, start, end):
         body = expression.group()
+        if body.endswith(("*", "/", "+", "-", "^")):
+            continue
         if (
             re.search(r"\d|\b[A-Za-z]\b", body)
             and re.search(r"[A-Za-z].*[-+*/^]|[-+*/^].*[A-Za-z]|\d[A-Za-z]", body)
@@ -404,6 +410,9 @@ def _distinct(candidates: list[Candidate]) -> list[Candidate]:
 
 
 def _chosen(sentence: str, computed: Fraction | None) -> Candidate | None:
+    assigned = _ASSIGNED.search(sentence.rstrip(" .!"))
+    if assigned is not None:
+        return Candidate(*assigned.span(), assigned.group(), quantity=True)
     exact = _PRECISELY.search(sentence)
     if exact is not None:
         precise = [c for c in _candidates(sentence, exact.end(), len(sentence)) if c.quantity]
@@ -434,6 +443,10 @@ def _chosen(sentence: str, computed: Fraction | None) -> Candidate | None:
     return behind if not quantities else None
 
 
+_ASSIGNED = re.compile(
+    r"(?<![\w\\(])[A-Za-z]\s?=\s?[^=,]{1,40}?(?:(?:,?\s(?:and|or)\s|,\s)[A-Za-z]\s?=\s?[^=,]{1,40}?)+\Z"
+)
+"""Several solutions in plain text: "x = 4 or x = -2"."""
 _PRECISELY = re.compile(r"\bor(?: more)? (?:precisely|exactly),?\s|\bmore (?:precisely|exactly),?\s", re.I)
 _ORDINAL = re.compile(r"\d(?:st|nd|rd|th)\b")
 
@@ -486,7 +499,7 @@ def _named(sentence: str, place: int) -> Candidate | None:
 
 
 _SENTENCE = re.compile(
-    r"(?:that|which|because|as|since|when|for)\b|(?:[^\n]*?(?<![\w\\])[^\W\d_]{2,}\b){5}|[^\n]*\*\*|[^\n]*[\u3040-\u9fff\uac00-\ud7af]",
+    r"(?:that|which|because|as|since|when|for)\b|(?:[^\n]*?(?<![\w\\])[^\W\d_]{2,}\b){5}|[^\n]*(?:\*\*|\b(?:is|are|was|were)\b)|[^\n]*[\u3040-\u9fff\uac00-\ud7af]",
     re.I,
 )
 

@@ -45,7 +45,7 @@ class Shell {
 }
 
 const main = document.getElementById("main");
-const away = () => say("The server does not answer. Trying again.", { shown: true, bad: true });
+const away = ({ message }) => say(`${visible(message)} Trying again.`, { shown: true, bad: true });
 
 async function start() {
   if (!token()) return main.replaceChildren(nothing("Open your link", "Each annotator has a link of their own; the one who runs this project makes it: stepmark annotate link PROJECT NAME"));

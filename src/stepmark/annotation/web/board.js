@@ -59,6 +59,8 @@ export class Board {
     const step = Math.max(0, this.project.mode === "first_error" ? (first ?? 0) : open);
     this.#paint();
     this.go(step, { scroll: step > 0 });
+    // What lies before it had a guessed height until now.
+    if (step > 0) setTimeout(() => this.here === step && this.element.isConnected && this.go(step, { focus: false }), 300);
   }
 
   stop() {
@@ -79,7 +81,8 @@ export class Board {
 
   /** What the server answered. Gives the steps whose rating is another than before. */
   update(state) {
-    this.isReopening = false;
+    if (state.version < this.state.version) return []; // an answer to an older question
+    if (!state.marks.submitted) this.isReopening = false;
     const before = this.state.marks.ratings;
     this.#take(state);
     this.#paint();
@@ -91,6 +94,11 @@ export class Board {
     const marks = entries.filter(({ change }) => ["rate", "first_error"].includes(change.kind));
     this.sent = new Map(marks.map(({ change }) => [change.step, change.kind === "first_error" ? -1 : change.rating]));
     this.#paint();
+  }
+
+  /** Whether it is submitted, and not being reopened. */
+  get isSubmitted() {
+    return this.state.marks.submitted && !this.isReopening;
   }
 
   // What is said of a step.
@@ -228,7 +236,7 @@ export class Board {
     const { speaker, parts } = this.item.steps[step];
     const isInline = this.project.inline_with_trace;
     const isAfter = ({ kind }) => kind === "output" || kind === "turn";
-    const own = parts.filter((part) => !isAfter(part)).map((part) => partOf(part, isInline ? (speaker ?? (this.item.trace ? "agent" : "step")) : ""));
+    const own = parts.filter((part) => !isAfter(part)).map((part) => partOf(part, isInline && this.item.trace ? (speaker ?? "agent") : ""));
     const isPaired = own.length > 1 && parts[0].kind === "thought";
     card.isBuilt = true;
     card.marks = make("div", { class: "marks", attr: { role: "group" }, aria: { label: `Mark of step ${step + 1}` } });
@@ -315,7 +323,7 @@ export class Board {
 
   change(change, words) {
     if (change.kind === "reopen") this.isReopening = true;
-    else if (this.state.marks.submitted && !this.isReopening) return void say("This one is submitted. Reopen it (r) to change it.", { shown: true, bad: true });
+    else if (this.isSubmitted) return void say("This one is submitted. Reopen it (r) to change it.", { shown: true, bad: true });
     this.send(change);
     if (words) say(words);
     return undefined;

@@ -21,7 +21,7 @@ export class DecidePage {
   async open(id) {
     let found;
     try {
-      found = await ask(`/api/disputes/${encodeURIComponent(id)}`, this.away);
+      found = await ask(`/api/dispute?id=${encodeURIComponent(id)}`, this.away);
     } catch (failure) {
       if (!(failure instanceof Failure)) throw failure;
       return this.main.replaceChildren(nothing("This disagreement cannot be opened", failure.message));

@@ -55,7 +55,7 @@ export class LabelPage {
     let answer;
     try {
       const query = after === null ? "" : `?after=${encodeURIComponent(after)}`;
-      answer = await ask(id === null ? `/api/next${query}` : `/api/items/${encodeURIComponent(id)}`, this.away);
+      answer = await ask(id === null ? `/api/next${query}` : `/api/item?id=${encodeURIComponent(id)}`, this.away);
     } catch (failure) {
       if (!(failure instanceof Failure)) throw failure;
       return this.#nothing("This item cannot be opened", failure.message, button("Next item", () => this.open(null), { class: "strong" }));
@@ -74,9 +74,12 @@ export class LabelPage {
     this.notice = make("section", { class: "notice", hidden: true, aria: { live: "polite" } });
     this.board = new Board(answer, this.me.project, {
       when: ["labelling"],
-      send: (change) => this.outbox.add(id, change, clock.take(), false),
+      send: (change) => {
+        if (this.outbox.of(id).some(({ change: { kind } }) => kind === "submit")) say("This one is being submitted.", { shown: true });
+        else this.outbox.add(id, change, clock.take(), false);
+      },
       actions: {
-        submit: () => (this.board.state.marks.submitted ? this.open(null, id) : this.board.change({ kind: "submit" })),
+        submit: () => (this.board.isSubmitted ? this.open(null, id) : this.board.change({ kind: "submit" })),
         reopen: () => this.board.change({ kind: "reopen" }, "Reopened"),
         skip: () => this.open(null, id),
         back: () => this.#back(),
@@ -149,7 +152,9 @@ export class LabelPage {
     say(visible(failure.message), { shown: true, bad: true });
     if (Number.isInteger(failure.data?.step)) this.board.go(failure.data.step);
     const { board } = this;
-    board.update(await ask(`/api/items/${encodeURIComponent(this.item)}`, this.away)); // perhaps it was changed in another tab
+    // Perhaps it was changed in another tab.
+    const answer = await ask(`/api/item?id=${encodeURIComponent(this.item)}`, this.away).catch(() => null);
+    if (answer) board.update(answer);
   }
 
   #back() {

@@ -8,9 +8,9 @@ export class Failure extends Error {
     this.data = data;
   }
 
-  /** Whether the same may work a little later. */
+  /** Whether the same may work a little later: no answer, too many requests, or a server, proxy or database that is away. */
   get isAway() {
-    return this.status === 0 || this.status === 429 || this.status >= 500;
+    return this.status === 0 || this.status === 429 || this.status > 500;
   }
 }
 
@@ -139,8 +139,8 @@ export class Outbox {
     try {
       answer = await call("POST", "/api/changes", sent);
     } catch (failure) {
-      if (failure.isAway) {
-        this.trouble = failure.status ? "the server asks to wait" : "offline";
+      if (failure.isAway || failure.status === 500) {
+        this.trouble = failure.status ? failure.message : "offline";
         this.#timer = setTimeout(() => this.flush(), 1000 * this.#pause);
         this.#pause = Math.min(this.#pause * 2, 10);
         return false;

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stepmark.data.conversations import read_messages
-from stepmark.data.formats.rows import LabelledRow, Losses, Reading, origin
+from stepmark.data.formats.rows import Counts, Format, LabelledRow, Reading, origin
 from stepmark.data.json_rows import json_type
 from stepmark.data.messages import Chat
 from stepmark.data.reading import Row
@@ -20,11 +20,9 @@ from stepmark.records import LabelledSolution, Problem, Solution
 LOG_KEYS = ("version", "eval", "samples")
 SAMPLE_KEYS = ("id", "epoch", "messages", "target")
 _RIGHT = {"C": True, "I": False}
-_READ_OF_A_SAMPLE = (*SAMPLE_KEYS, "input", "output", "scores", "metadata")
-"""What is read of a sample; `input` stands in its messages, too, and of `output` the model is read and the text stands there."""
 
 
-def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
+def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
     """A whole log, or one sample of it. Ids are SAMPLE/EPOCH."""
     listed = row.data.get("samples", [row.data])
     model = None
@@ -33,18 +31,14 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
         model = task.get("model") if isinstance(task.get("model"), str) else None
     if not isinstance(listed, list):
         raise row.error(f"expected a list of samples, found {json_type(listed)}", "samples")
-    if "samples" in row.data:
-        for key, value in row.data.items():
-            if key not in ("samples", "eval", "version") and value not in (None, {}, []):
-                losses.lose(f"{key} of the log is left out", row.where)
     for number, sample in enumerate(listed):
         if not isinstance(sample, dict):
             raise row.error(f"expected a sample (an object), found {json_type(sample)}", f"samples.{number}")
-        yield _sample(sample, row, model, settings, losses)
+        yield _sample(sample, row, model, settings, counts)
 
 
 def _sample(
-    sample: dict[str, Any], row: Row, model: str | None, settings: Reading, losses: Losses
+    sample: dict[str, Any], row: Row, model: str | None, settings: Reading, counts: Counts
 ) -> LabelledRow:
     id_ = f"{sample.get('id')}/{sample.get('epoch', 1)}"
     where = f"{row.where}, sample {id_}"
@@ -69,9 +63,6 @@ def _sample(
     scores = _scores(sample.get("scores"))
     known = {"scores": scores, "metadata": sample.get("metadata")}
     meta = origin(row, "inspect", {}, None, **{name: value for name, value in known.items() if value})
-    for key, value in sample.items():
-        if key not in _READ_OF_A_SAMPLE and value not in (None, {}, []):
-            losses.lose(f"{key} of a sample is left out", where)
     meta["from"] = f"{row.place}/{id_}" if "samples" in row.data else meta["from"]
     return LabelledRow(
         labelled=LabelledSolution(
@@ -123,3 +114,12 @@ def chat_messages(message: object, field: str, where: str) -> list[dict[str, Any
     with chat.reading("a message"):
         chat.append(message)
     return chat.messages
+
+
+FORMAT = Format(
+    name="inspect",
+    about="logs of inspect_ai: .json, or .eval",
+    sniff=lambda row: any(all(key in row for key in keys) for keys in (LOG_KEYS, SAMPLE_KEYS)),
+    read=read,
+    over=("chat",),
+)

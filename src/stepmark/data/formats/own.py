@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stepmark.data.formats import rows
-from stepmark.data.formats.rows import LabelledRow, Losses, Reading, Writing
+from stepmark.data.formats.rows import Counts, Format, LabelledRow, Reading, Writing, each, has
 from stepmark.data.json_rows import json_type
 from stepmark.data.reading import Row
 from stepmark.records import Judgement, LabelledSolution, compact, read_record
@@ -108,12 +108,21 @@ def _check_numbers(judgement: Judgement, row: Row, field: str) -> None:
             raise row.error(f"expected a number from 0 to 1, found {value!r}", f"{field}.{name}")
 
 
-def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
+def read(row: Row, _settings: Reading, _counts: Counts) -> Iterator[LabelledRow]:
     """See `from_row`."""
     yield from_row(row)
 
 
-def write(row: LabelledRow, _settings: Writing, _losses: Losses) -> Iterator[dict[str, Any]]:
+def write(row: LabelledRow, _settings: Writing) -> Iterator[dict[str, Any]]:
     """See `to_row`."""
     meta = {"from": row.origin, **row.meta}
     yield to_row(row.labelled, outcome=row.outcome, repeated=row.repeated, meta=meta)
+
+
+FORMAT = Format(
+    name="stepmark-labels",
+    about="every judgement of every step; loses nothing",
+    sniff=has(*KEYS),
+    read=read,
+    write=each(write),
+)

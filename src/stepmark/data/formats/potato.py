@@ -33,12 +33,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stepmark.data.formats.rows import (
+    Counts,
+    Format,
     LabelledRow,
     Labels,
-    Losses,
     NotRepresentableError,
     Reading,
     Writing,
+    each,
     origin,
     three_way,
 )
@@ -215,7 +217,7 @@ CONFIRMED = "confirmed the AI's label"
 """The note of a person's rating that took the AI's label over."""
 
 
-def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
+def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
     """The labels of one row, one solution for each person and item. Ids are the items' own.
 
     Raises:
@@ -231,8 +233,6 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
     items = _items(settings.items, facts.st_mtime_ns, facts.st_size)
     rest = {name: value for name, value in row.data.items() if name not in _KNOWN and value is not None}
     if STATE_KEYS[0] in row.data:  # the state of a person's whole session
-        for key in rest:
-            losses.lose(f"{key} of Potato's user_state.json is left out", row.where)
         rest = {}
     for id_, person, schema, label in _labels(row):
         item = items.get(id_)
@@ -241,9 +241,9 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
                 f"there is no item {id_!r} in {settings.items}; expected the data file that was annotated",
                 "instance_id",
             )
-        judgements = _judgements(label, item, person, row, settings, losses)
+        judgements = _judgements(label, item, person, row, settings)
         if not any(judgements):
-            losses.drop(
+            counts.drop(
                 "nothing was marked (in Potato, a flawless solution that was not clicked looks the same)",
                 row.where,
             )
@@ -310,7 +310,7 @@ def _label(value: object, row: Row, field: str) -> dict[str, Any] | None:
 
 
 def _judgements(
-    label: dict[str, Any], item: Shown, person: str, row: Row, settings: Reading, losses: Losses
+    label: dict[str, Any], item: Shown, person: str, row: Row, settings: Reading
 ) -> tuple[tuple[Judgement, ...], ...]:
     listed = label.get("steps")
     mode = label.get("mode")
@@ -326,11 +326,7 @@ def _judgements(
     over = False
     for mark in marks:
         step, reward = item.step_of.get(mark["index"]), mark.get("reward")
-        if step is None:
-            losses.lose("a mark on a turn of the user or a tool is left out", row.where, reward in (-1, 1))
-        elif over:
-            losses.lose("a mark after the first error, which Potato wrote and was not judged", row.where)
-        else:
+        if step is not None and not over:
             judged[step] += _judgements_of(mark, person, counts)
         # In this mode every later mark is the click's shadow, whatever turn it was on.
         over = over or (mode == "first_error" and reward == -1)
@@ -405,33 +401,25 @@ def _items(file: str, _changed: int, _size: int) -> Mapping[str, Shown]:
     return items
 
 
-def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
+def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
     """The records of one row."""
     steps = row.labelled.judgements
     if settings.judge is None and settings.consensus is None:
         judges = list(dict.fromkeys(j.judge for step in steps for j in step if j.judge != AI))
-        records = [_record(row, judge, settings, losses) for judge in judges]
+        records = [_record(row, judge, settings) for judge in judges]
     else:
-        labels = three_way(row, settings, losses)
+        labels = three_way(row, settings)
         judge = next((label.judge for label in labels if label is not None), None)
-        records = [] if judge is None else [_made(row, judge, labels, losses)]
+        records = [] if judge is None else [_made(row, judge, labels)]
     if not records:
         raise NotRepresentableError("no step was judged, and a record of Potato's holds a person's rewards")
-    losses.lose(
-        "the problem and the texts of the steps are left out: Potato joins them by instance_id", row.where
-    )
-    losses.lose(
-        "notes are left out",
-        row.where,
-        sum(j.note not in (None, CONFIRMED) for step in steps for j in step if j.judge != AI),
-    )
     yield from records
 
 
-def _record(row: LabelledRow, judge: str, settings: Writing, losses: Losses) -> dict[str, Any]:
+def _record(row: LabelledRow, judge: str, settings: Writing) -> dict[str, Any]:
     own = tuple(tuple(j for j in step if j.judge == judge) for step in row.labelled.judgements)
     alone = replace(row, labelled=replace(row.labelled, judgements=own, root=()))
-    return _made(row, judge, three_way(alone, settings, losses), losses)
+    return _made(row, judge, three_way(alone, settings))
 
 
 def _facts(row: LabelledRow) -> Mapping[str, Any]:
@@ -441,7 +429,7 @@ def _facts(row: LabelledRow) -> Mapping[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def _made(row: LabelledRow, judge: str, labels: Labels, losses: Losses) -> dict[str, Any]:
+def _made(row: LabelledRow, judge: str, labels: Labels) -> dict[str, Any]:
     facts = _facts(row)
     ratings = [None if label is None else label.rating for label in labels]
     first_error = facts.get("mode") == "first_error" and 0 not in ratings
@@ -449,9 +437,7 @@ def _made(row: LabelledRow, judge: str, labels: Labels, losses: Losses) -> dict[
     if not isinstance(index, list) or len(index) != len(ratings):
         index = list(range(len(ratings)))
     unmarked = None if 0 in ratings or facts.get("allow_neutral") is not False else 0
-    rewards = (
-        _cascade(row, ratings, losses) if first_error else [unmarked if r is None else r for r in ratings]
-    )
+    rewards = _cascade(ratings) if first_error else [unmarked if r is None else r for r in ratings]
     steps: list[dict[str, Any]] = [
         {"index": at, "reward": reward} for at, reward in zip(index, rewards, strict=True)
     ]
@@ -469,14 +455,9 @@ def _made(row: LabelledRow, judge: str, labels: Labels, losses: Losses) -> dict[
     return record
 
 
-def _cascade(row: LabelledRow, ratings: Sequence[_Rating | None], losses: Losses) -> list[_Rating | None]:
+def _cascade(ratings: Sequence[_Rating | None]) -> list[_Rating | None]:
     """What a click on the first wrong step writes in Potato."""
     first = next((at for at, rating in enumerate(ratings) if rating == -1), len(ratings))
-    losses.lose(
-        "Potato's first_error records say -1 of the steps after the error, which nobody judged",
-        row.where,
-        len(ratings) - first - 1 if first < len(ratings) else 0,
-    )
     return [-1 if at >= first else rating or 0 for at, rating in enumerate(ratings)]
 
 
@@ -494,3 +475,14 @@ def _ai_fields(judgements: Sequence[Judgement], judge: str, rating: _Rating | No
     if waiting and ai is not None:
         fields["reward"] = ai.rating
     return fields
+
+
+FORMAT = Format(
+    name="potato",
+    about="Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)",
+    sniff=lambda row: any(
+        all(key in row for key in keys) for keys in (STATE_KEYS, ANNOTATION_KEYS, EXPORT_KEYS)
+    ),
+    read=read,
+    write=each(write),
+)

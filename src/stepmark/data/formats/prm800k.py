@@ -1,4 +1,4 @@
-"""PRM800K (Lightman et al. 2023): its released records, with branches, and the flat layout of third parties.
+"""PRM800K (Lightman et al. 2023): its released records, with branches.
 
 A record is one person's walk through one problem. At each step completions were rated; one was chosen, or the labeller wrote the next step, or
 the walk ended. Read, a record becomes
@@ -10,27 +10,26 @@ the walk ended. Read, a record becomes
 Completions that were flagged or not rated are no branches; chosen ones stay as unjudged steps. Written, the rows that came from one record, as
 long as they stand together, become that record again; any other row becomes a record of its own. Unjudged steps before the last judged one have
 the rating null; what follows stands in `question.pre_generated_steps` alone, as phase 2 has it.
-
-The flat layout has one row a rated completion, a solution of which only the last step is judged. It has no place for who judged or where a row
-comes from. Its `answer` is the completion's own final answer, which the raw text holds after "# Answer".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from stepmark.data.formats import rows
 from stepmark.data.formats.rows import (
+    Counts,
+    Format,
     Item,
     LabelledRow,
     Labels,
-    Losses,
     NotRepresentableError,
     Reading,
     StepLabel,
     Writing,
+    has,
 )
 from stepmark.data.reading import Row
 from stepmark.errors import InputError
@@ -96,6 +95,38 @@ class RawRecord:
     label: Walk
 
 
+_Fields = Mapping[str, "_Fields | None"]
+
+
+def _names(cls: type, **inner: _Fields) -> _Fields:
+    return {field.name: inner.get(field.name) for field in fields(cls)}
+
+
+_FIELDS = _names(
+    RawRecord,
+    question=_names(Question),
+    label=_names(
+        Walk,
+        steps=_names(RatedStep, completions=_names(Completion), human_completion=_names(Completion)),
+    ),
+)
+"""What is read of a record; phase 1 has other fields too (`corrected_rating`)."""
+
+
+def _known(value: Any, names: _Fields | None, rest: Collection[str], counts: Counts, at: str = "") -> Any:
+    """A value without the fields that are not read, which are counted; those in `rest` are taken care of."""
+    if names is None or not isinstance(value, dict | list):
+        return value
+    if isinstance(value, list):
+        return [_known(entry, names, (), counts, at) for entry in value]
+    counts.passed.update(f"{at}{name}" for name in value if name not in names and name not in (*rest, "meta"))
+    return {
+        name: _known(inner, names[name], (), counts, f"{at}{name}.")
+        for name, inner in value.items()
+        if name in names
+    }
+
+
 IN_META = (
     "ground_truth_solution",
     "pre_generated_steps",
@@ -104,15 +135,14 @@ IN_META = (
 )
 
 
-def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
+def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
     """One record: its branches in order, then its main row. Ids are NAME:LINE, and NAME:LINE/STEP.COMPLETION of a branch."""
     rows.need(row, KEYS, "PRM800K")
     names = [field.name for field in fields(RawRecord)]
-    known = {name: row.data[name] for name in names if name in row.data}
-    record = read_record(RawRecord, known, where=row.where)
     rest = rows.other_columns(row, names)
+    record = read_record(RawRecord, _known({**row.data}, _FIELDS, rest, counts), where=row.where)
     if reason := _left_out(record, settings):
-        losses.drop(reason, row.where)
+        counts.drop(reason, row.where)
         return
     if not record.question.problem.strip():
         raise row.error("expected a text, found a blank one", "question.problem")
@@ -157,10 +187,8 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             if at == main:
                 continue
             judged = _judged(completion, judge)
-            if not completion.text.strip():
-                losses.lose("a blank completion is left out", row.where)
-            elif not judged:
-                losses.lose("a completion that was flagged or not rated is left out", row.where)
+            if not completion.text.strip() or not judged:
+                pass
             else:
                 id_, facts = f"{row.place}/{number}.{at}", {"branch": [number, at]}
                 yield made([*texts, completion.text], [*judgements, judged], id_, len(texts), facts)
@@ -169,10 +197,8 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
         judged = _judged(accepted, judge)
         if main is None:
             judged = (Judgement(kind="correctness", judge=judge, rating=1, note=rows.WRITTEN),)
-        elif step.human_completion is not None:
-            losses.lose("a step that the labeller wrote and did not take is left out", row.where)
         if ends and not judged:
-            losses.lose("a completion that was flagged or not rated is left out", row.where)
+            pass
         elif not accepted.text.strip():
             raise row.error(
                 "expected a text in the step that was taken, found a blank one", f"label.steps.{number}"
@@ -182,7 +208,6 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             judgements.append(judged)
             choices.append(chosen)
         if ends:
-            losses.lose("steps after the end of the walk are left out", row.where, len(steps) - number - 1)
             break
     if texts:
         yield made(texts, judgements, row.place, 0, _facts(record, choices))
@@ -221,20 +246,20 @@ def _facts(record: RawRecord, chosen: list[int | None]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def write(items: Iterable[Item], settings: Writing, losses: Losses) -> Iterator[dict[str, Any] | InputError]:
+def write(items: Iterable[Item], settings: Writing, counts: Counts) -> Iterator[dict[str, Any] | InputError]:
     """Records, each as soon as the next row is of another one; a row in which no step is judged is left out."""
     group: list[LabelledRow] = []
     for item in items:
         if isinstance(item, LabelledRow) and group and _key(item) == _key(group[0]) is not None:
             group.append(item)
             continue
-        yield from _records(group, settings, losses)
+        yield from _records(group, settings, counts)
         group = []
         if isinstance(item, Refusal):
             yield item.error
         else:
             group = [item]
-    yield from _records(group, settings, losses)
+    yield from _records(group, settings, counts)
 
 
 def _record_facts(row: LabelledRow) -> dict[str, Any]:
@@ -256,7 +281,7 @@ def _branch(row: LabelledRow) -> tuple[int, int] | None:
 
 
 def _records(
-    group: list[LabelledRow], settings: Writing, losses: Losses
+    group: list[LabelledRow], settings: Writing, counts: Counts
 ) -> Iterator[dict[str, Any] | InputError]:
     mains = [row for row in group if _branch(row) is None]
     main = mains[0] if len(mains) == 1 else None
@@ -270,9 +295,9 @@ def _records(
             own.append(row)
     for first, beside in (*((row, []) for row in own), *([(main, branches)] if main is not None else [])):
         try:
-            yield _record(first, beside, settings, losses)
+            yield _record(first, beside, settings)
         except NotRepresentableError as error:
-            losses.drop(error.message, first.where)
+            counts.drop(error.message, first.where)
             yield error.at(first.where)
 
 
@@ -282,10 +307,10 @@ def _leaves(row: LabelledRow, main: LabelledRow, step: int) -> bool:
 
 
 def _record(
-    main: LabelledRow, branches: list[tuple[int, int, LabelledRow]], settings: Writing, losses: Losses
+    main: LabelledRow, branches: list[tuple[int, int, LabelledRow]], settings: Writing
 ) -> dict[str, Any]:
-    labels = rows.three_way(main, settings, losses)
-    texts = rows.plain_texts(main, losses)
+    labels = rows.three_way(main, settings)
+    texts = list(main.solution.texts)
     facts = _record_facts(main)
     if all(label is None for label in labels):
         raise NotRepresentableError("no step is judged, and a record of PRM800K holds ratings")
@@ -296,22 +321,12 @@ def _record(
     for step in range(last + 1):
         beside = [(at, row) for number, at, row in branches if number == step]
         others = [
-            (at, _completion(row.solution.texts[-1], rows.three_way(row, settings, losses)[-1]))
-            for at, row in beside
+            (at, _completion(row.solution.texts[-1], rows.three_way(row, settings)[-1])) for at, row in beside
         ]
         own = _completion(texts[step], labels[step], flagged=step in flagged)
         steps.append(_step(own, labels[step], others, _choice(facts, step, last, labels[step])))
     if last + 1 < len(texts):
-        losses.lose(
-            "a row was cut after its first error, or after the last step that was judged; all its steps stand in "
-            "question.pre_generated_steps",
-            main.where,
-        )
         facts = {"pre_generated_steps": texts, **facts}
-    for row in (main, *(row for _, _, row in branches)):
-        rows.lose_fields(
-            row, losses, "PRM800K", held=("answer",), facts=("prm800k",) if _record_facts(row) else ()
-        )
     judge = next(label.judge for label in labels if label is not None)
     finish = facts.get("finish_reason")
     if finish not in FINISHES:
@@ -370,113 +385,10 @@ def _completion(text: str, label: StepLabel | None, *, flagged: bool = False) ->
     return {"text": text, "rating": None if label is None else label.rating, "flagged": flagged or None}
 
 
-# --- the flat layout ------------------------------------------------------------------------------------------
-
-FLAT_KEYS = ("instruction", "responses", "next_response", "rating")
-HEADING = "\n\n# Answer\n\n"
-"""What stands between the last step and its final answer in PRM800K."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RatedCompletion:
-    """One row of the flat layout, as its authors name the fields."""
-
-    instruction: str
-    responses: tuple[str, ...]
-    next_response: str
-    rating: Literal[-1, 0, 1] | None
-    answer: str | None = None
-    is_human_response: bool = False
-    is_solution: bool = False
-    is_preferred_response: bool = False
-
-
-_NAMES = [field.name for field in fields(RatedCompletion)]
-
-
-def _rated(row: Row) -> RatedCompletion:
-    known = {name: row.data[name] for name in _NAMES if name in row.data}
-    rated = read_record(RatedCompletion, known, where=row.where)
-    if not all(text.strip() for text in (rated.instruction, *rated.responses, rated.next_response)):
-        raise row.error("an empty problem or step")
-    return rated
-
-
-def _labelled(rated: RatedCompletion, last: str, id_: str, judged: Judgement | None) -> LabelledSolution:
-    # Without `answer`: that is this completion's own final answer, wrong as often as not.
-    problem = Problem(text=rated.instruction, source="PRM800K")
-    steps = tuple(Step(text=text) for text in (*rated.responses, last))
-    return LabelledSolution(
-        solution=Solution(problem=problem, steps=steps, id=id_),
-        judgements=((),) * len(rated.responses) + (() if judged is None else (judged,),),
-    )
-
-
-def rated_completion(row: Row) -> LabelledSolution:
-    """A row of the flat layout as a solution whose last step carries the human rating, without the completion's final answer.
-
-    A row without a rating has no judgement: unrated is never wrong.
-    """
-    rated, judged = _rated(row), None
-    if rated.rating is not None:
-        judged = Judgement(kind="correctness", judge="human", rating=rated.rating, note="PRM800K phase 1")
-    return _labelled(rated, rated.next_response, row.where, judged)
-
-
-def read_flat(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """One row of the flat layout."""
-    rows.need(row, FLAT_KEYS, "PRM800K in the flat layout")
-    rated, judged = _rated(row), None
-    last = rated.next_response if rated.answer is None else rated.next_response + HEADING + rated.answer
-    if rated.is_human_response:
-        judged = Judgement(kind="correctness", judge="human", rating=rated.rating or 1, note=rows.WRITTEN)
-    elif rated.rating is not None:
-        judged = Judgement(kind="correctness", judge="human", rating=rated.rating)
-    flags = {"solution": rated.is_solution, "preferred": rated.is_preferred_response}
-    flags = {name: flag for name, flag in flags.items() if flag}
-    yield LabelledRow(
-        labelled=_labelled(rated, last, row.place, judged),
-        where=row.where,
-        meta=rows.origin(row, "prm800k-flat", rows.other_columns(row, _NAMES), None, prm800k=flags),
-    )
-
-
-def write_flat(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
-    """A row for each judged step."""
-    labels = rows.three_way(row, settings, losses)
-    texts = rows.plain_texts(row, losses)
-    known = row.meta.get("prm800k")
-    facts: dict[str, Any] | None = known if isinstance(known, dict) else None
-    judged = [
-        (step, label) for step, label in enumerate(labels) if label is not None and step >= row.repeated
-    ]
-    if not judged:
-        raise NotRepresentableError("no step is judged, and a row of PRM800K's flat layout is a judgement")
-    losses.lose("the layout has no place for who judged", row.where, len(judged))
-    rows.lose_fields(row, losses, "PRM800K's flat layout", held=(), facts=("prm800k",))
-    for step, label in judged:
-        last = step == len(texts) - 1
-        text, heading, answer = texts[step].partition(HEADING)
-        parted = bool(heading and text.strip() and HEADING not in answer)
-        preferred = _preferred(step, last, label, facts)
-        finished = preferred and facts is not None and facts.get("finish_reason") == "solution"
-        yield {
-            "instruction": row.solution.problem.text,
-            "responses": texts[:step],
-            "next_response": text if parted else texts[step],
-            "answer": answer if parted else None,
-            "is_human_response": label.note == rows.WRITTEN,
-            "is_solution": last and facts is not None and (bool(facts.get("solution")) or finished),
-            "is_preferred_response": preferred,
-            "rating": None if label.note == rows.WRITTEN else label.rating,
-        }
-
-
-def _preferred(step: int, last: bool, label: StepLabel, facts: dict[str, Any] | None) -> bool:
-    """Whether a completion was chosen: as the source says, else as the labels do."""
-    chosen = None if facts is None else facts.get("chosen")
-    if isinstance(chosen, list):
-        return step < len(chosen) and (chosen[step] is not None or label.note == rows.WRITTEN)
-    if not last:
-        return True
-    return label.rating != -1 if facts is None else bool(facts.get("preferred"))
+FORMAT = Format(
+    name="prm800k",
+    about="PRM800K's released records, with branches",
+    sniff=has(*KEYS),
+    read=read,
+    write=write,
+)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from stepmark.data.columns import riding
+from stepmark.data.conversations import ChatMessage, read_message
 from stepmark.data.reading import Row
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError
@@ -55,8 +56,8 @@ class LabelledRow:
         return known if isinstance(known, str) else Path(self.where).name
 
 
-class Losses:
-    """What a conversion could not keep: how often, why, and where first."""
+class Counts:
+    """What a conversion read, wrote and left out."""
 
     def __init__(self) -> None:
         self.formats: dict[str, None] = {}
@@ -65,14 +66,9 @@ class Losses:
         """Labelled solutions that were read."""
         self.written = 0
         """Rows that were made of them."""
+        self.passed: Counter[str] = Counter()
+        """Fields of published rows that are not known, and were passed over."""
         self._dropped: dict[str, tuple[int, str]] = {}
-        self._lost: dict[str, tuple[int, str]] = {}
-
-    def lose(self, what: str, where: str, count: int = 1) -> None:
-        """Count a part of a row that is not in the output, or is there as something else."""
-        if count:
-            before, first = self._lost.get(what, (0, where))
-            self._lost[what] = (before + count, first)
 
     def drop(self, why: str, where: str) -> None:
         """Count a row that is not in the output."""
@@ -89,16 +85,16 @@ class Losses:
         return {
             "read": self.read,
             "dropped": {why: count for why, (count, _) in self._dropped.items()},
-            "lost": {what: count for what, (count, _) in self._lost.items()},
+            **({"unknown_fields": dict(sorted(self.passed.items()))} if self.passed else {}),
         }
 
     def lines(self) -> list[str]:
         """The same for people, a line a reason."""
-        lines = [
-            f"kept: {amount(self.written, 'row')} written of {amount(self.read, 'labelled solution')} read"
-        ]
-        for title, noted in (("dropped", self._dropped), ("changed", self._lost)):
-            lines += [f"{title}: {count:,} x {why} (first: {at})" for why, (count, at) in noted.items()]
+        lines = [f"{amount(self.written, 'row')} written of {amount(self.read, 'labelled solution')} read"]
+        lines += [f"dropped: {count:,} x {why} (first: {at})" for why, (count, at) in self._dropped.items()]
+        if self.passed:
+            fields = ", ".join(f"{name} ({count:,})" for name, count in sorted(self.passed.items()))
+            lines.append(f"unknown fields were passed over: {fields}")
         return lines
 
 
@@ -112,8 +108,6 @@ class Reading:
     """The separator, when `how` is "marker"."""
     reasoning: Reasoning = "keep"
     """What becomes of thoughts (`data.steps.thoughts`)."""
-    trials: Annotated[int, Field(ge=1)] | None = None
-    """Rollouts behind each share of an openr tree, which its files do not say."""
     items: str | None = None
     """The data file that Potato showed to its annotators: its own files hold no text."""
     zero: Literal["neutral", "unjudged"] | None = None
@@ -148,27 +142,48 @@ class NotRepresentableError(InputError):
 
 
 Item = LabelledRow | Refusal
-Reader = Callable[[Row, Reading, Losses], Iterator[LabelledRow]]
+Reader = Callable[[Row, Reading, Counts], Iterator[LabelledRow]]
 """Reads one row of a file; raises `InputError`, with the field, for one that is not of its format."""
-Writer = Callable[[Iterable[Item], Writing, Losses], Iterator[dict[str, Any] | InputError]]
+Writer = Callable[[Iterable[Item], Writing, Counts], Iterator[dict[str, Any] | InputError]]
 """Gives the rows of a file, and an error in the place of each that it leaves out; raises `InputError` where a setting of `Writing` is needed."""
-RowWriter = Callable[[LabelledRow, Writing, Losses], Iterator[dict[str, Any]]]
+RowWriter = Callable[[LabelledRow, Writing], Iterator[dict[str, Any]]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Format:
+    """A format of files: how a row of it is recognised, read and written."""
+
+    name: str
+    about: str
+    """What it is, in one line."""
+    sniff: Callable[[Mapping[str, Any]], bool]
+    """Whether a row is of it."""
+    read: Reader
+    write: Writer | None = None
+    """None for a format that is only read."""
+    over: tuple[str, ...] = ()
+    """Formats whose keys its rows have too: a row that may be of both is of this one."""
+
+
+def has(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether a row has all of these keys."""
+    return lambda data: all(key in data for key in keys)
 
 
 def each(write: RowWriter) -> Writer:
     """A writer from a function that writes one solution; it raises NotRepresentableError for one that it cannot."""
 
     def writer(
-        items: Iterable[Item], settings: Writing, losses: Losses
+        items: Iterable[Item], settings: Writing, counts: Counts
     ) -> Iterator[dict[str, Any] | InputError]:
         for item in items:
             if isinstance(item, Refusal):
                 yield item.error
                 continue
             try:
-                yield from write(item, settings, losses)
+                yield from write(item, settings)
             except NotRepresentableError as error:
-                losses.drop(error.message, item.where)
+                counts.drop(error.message, item.where)
                 yield error.at(item.where)
 
     return writer
@@ -210,15 +225,12 @@ def with_columns(meta: dict[str, Any], columns: Mapping[str, Any]) -> dict[str, 
 
 
 def other_columns(row: Row, keys: Iterable[str], may: Iterable[str] = ()) -> dict[str, Any]:
-    """The columns of a row that its format does not know; `InputError` for one whose name is nearly that of a key that the row lacks."""
-    known = {*keys, *may, "meta"}
-    try:
-        return riding(row.data, known, [key for key in known if key not in row.data])
-    except InputError as error:
-        raise error.at(row.where) from None
+    """The columns of a row that its format does not know."""
+    return riding(row.data, {*keys, *may, "meta"})
 
 
-def _fields(solution: Solution) -> dict[str, str]:
+def solution_fields(solution: Solution) -> dict[str, str]:
+    """`RECORD_FIELDS`, where they are known."""
     problem = solution.problem
     values = (solution.id, problem.answer, solution.source, problem.id, problem.source)
     return {name: value for name, value in zip(RECORD_FIELDS, values, strict=True) if value is not None}
@@ -231,7 +243,7 @@ def written_meta(
 
     The `RECORD_FIELDS` that the format does not hold stand under `record` (see `restored`).
     """
-    record = {name: value for name, value in _fields(row.solution).items() if name not in held}
+    record = {name: value for name, value in solution_fields(row.solution).items() if name not in held}
     return {
         "from": row.origin,
         "judge": judge,
@@ -242,11 +254,6 @@ def written_meta(
     }
 
 
-def problem_fields(solution: Solution) -> dict[str, str]:
-    """`problem_id` and `problem_source`, where they are known."""
-    return {name: value for name, value in _fields(solution).items() if name.startswith("problem_")}
-
-
 def restored(solution: Solution, meta: dict[str, Any]) -> Solution:
     """A solution with the fields that `written_meta` put under `record`, which is taken out of `meta`."""
     record = meta.get("record")
@@ -255,7 +262,7 @@ def restored(solution: Solution, meta: dict[str, Any]) -> Solution:
     ):
         return solution
     del meta["record"]
-    known = {**_fields(solution), **record}
+    known = {**solution_fields(solution), **record}
     problem = Problem(
         text=solution.problem.text,
         id=known.get("problem_id"),
@@ -263,23 +270,6 @@ def restored(solution: Solution, meta: dict[str, Any]) -> Solution:
         source=known.get("problem_source"),
     )
     return replace(solution, problem=problem, id=known.get("id"), source=known.get("source"))
-
-
-def lose_fields(
-    row: LabelledRow, losses: Losses, format: str, *, held: Collection[str], facts: Collection[str] = ()
-) -> None:
-    """Count the fields and the `meta` of a row that a format has no place for.
-
-    It holds the `RECORD_FIELDS` (and "outcome") in `held`, and takes the `facts` from `meta`.
-    """
-    fields = _fields(row.solution)
-    if fields.get("id") == row.origin:  # no name of its own
-        del fields["id"]
-    names = [name for name in fields if name not in held]
-    names += ["outcome"] if row.outcome is not None and "outcome" not in held else []
-    names += [f"meta.{name}" for name in row.meta if name not in (*_OURS, *facts)]
-    for name in names:
-        losses.lose(f"{name} is left out, since {format} has no place for it", row.where)
 
 
 def outcome_of(meta: Mapping[str, Any]) -> bool | None:
@@ -300,7 +290,33 @@ def signed(signs: Iterable[bool], judge: str, kind: LabelKind) -> tuple[tuple[Ju
     return tuple((Judgement(kind=kind, judge=judge, rating=1 if sign else -1),) for sign in signs)
 
 
-# --- texts ----------------------------------------------------------------------------------------------------
+# --- conversations and texts ----------------------------------------------------------------------------------------------------
+
+
+def messages_of(row: LabelledRow) -> Sequence[Mapping[str, Any]]:
+    """The messages of a row that was read as a conversation.
+
+    Raises:
+        NotRepresentableError: it was not.
+    """
+    if row.messages is None:
+        raise NotRepresentableError(
+            "expected a conversation, whole (`reasoning` keep); found a solution without its messages"
+        )
+    return row.messages
+
+
+def conversation(row: LabelledRow) -> list[tuple[ChatMessage, Mapping[str, Any]]]:
+    """The messages of a row that was read as a conversation, as they were read and as they are.
+
+    Raises:
+        NotRepresentableError: it was not.
+    """
+    names: dict[str, str] = {}
+    return [
+        (read_message(message, f"messages[{at}]", row.where, names), message)
+        for at, message in enumerate(messages_of(row))
+    ]
 
 
 def need(row: Row, keys: Sequence[str], shape: str) -> None:
@@ -320,28 +336,6 @@ def step_of(piece: str, number: re.Pattern[str] | None = None, end: str = "") ->
     start = len(piece) - len(piece.lstrip()) if match is None else match.end()
     text = piece[start:].rstrip()
     return Step(text=text, lead=piece[:start], tail=piece[start + len(text) :] + end)
-
-
-def plain_texts(row: LabelledRow, losses: Losses, *, own_layout: re.Pattern[str] | None = None) -> list[str]:
-    """The texts of the steps; observations and signs around steps are counted as lost.
-
-    The headings of a conversation (`data.conversations`) are no loss, nor is `own_layout`, which the format itself writes around steps.
-    """
-    around = [step.lead + step.tail for step in row.solution.steps]
-    if own_layout is not None:
-        around = [own_layout.sub("", text) for text in around]
-    losses.lose(
-        "what stands around a step (its number, a separator) is left out",
-        row.where,
-        0 if row.solution.split == "agent" else sum(bool(text.strip()) for text in around),
-    )
-    losses.lose(
-        "what the world answered after a step (observation) is left out",
-        row.where,
-        sum(bool(step.observation) for step in row.solution.steps),
-    )
-    losses.lose("who spoke is left out", row.where, sum(bool(step.speaker) for step in row.solution.steps))
-    return list(row.solution.texts)
 
 
 # --- one label a step, by rules that the caller chose: what the format cannot hold is an error that names the setting which decides ---
@@ -366,10 +360,10 @@ Labels = Sequence[StepLabel | None]
 """One a step; None for a step without a label."""
 
 
-def one_label_each(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
+def one_label_each(row: LabelledRow, settings: Writing) -> Labels:
     """One label a step, None where there is none.
 
-    Of one judge, rollouts are pooled; two different ratings of one step leave it unjudged, and that is counted.
+    Of one judge, rollouts are pooled; two different ratings, or shares of unknown numbers of rollouts, leave a step unjudged.
 
     Raises:
         InputError: judgements of several judges, with neither `judge` nor `consensus`.
@@ -381,8 +375,6 @@ def one_label_each(row: LabelledRow, settings: Writing, losses: Losses) -> Label
             and settings.judge in (None, judgement.judge, judgement.judge.partition(":")[0])
         )
 
-    every = [j for step in row.labelled.judgements for j in step]
-    given = sum(bool(j.trials) or j.share is not None or j.rating is not None for j in every)
     steps = [[j for j in step if counts(j)] for step in row.labelled.judgements]
     judges = list(dict.fromkeys(j.judge for step in steps for j in step))
     if len(judges) > 1 and settings.consensus is None:
@@ -393,24 +385,14 @@ def one_label_each(row: LabelledRow, settings: Writing, losses: Losses) -> Label
         )
     if settings.kind is None and any(j.kind == "correctness" for step in steps for j in step):
         steps = [[j for j in step if j.kind == "correctness"] for step in steps]
-    used = [j for step in steps for j in step]
-    for what, count in (
-        ("judgements of other judges or of another kind are left out", given - len(used)),
-        ("rollouts of the problem alone (root) are left out", len(row.labelled.root)),
-        ("a judge's confidence is left out", sum(j.confidence is not None for j in used)),
-        ("a judgement's note is left out", sum(j.note not in (None, WRITTEN) for j in used)),
-    ):
-        losses.lose(what, row.where, count)
-    return tuple(_label(step, settings, row, losses) for step in steps)
+    return tuple(_label(step, settings, row) for step in steps)
 
 
-def _label(
-    judgements: Sequence[Judgement], settings: Writing, row: LabelledRow, losses: Losses
-) -> StepLabel | None:
+def _label(judgements: Sequence[Judgement], settings: Writing, row: LabelledRow) -> StepLabel | None:
     by_judge: dict[str, list[Judgement]] = {}
     for judgement in judgements:
         by_judge.setdefault(judgement.judge, []).append(judgement)
-    labels = [_of_one_judge(own, settings, row, losses) for own in by_judge.values()]
+    labels = [_of_one_judge(own, settings, row) for own in by_judge.values()]
     given = [label for label in labels if label is not None]
     if len(given) <= 1:
         return given[0] if given else None
@@ -423,21 +405,14 @@ def _label(
     rating, count = Counter(label.rating for label in given).most_common(1)[0]
     if count == len(given) or (settings.consensus == "majority" and 2 * count > len(given)):
         return StepLabel(judge=f"consensus:{settings.consensus}", kind=given[0].kind, rating=rating)
-    losses.lose(f"judges without consensus ({settings.consensus}) leave a step unjudged", row.where)
     return None
 
 
-def _of_one_judge(
-    own: Sequence[Judgement], settings: Writing, row: LabelledRow, losses: Losses
-) -> StepLabel | None:
-    def unjudged(why: str) -> StepLabel | None:
-        losses.lose(f"{why}; it is left unjudged", row.where)
-        return None
-
+def _of_one_judge(own: Sequence[Judgement], settings: Writing, row: LabelledRow) -> StepLabel | None:
     judge, kind = own[0].judge, own[0].kind
     ratings = {j.rating for j in own if j.rating is not None}
     if len(ratings) > 1:
-        return unjudged("one judge gave a step two different ratings")
+        return None
     if ratings:
         note = next((j.note for j in own if j.note), None)
         return StepLabel(judge=judge, kind=kind, rating=ratings.pop(), note=note)
@@ -447,19 +422,18 @@ def _of_one_judge(
         shares.add(sum(j.successes or 0 for j in own if j.trials) / trials)
     if settings.above is None:
         if len(shares) > 1:
-            return unjudged("a step has several shares of unknown numbers of rollouts")
+            return None
         return StepLabel(judge=judge, kind=kind, share=shares.pop())
     sides = {share > settings.above for share in shares}
     if len(sides) > 1 and settings.above > 0:
-        return unjudged(f"shares of one step lie on both sides of `hard` {settings.hard}")
-    losses.lose(f"a share of rollouts became right or wrong (`hard` {settings.hard})", row.where)
+        return None
     # "any": one success is enough, however many estimates there are.
     return StepLabel(judge=judge, kind=kind, rating=1 if True in sides else -1)
 
 
-def three_way(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
+def three_way(row: LabelledRow, settings: Writing) -> Labels:
     """Labels with a rating, none with a share; `InputError` for a share, with no `hard`."""
-    labels = one_label_each(row, settings, losses)
+    labels = one_label_each(row, settings)
     for step, label in enumerate(labels):
         if label is not None and label.rating is None:
             raise InputError(
@@ -470,7 +444,7 @@ def three_way(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
     return labels
 
 
-def _without_neutral(labels: Labels, row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
+def _without_neutral(labels: Labels, row: LabelledRow, settings: Writing) -> Labels:
     result: list[StepLabel | None] = []
     for step, label in enumerate(labels):
         if label is None or label.rating != 0:
@@ -482,31 +456,23 @@ def _without_neutral(labels: Labels, row: LabelledRow, settings: Writing, losses
                 where=row.where,
             )
         elif settings.neutral == "drop":
-            losses.lose("a neutral rating left its step unjudged (`neutral` drop)", row.where)
             result.append(None)
         else:
-            losses.lose(f"a neutral rating became {settings.neutral} (`neutral`)", row.where)
             result.append(replace(label, rating=1 if settings.neutral == "positive" else -1))
     return result
 
 
-def two_way(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
+def two_way(row: LabelledRow, settings: Writing) -> Labels:
     """Labels with the rating 1 or -1; `InputError` for a neutral one, with no `neutral`."""
-    return _without_neutral(three_way(row, settings, losses), row, settings, losses)
+    return _without_neutral(three_way(row, settings), row, settings)
 
 
-def soft(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
+def soft(row: LabelledRow, settings: Writing) -> Labels:
     """Labels with the rating 1 or -1, or a share; `InputError` for a neutral one, with no `neutral`."""
-    labels = _without_neutral(one_label_each(row, settings, losses), row, settings, losses)
-    losses.lose(
-        "successes and trials became their share; how many rollouts there were is left out",
-        row.where,
-        sum(any(j.trials for j in step) for step in row.labelled.judgements) if settings.hard is None else 0,
-    )
-    return labels
+    return _without_neutral(one_label_each(row, settings), row, settings)
 
 
-def until_unjudged(labels: Labels, row: LabelledRow, losses: Losses, format: str) -> list[StepLabel]:
+def until_unjudged(labels: Labels, row: LabelledRow, format: str) -> list[StepLabel]:
     """The labels before the first step without one; `NotRepresentableError` where none is left that another row has not."""
     first = next((step for step, label in enumerate(labels) if label is None), len(labels))
     if not first:
@@ -515,16 +481,4 @@ def until_unjudged(labels: Labels, row: LabelledRow, losses: Losses, format: str
         raise NotRepresentableError(
             f"a branch was cut before the step that it adds, by a step that was not judged ({format} has no word for that)"
         )
-    losses.lose(
-        f"judgements that stand in another row too are written again, since {format} has no word for that",
-        row.where,
-        min(row.repeated, first),
-    )
-    if first < len(labels):
-        losses.lose(
-            f"the row was cut before its first step that was not judged, which {format} has no word for",
-            row.where,
-        )
-        later = sum(label is not None for label in labels[first:])
-        losses.lose("judged steps after one that was not judged", row.where, later)
     return [label for label in labels[:first] if label is not None]

@@ -17,6 +17,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from stepmark.data.json_rows import json_type
 from stepmark.data.messages import Chat, Object
@@ -43,7 +44,7 @@ def trace_format(data: Object) -> str | None:
 
 def chat_rows(rows: Iterable[Row | Refusal], *, keep_going: bool = False) -> Iterator[Row | Refusal]:
     """The same rows, with those of traces as rows of `messages`; events stand as one row a conversation, after the last row."""
-    gathered: dict[tuple[str, str, str], tuple[Row, list[Object]]] = {}
+    gathered: _Gathered = {}
     for row in rows:
         name = None if isinstance(row, Refusal) or row.record is not None else trace_format(row.data)
         if isinstance(row, Refusal) or name is None:
@@ -60,14 +61,52 @@ def chat_rows(rows: Iterable[Row | Refusal], *, keep_going: bool = False) -> Ite
                     events.append({**event, "where": row.where})
             except (TypeError, AttributeError):  # an object is something else, anywhere in the nest
                 raise row.error(f"expected a row of {name}, found another shape") from None
-    for (name, key, _), (row, events) in gathered.items():
+    found: list[tuple[Row, Trace, str, Sequence[Object]]] = []
+    for (name, key, _), (row, events) in _by_folder(gathered).items():
         trace = TRACES[name]
         try:
             parts = [(key, events)] if trace.conversations is None else [*trace.conversations(events)]
         except (TypeError, AttributeError):
             raise row.error(f"expected rows of {name}, found another shape") from None
-        for id_, part in parts:
+        found += [(row, trace, id_, part) for id_, part in parts]
+    continued = _continued([part for _, _, _, part in found])
+    for number, (row, trace, id_, part) in enumerate(found):
+        if number not in continued:
             yield from _chat_row(row, trace, part, id_, keep_going)
+
+
+def _continued(conversations: Sequence[Sequence[Object]]) -> set[int]:
+    """The conversations all of whose entries, by their `uuid`, stand in another one: a session that was resumed is copied into its next file."""
+    ids = [[event.get("uuid") for event in events] for events in conversations]
+    whole = [frozenset(own) if all(isinstance(id_, str) for id_ in own) else frozenset() for own in ids]
+    last = {own[-1] for own, entries in zip(ids, whole, strict=True) if entries}
+    holders: dict[object, list[int]] = {}
+    for number, entries in enumerate(whole):
+        for id_ in entries & last:
+            holders.setdefault(id_, []).append(number)
+    return {
+        number
+        for number, entries in enumerate(whole)
+        if entries
+        for other in holders[ids[number][-1]]
+        if entries < whole[other] or (entries == whole[other] and other < number)
+    }
+
+
+_Gathered = dict[tuple[str, str, str], tuple[Row, list[Object]]]
+
+
+def _by_folder(gathered: _Gathered) -> _Gathered:
+    """The same; files of a folder that hold one event each become one trace, in the order of time, where their format writes such files."""
+    joined: _Gathered = {}
+    for (name, key, file), (row, events) in gathered.items():
+        alone = TRACES[name].by_folder and not key and len(events) == 1
+        place = f"{Path(file).parent}/" if alone else file
+        _, together = joined.setdefault((name, key, place), (row, []))
+        together += events
+        if alone:
+            together.sort(key=lambda event: str(event.get("timestamp") or ""))
+    return joined
 
 
 def _chat_row(

@@ -12,7 +12,8 @@ from stepmark.data.messages import Chat, Object, is_item, loaded
 from stepmark.data.steps.thoughts import texts_of
 
 if TYPE_CHECKING:
-    from stepmark.data.formats.rows import RowWriter
+    from stepmark.data.formats.rows import LabelledRow, RowWriter
+    from stepmark.data.reading import Row
 
 Events = Iterable[tuple[str, Object]]
 
@@ -36,8 +37,12 @@ class Trace:
     """The events of a row, each with the id of its trace ("": the trace is the file's); None where a row is a trace."""
     conversations: Callable[[Sequence[Object]], Iterable[tuple[str, Sequence[Object]]]] | None = None
     """Parts the events of one trace into conversations with ids; None where they are one."""
+    by_folder: bool = False
+    """Whether a tool writes each event into a file of its own, so that the files of a folder with one event each are one trace."""
     columns: tuple[str, ...] = ()
     """The columns that are read of a row that is a trace; the others go into its `meta`."""
+    label: Callable[[Row, LabelledRow], LabelledRow] | None = None
+    """Adds the labels that a row of it holds."""
     write: RowWriter | None = None
 
 

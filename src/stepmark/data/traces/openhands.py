@@ -1,4 +1,4 @@
-"""OpenHands: events of a session, in a list, one a line, or under `history` of an evaluation's output.
+"""OpenHands: events of a session, in a list, one a line, one a file of a folder, or under `history` of an evaluation's output.
 
 Events before 1.0 have `action` and `args`, or `observation` and `content`; `tool_call_metadata` holds the model's reply. Later ones have a `kind`:
 "MessageEvent", "ActionEvent", "ObservationEvent". Changes of state, statistics and what the environment did by itself are left out. Calls of one reply
@@ -202,4 +202,5 @@ TRACE = Trace(
     sniff=sniff,
     read=read,
     events=events,
+    by_folder=True,
 )

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stepmark.data.conversations import ChatMessage
-from stepmark.data.formats.chat import conversation
-from stepmark.data.formats.rows import LabelledRow, Losses, Writing
+from stepmark.data.formats.rows import LabelledRow, Writing, conversation
 from stepmark.data.messages import Chat, Object, loaded, text_or_none
 from stepmark.data.traces.base import Call, Trace, has, join_calls, logged_messages, message_key
 
@@ -87,8 +86,13 @@ def _numbered_call(chat: Chat, attributes: Mapping[str, Any], speaker: str | Non
                 message["content"] = parts if is_list and parts else value
             else:
                 message[match[3]] = value
-    if len(sides["completion"]) > 1:
-        raise chat.error(f"expected one choice, found {len(sides['completion'])}", "gen_ai.completion")
+    thoughts = [message for message in sides["completion"].values() if message.get("role") == "thinking"]
+    said = [message for message in sides["completion"].values() if message.get("role") != "thinking"]
+    if thoughts:  # of Anthropic's models
+        reasoning = "\n".join(str(message.get("content") or "") for message in thoughts)
+        sides["completion"] = {0: {**(said[0] if said else {}), "reasoning_content": reasoning}}
+    if len(said) > 1:
+        raise chat.error(f"expected one choice, found {len(said)}", "gen_ai.completion")
     messages = {}
     for side, numbered in sides.items():
         messages[side] = [
@@ -122,7 +126,7 @@ def _value(value: object) -> Any:
     return next(iter(value.values()), None)
 
 
-def write(row: LabelledRow, _settings: Writing, _losses: Losses) -> Iterator[dict[str, Any]]:
+def write(row: LabelledRow, _settings: Writing) -> Iterator[dict[str, Any]]:
     """A trace of one span; its id is the row's where that is one of OpenTelemetry, else a digest of it.
 
     Raises:

@@ -1,11 +1,25 @@
-"""Who&When's conversations of AutoGen and CrewAI: `question`, and `history` of {`content`, `role`, `name`}. Every entry is a step."""
+"""Who&When (Zhang et al. 2025, arXiv 2505.00212): failed conversations of agents (AutoGen, CrewAI), with the decisive mistake.
+
+A row has `question`, `question_ID`, `ground_truth`, `history` (entries of {`content`, `role`, `name`}), `mistake_agent`, `mistake_step` (a number
+from 0, as text) and `mistake_reason`. Every entry is a step: those before the mistake are right, those after it have no label.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
+from stepmark.data.formats.rows import LabelledRow, NotRepresentableError, Writing, signed, two_way
 from stepmark.data.messages import Chat, Object, text_or_none
+from stepmark.data.reading import Row
 from stepmark.data.traces.base import SOLUTION_COLUMNS, Trace, has
+from stepmark.records import LabelledSolution
+from stepmark.show.text import indices
+
+_HEADING = re.compile(r"\n\n(Tool|User|System|Developer|Assistant)(?: \(([^()\n]*)\))?:\n")
+"""As `data.conversations` writes what follows a turn."""
 
 
 def sniff(data: Object) -> bool:
@@ -30,10 +44,78 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
     }
 
 
+def label(row: Row, conversation: LabelledRow) -> LabelledRow:
+    """The labels of a row that names the decisive step.
+
+    Raises:
+        InputError: a `mistake_step` that is no entry's number.
+    """
+    given, reason = (conversation.meta.get(name) for name in ("mistake_step", "mistake_reason"))
+    steps = len(conversation.solution.steps)
+    if given is None:
+        return conversation
+    if not str(given).isdecimal() or int(str(given)) >= steps:
+        raise row.error(f"expected an entry's number, {indices(steps)}; found {given!r}", "mistake_step")
+    first = int(str(given))
+    judged = signed((step < first for step in range(first + 1)), "human", "correctness")
+    (wrong,) = judged[first]
+    noted = replace(wrong, note=reason if isinstance(reason, str) and reason else None)
+    judgements = (*judged[:first], (noted,), *((),) * (steps - first - 1))
+    labelled = LabelledSolution(solution=conversation.solution, judgements=judgements)
+    return replace(conversation, labelled=labelled, outcome=False)
+
+
+def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
+    """A conversation with its decisive mistake; what came back after a step is an entry of its own, and counts.
+
+    Raises:
+        InputError: as `rows.two_way`.
+        NotRepresentableError: no step is wrong, or a step before the first wrong one was not judged.
+    """
+    labels = two_way(row, settings)
+    first = next((step for step, label in enumerate(labels) if label is None or label.rating == -1), None)
+    if first is None or labels[first] is None:
+        result = "no step is wrong" if first is None else "a step before any error was not judged"
+        raise NotRepresentableError(f"Who&When holds conversations whose first error is known; here {result}")
+    history: list[dict[str, str]] = []
+    mistake, agent = 0, ""
+    for number, step in enumerate(row.solution.steps):
+        name = step.speaker or "assistant"
+        if number == first:
+            mistake, agent = len(history), re.sub(r"\s*\(.*\)\s*$", "", name)
+        history.append({"content": step.text, "role": "assistant", "name": name})
+        history += _entries(step.observation)
+    meta = row.meta
+    if meta.get("format") == "who-and-when" and str(meta.get("mistake_step")) == str(first):
+        agent = str(meta.get("mistake_agent") or agent)  # the one to blame need not be the speaker
+    reasons = [each.note for each in row.labelled.judgements[first] if each.note and each.rating == -1]
+    yield {
+        "question": row.solution.problem.text,
+        "question_ID": row.solution.id or row.origin,
+        "ground_truth": row.solution.problem.answer,
+        "history": history,
+        "mistake_agent": agent,
+        "mistake_step": str(mistake),
+        "mistake_reason": "; ".join(reasons),
+        **({"is_corrected": meta["is_corrected"]} if "is_corrected" in meta else {}),
+    }
+
+
+def _entries(observation: str) -> Iterator[dict[str, str]]:
+    """What came back after a turn, an entry for each heading."""
+    before, *parts = _HEADING.split(observation)
+    if before.strip():
+        yield {"content": before.strip("\n"), "role": "tool", "name": "tool"}
+    for heading, name, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        yield {"content": text, "role": heading.lower(), "name": name or heading.lower()}
+
+
 TRACE = Trace(
     name="who-and-when",
     about="conversations of AutoGen and CrewAI, as Who&When holds them",
     sniff=sniff,
     read=read,
     columns=("question", "history", "question_ID", "ground_truth"),
+    label=label,
+    write=write,
 )

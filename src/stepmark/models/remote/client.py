@@ -18,7 +18,13 @@ from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, final
 import httpx
 
 from stepmark.batching import Graded
-from stepmark.data.conversations import ProblemLike, SolutionLike, each_solution, solution_of
+from stepmark.data.conversations import (
+    ProblemLike,
+    SolutionLike,
+    check_one_problem,
+    each_solution,
+    solution_of,
+)
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import rank_key
 from stepmark.models.http import Closing, DeclinedError, Patience
@@ -186,8 +192,7 @@ class Client(Closing):
             BackendError: as for `grade`.
         """
         asked = each_solution(problem, solutions, split_by=split, marker=marker)
-        if not asked:
-            raise InputError("expected at least one solution to rank, found none", field="solutions")
+        check_one_problem(asked)
         rows = [_fields(item) for item in asked]
         rows = [{key: value for key, value in row.items() if key != "problem"} for row in rows]
         body = {"problem": asked[0].problem.text, "solutions": rows, **self._body(settings)}

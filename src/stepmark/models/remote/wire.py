@@ -76,7 +76,7 @@ class SolutionToScore(Request):
     solution: str | None = None
     """The whole text instead of `steps`."""
     split: str | None = None
-    """How `solution` is split: auto (default), line, blank-line, numbered, sentence, marker, code, whole or token."""
+    """How `solution` is split (without effect beside `steps`): auto (default), line, blank-line, numbered, sentence, marker, code, whole or token."""
     marker: str | None = None
     """The text that ends each step, for split marker and auto."""
     id: str | None = None

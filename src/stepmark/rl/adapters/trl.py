@@ -31,7 +31,7 @@ class ProcessGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     """GRPO whose advantages are a credit method's, from TRL's own rewards (the outcome) and a PRM's score of each step.
 
     Arguments are TRL's but for four. Every process scores its own completions, so each needs the PRM; scores go to all of them before credit
-    is assigned, since a group may lie on several. With `tools` or an `environment_factory` a step is a turn, and tool output gets no credit. Losses, clipping, KL (`beta`), vLLM and logging are TRL's. In evaluation TRL's own
+    is assigned, since a group may lie on several. With `tools` or an `environment_factory` a step is a turn, and tool output gets no credit. Counts, clipping, KL (`beta`), vLLM and logging are TRL's. In evaluation TRL's own
     advantages stay and the PRM is not asked.
 
     Args:

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from stepmark.errors import UsageError
+from stepmark.models.lazy import note_idle
 from stepmark.own import Kind, load_method
 from stepmark.records import ScoreKind
 from stepmark.rl.batch import Batch
@@ -59,13 +60,16 @@ def check_kind(credit: Credit, kind: ScoreKind, *, prm: str) -> None:
 
 
 def _check_shaping(shaping: Shaping, clip_at: float) -> None:
-    if clip_at != CLIP_AT and shaping != "clip":
-        raise UsageError(f"`clip_at`: it belongs to the shaping clip, and this is {shaping}")
+    note_idle(
+        {"clip_at": clip_at != CLIP_AT or None},
+        {} if shaping == "clip" else {"clip_at": f"the shaping is {shaping}"},
+    )
 
 
 def _check_deviation(deviation: Deviation, used: bool, by: str) -> None:
-    if deviation != "sample" and not used:
-        raise UsageError(f"`deviation`: {by} divides by none; leave it out")
+    note_idle(
+        {"deviation": deviation != "sample" or None}, {} if used else {"deviation": f"{by} divides by none"}
+    )
 
 
 @settings
@@ -255,9 +259,9 @@ class PRIME(_WithoutCritic):
     """Which standard deviation the published code's form whitens by (`advantages.Deviation`)."""
 
     def __post_init__(self) -> None:
-        if self.form == "code" and self.gamma != 1:
-            raise UsageError(
-                f"`gamma`: the published code's form does not discount; expected 1, found {self.gamma}"
+        if self.form == "code":
+            note_idle(
+                {"gamma": self.gamma != 1 or None}, {"gamma": "the published code's form does not discount"}
             )
         _check_deviation(self.deviation, self.form == "code", "the paper's form")
 

@@ -1,0 +1,55 @@
+"""PRMBench (Song et al. 2025) says of every step whether it is wrong (`error_steps`, 1-based); it is read only.
+
+The numbers of its steps ("3. ") are layout. An error step past the last says nothing, as in the benchmark's own loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stepmark.data.formats import rows
+from stepmark.data.formats.rows import Counts, Format, LabelledRow, Reading, has
+from stepmark.data.json_rows import json_type
+from stepmark.data.reading import Row
+from stepmark.data.solutions import text_of, texts_of
+from stepmark.records import LabelledSolution, Problem, Solution, Step
+
+KEYS = ("idx", "classification", "modified_question", "modified_process", "error_steps")
+_NUMBER_DIGITS = 5
+
+
+def read(row: Row, _settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
+    """One row of PRMBench; the id is CLASSIFICATION_IDX."""
+    rows.need(row, KEYS, "PRMBench")
+    steps = tuple(unnumbered(text) for text in texts_of(row.data, "modified_process", row.where))
+    labelled = prmbench_labelled(row, steps)
+    columns, known = rows.other_columns(row, KEYS), row.data["classification"]
+    meta = rows.origin(row, "prmbench", columns, None, classification=known)
+    yield LabelledRow(labelled=labelled, where=row.where, meta=meta)
+
+
+def prmbench_labelled(row: Row, steps: tuple[Step, ...]) -> LabelledSolution:
+    """What a row of PRMBench says of its steps (those of `modified_process`), every one of which is judged."""
+    wrong = row.data["error_steps"]
+    if not isinstance(wrong, list):
+        raise row.error(f"expected a list of 1-based step numbers, found {json_type(wrong)}", "error_steps")
+    for number in wrong:
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise row.error(f"expected 1-based step numbers, found {number!r}", "error_steps")
+    kind, index = text_of(row.data, "classification", row.where), text_of(row.data, "idx", row.where)
+    problem = Problem(text=text_of(row.data, "modified_question", row.where), id=index, source="PRMBench")
+    return LabelledSolution(
+        solution=Solution(problem=problem, steps=steps, id=f"{kind}_{index}"),
+        judgements=rows.signed((n not in wrong for n in range(1, len(steps) + 1)), "PRMBench", "correctness"),
+    )
+
+
+def unnumbered(step: str) -> Step:
+    """A step of PRMBench, its number ("3. ") as layout: up to five digits and a full stop, as in the benchmark's own script."""
+    number, dot, rest = step.partition(". ")
+    if not dot or not number.strip().isdigit() or len(number.strip()) > _NUMBER_DIGITS or not rest.strip():
+        return Step(text=step)
+    return Step(text=rest, lead=number + dot)
+
+
+FORMAT = Format(name="prmbench", about="PRMBench: every wrong step", sniff=has(*KEYS), read=read)
