@@ -28,7 +28,7 @@ stepmark label exact "$out/right.jsonl" --wrong 8 --seed 1 --out "$out/exact.jso
 
 # A grader of all of them, from the same small network.
 rm -rf "$out/prm"
-stepmark train "$out/exact.jsonl" "$out/rollouts.jsonl" "$out/formulas.jsonl" --base $policy --objective soft --full --learning-rate 2e-3 --epochs 2 \
+stepmark train "$out/exact.jsonl" "$out/rollouts.jsonl" "$out/formulas.jsonl" --base $policy --objective soft --full --learning-rate 2e-3 --epochs 2 --held-out 0.06 \
     --token-budget 1024 --dtype float32 --evaluations 1 --out "$out/prm"
 
 # Eight new solutions of each test problem: best by the PRM, by majority vote, and by both.

@@ -11,17 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.cli import main
-from stepmark.cli.label import METHODS
 from stepmark.data.formats.own import to_row
 from stepmark.data.labelled import read_labelled
 from stepmark.errors import InputError
-from stepmark.labels.bayes import BayesianSearch
-from stepmark.labels.consensus import KINDS, TRUST, Consensus, consensus, side_by_side
-from stepmark.labels.formulas import Formulas
-from stepmark.labels.judge import Judge
+from stepmark.labels.consensus import Consensus, consensus, side_by_side
 from stepmark.labels.labelling import judged_until
-from stepmark.labels.rollout import BinarySearch, EveryStep
-from stepmark.labels.tree import RolloutTree
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.store import encode_row
@@ -89,7 +83,7 @@ def test_a_source_that_does_not_know_the_place():
     assert Consensus(sources=("judge",), least=1).view(of(formulas=(_, _, W), judge=(R, R, W))).kept
 
 
-# --- majority, intersection, priority ---------------------------------------------------------------------------------
+# --- majority ---------------------------------------------------------------------------------
 
 
 def test_majority_by_hand():
@@ -101,28 +95,6 @@ def test_majority_by_hand():
 def test_who_took_a_wrong_step_for_right_is_not_heard_after_it():
     view = Consensus(rule="majority").view(of(a=(W, _, _), b=(W, R, _), c=(R, W, W)))
     assert view.ratings == (W, R, _)
-    view = Consensus(rule="intersection").view(of(a=(W, R, R), b=(W, R, _)))
-    assert view.ratings == (W, R, _)
-
-
-def test_priority_by_hand():
-    rule = Consensus(rule="priority")
-    row = of(rollout=(R, R, R, W), judge=(R, R, W, _), formulas=(_, _, _, W), human=(R, _, _, _))
-    view = rule.view(row)
-    # Step 4: the formula is false whatever came before; the rollouts took step 3 for right.
-    assert view.ratings == (R, R, W, W) and view.first_error == 2
-    assert rule.view(of(rollout=(R, W, R))).ratings == (R, W, R)
-    assert rule.view(of(human=(R, N), judge=(W, W))).ratings == (R, N)
-    # Two of the same kind that differ leave the step open; a lower one does not fill in.
-    assert rule.view(of(judge_a=(R, W), judge_b=(R, R), rollout=(R, W))).ratings == (R, _)
-    assert rule.view(of(human_ann=(R, R), rollout=(W, _))).ratings == (R, R)
-
-
-def test_after_an_error_less_trusted_sources_are_silent():
-    view = Consensus(rule="priority").view(of(human=(R, W, _, _), rollout=(R, R, R, W)))
-    assert view.ratings == (R, W, _, _)
-    view = Consensus(rule="priority").view(of(human=(R, W, _, _), rollout=(R, W, _, W)))
-    assert view.ratings == (R, W, _, W)
 
 
 # --- values, contradictions, views in views ---------------------------------------------------------------------------
@@ -201,7 +173,7 @@ def rows(draw):
     )
 
 
-@given(rows(), st.sampled_from(["first-error-agrees", "intersection", "majority", "priority"]))
+@given(rows(), st.sampled_from(["first-error-agrees", "majority"]))
 @settings(max_examples=400, deadline=None)
 def test_a_rating_is_always_some_sources_own(row, rule):
     view = Consensus(rule=rule).view(row)
@@ -210,20 +182,13 @@ def test_a_rating_is_always_some_sources_own(row, rule):
         assert (rating is None) == (confidence is None)
         assert rating is None or rating in {j.rating for j in step}
         assert confidence is None or 0 < confidence <= 1
-        if rule == "intersection" and rating is not None:
-            assert {j.rating for j in step if j.rating == rating}
     if not view.kept:
         assert view.why != "agreed" and not any(r is not None for r in view.ratings)
     before = itertools.takewhile(lambda r: r is not W, view.ratings)
-    if rule in ("majority", "intersection"):
+    if rule == "majority":
         for i, rating in enumerate(before):
             said = [j.rating for j in row.judgements[i]]
-            sources = {j.judge for step in row.judgements for j in step}
-            count = collections.Counter(said)
-            if rule == "majority":
-                expected = next((r for r, c in count.items() if 2 * c > len(said)), None)
-            else:
-                expected = said[0] if len(said) == len(sources) and len(count) == 1 else None
+            expected = next((r for r, c in collections.Counter(said).items() if 2 * c > len(said)), None)
             if view.kept:
                 assert rating == expected
 
@@ -270,53 +235,6 @@ def run(*words):
     return main(["label", "consensus", *map(str, words)])
 
 
-def test_every_labeller_s_name_is_a_kind_of_source():
-    labellers = (EveryStep(), BinarySearch(), BayesianSearch(), RolloutTree(), Judge(), Formulas())
-    names = [labeller.name for labeller in labellers]
-    commands = [command for command in METHODS if command not in ("consensus", "own")]
-    for name in (*names, *commands):
-        assert KINDS[name] in TRUST
-    both = LabelledSolution(
-        solution=SOLUTIONS["a"],
-        judgements=(
-            tuple(
-                Judgement(kind="correctness", judge=f"{name}:model", rating=1) for name in (*names, "exact")
-            ),
-            *((),) * 2,
-        ),
-    )
-    assert Consensus(rule="priority").view(both).kept
-
-
-@pytest.mark.parametrize(
-    ("places", "sources", "expected", "why"),
-    [
-        ({"x": 1, "y": 1, "z": 2}, (), 1, "agreed"),
-        ({"x": NONE, "y": NONE, "z": 2}, (), NONE, "agreed"),
-        ({"x": 1, "y": 2, "z": 0}, (), None, "places differ"),
-        ({"x": 1, "y": 2}, (), None, "places differ"),
-        ({"x": 1, "y": 1}, (), 1, "agreed"),
-        ({"x": 1}, (), None, "too few sources"),
-        # Who was named and is silent is a vote for no place.
-        ({"x": 1, "y": 1}, ("x", "y", "z"), 1, "agreed"),
-        ({"x": 1, "y": 1}, ("x", "y", "z", "w"), None, "place not known"),
-    ],
-)
-def test_the_majority_of_places_by_hand(places, sources, expected, why):
-    steps = [()] * 3
-    for judge, place in places.items():
-        steps = [have + more for have, more in zip(steps, judged_until(place, 3, judge), strict=True)]
-    one = LabelledSolution(solution=SOLUTIONS["a"], judgements=tuple(steps))
-    view = Consensus(rule="first-error-majority", sources=sources).view(one)
-    assert (view.first_error, view.why, view.kept) == (expected, why, why == "agreed")
-    if view.kept:
-        assert view.ratings == (
-            (1, 1, 1)
-            if expected == NONE
-            else tuple(1 if i < expected else -1 if i == expected else None for i in range(3))
-        )
-
-
 def test_files_are_joined_by_solution_and_every_drop_has_a_reason(tmp_path, capsys):
     rollout = write(tmp_path, "every-step", {"a": 1, "b": 0, "c": NONE, "d": None, "e": 2})
     # In another order.
@@ -342,13 +260,6 @@ def test_files_are_joined_by_solution_and_every_drop_has_a_reason(tmp_path, caps
     manifest = json.loads((tmp_path / "agreed.jsonl.manifest.json").read_text())
     assert (manifest["kept"], manifest["dropped"]) == (2, {"too few sources": 3, "places differ": 1})
     assert not any(Consensus().view(row.labelled).kept for row in dropped.values())
-
-
-def test_a_source_of_unknown_kind_is_trusted_least(tmp_path):
-    files = [write(tmp_path, "mine", {"a": 1}), write(tmp_path, "judge:m", {"a": 0})]
-    out = tmp_path / "o.jsonl"
-    assert run(*files, "--rule", "priority", "--out", out) == 0
-    assert [row.meta["first_error"] for row in read_labelled(out)] == [0]
 
 
 def test_records_go_in_and_every_judgement_is_kept():

@@ -378,7 +378,7 @@ def test_our_own_rows_are_read_strictly(change, field, tmp_path):
 @pytest.mark.parametrize("column", ["value", "label"])
 def test_rows_of_openrlhf(column, tmp_path):
     text = "How many eggs? Step 1: 3 a day. ки\nStep 2: 6 in all. ки"
-    for labels, expected in ((["+", "-"], [1, -1]), ([0.75, 0.0], [0.75, 0.0])):
+    for labels, expected in ((["+", "-"], [1, -1]), ([1, 0], [1, -1]), ([0.75, 0.0], [0.75, 0.0])):
         file = write(tmp_path / "o.jsonl", {"input": text, column: labels, "dataset": "d"})
         assert detect(next(read_rows(file))) == "openrlhf"
         (row,) = read_labelled(file)

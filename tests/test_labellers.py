@@ -417,5 +417,7 @@ def test_an_empty_rollout_after_a_marked_answer_stands_by_it():
     world = World(lambda prefix, number: Written(text="\n", finish="end"))
     (probed,) = world.run(probe(begun, 2, 2, Rollouts()))
     assert (probed.successes, probed.trials) == (2, 2)
-    (probed,) = world.run(probe(begun, 1, 2, Rollouts()))
-    assert (probed.successes, probed.trials) == (0, 0)
+    for other in ("3 + 4 = 7", "So there are 7 eggs."):
+        unmarked = Solution(problem=PROBLEM, steps=(Step(text=other),))
+        (probed,) = world.run(probe(unmarked, 1, 2, Rollouts()))
+        assert (probed.successes, probed.trials) == (0, 0)

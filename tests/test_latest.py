@@ -20,6 +20,7 @@ def run(folder, *words):
     line = [sys.executable, "-m", "stepmark", *map(str, words)]
     done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+    assert "it/s]" not in done.stderr  # transformers' own bars
     return done.stdout + done.stderr
 
 

@@ -135,6 +135,26 @@ def test_an_attention_that_does_not_take_the_plan_is_found_out(model, tokenizer,
         LocalPolicy(model, tokenizer, name="tiny", memory_tokens=-1)
 
 
+def test_a_model_with_a_window_writes_by_its_own_cache(tokenizer):
+    """Its keys are not all kept; samples end at different lengths, and are those of the whole text, computed anew for each token."""
+    from transformers import MistralConfig, MistralForCausalLM
+
+    torch.manual_seed(1)
+    config = MistralConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        vocab_size=len(tokenizer), sliding_window=5, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model = MistralForCausalLM(config).eval()
+    policy = LocalPolicy(model, tokenizer, name="window", memory_tokens=1000)
+    assert "window" in policy.keeps_nothing
+    prompts = ["the step is", "is the sum of the numbers 5 or 6? let us see", "yes"]
+    lengths = [9, 3, 6]
+    drawn = policy.draw([Write(prompt=p, max_tokens=n) for p, n in zip(prompts, lengths, strict=True)])
+    for [one] in drawn:
+        assert list(one.ids) == _written(policy, model, list(one.prompt), len(one.ids))
+    assert {len(one.ids) for [one] in drawn} == {9, 3, 2}  # the last one ends by itself
+
+
 def test_a_beam_search_computes_its_prefixes_once(model, tokenizer):
     """The policy of a beam search: what it computes of its prompts is what the search calls new, and little more."""
     from stepmark.models import prm as prms

@@ -170,3 +170,22 @@ def packed() -> list[str]:
 
 def test_a_wheel_of_this_tree_is_whole(wheel):
     assert wheel.faults_of_wheel(packed()) == []
+
+
+def test_what_is_on_no_index_is_installed_from_a_checkout():
+    """Until a version is released, `pip install stepmark` finds nothing, and the index has no page of it."""
+    for page in ("README.md", "docs/install.md", "docs/start.md"):
+        lines = (ROOT / page).read_text("utf-8").splitlines()
+        first = next(line for line in lines if line.startswith("$ pip install") and "[default" in line)
+        assert "--editable '.[" in first, page
+    files = [
+        file
+        for folder in ("src", "docs")
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in {".py", ".md"}
+    ]
+    assert not [
+        file
+        for file in [ROOT / "README.md", *files]
+        if "pypi.org/project/stepmark" in file.read_text("utf-8")
+    ]

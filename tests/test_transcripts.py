@@ -522,3 +522,32 @@ def test_a_session_that_was_copied_into_its_next_file_is_read_once(tmp_path):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     read = [row.solution.texts for row in read_solutions(tmp_path, how="agent")]
     assert read == [(FIRST, SECOND), ("12.",), (FIRST, "Done.")]
+
+
+def test_texts_of_codex_that_stand_in_events_alone_are_read_beside_logged_calls():
+    """Newer sessions log calls as items of the Responses API, and what was said as completed items."""
+    rows = [
+        item("UserMessage", content=[{"type": "text", "text": ASK}]),
+        {"type": "response_item", "payload": {"type": "reasoning", "encrypted_content": "gAAA", "summary": []}},
+        item("AgentMessage", content=[{"type": "Text", "text": FIRST}]),
+        {"type": "response_item", "payload": {"type": "custom_tool_call", "name": "exec", "input": "expr 12 + 5", "call_id": "c"}},
+        item("CommandExecution", command=["expr"], status="completed", exit_code=0, aggregated_output="17"),
+        {"type": "response_item", "payload": {"type": "custom_tool_call_output", "call_id": "c", "output": "17"}},
+        item("AgentMessage", content=[{"type": "Text", "text": SECOND}]),
+    ]  # fmt: skip
+    read = one(rows)
+    assert read.solution.problem.text == ASK
+    assert read.solution.texts == (f"{FIRST}\nexec(expr 12 + 5)", SECOND)
+    assert read.solution.steps[0].observation == "\n\nTool (exec):\n17"
+
+
+def test_what_a_user_of_codex_says_twice_is_said_twice():
+    def both(text: str) -> list[dict[str, Any]]:
+        return [item("UserMessage", content=[{"type": "text", "text": text}]), {"type": "event_msg", "payload": {"type": "user_message", "message": text}}]  # fmt: skip
+
+    def reply(text: str) -> dict[str, Any]:
+        return item("AgentMessage", content=[{"type": "Text", "text": text}])
+
+    read = one([*both(ASK), reply(FIRST), *both("Go on."), reply(SECOND), *both("Go on."), reply("Done.")])
+    assert read.solution.texts == (FIRST, SECOND, "Done.")
+    assert [step.observation for step in read.solution.steps] == ["\n\nUser:\nGo on."] * 2 + [""]

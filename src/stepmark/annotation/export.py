@@ -30,7 +30,7 @@ from stepmark.settings import settings
 from stepmark.show.text import amount
 
 View = Literal["together", "annotators", "decided"]
-Agreement = Literal["first-error-agrees", "first-error-majority", "intersection", "majority"]
+Agreement = Literal["first-error-agrees", "majority"]
 Steps = tuple[tuple[Judgement, ...], ...]
 
 FORMATS: Mapping[str, tuple[str, View]] = {
@@ -57,7 +57,7 @@ class Exporting:
     view: View | None = None
     """Which rows there are; None: `together` for stepmark, `annotators` for prm800k and potato, `decided` for the others."""
     agreement: Agreement | None = None
-    """The rule of agreement in the view `decided`; None: `first-error-agrees` in mode first_error, `intersection` in per_step."""
+    """The rule of agreement in the view `decided`; None: `first-error-agrees` in mode first_error, `majority` in per_step."""
     neutral: Literal["positive", "negative", "drop"] | None = None
     """What a neutral rating becomes where a format has only right and wrong."""
     unfinished: bool = False
@@ -166,7 +166,7 @@ class _RowMaker:
         judged = self._judged(answers)
         if len(answers) == 1:
             return judged
-        usual: Agreement = "first-error-agrees" if self.project.mode == "first_error" else "intersection"
+        usual: Agreement = "first-error-agrees" if self.project.mode == "first_error" else "majority"
         rule = self.settings.agreement or usual
         view = Consensus(rule=rule).view(LabelledSolution(solution=self.item.solution, judgements=judged))
         if not view.kept:

@@ -162,7 +162,7 @@ def export_labels(
         format: the format to write: stepmark, prm800k, trl, math-shepherd, processbench, potato or who-and-when.
         view: "together", a row an item with all judgements; "annotators", a row an answer; "decided", a row an item with the decision.
             Default: together for stepmark, annotators for prm800k and potato, decided for the others.
-        agreement: how several annotators agree, in the view decided. Default: first-error-agrees in mode first_error, intersection in
+        agreement: how several annotators agree, in the view decided. Default: first-error-agrees in mode first_error, majority in
             per_step.
         neutral: what a neutral rating becomes where a format has only right and wrong.
         unfinished: export answers that are not submitted or verified too.

@@ -2,21 +2,17 @@
 
 A rule reads the judgements of one solution and gives a rating a step, or drops the solution and says why:
 
-======================  =================================================================================================
-`first-error-agrees`    every source knows the place of the first error, and all name the same one (or none). The filter of
-                        Zhang et al. 2025, "The Lessons of Developing Process Reward Models in Mathematical Reasoning"
-                        (arXiv:2501.07301, section 3): Monte-Carlo estimates and a judge, about 60 % dropped
-`first-error-majority`  more than half of the sources name the same place (or none); a source that does not know it is a vote for
-                        no place. The steps are rated as those sources do
-`intersection`          the rating that all sources give; none where one of them is silent
-`majority`              the rating that more than half of the sources that rated the step give
-`priority`              the rating of the most trusted source that rated the step: people, then formal checks, then judges,
-                        then rollouts, then sources of unknown kind
-======================  =================================================================================================
+====================  ===================================================================================================
+`first-error-agrees`  every source knows the place of the first error, and all name the same one (or none). The filter of
+                      Zhang et al. 2025, "The Lessons of Developing Process Reward Models in Mathematical Reasoning"
+                      (arXiv:2501.07301, section 3): Monte-Carlo estimates and a judge, about 60 % dropped. A step has the rating
+                      that all sources give; none where one of them is silent
+`majority`            the rating that more than half of the sources that rated the step give
+====================  ===================================================================================================
 
 - A step without a rating, or a neutral one, is **never wrong**. A source that leaves a step before its first wrong one open does not know the place.
-- A source counts on the steps after the first wrong one only if it called that step wrong too (with `priority`: or if it is as trusted as the
-  source that did): the others went on from a step that they took for right.
+- A source counts on the steps after the first wrong one only if it called that step wrong too: the others went on from a step that they
+  took for right.
 - A source is a judge's name, in one file or in several. Two different ratings of one step by one source cancel out.
 - Judgements of the kind `value` are no ratings. Where a source has nothing else, `values` says over which share of successes a step is right.
 
@@ -31,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -46,31 +42,10 @@ from stepmark.settings import checked, settings
 from stepmark.show.text import amount
 from stepmark.store import Results, check_outputs, is_stream, open_rows, run_input, write_beside
 
-Rule = Literal["first-error-agrees", "first-error-majority", "intersection", "majority", "priority"]
-SourceKind = Literal["human", "formal", "judge", "rollout"]
+Rule = Literal["first-error-agrees", "majority"]
 Rating = Literal[-1, 0, 1]
 Why = Literal["agreed", "too few sources", "places differ", "place not known", "nothing agreed"]
 """Why a solution is kept (`agreed`) or dropped: to count by."""
-
-TRUST: tuple[SourceKind, ...] = get_args(SourceKind)
-"""Kinds of sources, the most trusted first."""
-
-KINDS: Mapping[str, SourceKind] = {
-    "human": "human",
-    "exact": "formal",
-    "formulas": "formal",
-    "formal": "formal",
-    "judge": "judge",
-    "rollout": "rollout",
-    "every-step": "rollout",
-    "binary": "rollout",
-    "binary-search": "rollout",
-    "bayes": "rollout",
-    "tree": "rollout",
-    "rollout-tree": "rollout",
-}
-"""The kind of source that a name stands for: every labeller's name and its name as a command. "judge:MODEL" and "human:NAME" are
-known by what stands before the colon."""
 
 VIEW = "consensus"
 """Before the rule's name in the judgements that a view adds; never read as a source."""
@@ -134,32 +109,22 @@ class Consensus:
         opinions = {name: ratings for name, ratings in sources.items() if any_said(ratings)}
         places = {name: first_wrong(ratings) for name, ratings in opinions.items()}
         missing = [name for name in self.sources if name not in opinions]
-        needed = 1 if self.rule == "priority" else self.least
-        if len(opinions) < needed or (missing and self.rule in ("first-error-agrees", "intersection")):
+        if len(opinions) < self.least or (missing and self.rule == "first-error-agrees"):
             silent = f"; nothing from {', '.join(missing)}" if missing else ""
             evidence = sorted(set(sources) - set(opinions) - set(missing))
             silent += f"; no conclusion by {', '.join(evidence)}" if evidence else ""
-            reason = f"{amount(len(opinions), 'source')}, {needed} needed{silent}"
+            reason = f"{amount(len(opinions), 'source')}, {self.least} needed{silent}"
             return self._view(labelled, places, "too few sources", reason)
         if self.rule == "first-error-agrees":
             dropped = _places_differ(places)
             if dropped is not None:
                 return self._view(labelled, places, *dropped)
-        if self.rule == "first-error-majority":
-            place, count = Counter(places.values()).most_common(1)[0]
-            votes = sum(known is not None for known in places.values())
-            total = len(places) + len(missing)
-            if place is None or 2 * count <= total:
-                dropped = _places_differ({name: at for name, at in places.items() if at is not None})
-                why = dropped or ("place not known", f"only {votes} of {total} name a place")
-                return self._view(labelled, places, *why)
-            opinions = {name: opinions[name] for name, at in places.items() if at == place}
         ratings, confidences = self._merge(opinions)
         if not any_said(ratings):
             reason = f"no step that {self.rule} gives a rating"
             return self._view(labelled, places, "nothing agreed", reason)
         # The place is agreed even where a step before it is right to one and neutral to another.
-        by_place = self.rule in ("first-error-agrees", "first-error-majority")
+        by_place = self.rule == "first-error-agrees"
         first_error = places[next(iter(opinions))] if by_place else first_wrong(ratings)
         reason = f"{self.rule} of {', '.join(sorted(opinions))}"
         return self._view(labelled, places, "agreed", reason, ratings, confidences, first_error)
@@ -211,8 +176,7 @@ class Consensus:
     def _merge(
         self, opinions: Mapping[str, Sequence[Rating | None]]
     ) -> tuple[list[Rating | None], list[float | None]]:
-        order = sorted(opinions, key=_trust) if self.rule == "priority" else list(opinions)
-        sources = list(order)
+        sources = list(opinions)
         ratings: list[Rating | None] = []
         confidences: list[float | None] = []
         for step in range(len(next(iter(opinions.values())))):
@@ -224,31 +188,17 @@ class Consensus:
             )
             if rating == -1:
                 # Who took this step for right, or skipped it, went on from something else.
-                agree = {name for name in sources if opinions[name][step] == -1}
-                if self.rule == "priority":
-                    rank = min(_trust(name) for name in agree)
-                    agree |= {name for name in sources if _trust(name) <= rank}
-                sources = [name for name in sources if name in agree]
+                sources = [name for name in sources if opinions[name][step] == -1]
         return ratings, confidences
 
     def _one(self, given: Mapping[str, Rating], sources: int) -> Rating | None:
         """The rule, for one step."""
         if not given:
             return None
-        if self.rule == "priority":
-            best = min(_trust(name) for name in given)
-            top = {rating for name, rating in given.items() if _trust(name) == best}
-            return top.pop() if len(top) == 1 else None
         (rating, count), *_ = Counter(given.values()).most_common()
         if self.rule == "majority":
             return rating if 2 * count > len(given) else None
         return rating if count == sources else None
-
-
-def _trust(name: str) -> int:
-    """The rank of a source by its kind, 0 for the most trusted; unknown kinds come last."""
-    kind = KINDS.get(name) or KINDS.get(name.partition(":")[0])
-    return len(TRUST) if kind is None else TRUST.index(kind)
 
 
 def any_said(ratings: Iterable[Rating | None]) -> bool:
@@ -321,9 +271,9 @@ def consensus(
         files: labelled solutions, each a file in any format that `stepmark.convert` reads, dicts, records, a data set or a data frame.
         out: write the solutions that are kept to this file (format stepmark-labels), gzipped if its name ends in .gz; "-" for standard
             output. The others stand in OUT.dropped.jsonl, each with its reason.
-        rule: what counts as agreement: first-error-agrees, first-error-majority, intersection, majority or priority.
+        rule: what counts as agreement: first-error-agrees or majority.
         sources: names of the judges that take part; a silent source counts as not knowing. Default: every judge of the files.
-        least: sources that must have judged a solution, 1 or more; the rule priority needs one.
+        least: sources that must have judged a solution, 1 or more.
         values: read a source's shares of successes too, where it gives no rating: over this, in [0, 1), is right; 0 for hard labels.
         columns: names of columns, where they differ: problem=question,solution=response.
 

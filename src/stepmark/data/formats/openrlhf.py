@@ -1,6 +1,6 @@
 """OpenRLHF's rows: `input`, a question and steps that each end in a marker, and `value` (or `label`), a list with one label a marker.
 
-A label is "+" or "-", or a number, which is the share of rollouts that succeeded. The marker is Math-Shepherd's "ки", or the one that stands as often in
+A label is "+" or "-", 1 or 0, or a float, which is the share of rollouts that succeeded. The marker is Math-Shepherd's "ки", or the one that stands as often in
 the text as there are labels. The question stands before "Step 1:", else it is the first line.
 """
 
@@ -65,9 +65,9 @@ def read(row: Row, _settings: Reading, _counts: Counts) -> Iterator[LabelledRow]
 
 def _judgement(row: Row, label: object, column: str) -> Judgement:
     sign = label.strip() if isinstance(label, str) else label
-    if isinstance(sign, bool) or sign in ("+", "-"):
-        return Judgement(kind="value", judge="rollouts", rating=1 if sign in (True, "+") else -1)
-    if isinstance(sign, int | float) and 0 <= sign <= 1:
+    if sign in ("+", "-") or (isinstance(sign, int) and sign in (0, 1)):
+        return Judgement(kind="value", judge="rollouts", rating=1 if sign in (1, "+") else -1)
+    if isinstance(sign, float) and 0 <= sign <= 1:
         return Judgement(kind="value", judge="rollouts", share=float(sign))
     found = repr(label) if isinstance(label, str | int | float) else json_type(label)
     raise row.error(f"expected '+', '-' or a number from 0 to 1, found {found}", column)

@@ -1,11 +1,12 @@
 """Codex: a session (one event a line, {`type`, `payload`}), or what `codex exec --json` prints ({`type`: "item.completed", `item`}).
 
 A session says most things twice. Items of the Responses API (`response_item`) are read first. Of the events (`event_msg`) the user's texts count where
-no such item holds them, and everything else where the session has no item by the assistant.
+no such item holds them; the assistant's texts, thoughts and calls where the session has no such items of that sort.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,10 +42,9 @@ def sniff(data: Object) -> bool:
 def read(chat: Chat, events: Sequence[Object]) -> None:
     """The events of a session."""
     items = [_payload(chat, event) for event in events if event["type"] == "response_item"]
-    logged = {_text(item) for item in items if item.get("type", "message") == "message"}
-    replied = any(
-        item.get("role") == "assistant" or item.get("type", "message") != "message" for item in items
-    )
+    written = Counter(_text(item) for item in items if item.get("type", "message") == "message")
+    logged: dict[object, Counter[str]] = {}
+    said = {_part(item) for item in items}
     for event in events:
         chat.where, chat.part = event["where"], "payload"
         if event["type"] in _EXEC:
@@ -71,11 +71,36 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
                 chat.write("system", rules)
         elif event["type"] == "event_msg" and kind in ("item_completed", "user_message", "agent_message"):
             item = payload.get("item") if kind == "item_completed" else _of_message(payload)
-            text = _text(item)
-            if text not in logged and (not replied or _kind(item) == "usermessage"):
-                if _kind(item) in ("usermessage", "agentmessage"):
-                    logged.add(text)
+            text, part = _text(item), _PARTS.get(_kind(item), "call")
+            if part in ("user", "assistant"):
+                # Each source counts by itself: what it says once more than was written so far is new.
+                counted = logged.setdefault(kind, Counter())
+                counted[text] += 1
+                if counted[text] <= written[text]:
+                    continue
+            if part == "user" or part not in said:
+                written[text] += part in ("user", "assistant")
                 _add(chat, item)
+
+
+_PARTS = {
+    "usermessage": "user",
+    "hookprompt": "user",
+    "agentmessage": "assistant",
+    "plan": "assistant",
+    "reasoning": "thought",
+}
+"""What an item of a turn is; any other is a call of a tool."""
+
+
+def _part(item: Object) -> str:
+    """What an item of the Responses API is, in the same words."""
+    kind = item.get("type", "message")
+    if kind == "message":
+        return "assistant" if item.get("role") == "assistant" else "user"
+    if kind == "reasoning":
+        return "thought" if item.get("summary") or item.get("content") else ""
+    return "call" if str(kind).endswith("_call") else ""
 
 
 def _payload(chat: Chat, event: Object) -> Object:

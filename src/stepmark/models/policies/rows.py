@@ -48,6 +48,8 @@ class CachedRows:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._last_only = last_only(model)
+        # Its name since transformers 5.24, of the argument and of the output; architectures change one by one.
+        self._name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self._cache: Any = None
         self._mask: Tensor | None = None
 
@@ -62,11 +64,11 @@ class CachedRows:
             input_ids=ids,
             attention_mask=self._mask,
             position_ids=_positions(self._mask, ids.shape[1]),
-            past_key_values=self._cache,
             use_cache=True,
             **self._last_only,
+            **({} if self._cache is None else {self._name: self._cache}),
         )
-        self._cache = out.past_key_values
+        self._cache = getattr(out, self._name)
         logits: Tensor = out.logits[:, -1]
         return logits
 
