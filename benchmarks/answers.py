@@ -6,9 +6,8 @@
 text) and the flexible extraction of lm-evaluation-harness (the last number of the text, compared as text).
 
 - coverage: the share of solutions with a verdict.
-- precision: the share of right verdicts among those whose truth is known. Truth is what three of four extractors say (these three, and the last box compared as
-  text) where no fourth verdict differs but that of the last number, which reads no fraction and takes any number of the last sentence. The rest was read, and
-  stands in `answers_judged.json` by problem and number of the solution: true, false, or null for a text that names no answer (a verdict on it is wrong).
+- precision: the share of right verdicts among those whose truth is known. Truth is what these three say where they agree, or the first
+  two and the last box compared as text. The rest was read, and stands in `answers_judged.json` by problem and number of the solution: true, false, or null for a text that names no answer (a verdict on it is wrong).
 - read: the share of solutions whose truth is known.
 
 `--disputed` writes the solutions of unknown truth, one a line, with the end of their text.
@@ -32,7 +31,7 @@ Key = tuple[str, int]
 
 SETS = {"gsm8k": "number", "math500": "math"}
 AIMS = {"gsm8k/coverage": 99.0, "gsm8k/precision": 99.8, "math500/coverage": 97.0, "math500/precision": 99.5}
-LAST_NUMBER = "lm-eval/"
+LAST_NUMBER, BOX = "lm-eval/", "box"
 _JUDGED = Path(__file__).with_name("answers_judged.json")
 # The pattern of the filter "flexible-extract" of lm-evaluation-harness's task gsm8k, version 3.
 _LAST_NUMBER = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
@@ -89,15 +88,16 @@ def verdicts(
 
 
 def truths(readings: Mapping[str, Mapping[Key, Verdict]], judged: Mapping[str, Any]) -> dict[Key, Verdict]:
-    """The truth of each solution for which it is known: what was read, else what three extractors say and no other but the last number denies."""
+    """The truth of each solution for which it is known: what was read, else what three extractors say."""
     known: dict[Key, Verdict] = {}
     for key in next(iter(readings.values())):
         said = {who: verdict[key] for who, verdict in readings.items() if verdict[key] is not None}
-        votes = [verdict for who, verdict in said.items() if who != LAST_NUMBER]
+        three = [verdict for who, verdict in said.items() if who != BOX]
+        others = [verdict for who, verdict in said.items() if who != LAST_NUMBER]
         if str(key[1]) in judged.get(key[0], {}):
             known[key] = judged[key[0]][str(key[1])]
-        elif len(set(votes)) == 1 and list(said.values()).count(votes[0]) >= 3:
-            known[key] = votes[0]
+        elif any(len(votes) == 3 and len(set(votes)) == 1 for votes in (three, others)):
+            known[key] = three[0]
     return known
 
 
@@ -133,7 +133,7 @@ def main() -> None:
             spent, readings[who] = seconds(partial(verdicts, problems, judge))
             figures[f"{name}/{who}solutions a second"] = len(readings[who]) / spent
         close()
-        known = truths(readings | {"box": verdicts(problems, last_box)}, judged[name])
+        known = truths(readings | {BOX: verdicts(problems, last_box)}, judged[name])
         for who, reading in readings.items():
             figures |= {f"{name}/{who}{what}": value for what, value in figures_of(reading, known).items()}
         figures[f"{name}/read"] = 100 * len(known) / len(readings[""])

@@ -29,7 +29,7 @@ def test_truth_is_what_three_say_or_what_was_read():
     other = {("a", 0): True, ("a", 1): False, ("a", 2): None, ("a", 3): True, ("a", 4): True}
     number = {("a", 0): True, ("a", 1): True, ("a", 2): True, ("a", 3): True, ("a", 4): False}
     box = {("a", 0): None, ("a", 1): True, ("a", 2): None, ("a", 3): True, ("a", 4): True}
-    readings = {"": ours, "b": other, answers.LAST_NUMBER: number, "box": box}
+    readings = {"": ours, "b": other, answers.LAST_NUMBER: number, answers.BOX: box}
     known = answers.truths(readings, {"a": {"1": True, "2": None}})
     assert known == {("a", 0): True, ("a", 1): True, ("a", 2): None, ("a", 4): True}
     assert answers.figures_of(ours, known) == {"coverage": 80.0, "precision": 100.0}
