@@ -244,7 +244,7 @@ class StepScores:
     """Tokens that it read of the steps."""
 
 
-CheckName = Literal["equation", "words", "unit", "algebra", "answer"]
+CheckName = Literal["equation", "unit", "algebra", "answer"]
 """An exact check of a solution (`stepmark.check`)."""
 
 

@@ -220,7 +220,7 @@ def grade(
         report: write an HTML report, which needs no network, to this file.
         aggregate: how step scores become one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own.
         threshold: a step whose score is under this is an error. Default: the PRM's own.
-        checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them (equation,words,unit,algebra,answer), or auto, which is all with the default PRM and none with any other. Thoughts are checked only with `all,thoughts`.
+        checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them (equation,unit,algebra,answer), or auto, which is all with the default PRM and none with any other. Thoughts are checked only with `all,thoughts`.
         orm: an outcome reward model: its one verdict on the whole solution stands beside the steps.
         split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, thought, whole, token, or limit:N (words).
         marker: the text that ends each step, for `split` marker and auto.

@@ -6,8 +6,7 @@ thought takes back ("2 * 80 = 170. Wait, that's wrong.") or corrects ("2 * 80 = 
 
 | check | what it finds |
 | --- | --- |
-| `equation` | a false calculation: "12 * 8 = 98", "√18 = 3 √3", "5!/3! = 60", "20% of 50 = 12", chains, LaTeX, money, mixed numbers |
-| `words` | a false calculation in words: "12 times 8 is 98", "half of 26 is 12" |
+| `equation` | a false calculation: "12 * 8 = 98", "12 times 8 is 98", "√18 = 3 √3", "5!/3! = 60", "20% of 50 = 12", chains, LaTeX, money |
 | `unit` | a false conversion of a unit: "3 hours = 200 minutes" |
 | `algebra` | two forms of an expression that are not equal; an equation with no solution in common with the one that it is made from |
 | `answer` | a final answer that is not the last result: "the total is 42. The answer is 24." |
@@ -126,8 +125,6 @@ def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = 
         claims: list[tuple[CheckName, Claim]] = []
         if "equation" in names:
             claims += [("equation", claim) for claim in _false_equations(text, stated)]
-        if "words" in names:
-            claims += [("words", claim) for claim in word_claims(text)]
         if "unit" in names:
             claims += [("unit", claim) for claim in unit_claims(text, problem)]
         if "algebra" in names:
@@ -144,7 +141,7 @@ def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = 
 def _false_equations(text: str, stated: Sequence[Equation]) -> list[Claim]:
     formulas = calculations(text)
     wrong = [Claim(f.start, f.end, f.why) for f in formulas if f.truth == "wrong"]
-    return [*wrong, *false_constants(text, formulas, stated)]
+    return [*wrong, *false_constants(text, formulas, stated), *word_claims(text)]
 
 
 def _withdrawn(text: str, claim: Claim) -> bool:

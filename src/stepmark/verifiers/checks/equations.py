@@ -105,7 +105,7 @@ def calculations(text: str) -> tuple[Formula, ...]:
 def _marked(text: str) -> Iterator[Formula]:
     """GSM8K's `<<48/2=24>>`, which says of itself that it is a calculation."""
     for match in _MARKED.finditer(text):
-        truth, why = _judge(tokens(match[1]), tokens(match[2]))
+        truth, why = judge(tokens(match[1]), tokens(match[2]))
         yield Formula(start=match.start(), end=match.end(), text=match[0], truth=truth, why=why)
 
 
@@ -128,7 +128,7 @@ def _written(text: str) -> Iterator[Formula]:
         truth: Truth = "unknown"
         why = edge
         if not edge:
-            truth, why = _judge(a, b, about=token.kind == "about")
+            truth, why = judge(a, b, about=token.kind == "about")
         adds = any(token.text in ("+", "-") for token in (*a, *b))
         if (
             truth == "wrong"
@@ -226,15 +226,26 @@ def _doubt(text: str, pieces: Sequence[Token], units: Mapping[int, str], left: r
     measures = _measured(pieces, units, left, right)
     if measures and any(token.kind == "number" for token in pieces[right.stop + 1 : right.stop + 3]):
         return "two units in the result"
+    if is_in_cents(a, b) and is_money(text[max(0, a[0].start - 2) : b[-1].end + 10]):
+        return "cents or dollars may be meant"
+    ratio = _ratio(a, b)
+    if any(ratio in factors for factors in measures.values()):
+        return "another unit may be meant"
+    return ""
+
+
+def _ratio(a: Sequence[Token], b: Sequence[Token]) -> Fraction | None:
+    """The larger side over the smaller; None where a side is zero or unreadable."""
     try:
         x, y = (value(side, percent=Fraction(1)).exact for side in (a, b))
     except UnreadableError:
-        return ""
-    if x and y and max(x / y, y / x) == _CENTS and is_money(text[max(0, a[0].start - 2) : b[-1].end + 10]):
-        return "cents or dollars may be meant"
-    if x and y and any(x / y in factors or y / x in factors for factors in measures.values()):
-        return "another unit may be meant"
-    return ""
+        return None
+    return max(x / y, y / x) if x and y else None
+
+
+def is_in_cents(a: Sequence[Token], b: Sequence[Token]) -> bool:
+    """Whether one side is a hundred times the other."""
+    return _ratio(a, b) == _CENTS
 
 
 def doubted(text: str, start: int, end: int) -> str:
@@ -267,7 +278,7 @@ def _measured(
     return {stem: _MEASURES[stem] for word in words for stem in (word, word.rstrip("s")) if stem in _MEASURES}
 
 
-def _judge(a: Sequence[Token], b: Sequence[Token], *, about: bool = False) -> tuple[Truth, str]:
+def judge(a: Sequence[Token], b: Sequence[Token], *, about: bool = False) -> tuple[Truth, str]:
     """Two sides of an equals sign: the most favourable of all readings."""
     readings: list[tuple[Truth, str]] = []
     try:

@@ -8,11 +8,12 @@ calculation ("3 plus 12 times 8", "is 20 more than") makes the check silent.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stepmark.verifiers.checks.equations import differ, doubted, is_money, shown
+from stepmark.verifiers.checks.equations import differ, doubted, is_in_cents, is_money, judge, shown
+from stepmark.verifiers.checks.expressions import tokens
 from stepmark.verifiers.units import Unit, unit_of
 
 
@@ -79,62 +80,38 @@ def number(shown_as: str) -> Fraction | None:
     return -exact if negative else exact
 
 
-_CENTS = 100
-_SHARES = {
-    "half": (1, 2), "one half": (1, 2), "one-half": (1, 2), "a third": (1, 3), "one third": (1, 3), "one-third": (1, 3),
-    "two thirds": (2, 3), "two-thirds": (2, 3), "a quarter": (1, 4), "one quarter": (1, 4), "one-quarter": (1, 4), "one fourth": (1, 4),
-    "one-fourth": (1, 4), "a fourth": (1, 4), "three quarters": (3, 4), "three-quarters": (3, 4), "three fourths": (3, 4),
-    "three-fourths": (3, 4), "a fifth": (1, 5), "one fifth": (1, 5), "one-fifth": (1, 5), "a tenth": (1, 10), "one tenth": (1, 10),
-    "one-tenth": (1, 10),
+_SHARES = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "tenth": 10}
+_MULTIPLES = {"twice": "2", "double": "2", "triple": "3"}
+_OPERATORS = {
+    "times": "({a}) * ({b})", "multiplied by": "({a}) * ({b})", "divided by": "({a}) / ({b})",
+    "plus": "({a}) + ({b})", "added to": "({a}) + ({b})", "more than": "({a}) + ({b})",
+    "minus": "({a}) - ({b})", "less than": "({b}) - ({a})",
 }  # fmt: skip
-_MULTIPLES = {"twice": 2, "double": 2, "triple": 3}
-_OPERATORS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
-    "times": lambda a, b: a * b,
-    "multiplied by": lambda a, b: a * b,
-    "plus": lambda a, b: a + b,
-    "added to": lambda a, b: a + b,
-    "minus": lambda a, b: a - b,
-    "divided by": lambda a, b: a / b,
-    "more than": lambda a, b: b + a,
-    "less than": lambda a, b: b - a,
-}
-_A, _B = rf"(?P<a>{_N})", rf"(?P<b>{_N})"
-_THE = r"(?:(?:the|those|these|her|his|their)\s)?"
-_Rule = Callable[[re.Match[str], Fraction, Fraction], Fraction]
-
-
-def _binary(match: re.Match[str], a: Fraction, b: Fraction) -> Fraction:
-    return _OPERATORS[" ".join(match["op"].lower().split())](a, b)
-
-
-def _share(match: re.Match[str], a: Fraction, b: Fraction) -> Fraction:
-    words = match["share"].lower()
-    return a * (_MULTIPLES[words] if words in _MULTIPLES else Fraction(*_SHARES[words]))
-
-
-_SHARE = "|".join(sorted({**_SHARES, **_MULTIPLES}, key=len, reverse=True))
+_SHARE = rf"{'|'.join(_MULTIPLES)}|half|(?:(?P<over>an?|one|two|three)[\s-])(?P<under>{'|'.join(_SHARES)})s?"
 _PARTS = {
-    "THE ": _THE, "N": _A, "A": _A + _COUNTED, "B": _B + _COUNTED, "OP": rf"(?P<op>{'|'.join(_OPERATORS)})",
+    "THE ": r"(?:(?:the|those|these|her|his|their)\s)?", "N": rf"(?P<a>{_N})", "PART": rf"(?P<a>{_DIGITS}(?:/[0-9]{{1,6}}|%))",
+    "A": rf"(?P<a>{_N}){_COUNTED}", "B": rf"(?P<b>{_N}){_COUNTED}", "OP": rf"(?P<op>{'|'.join(_OPERATORS)})",
     "SHARE": rf"(?P<share>{_SHARE})", " IS": _IS + _RESULT, " GET": _GET + _RESULT, " ": r"\s",
 }  # fmt: skip
-_PART = re.compile(r"THE | IS| GET|\b(?:OP|SHARE|A|B|N)\b| ")
-_PHRASES: tuple[tuple[str, _Rule], ...] = (
-    ("A OP B IS", _binary),
-    ("SHARE (?:of )?THE A IS", _share),
-    ("N of THE B IS", lambda m, a, b: a * b),
-    ("the sum of A and B IS", lambda m, a, b: a + b),
-    ("the difference (?:between|of) A and B IS", lambda m, a, b: abs(a - b)),
-    ("the product of A and B IS", lambda m, a, b: a * b),
-    ("add(?:ing)? A (?:and|to) B GET", lambda m, a, b: a + b),
-    ("subtract(?:ing)? A from THE B GET", lambda m, a, b: b - a),
-    ("multiply(?:ing)? THE A by THE B GET", lambda m, a, b: a * b),
-    ("divid(?:e|ing) THE A by THE B GET", lambda m, a, b: a / b),
-    ("N squared IS", lambda m, a, b: a * a),
-    ("N cubed IS", lambda m, a, b: a * a * a),
+_PART = re.compile(r"THE | IS| GET|\b(?:OP|SHARE|PART|A|B|N)\b| ")
+_PHRASES = (
+    ("A OP B IS", "{op}"),
+    ("SHARE (?:of )?THE A IS", "({share}) * ({a})"),
+    ("PART of THE B IS", "({a}) * ({b})"),
+    ("the sum of A and B IS", "({a}) + ({b})"),
+    ("the difference (?:between|of) A and B IS", "({high}) - ({low})"),
+    ("the product of A and B IS", "({a}) * ({b})"),
+    ("add(?:ing)? A (?:and|to) B GET", "({a}) + ({b})"),
+    ("subtract(?:ing)? A from THE B GET", "({b}) - ({a})"),
+    ("multiply(?:ing)? THE A by THE B GET", "({a}) * ({b})"),
+    ("divid(?:e|ing) THE A by THE B GET", "({a}) / ({b})"),
+    ("N squared IS", "({a})^2"),
+    ("N cubed IS", "({a})^3"),
 )
+"""What is written in words, and the same calculation in signs."""
 _PATTERNS = tuple(
-    (re.compile(rf"(?<![\w.,/$])(?:{_PART.sub(lambda m: _PARTS[m[0]], phrase)})", re.I), rule)
-    for phrase, rule in _PHRASES
+    (re.compile(rf"(?<![\w.,/$])(?:{_PART.sub(lambda m: _PARTS[m[0]], phrase)})", re.I), calculation)
+    for phrase, calculation in _PHRASES
 )
 _DRESS = re.compile(
     r"\\(?:text|mathrm|textrm|mbox)\s?\{([^{}]{0,80})\}|\\[,;:!()\[\]]|\\\$|\$(?![0-9])|\$(?=[0-9.,]{1,15}\$)|\*\*|[~`]"
@@ -153,39 +130,35 @@ def undressed(text: str) -> str:
 
 
 def word_claims(text: str) -> Iterator[Claim]:
-    """The false calculations in words."""
+    """The false calculations in words: each is written in signs and judged as one of them."""
     plain, places = _squeezed(undressed(text))
-    for pattern, rule in _PATTERNS:
+    for pattern, calculation in _PATTERNS:
         for match in pattern.finditer(plain):
-            groups = match.groupdict()
-            a, b, result = (number(groups[name]) if groups.get(name) else None for name in "abr")
-            if a is None or result is None or (groups.get("b") and b is None):
+            if match["r"].endswith("%") or not _alone(plain, match):
                 continue
-            if not _alone(plain, match) or groups["r"].endswith("%"):
-                continue
-            if pattern is _PATTERNS[2][0] and not (groups["a"].endswith("%") or "/" in groups["a"]):
-                continue  # "3 of 12 are 4": no share
-            if _points(match, groups):
-                continue
-            try:
-                exact = rule(match, a, b or Fraction(0))
-            except ZeroDivisionError:
-                continue
-            decimal = any("." in (groups.get(name) or "") for name in "ab")
+            left, right = tokens(_in_signs(match.groupdict(), calculation)), tokens(_digits(match["r"]))
+            truth, why = judge(left, right)
             start, end = places[match.start()], places[match.end() - 1] + 1
-            cents = (
-                bool(exact and result) and max(exact / result, result / exact) == _CENTS and is_money(text)
-            )
-            if not cents and differ(exact, result, exact=not decimal) and not doubted(text, start, end):
-                yield Claim(start, end, f"it is {shown(exact)}")
+            if truth != "wrong" or (is_in_cents(left, right) and is_money(text)):
+                continue
+            if not doubted(text, start, end):
+                yield Claim(start, end, why)
 
 
-def _points(match: re.Match[str], groups: dict[str, str | None]) -> bool:
-    """Whether a number with a percent sign is added or compared: it may be of another number."""
-    operator = (groups.get("op") or "").lower()
-    return operator in ("plus", "minus", "more than", "less than", "added to") and any(
-        (groups.get(name) or "").endswith("%") for name in "ab"
-    )
+def _in_signs(parts: Mapping[str, str | None], calculation: str) -> str:
+    a, b = (_digits(parts.get(name) or "0") for name in "ab")
+    low, high = sorted((a, b), key=lambda shown_as: number(shown_as) or Fraction(0))
+    operator = " ".join((parts.get("op") or "").lower().split())
+    share = _MULTIPLES.get((parts.get("share") or "").lower())
+    if share is None:
+        over = {"two": 2, "three": 3}.get((parts.get("over") or "").lower(), 1)
+        share = f"{over}/{_SHARES[(parts.get('under') or 'half').lower()]}"
+    return _OPERATORS.get(operator, calculation).format(a=a, b=b, low=low, high=high, share=share)
+
+
+def _digits(shown_as: str) -> str:
+    """A number in digits."""
+    return shown_as if re.search("[0-9]", shown_as) else str(number(shown_as))
 
 
 def _squeezed(text: str) -> tuple[str, list[int]]:
