@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from stepmark.verifiers.checks.equations import Formula, differ, doubted, is_modular, shown
+from stepmark.verifiers.checks.equations import VERBS, Formula, computes, differ, doubted, is_modular, shown
 from stepmark.verifiers.checks.expressions import (
     WORDS_THAT_COMPUTE,
     Token,
@@ -43,8 +43,7 @@ from stepmark.verifiers.checks.words import Claim
 _MATH = re.compile(r"\$\$?|\\[()\[\]]")
 _WORDS = re.compile(r"\\(?:text|mathrm|textrm|textit|mbox)\s?\{[^{}]{0,80}\}")
 _PARTS = word_set("number sign power open close percent fraction root word pi binomial factorial")
-_VERBS = {"is", "are", "was", "were", "equals", "gives"}
-_COMPUTE = WORDS_THAT_COMPUTE - _VERBS | word_set("sin cos tan log ln per step case part angle")
+_COMPUTE = WORDS_THAT_COMPUTE - VERBS | word_set("sin cos tan log ln per step case part angle")
 # Not "-" and "*", which begin the items of lists.
 _OPERATORS = tuple("+/=×÷")
 _JOINING = {"and", "or", "if", "suppose", "assume", "assuming", "from", "to"}
@@ -236,7 +235,7 @@ def false_constants(text: str, read_before: Sequence[Formula], stated: Sequence[
         if any(f.truth != "unknown" or not f.why.startswith(_UNREAD) for f in overlap):
             continue
         a, b = equation.tokens
-        if not (_computes(a) or _computes(b)) or (len(a) == 1 and not equation.chained):
+        if not (computes(a) or computes(b)) or (len(a) == 1 and not equation.chained):
             continue  # "10 = 4", "and 1 = 3 + 4"
         try:
             if not equation.left.difference(equation.right):
@@ -260,21 +259,12 @@ def false_constants(text: str, read_before: Sequence[Formula], stated: Sequence[
         yield Claim(equation.start, equation.end, _sides(equation, rational, x, y))
 
 
-def _computes(side: Sequence[Token]) -> bool:
-    return any(
-        token.kind in ("power", "fraction", "root", "pi", "binomial", "factorial")
-        or (token.kind == "sign" and i > 0)
-        or (token.kind == "open" and i > 0)
-        for i, token in enumerate(side)
-    )
-
-
 def _sides(equation: Equation, rational: Sequence[Fraction | None], x: float, y: float) -> str:
     left, right = (
         shown(value) if value is not None else f"about {number:.6g}"
         for value, number in zip(rational, (x, y), strict=True)
     )
-    if not _computes(equation.tokens[1]):
+    if not computes(equation.tokens[1]):
         return f"it is {left}"
     return f"the left side is {left}, the right side is {right}"
 
@@ -506,7 +496,7 @@ def _is_definition(equation: Equation) -> bool:
     """Whether a letter is set to a number: what follows may set it to another."""
     for side, other in ((equation.tokens[0], equation.right), (equation.tokens[1], equation.left)):
         if len(side) == 1 and side[0].kind == "word" and not other.letters:
-            return not _computes(equation.tokens[1] if side is equation.tokens[0] else equation.tokens[0])
+            return not computes(equation.tokens[1] if side is equation.tokens[0] else equation.tokens[0])
     return False
 
 

@@ -46,9 +46,9 @@ _THINGS = """
 day days week box step case year month group part person item quiz test number type angle side line round room team class grade bag
 row column question problem equation level hour version set train car tank store shop pile per
 """
-_VERBS = {"is", "are", "was", "were", "equals", "gives"}
-_AFTER = WORDS_THAT_COMPUTE - _VERBS | {"with"}
-_BEFORE = WORDS_THAT_COMPUTE - _VERBS | word_set(_THINGS)
+VERBS = {"is", "are", "was", "were", "equals", "gives"}
+_AFTER = WORDS_THAT_COMPUTE - VERBS | {"with"}
+_BEFORE = WORDS_THAT_COMPUTE - VERBS | word_set(_THINGS)
 _TIME, _LENGTH, _MASS, _MONEY, _VOLUME = (
     frozenset(Fraction(n) for n in factors)
     for factors in (
@@ -119,7 +119,7 @@ def _written(text: str) -> Iterator[Formula]:
         if not left or not right:
             continue
         a, b = pieces[left.start : left.stop], pieces[right.start : right.stop]
-        if not (_computes(a) or _computes(b)):
+        if not (computes(a) or computes(b)):
             continue
         # "In 8 years = 34 + 8", "1/2 inch = 20 miles": a quantity, and what it stands for.
         if token.start in units and not any(sign.kind == "sign" and sign.text in "+-*" for sign in a):
@@ -133,7 +133,7 @@ def _written(text: str) -> Iterator[Formula]:
         if (
             truth == "wrong"
             and adds
-            and _computes(b)
+            and computes(b)
             and len({units[t.start] for t in a if t.start in units}) > 1
         ):
             truth, why = "unknown", "a sum of unlike things"  # 5 bananas + 12 apples = 5 * $1 + 12 * $0.50
@@ -150,9 +150,10 @@ def _written(text: str) -> Iterator[Formula]:
         )
 
 
-def _computes(side: Sequence[Token]) -> bool:
+def computes(side: Sequence[Token]) -> bool:
+    """Whether a side holds an operation."""
     return any(
-        token.kind in ("power", "fraction", "root")
+        token.kind in ("power", "fraction", "root", "pi", "binomial", "factorial")
         or (token.kind == "sign" and i > 0)
         or (token.kind == "open" and i > 0 and side[i - 1].kind in ("number", "close"))
         for i, token in enumerate(side)
@@ -320,21 +321,21 @@ def _compare(x: Value, y: Value, a: Sequence[Token], b: Sequence[Token]) -> tupl
     for bare, full in ((y, x), (x, y)):
         # $4.20 + $9.45 + $1.35 = $14.99: the value needs no more decimals than are shown, so nothing was rounded.
         shifted = full.exact * 10**bare.decimals
-        if bare.bare and bare.decimals and shifted.denominator == 1 and full.low == full.high:
+        if bare.bare and bare.decimals and shifted.denominator == 1 and not full.slack:
             return "wrong", f"it is {shown(full.exact)}"
     gap = abs(x.exact - y.exact)
     if gap < 1 and 1 in (x.exact.denominator, y.exact.denominator):
         return "unknown", "rounded to a whole number, or not"
-    if x.low <= y.high and y.low <= x.high:
+    if gap <= max(x.slack + y.slack, (x.relative + y.relative) * max(abs(x.exact), abs(y.exact))):
         return "unknown", "within what rounded numbers allow"
     fine = (
         any("." in token.text for token in (*a, *b)) or x.exact.denominator != 1 or y.exact.denominator != 1
     )
     if fine and gap * 100 <= max(abs(x.exact), abs(y.exact)):
         return "unknown", "close, and decimals are involved"
-    if _computes(b) and b[0].kind == "number" and plain_number(b[0].text) == x.exact:
+    if computes(b) and b[0].kind == "number" and plain_number(b[0].text) == x.exact:
         return "unknown", "the result runs on into the next calculation"
-    if _computes(b) and _begins(b, a):
+    if computes(b) and _begins(b, a):
         return "unknown", "the result is of the first terms, and the rest follows"
     if x.bare != y.bare:
         return "wrong", f"it is {shown((y if x.bare else x).exact)}"

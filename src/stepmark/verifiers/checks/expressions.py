@@ -1,7 +1,7 @@
 r"""What an expression comes to, in exact fractions, and where expressions stand in a text.
 
 `tokens` cuts a text into numbers, signs and words; `without_units` leaves out what only names things; `side_before` and `side_after` find the expressions
-around an equals sign. `value` computes as it reads and keeps bounds: between what the result lies if numbers with decimals have been rounded or cut off.
+around an equals sign. `value` computes as it reads, and says how far the result may be off if numbers with decimals have been rounded or cut off.
 Read are numbers with thousands commas and decimals, `+ - * / × · ÷ x ^ %`, brackets, "of" after a share, money and degree signs, and LaTeX's
 `\times \cdot \div \frac \sqrt \boxed`. What touches anything else is not read either: "x^2 = 4" holds no "2 = 4". Sizes are limited and the time is
 linear in the length of the text.
@@ -248,9 +248,10 @@ class Value:
 
     exact: Fraction
     """With every number as it is shown."""
-    low: Fraction
-    high: Fraction
-    """Between these, where the numbers with decimals may have been rounded or cut off."""
+    slack: Fraction
+    """What numbers that may have been rounded or cut off can make of it in a sum: one of their last digits each."""
+    relative: Fraction
+    """The same in a product, as a share of the value."""
     bare: bool
     """A number alone, no calculation."""
     decimals: int
@@ -345,32 +346,33 @@ class Parser(ABC, Generic[T]):
             raise UnreadableError("a tower of powers")
 
 
-_Bounds = tuple[Fraction, Fraction, Fraction]
-
-
-class _Reader(Parser[_Bounds]):
-    """Numbers alone; bounds travel with every value."""
+class _Reader(Parser[Fraction]):
+    """Numbers alone."""
 
     def __init__(self, pieces: Sequence[Token], percent: Fraction) -> None:
         super().__init__(pieces, _DEEPEST)
         self._percent = percent
 
     def value(self) -> Value:
-        exact, low, high = self.whole()
-        numbers = [token for token in self._pieces if token.kind == "number"]
+        exact = self.whole()
+        numbers = [token.text for token in self._pieces if token.kind == "number"]
         busy = any(token.kind in ("power", "fraction", "root") for token in self._pieces) or any(
             token.kind == "sign" and before.kind in ("number", "close", "percent")
             for before, token in pairwise(self._pieces)
         )
         bare = len(numbers) == 1 and not busy
-        return Value(exact, low, high, bare, _decimals(numbers[0].text) if bare else 0)
+        # 0.25, 3.5 and 12.05 are what prices and shares are; 3.33 and 0.67 may be what is left of thirds.
+        rounded = [n for n in numbers if plain_number(n) * 20 % 1]
+        slacks = [Fraction(1, 10 ** _decimals(n)) for n in rounded]
+        relative = sum(
+            (slack / plain_number(n) for slack, n in zip(slacks, rounded, strict=True)), Fraction(0)
+        )
+        return Value(exact, sum(slacks, Fraction(0)), relative, bare, _decimals(numbers[0]) if bare else 0)
 
-    def _add(self, a: _Bounds, b: _Bounds, sign: int) -> _Bounds:
-        if sign < 0:
-            b = _negative(b)
-        return _small((a[0] + b[0], a[1] + b[1], a[2] + b[2]))
+    def _add(self, a: Fraction, b: Fraction, sign: int) -> Fraction:
+        return _small(a + sign * b)
 
-    def _term(self) -> _Bounds:
+    def _term(self) -> Fraction:
         total = self._signed()
         divided = False
         while True:
@@ -388,9 +390,9 @@ class _Reader(Parser[_Bounds]):
                 sign, other = "*", self._power()
             else:
                 return total
-            total = _small(_times(total, other if sign == "*" else _over_one(other)))
+            total = _small(total * (other if sign == "*" else _over_one(other)))
 
-    def _signed(self) -> _Bounds:
+    def _signed(self) -> Fraction:
         if not self._sign("+-"):
             return self._power()
         sign = self._take().text
@@ -399,9 +401,9 @@ class _Reader(Parser[_Bounds]):
         if self._kind() == "sign":
             raise UnreadableError("two signs in a row")
         inner = self._power()
-        return inner if sign == "+" else _negative(inner)
+        return inner if sign == "+" else -inner
 
-    def _power(self) -> _Bounds:
+    def _power(self) -> Fraction:
         base = self._atom()
         if self._kind() == "power":
             self._take()
@@ -409,10 +411,10 @@ class _Reader(Parser[_Bounds]):
             self._no_tower()
         if self._kind() == "percent":
             self._take()
-            base = _times(base, (self._percent,) * 3)
+            base *= self._percent
         return base
 
-    def _atom(self) -> _Bounds:
+    def _atom(self) -> Fraction:
         token = self._take()
         if token.kind == "number":
             if self._kind() == "fraction":
@@ -422,12 +424,12 @@ class _Reader(Parser[_Bounds]):
             return self._group()
         if token.kind == "fraction":
             over = self._argument()
-            return _small(_times(over, _over_one(self._argument())))
+            return _small(over * _over_one(self._argument()))
         if token.kind == "root":
             return _root(self._argument())
         raise UnreadableError(f"no number where one is due: {token.text!r}")
 
-    def _argument(self) -> _Bounds:
+    def _argument(self) -> Fraction:
         """The group that a LaTeX command stands before; its short form, a digit without braces, is not read."""
         if self._kind() != "open":
             raise UnreadableError("no group after a command")
@@ -445,56 +447,43 @@ def plain_number(shown: str) -> Fraction:
     return Fraction(re.sub(r"[^0-9.]", "", shown))
 
 
-def _number(shown: str) -> _Bounds:
+def _number(shown: str) -> Fraction:
     if re.match("0[0-9]", shown):
         raise UnreadableError("a time or a code: it begins with 0")
-    exact = plain_number(shown)
-    places = _decimals(shown)
-    # 0.25, 3.5 and 12.05 are what prices and shares are; 3.33 and 0.67 may be what is left of thirds.
-    slack = Fraction(0) if not places or exact * 20 % 1 == 0 else Fraction(1, 10**places)
-    return exact, exact - slack, exact + slack
+    return plain_number(shown)
 
 
-def _small(bounds: _Bounds) -> _Bounds:
-    if any(part.numerator.bit_length() + part.denominator.bit_length() > _BITS for part in bounds):
+def _bits(a: Fraction) -> int:
+    return a.numerator.bit_length() + a.denominator.bit_length()
+
+
+def _small(a: Fraction) -> Fraction:
+    if _bits(a) > _BITS:
         raise UnreadableError("too large")
-    return bounds
+    return a
 
 
-def _negative(a: _Bounds) -> _Bounds:
-    return -a[0], -a[2], -a[1]
+def _over_one(a: Fraction) -> Fraction:
+    if not a:
+        raise UnreadableError("a division by zero")
+    return 1 / a
 
 
-def _times(a: _Bounds, b: _Bounds) -> _Bounds:
-    corners = [x * y for x in a[1:] for y in b[1:]]
-    return a[0] * b[0], min(corners), max(corners)
-
-
-def _over_one(a: _Bounds) -> _Bounds:
-    if a[1] <= 0 <= a[2]:
-        raise UnreadableError("a division by what may be zero")
-    return 1 / a[0], 1 / a[2], 1 / a[1]
-
-
-def _raise(a: _Bounds, power: int) -> _Bounds:
-    if power <= 0 and a[1] <= 0 <= a[2]:
+def _raise(a: Fraction, power: int) -> Fraction:
+    if power <= 0 and not a:
         raise UnreadableError("a power of zero")
-    bits = max(part.numerator.bit_length() + part.denominator.bit_length() for part in a)
-    if bits * abs(power) > _BITS:
+    if _bits(a) * abs(power) > _BITS:
         raise UnreadableError("too large")
-    if a[1] < 0 and a[1] != a[2]:
-        raise UnreadableError("a power of a negative number that may be rounded")
-    low, high = sorted((a[1] ** power, a[2] ** power))
-    return a[0] ** power, low, high
+    return a**power
 
 
-def _root(a: _Bounds) -> _Bounds:
-    if a[0] < 0 or a[1] != a[2]:
-        raise UnreadableError("a root of what may be rounded, or negative")
-    over, under = isqrt(a[0].numerator), isqrt(a[0].denominator)
-    if over * over != a[0].numerator or under * under != a[0].denominator:
+def _root(a: Fraction) -> Fraction:
+    if a < 0:
+        raise UnreadableError("a root of a negative number")
+    root = Fraction(isqrt(a.numerator), isqrt(a.denominator))
+    if root * root != a:
         raise UnreadableError("a root that is no fraction")
-    return (Fraction(over, under),) * 3
+    return root
 
 
 def is_share_of_parts(pieces: Sequence[Token]) -> bool:

@@ -1,7 +1,7 @@
 r"""Calculations and conversions of units that are written in words.
 
 "12 times 8 is 96", "half of 26 is 13", "20% of 50 is 10", "divide 84 by 4 to get 21", "3 hours is 180
-minutes". Each sentence is read by a fixed pattern; whatever stands around it that may belong to the
+minutes". Each sentence is read by a fixed pattern, and a calculation is rewritten in signs and judged by `equations`; whatever stands around it that may belong to the
 calculation ("3 plus 12 times 8", "is 20 more than") makes the check silent.
 """
 
