@@ -81,7 +81,7 @@ def main() -> None:
     device = "cpu" if asked.cpu else f"cuda:{PartialState().local_process_index}"
     # A PRM on a server or from a function is where those put it.
     prm = load_prm(asked.prm, tokenizer=asked.tokenizer, **read_by(asked.prm, {"device": device}))
-    verifier = load_verifier(asked.verifier)
+    verifier = load_verifier(asked.verifier, answers="marked")
 
     def right(completions: list[Any], answer: list[str], **columns: Any) -> list[float | None]:
         """The outcome: 1, 0, or nothing where no verdict could be reached."""

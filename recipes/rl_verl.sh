@@ -33,7 +33,7 @@ def prm():
 
 def verdict(data_source, solution_str, ground_truth, extra_info):
     global _verifier
-    _verifier = _verifier or load_verifier("${VERIFIER:-math}")
+    _verifier = _verifier or load_verifier("${VERIFIER:-math}", answers="marked")
     # verl wants a number: an answer that cannot be read is not a right one.
     return float(_verifier.verify(solution_str, ground_truth).correct is True)
 PYTHON
