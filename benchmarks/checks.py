@@ -1,6 +1,6 @@
 """Precision and recall of each exact check.
 
-`stepmark.solutions.checks` on solutions whose steps people rated: the development halves of ProcessBench (first errors) and PRM800K's
+`stepmark.verifiers.checks` on solutions whose steps people rated: the development halves of ProcessBench (first errors) and PRM800K's
 rated completions. A finding at the first wrong step is right. A finding before it, or in a solution without error, is a false alarm; a
 finding after it is neither. PRM800K's people rated one step at a time and missed many false calculations, so that its precision is a lower
 bound: `--show` prints every finding on a step that they did not rate wrong, to be read. Samples of 16 models on GSM8K problems, of which
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common import benchmark_parser, data_folder, finish, rows
-from stepmark.solutions.checks import CHECKS, Finding, check
+from stepmark.verifiers.checks import CHECKS, Finding, check
 
 PLACES = ("at", "before", "right", "neutral", "after")
 """Where a finding stands: at the first error, before it, in a solution (or step) without error, on a neutral step, after the error."""

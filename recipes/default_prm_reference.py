@@ -4,7 +4,7 @@ The *sound results* of a problem are the numbers that its worked solutions hold 
 A solution is read step by step until one is suspect, for one of four reasons:
 
 ===============  ==================================================================================================================
-`calculation`    a calculation in it is false (`solutions.checks`)
+`calculation`    a calculation in it is false (`verifiers.checks`)
 `result`         a true calculation comes to a number that is no sound result, and no later calculation leads from there to a sound one
 `number`         it states a number that stands neither in the problem nor in a worked solution, and that no earlier step computed
 `answer`         nothing else is suspect: the step that first comes to the wrong final answer, or the last one
@@ -28,7 +28,7 @@ from pydantic import Field
 from stepmark.labels.exact import FORMULA, NUMBER, compute, number_of, numbers, plain
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.settings import settings
-from stepmark.solutions.checks.equations import calculations
+from stepmark.verifiers.checks.equations import calculations
 
 Reason = Literal["calculation", "result", "number", "answer"]
 """Why a step is suspect."""

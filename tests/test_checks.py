@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stepmark import Finding, Problem, Solution, check, split
 from stepmark.errors import SettingError
-from stepmark.solutions.checks import CHECKS, check_names, check_solution
+from stepmark.verifiers.checks import CHECKS, check_names, check_solution
 
 ROOT = Path(__file__).resolve().parents[1]
 

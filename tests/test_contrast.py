@@ -11,7 +11,7 @@ from default_prm_contrasts import Calculation, contrasts, parse
 
 from stepmark.problems.sources import Worked
 from stepmark.records import Problem
-from stepmark.solutions.checks.equations import calculations
+from stepmark.verifiers.checks.equations import calculations
 
 BAKER = Worked(
     problem=Problem(

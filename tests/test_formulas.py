@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stepmark.batching import run
 from stepmark.labels.formulas import Formulas
 from stepmark.records import Solution
-from stepmark.solutions.checks.equations import calculations
+from stepmark.verifiers.checks.equations import calculations
 
 
 def truths(text):

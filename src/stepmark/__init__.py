@@ -58,11 +58,11 @@ if TYPE_CHECKING:
     from stepmark.serving.run import serve as serve
     from stepmark.serving.settings import ChatModel as ChatModel
     from stepmark.serving.settings import ServerSettings as ServerSettings
-    from stepmark.solutions.checks import Finding as Finding
-    from stepmark.solutions.checks import check as check
     from stepmark.store.results import Results as Results
     from stepmark.training.public import TrainAPI
     from stepmark.verifiers.base import load_verifier as load_verifier
+    from stepmark.verifiers.checks import Finding as Finding
+    from stepmark.verifiers.checks import check as check
 
     rl: RLAPI
     search: SearchAPI
@@ -77,7 +77,7 @@ _HOME = {
     "ChatModel": "stepmark.serving.settings",
     "Client": "stepmark.models.remote.client",
     "Cluster": "stepmark.batching.cluster",
-    "Finding": "stepmark.solutions.checks",
+    "Finding": "stepmark.verifiers.checks",
     "GradedSolution": "stepmark.records",
     "GradedStep": "stepmark.records",
     "Grader": "stepmark.models.prm",
@@ -96,7 +96,7 @@ _HOME = {
     "StepScores": "stepmark.records",
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
-    "check": "stepmark.solutions.checks",
+    "check": "stepmark.verifiers.checks",
     "convert": "stepmark.data.labelled",
     "errors": "stepmark.errors",
     "evaluate": "stepmark.evaluation.public",

@@ -56,9 +56,9 @@ from stepmark.show.plots import Lines
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
-from stepmark.solutions.checks import check, check_names
 from stepmark.store import open_rows
 from stepmark.verifiers.base import Verifier, answer_groups, isolation_note, isolation_of, open_verifier
+from stepmark.verifiers.checks import check, check_names
 from stepmark.verifiers.code_sandbox import Isolation
 from stepmark.verifiers.finder import find_answer
 from stepmark.verifiers.number import NumberVerifier

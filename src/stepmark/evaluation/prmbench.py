@@ -33,7 +33,7 @@ from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
 from stepmark.show.page import ProblemView
 from stepmark.show.text import amount
-from stepmark.solutions.checks import check, check_names
+from stepmark.verifiers.checks import check, check_names
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
     "simplicity": ("redundency", "circular"),

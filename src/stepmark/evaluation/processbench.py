@@ -43,7 +43,7 @@ from stepmark.show.evaluation import Examples, Section
 from stepmark.show.page import ProblemView
 from stepmark.show.tables import ABSENT, Table
 from stepmark.show.text import amount
-from stepmark.solutions.checks import check, check_names
+from stepmark.verifiers.checks import check, check_names
 
 
 @settings

@@ -17,7 +17,7 @@ through all that depends on it. The `note` of a wrong step's judgement names the
 
 Every later calculation that uses an altered result is computed again, and so is the answer. Where this is not sure (the same number
 stands for something else too, stands in words, or a later result would be negative, or a fraction where it was whole), that place is not
-used, and every line is checked once more by `solutions.checks`. Steps before the error are judged right, the step with the error wrong, the
+used, and every line is checked once more by `verifiers.checks`. Steps before the error are judged right, the step with the error wrong, the
 steps after it not: they go on faithfully from what is false. Numbers are written as the right ones were, but `dropped` and `early stop`
 shorten a solution and `repeated` lengthens it: train on kinds together. A jump has a right twin, the same line with the right result.
 """
@@ -38,7 +38,7 @@ from typing import Literal, NamedTuple, get_args
 from stepmark.errors import UsageError
 from stepmark.problems.sources import Worked
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
-from stepmark.solutions.checks.equations import calculations
+from stepmark.verifiers.checks.equations import calculations
 
 # Numbers that stand for themselves: per cent, minutes, months, a dozen.
 _CONSTANTS = frozenset(Fraction(n) for n in (1, 2, 7, 10, 12, 24, 30, 52, 60, 100, 365, 1000))

@@ -1,4 +1,4 @@
-"""Exact checks as a labeller: steps that `stepmark.solutions.checks` proves to be wrong are judged wrong.
+"""Exact checks as a labeller: steps that `stepmark.verifiers.checks` proves to be wrong are judged wrong.
 
 A step without a finding gets **no** judgement unless `vouch` is set and all its calculations are true: a right sum of the wrong numbers is
 still a mistake.
@@ -15,8 +15,8 @@ from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.settings import settings
 from stepmark.show.text import amount
-from stepmark.solutions.checks import Finding, check
-from stepmark.solutions.checks.equations import calculations
+from stepmark.verifiers.checks import Finding, check
+from stepmark.verifiers.checks.equations import calculations
 
 
 @final

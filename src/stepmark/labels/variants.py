@@ -32,8 +32,8 @@ from stepmark.problems.sources import Worked, worked_row
 from stepmark.records import LabelledSolution, Refusal, Solution
 from stepmark.settings import checked, settings
 from stepmark.show.text import amount
-from stepmark.solutions.checks.equations import calculations
 from stepmark.store import Results, RunInput, check_outputs, is_stream, open_rows, run_input, write_beside
+from stepmark.verifiers.checks.equations import calculations
 from stepmark.verifiers.finder import find_answer
 
 _REPEATS = 3

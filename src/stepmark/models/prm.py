@@ -38,7 +38,7 @@ from stepmark.records import (
     scored_keys,
 )
 from stepmark.show.text import amount
-from stepmark.solutions.checks import check_names, check_solution
+from stepmark.verifiers.checks import check_names, check_solution
 
 _ALWAYS = ("scores", "score", "aggregate", "first_error", "threshold", "prm", "score_kind")
 

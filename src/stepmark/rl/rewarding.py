@@ -24,8 +24,8 @@ from stepmark.records import CheckName, Problem, Refusal, ScoreKind, Solution, S
 from stepmark.rl.batch import Batch
 from stepmark.rl.settings import Training
 from stepmark.show.text import amount
-from stepmark.solutions.checks import check, check_names
 from stepmark.verifiers.base import Verifier
+from stepmark.verifiers.checks import check, check_names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

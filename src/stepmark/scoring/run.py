@@ -33,7 +33,6 @@ from stepmark.records import GradedSolution, Refusal, ScoreKind, Solution, StepS
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.solutions.checks import check_names
 from stepmark.store import (
     Results,
     RowWriter,
@@ -44,6 +43,7 @@ from stepmark.store import (
     row_key,
     run_input,
 )
+from stepmark.verifiers.checks import check_names
 
 BUILD = "stepmark.scoring.run:build"
 """`build`, as `batching.cluster.Build` names it."""

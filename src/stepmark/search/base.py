@@ -19,7 +19,7 @@ from stepmark.records import Problem, ScoreKind
 from stepmark.settings import settings
 from stepmark.show.search import TraceNode
 from stepmark.show.text import amount
-from stepmark.solutions.checks import check_names
+from stepmark.verifiers.checks import check_names
 
 Stopped = Literal["done", "budget", "dead end"]
 """Why a search ended: `done` the method came to its end, `budget` nothing more may be spent, `dead end` nothing was left to go on

@@ -35,11 +35,11 @@ from stepmark.search.rows import found_row, read_found, trace_row, write_page
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.solutions.checks import check_names
 from stepmark.store import Results, atomic_rows, row_key, run_input
 from stepmark.store.runs import ResumableRun, check_files, in_order, usable
 from stepmark.verifiers.base import Verifier, VerifierLike, open_verifier, verifier_facts
 from stepmark.verifiers.base import answerers as of_verifier
+from stepmark.verifiers.checks import check_names
 from stepmark.verifiers.code_sandbox import Isolation
 
 BUILD = "stepmark.search.run:build"

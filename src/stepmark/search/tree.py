@@ -18,7 +18,7 @@ from stepmark.search.base import Budget, Candidate, Cost, Found, Searching, Step
 from stepmark.search.meaning import meaning
 from stepmark.show.search import NodeState, TraceNode
 from stepmark.show.text import amount
-from stepmark.solutions.checks import check, check_names
+from stepmark.verifiers.checks import check, check_names
 from stepmark.verifiers.finder import find_answer
 
 _FOLLOWS = ("a step before it", "every step after it", "says the same")

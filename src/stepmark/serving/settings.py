@@ -11,8 +11,8 @@ from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.search.base import Choice
 from stepmark.settings import settings
-from stepmark.solutions.checks import check_names
 from stepmark.verifiers.base import isolation_of
+from stepmark.verifiers.checks import check_names
 from stepmark.verifiers.code_sandbox import Isolation
 
 Count = Annotated[int, Field(ge=1)]

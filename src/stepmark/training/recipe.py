@@ -26,7 +26,6 @@ from stepmark.models.places import BUILT_IN_BASE, default_folder, find_checkpoin
 from stepmark.models.spec import NOTE_FILE, SPEC_FILE, LinearHead, MlpHead, ScoringSpec, read_spec
 from stepmark.records import CheckName, StepScores
 from stepmark.show.text import amount
-from stepmark.solutions.checks import check, check_names
 from stepmark.store import atomic_write
 from stepmark.training.checkpoint import TRAIN_FILE, Written, layout_of, write_json, write_trained
 from stepmark.training.comparison import HeldOut, Scored, compare
@@ -61,6 +60,7 @@ from stepmark.training.state import (
     workplace,
 )
 from stepmark.training.trainer import Progress, Trainer
+from stepmark.verifiers.checks import check, check_names
 
 Groups = Sequence[Sequence[Example]]
 
@@ -384,7 +384,9 @@ def _split(
             )
     if not training:
         raise UsageError(
-            "there is nothing to train on: no row has a labelled step. " + " ".join(dropped.lines())
+            "there is nothing to train on: no row has a labelled step. Labels are read from a list beside the steps, such as "
+            '"labels": [true, false], or as a format of stepmark convert has them. '
+            + " ".join(dropped.lines())
         )
     if held_out is None and not measured_on and (share := settings.share_held_out(len(training))) > 0:
         raise UsageError(

@@ -10,7 +10,7 @@ from pydantic import Field
 from stepmark.errors import UsageError
 from stepmark.models.lazy import check_device, note_idle
 from stepmark.settings import settings
-from stepmark.solutions.checks import check_names
+from stepmark.verifiers.checks import check_names
 
 if TYPE_CHECKING:
     import torch

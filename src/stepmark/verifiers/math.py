@@ -14,7 +14,6 @@ import re
 import threading
 from fractions import Fraction
 
-from stepmark.solutions.units import unit_of
 from stepmark.verifiers.base import VerifierBase
 from stepmark.verifiers.math_process import AnswerProcess, Outcome
 from stepmark.verifiers.quantities import (
@@ -28,6 +27,7 @@ from stepmark.verifiers.quantities import (
     without_letter,
 )
 from stepmark.verifiers.text import same_words
+from stepmark.verifiers.units import unit_of
 
 _REMEMBERED = 50_000
 

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from stepmark.solutions.checks.words import NUMBER_WORDS
-from stepmark.solutions.units import Unit, unit_of
+from stepmark.verifiers.checks.words import NUMBER_WORDS
+from stepmark.verifiers.units import Unit, unit_of
 
 LONGEST = 2000
 """An answer of more characters is not read: nothing that long is a final answer."""

@@ -16,8 +16,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stepmark.solutions.units import unit_of
 from stepmark.verifiers.quantities import LONGEST, NUMBER, number_words, read_quantity
+from stepmark.verifiers.units import unit_of
 
 Span = tuple[int, int]
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stepmark.solutions.checks.equations import differ, doubted, is_money, shown
-from stepmark.solutions.units import Unit, unit_of
+from stepmark.verifiers.checks.equations import differ, doubted, is_money, shown
+from stepmark.verifiers.units import Unit, unit_of
 
 
 @dataclass(frozen=True, slots=True)

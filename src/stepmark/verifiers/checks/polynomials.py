@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stepmark.solutions.checks.expressions import Parser, Token, UnreadableError, plain_number
+from stepmark.verifiers.checks.expressions import Parser, Token, UnreadableError, plain_number
 
 Monomial = tuple[tuple[str, int], ...]
 """Letters with their powers, sorted: (("x", 2), ("y", 1)) is x² y."""

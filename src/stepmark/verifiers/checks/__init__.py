@@ -25,16 +25,16 @@ from typing import get_args
 from stepmark.data.steps.thoughts import sections
 from stepmark.errors import SettingError
 from stepmark.records import CheckName, Finding, Solution
-from stepmark.solutions.checks.algebra import (
+from stepmark.verifiers.checks.algebra import (
     Equation,
     equations,
     false_constants,
     false_identities,
     lost_solutions,
 )
-from stepmark.solutions.checks.answer import final_answer
-from stepmark.solutions.checks.equations import calculations
-from stepmark.solutions.checks.words import Claim, unit_claims, word_claims
+from stepmark.verifiers.checks.answer import final_answer
+from stepmark.verifiers.checks.equations import calculations
+from stepmark.verifiers.checks.words import Claim, unit_claims, word_claims
 
 __all__ = ["CHECKS", "CheckName", "Finding", "check", "check_names", "check_solution"]
 

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from stepmark.solutions.checks.equations import Formula, differ, doubted, is_modular, shown
-from stepmark.solutions.checks.expressions import (
+from stepmark.verifiers.checks.equations import Formula, differ, doubted, is_modular, shown
+from stepmark.verifiers.checks.expressions import (
     WORDS_THAT_COMPUTE,
     Token,
     UnreadableError,
@@ -29,7 +29,7 @@ from stepmark.solutions.checks.expressions import (
     tokens,
     word_set,
 )
-from stepmark.solutions.checks.polynomials import (
+from stepmark.verifiers.checks.polynomials import (
     Monomial,
     Polynomial,
     Quotient,
@@ -38,7 +38,7 @@ from stepmark.solutions.checks.polynomials import (
     multiply,
     read,
 )
-from stepmark.solutions.checks.words import Claim
+from stepmark.verifiers.checks.words import Claim
 
 _MATH = re.compile(r"\$\$?|\\[()\[\]]")
 _WORDS = re.compile(r"\\(?:text|mathrm|textrm|textit|mbox)\s?\{[^{}]{0,80}\}")

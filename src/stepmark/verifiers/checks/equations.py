@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from stepmark.solutions.checks.expressions import (
+from stepmark.verifiers.checks.expressions import (
     WORDS_THAT_COMPUTE,
     Token,
     UnreadableError,

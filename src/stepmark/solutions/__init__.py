@@ -1,1 +1,0 @@
-"""Solutions: texts become steps, and files become solutions."""
