@@ -53,6 +53,7 @@ def test_rows_of_python_give_records(make):
     assert [one.first_error for one in results] == [1, -1, -1]
     assert results.out is None
     assert "3 solutions, 5 steps: 1 with an error" in results.summary
+    assert results.summary in str(results) and repr(results) in str(results)
 
 
 def test_rows_of_python_are_resumed_and_written_the_same(tmp_path, file):
