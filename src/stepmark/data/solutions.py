@@ -458,7 +458,7 @@ def _check_labels(row: dict[str, Any], steps: int) -> None:
     for index, label in enumerate(labels):
         if not isinstance(label, Label):
             raise InputError(
-                f"label {index} (0-based): expected true, false, a number or null, found {json_type(label)}",
+                f"label {index} (0-based): expected true, false or a number (null: not judged), found {json_type(label)}",
                 field="labels",
             )
 

@@ -7,7 +7,7 @@ step, so a written row is cut before its first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -18,6 +18,15 @@ from stepmark.data.solutions import is_solution, read_solution, step_labels
 from stepmark.records import Judgement, LabelledSolution
 
 KEYS = ("prompt", "completions")
+
+
+def _of_trl(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of TRL, or has `labels`, one a step, beside `steps`. Those that nobody can read are refused by the reader."""
+    if all(key in row for key in KEYS) or step_labels(row) is not None:
+        return True
+    steps, labels = row.get("steps"), row.get("labels", ())
+    one_a_step = isinstance(steps, list) and isinstance(labels, list) and len(labels) == len(steps)
+    return is_solution(row) and isinstance(steps, list) and (labels is None or one_a_step)
 
 
 def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
@@ -90,11 +99,7 @@ def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
 FORMAT = Format(
     name="trl",
     about="TRL: prompt, completions, labels",
-    sniff=lambda row: (
-        all(key in row for key in KEYS)
-        or step_labels(row) is not None
-        or (is_solution(row) and "steps" in row and "labels" in row and row["labels"] is None)
-    ),
+    sniff=_of_trl,
     read=read,
     write=each(write),
 )
