@@ -298,6 +298,14 @@ def test_a_file_has_one_meaning_of_zero(tmp_path):
     assert len(list(read_labelled(folder))) == 2
 
 
+@pytest.mark.parametrize("labels", [["good", "bad"], "good", {"0": True}])
+def test_labels_that_nobody_can_read_are_refused_and_not_dropped(labels):
+    first = {"problem": "p", "steps": ["a", "b"], "labels": [True, False]}
+    with pytest.raises(InputError) as caught:
+        list(read_labelled([first, {**first, "problem": "q", "labels": labels}]))
+    assert caught.value.field == "labels"
+
+
 def test_a_row_of_null_labels_before_labelled_ones(tmp_path):
     first, second = read_labelled(
         [

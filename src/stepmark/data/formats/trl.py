@@ -24,6 +24,11 @@ def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
     """One row of TRL; without labels its steps are not judged."""
     read = read_solution(row.data, where=row.where)
     labels = step_labels(row.data) or []
+    if not labels and row.data.get("labels") is not None:
+        raise row.error(
+            f"expected a list of true, false, -1, 0, 1 or null, one a step, found {row.data['labels']!r}",
+            "labels",
+        )
     meta = rows.origin(row, "trl", read.columns)
     rated = -1 in labels  # 0 is neutral beside -1, else it is wrong
     zero = any(label == 0 and not isinstance(label, bool) for label in labels)
