@@ -53,6 +53,26 @@ def test_rows_of_python_give_records(make):
     assert [one.first_error for one in results] == [1, -1, -1]
     assert results.out is None
     assert "3 solutions, 5 steps: 1 with an error" in results.summary
+    assert results.summary in str(results) and repr(results) in str(results)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", None])
+def test_progress_counts_solutions_and_not_rows(tmp_path, monkeypatch, name):
+    totals = []
+
+    class Seen(Progress):
+        def __init__(self, total, **settings):
+            super().__init__(total, **settings)
+            totals.append(self)
+
+    monkeypatch.setattr("stepmark.scoring.run.Progress", Seen)
+    rows = [{"problem": "P", "candidates": ["a", "b", "c"]}, {"problem": "Q", "solution": "a"}]
+    source = rows if name is None else tmp_path / name
+    if name is not None:
+        lines = json.dumps(rows) if name.endswith(".json") else "\n".join(map(json.dumps, rows))
+        source.write_text(lines)
+    grade(source, stepmark.ScriptedPRM(lambda problem, steps: 0.9), progress=False)
+    assert [(seen._total, seen.done) for seen in totals] == [(4, 4)]
 
 
 def test_rows_of_python_are_resumed_and_written_the_same(tmp_path, file):

@@ -202,7 +202,7 @@ BAD_FILES = [
         ["in.jsonl:2, field 'steps'", "a number"],
     ),
     (ROW + b'{"problem": true, "steps": ["a"]}\n', ["in.jsonl:2, field 'problem'", "found true"]),
-    (ROW + b'{"problem": "p", "step": ["a"]}\n', ["in.jsonl:2, field 'step'", "Did you mean 'steps'"]),
+    (ROW + b'{"problem": "p", "step": ["a"]}\n', ["in.jsonl:2", "steps"]),
     (ROW + b'{"problem": "", "steps": ["a"]}\n', ["in.jsonl:2, field 'problem'", "empty string"]),
     (ROW + b'{"problem": "p", "steps": []}\n', ["in.jsonl:2, field 'steps'", "at least one"]),
     (

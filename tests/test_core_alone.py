@@ -25,7 +25,7 @@ COMMANDS = {
     "train-all": ("train labels.jsonl --full --out out", "train"),
     "sample": ("sample problems.jsonl --policy elsewhere --n 2 --verifier number --out out", "local"),
     "search": ("search greedy problems.jsonl --policy elsewhere --verifier number --out out", "local"),
-    "label": ("label rollout graded.jsonl --policy elsewhere --out out", "evaluate"),
+    "label": ("label rollout graded.jsonl --policy elsewhere --out out", "local"),
     "rl": ("rl problems.jsonl --policy elsewhere --credit grpo --verifier number --out out", "train"),
     "annotate": ("annotate graded.jsonl", "annotate"),
     "serve": ("serve", "serve"),

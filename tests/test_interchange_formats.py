@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import Counts, LabelledRow, Writing
+from stepmark.data.formats.rows import Counts, LabelledRow, Reading, Writing
 from stepmark.data.labelled import detect, read_labelled, write_labelled
 from stepmark.data.reading import Row, read_rows
 from stepmark.errors import InputError, UsageError
@@ -253,6 +253,70 @@ def test_trl(tmp_path):
     assert three.labelled.judgements == ((), ())
     with pytest.raises(InputError, match=r"0 to 1, found 1\.5"):
         list(read_labelled(write(tmp_path / "t.jsonl", {**hard, "labels": [1.5, 0]})))
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([1, 0, -1], [1, 0, -1]),
+        ([1.0, -1.0, None], [1, -1, None]),
+        ([-1, None, None], [-1, None, None]),
+        ([1, 0, None], [1, -1, None]),
+        ([True, None, False], [1, None, -1]),
+        ([None, None, None], [None, None, None]),
+        ([0.5, None, 1.0], [0.5, None, 1.0]),
+    ],
+)
+def test_ratings_and_steps_that_nobody_judged_beside_steps(labels, expected):
+    (row,) = read_labelled([{"problem": "p", "steps": ["a", "b", "c"], "labels": labels}])
+    found = [step[0] if step else None for step in row.labelled.judgements]
+    assert [j and (j.rating if j.share is None else j.share) for j in found] == expected
+
+
+def test_a_file_has_one_meaning_of_zero(tmp_path):
+    rows = [
+        {"problem": "p", "steps": ["a", "b"], "labels": labels}
+        for labels in ([1, 0], None, [True, False], [1, -1])
+    ]
+    for given in (rows, rows[::-1]):
+        with pytest.raises(InputError) as caught:
+            list(read_labelled(write(tmp_path / "r.jsonl", *given)))
+        assert caught.value.field == "labels"
+    settled = read_labelled(write(tmp_path / "r.jsonl", *rows), settings=Reading(zero="neutral"))
+    assert [[j.rating for s in row.labelled.judgements for j in s] for row in settled] == [
+        [1, 0],
+        [],
+        [1, -1],
+        [1, -1],
+    ]
+    list(read_labelled(write(tmp_path / "r.jsonl", *rows[:3])))
+    # another file may mean something else
+    folder = tmp_path / "both"
+    folder.mkdir()
+    write(folder / "a.jsonl", rows[0])
+    write(folder / "b.jsonl", rows[3])
+    assert len(list(read_labelled(folder))) == 2
+
+
+@pytest.mark.parametrize("labels", [["good", "bad"], "good", {"0": True}])
+def test_labels_that_nobody_can_read_are_refused_and_not_dropped(labels):
+    first = {"problem": "p", "steps": ["a", "b"], "labels": [True, False]}
+    unread = {**first, "problem": "q", "labels": labels}
+    for rows in ([first, unread], [unread, first]) if isinstance(labels, list) else ([first, unread],):
+        with pytest.raises(InputError) as caught:
+            list(read_labelled(rows))
+        assert caught.value.field == "labels"
+
+
+def test_a_row_of_null_labels_before_labelled_ones(tmp_path):
+    first, second = read_labelled(
+        [
+            {"problem": "p", "steps": ["a"], "labels": None},
+            {"problem": "q", "steps": ["a"], "labels": [False]},
+        ]
+    )
+    assert first.labelled.judgements == ((),)
+    assert second.labelled.judgements[0][0].rating == -1
 
 
 def processbench(label: int, correct: bool = False) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from stepmark.models.pooling import PoolingPRM
 from stepmark.models.remote.prm import RemotePRM
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.models.spec import ChatLayout, LinearHead, Readout, ScoringSpec, TextLayout, spec_key
-from stepmark.rl.refit import RefittedPRM
 from stepmark.training.settings import Weights
 from token_servers import TokenServer
 
@@ -78,7 +77,6 @@ def test_a_prm_prints_as_what_it_is(zoo, prm):
     assert repr(scripted) == (
         "ScriptedPRM(name='scripted', score_kind='probability', aggregate='min', threshold=None)"
     )
-    assert repr(RefittedPRM(scripted)).startswith("RefittedPRM(name='scripted', ")
     with RemotePRM(Client(ADDRESS, transport=Words().transport, rng=random.Random(0))) as remote:
         assert repr(remote) == (
             f"RemotePRM(name='words', score_kind='probability', aggregate='min', threshold=0.5, address={ADDRESS!r})"

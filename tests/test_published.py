@@ -155,7 +155,7 @@ def test_a_command_writes_the_hub_name(hub, tmp_path):
 @pytest.mark.parametrize("name", ["thinkprm-1.5b", "launch/ThinkPRM-1.5B"])
 def test_a_published_generative_prm_needs_no_family(monkeypatch, name):
     from stepmark import load_prm
-    from stepmark.errors import UsageError
+    from stepmark.errors import IdleSettingWarning
     from stepmark.models.policies.local import LocalPolicy
 
     class Loading(Exception):
@@ -167,7 +167,7 @@ def test_a_published_generative_prm_needs_no_family(monkeypatch, name):
     monkeypatch.setattr(LocalPolicy, "load", staticmethod(load))
     with pytest.raises(Loading, match=r"^launch/ThinkPRM-1\.5B$"):
         load_prm(name, samples=2)
-    with pytest.raises(UsageError, match="writes critiques"):
+    with pytest.raises(Loading), pytest.warns(IdleSettingWarning, match="`token_budget`"):
         load_prm(name, token_budget=100)
 
 

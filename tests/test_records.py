@@ -128,6 +128,15 @@ def test_a_graded_solution_shows_itself(capsys) -> None:
     assert written.to_dict().keys() | {"findings", "first_error_by"} == row.keys()
 
 
+@pytest.mark.parametrize("wrong", ["is_correct", "probabilities"])
+def test_an_unknown_attribute_far_from_all_lists_what_there_is(wrong):
+    scored = stepmark.ScriptedPRM(lambda problem, steps: 0.9).grade("p", "a")
+    with pytest.raises(AttributeError) as caught:
+        getattr(scored, wrong)
+    assert "did you mean" not in str(caught.value)
+    assert "first_error_step" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"), [("score_s", "scores"), ("first_eror", "first_error"), ("step", "steps")]
 )

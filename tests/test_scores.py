@@ -7,6 +7,7 @@ import pytest
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.evaluation.scores import CaseScores, grade_cases, read_scores, score_lengths
+from stepmark.evaluation.sources import read_cases
 from stepmark.models.prm import Ledger
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Problem, Solution, Step, StepScores
@@ -59,6 +60,22 @@ def test_scores_are_joined_by_id_and_not_by_place(write):
     assert scores_of(sheet) == [(0.1, 0.2), (0.3,)]
     assert (sheet.prm, sheet.kind, sheet.threshold, sheet.aggregate) == ("scores", "probability", None, None)
     assert (sheet.refused, sheet.unread_steps) == ((), 0)
+
+
+def test_scores_of_candidates_under_the_names_that_grading_gives_them(tmp_path, write):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"id": "x", "problem": "P", "candidates": ["a\n\nb", "c"], "answer": "3"}))
+    cases = read_cases([str(rows)])
+    for sign in "#/":
+        named = write({"id": f"x{sign}1", "scores": [0.3]}, {"id": f"x{sign}0", "scores": [0.1, 0.2]})
+        assert scores_of(read_scores(named, cases)) == [(0.1, 0.2), (0.3,)]
+    # texts that say otherwise win over a name
+    other = write(
+        {"id": "x#0", "scores": [0.1, 0.2], "problem": "P", "steps": ["a", "other"]},
+        {"id": "x#1", "scores": [0.3], "problem": "P", "steps": ["c"]},
+    )
+    with pytest.raises(InputError):
+        read_scores(other, cases)
 
 
 def test_what_this_module_and_stepmark_grade_write(write):

@@ -61,6 +61,7 @@ def test_messages_and_solutions_say_their_own_problem():
         (PROBLEM, 5, "expected a solution as a text, .*found a number"),
         (None, "x = 5", "expected a problem, found None"),
         (" ", "x = 5", "expected a problem, found a blank text"),
+        ({"problem": PROBLEM, "solution": "x"}, None, r"found a dict; a row is graded by `stepmark\.grade"),
         (7, "x = 5", "expected a text or a Problem, found a number"),
         (
             "Another.",

@@ -463,8 +463,8 @@ class GradedSolution:
             from difflib import get_close_matches
 
             names = [known for known in dir(type(self)) if not known.startswith("_")]
-            near = [] if name.startswith("_") else get_close_matches(name, names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near = [] if name.startswith("_") else get_close_matches(name, names, n=1, cutoff=0.75)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(names)}"
             raise AttributeError(f"a graded solution has no attribute {name!r}{hint}")
 
     def _headline(self) -> str:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from stepmark.annotation.labels import Marks, Rating
 from stepmark.annotation.project import TRACES, Help, Project
@@ -29,7 +29,8 @@ from stepmark.data.solutions import is_graded, ungraded
 from stepmark.data.traces import chat_rows, trace_format
 from stepmark.errors import InputError
 from stepmark.labels.consensus import Consensus
-from stepmark.records import Judgement, LabelledSolution, Solution
+from stepmark.metrics.aggregate import check_score
+from stepmark.records import Judgement, LabelledSolution, ScoreKind, Solution, StepScores, read_record
 from stepmark.show.html import text_html
 from stepmark.show.text import amount, visible
 
@@ -46,6 +47,9 @@ class Suggestion:
     """In [0, 1]; None where it gives none."""
     reason: str | None = None
     """In words, where there are any."""
+
+
+Suggestions = tuple[Suggestion | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,8 +169,6 @@ def _items(row: Row, format: str, project: Project, tally: Counts) -> Iterator[I
     for labelled, without in zip_longest(results, spoken[: len(results)]):
         suggestions = suggestions_of(labelled.labelled) if suggests else ()
         if suggests and not suggestions and is_graded(graded):
-            from stepmark.annotation.suggestions import score_row
-
             suggestions = score_row(graded, len(labelled.solution.steps)).suggestions()
         yield Item(
             id=labelled.solution.id or labelled.origin,
@@ -239,6 +241,62 @@ def _of_one_judge(step: Sequence[Judgement]) -> Suggestion | None:
         return None
     reason = next((judgement.note for judgement in step if judgement.note), None)
     return Suggestion(judge=step[0].judge, rating=rating, score=score, reason=reason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoreRow:
+    """What a row of a file of scores says."""
+
+    prm: str
+    scores: tuple[float | None, ...]
+    threshold: float | None = None
+    score_kind: ScoreKind = "probability"
+    critiques: tuple[tuple[str, ...], ...] | None = None
+
+    def suggestions(self, threshold: float | None = None) -> Suggestions:
+        """Of each step; `threshold` in the place of the row's own."""
+        steps = StepScores(scores=self.scores, kind=self.score_kind, critiques=self.critiques)
+        return suggestions_of_scores(self.prm, steps, self.threshold if threshold is None else threshold)
+
+
+def score_row(row: Row, steps: int) -> ScoreRow:
+    """The scores of a row, one for each of so many steps.
+
+    Raises:
+        InputError: another number of scores, a score out of range, a field of another type.
+    """
+    names = ("prm", "scores", "threshold", "score_kind", "critiques")
+    known = {name: row.data[name] for name in names if name in row.data}
+    default = Path(row.file).name.partition(".")[0]  # where the row does not name the PRM
+    given = read_record(ScoreRow, {"prm": default} | known, where=row.where)
+    for name, entries in (("scores", given.scores), ("critiques", given.critiques)):
+        if entries is not None and len(entries) != steps:
+            raise row.error(f"expected {steps} {name}, one a step, found {len(entries)}", name)
+    try:
+        for step, score in enumerate(given.scores):
+            if score is not None:
+                check_score(score, given.score_kind, step=step)
+    except InputError as error:
+        raise error.at(row.where) from None
+    return given
+
+
+def suggestions_of_scores(name: str, steps: StepScores, threshold: float | None) -> Suggestions:
+    """A suggestion a step that has a score."""
+    suggestions: list[Suggestion | None] = []
+    for step, score in enumerate(steps.scores):
+        if score is None:
+            suggestions.append(None)
+            continue
+        reason = next(iter(steps.critiques[step]), None) if steps.critiques else None
+        is_probability = steps.kind == "probability"
+        if not is_probability and reason is None:
+            limit = "" if threshold is None else f", threshold {threshold:.3g}"
+            reason = f"{steps.kind} {score:.3g}{limit}"
+        rating: Literal[-1, 1] | None = None if threshold is None else -1 if score < threshold else 1
+        shown = score if is_probability else None
+        suggestions.append(Suggestion(judge=name, rating=rating, score=shown, reason=reason))
+    return tuple(suggestions)
 
 
 def view(item: Item, project: Project) -> dict[str, Any]:

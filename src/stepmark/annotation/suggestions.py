@@ -10,18 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
 
-from stepmark.annotation.items import Item, Suggestion
+from stepmark.annotation.items import Item, Suggestions, score_row, suggestions_of_scores
 from stepmark.data.columns import columns_of
 from stepmark.data.reading import Row, read_rows
 from stepmark.errors import InputError
-from stepmark.metrics.aggregate import check_score
 from stepmark.models.prm import PRM
-from stepmark.records import GradedSolution, ScoreKind, StepScores, read_record
+from stepmark.records import GradedSolution, ScoreKind
 from stepmark.show.text import amount
-
-Suggestions = tuple[Suggestion | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,29 +63,13 @@ def from_prm(items: Sequence[Item], prm: PRM | str, *, threshold: float | None =
     results = grade((item.solution for item in items), prm, settings, keep_going=True)
     for item, result in zip(items, results, strict=True):
         if isinstance(result, GradedSolution):
-            suggestions[item.id] = _of_scores(prm.name, result.step_scores, settings.threshold)
+            suggestions[item.id] = suggestions_of_scores(prm.name, result.step_scores, settings.threshold)
         else:
             refused[item.id] = result.error.message
     if not suggestions:
         why = "".join(f", the first because: {reason}" for reason in [*refused.values()][:1])
         raise InputError(f"{prm.name} can read no item (of {len(items):,}){why}")
     return _suggested(items, suggestions, refused, "")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScoreRow:
-    """What a row of a file of scores says."""
-
-    prm: str
-    scores: tuple[float | None, ...]
-    threshold: float | None = None
-    score_kind: ScoreKind = "probability"
-    critiques: tuple[tuple[str, ...], ...] | None = None
-
-    def suggestions(self, threshold: float | None = None) -> Suggestions:
-        """Of each step; `threshold` in the place of the row's own."""
-        steps = StepScores(scores=self.scores, kind=self.score_kind, critiques=self.critiques)
-        return _of_scores(self.prm, steps, self.threshold if threshold is None else threshold)
 
 
 def from_scores(items: Sequence[Item], path: str | Path, *, threshold: float | None = None) -> Suggested:
@@ -187,42 +167,3 @@ def _check_texts(item: Item, problem: str | None, steps: Sequence[str] | None, w
                 where=where,
                 field="steps" if place else "problem",
             )
-
-
-def score_row(row: Row, steps: int) -> ScoreRow:
-    """The scores of a row, one for each of so many steps.
-
-    Raises:
-        InputError: another number of scores, a score out of range, a field of another type.
-    """
-    names = ("prm", "scores", "threshold", "score_kind", "critiques")
-    known = {name: row.data[name] for name in names if name in row.data}
-    default = Path(row.file).name.partition(".")[0]  # where the row does not name the PRM
-    given = read_record(ScoreRow, {"prm": default} | known, where=row.where)
-    for name, entries in (("scores", given.scores), ("critiques", given.critiques)):
-        if entries is not None and len(entries) != steps:
-            raise row.error(f"expected {steps} {name}, one a step, found {len(entries)}", name)
-    try:
-        for step, score in enumerate(given.scores):
-            if score is not None:
-                check_score(score, given.score_kind, step=step)
-    except InputError as error:
-        raise error.at(row.where) from None
-    return given
-
-
-def _of_scores(name: str, steps: StepScores, threshold: float | None) -> Suggestions:
-    suggestions: list[Suggestion | None] = []
-    for step, score in enumerate(steps.scores):
-        if score is None:
-            suggestions.append(None)
-            continue
-        reason = next(iter(steps.critiques[step]), None) if steps.critiques else None
-        is_probability = steps.kind == "probability"
-        if not is_probability and reason is None:
-            limit = "" if threshold is None else f", threshold {threshold:.3g}"
-            reason = f"{steps.kind} {score:.3g}{limit}"
-        rating: Literal[-1, 1] | None = None if threshold is None else -1 if score < threshold else 1
-        shown = score if is_probability else None
-        suggestions.append(Suggestion(judge=name, rating=rating, score=shown, reason=reason))
-    return tuple(suggestions)

@@ -13,6 +13,7 @@ import re
 import shlex
 import sys
 import types
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from cyclopts import Group, Parameter
 
 from stepmark.data.columns import parse_columns
-from stepmark.errors import SettingError, UsageError
+from stepmark.errors import IdleSettingWarning, SettingError, UsageError
 from stepmark.models.lazy import Lazy
 
 
@@ -254,17 +255,23 @@ def command(
 
 
 def _naming(name: str, model: Model) -> Callable[[str, Mapping[str, Any]], None]:
-    """A model's check, whose errors name the flags that begin with the model's name."""
+    """A model's check, whose errors and notes name the flags that begin with the model's name."""
+
+    def named(text: str) -> str:
+        for own in model.own:
+            text = text.replace(f"`{own}`", f"`{name}_{own}`")
+        return text
 
     def check(address: str, arguments: Mapping[str, Any]) -> None:
         try:
-            if model.check is not None:
-                model.check(address, arguments)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", IdleSettingWarning)
+                if model.check is not None:
+                    model.check(address, arguments)
         except UsageError as error:
-            text = str(error)
-            for own in model.own:
-                text = text.replace(f"`{own}`", f"`{name}_{own}`")
-            raise UsageError(text) from error
+            raise UsageError(named(str(error))) from error
+        for warning in caught:
+            warnings.warn(named(str(warning.message)), warning.category, stacklevel=2)
 
     return check
 

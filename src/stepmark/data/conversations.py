@@ -396,6 +396,11 @@ def solution_of(
             another problem.
         UnknownNameError: no such way to split.
     """
+    if isinstance(problem, Mapping):
+        raise InputError(
+            "expected the problem as a text, found a dict; a row is graded by `stepmark.grade([row], prm)`",
+            field="problem",
+        )
     if (solution is None) == (steps is None):
         neither = "found neither" if steps is None else "found both"
         raise InputError(f"expected a solution or its steps (`steps`), {neither}", field="solution")

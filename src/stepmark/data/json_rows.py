@@ -222,6 +222,8 @@ def _expected(text: str, offset: int) -> str:
         )
     if start == "{" and offset <= len(BOM):
         return "Expected one JSON object a line; JSON over several lines is rewritten so by: jq -c ."
+    if start and start[0] != "{" and offset <= len(BOM):
+        return 'Expected one JSON object a line, such as {"problem": "…", "solution": "…"}; a plain text is no row'
     return "Expected one JSON object a line"
 
 

@@ -146,7 +146,7 @@ def convert(
         marker: the text that ends each step, for `split` marker.
         reasoning: what becomes of a thought (<think>, reasoning_content): keep it as steps, grade it only, or drop it.
         items: the data file that Potato's annotators were shown: Potato's own files hold no text.
-        zero: what a reward of 0 means in Potato's per_step mode, where its file does not say.
+        zero: what a 0 means in Potato's per_step mode, or in TRL's labels of -1, 0 and 1, where the file does not say.
         quality_control: keep PRM800K's screening and quality-control questions, which every labeller was served.
         keep_going: leave out rows that are not what their format says, and count them.
 
@@ -278,6 +278,7 @@ def items_of_rows(
     for first, own in by_file(rows):
         name = format or detect(first)
         counts.formats.setdefault(name)
+        counts.zeros = {}
         yield from _items(own, name, settings, counts, keep_going)
 
 

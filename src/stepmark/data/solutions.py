@@ -217,11 +217,15 @@ def read_solution(
         raise error.at(where) from None
 
 
-def step_labels(row: Mapping[str, Any]) -> list[bool | int | float] | None:
+Label = bool | int | float | None
+"""A label of a step: right or wrong, a rating, a share of rollouts; None: nobody judged it."""
+
+
+def step_labels(row: Mapping[str, Any]) -> list[Label] | None:
     """The labels of a row's steps, one each, as TRL writes them; None where there are none."""
     labels = row.get("labels")
     given = row.get("steps") is not None or row.get("completions") is not None
-    listed = isinstance(labels, list) and all(isinstance(label, bool | int | float) for label in labels)
+    listed = isinstance(labels, list) and all(isinstance(label, Label) for label in labels)
     return labels if given and labels and listed else None
 
 
@@ -452,9 +456,9 @@ def _check_labels(row: dict[str, Any], steps: int) -> None:
     if len(labels) != steps:
         raise InputError(f"expected one label a completion ({steps}), found {len(labels)}", field="labels")
     for index, label in enumerate(labels):
-        if not isinstance(label, bool | int | float):
+        if not isinstance(label, Label):
             raise InputError(
-                f"label {index} (0-based): expected true, false or a number, found {json_type(label)}",
+                f"label {index} (0-based): expected true, false or a number (null: not judged), found {json_type(label)}",
                 field="labels",
             )
 

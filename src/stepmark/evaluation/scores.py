@@ -271,13 +271,16 @@ def _joined(path: str | Path, cases: Sequence[Case]) -> dict[str, Row]:
         if case.id not in result:
             others.setdefault(_texts(case.solution), []).append(case.id)
     rows: dict[tuple[str, ...], list[Row]] = {}
+    bare: set[str] = set()
     for row in listed if others else ():
         # Grading names candidates in its own way, and rows may have no ids at all.
         try:
             for read in solutions_of(replace(row, data={"prm": None, **row.data})):
                 rows.setdefault(_texts(read.solution), []).append(row)
         except InputError:
-            if row.data.get("id", row.data.get("idx")) is None:
+            id_ = row.data.get("id", row.data.get("idx"))
+            bare.add(str(id_))
+            if id_ is None:
                 raise row.error(
                     "expected an id, or a problem and its steps, by which scores are joined; give the rows ids before they are graded",
                     "id",
@@ -291,6 +294,10 @@ def _joined(path: str | Path, cases: Sequence[Case]) -> dict[str, Row]:
                 "id",
             )
         result |= zip(ids, own if len(own) == len(ids) else own[:1] * len(ids), strict=False)
+    for id_ in (case.id for case in cases if case.id not in result):
+        problem, _, number = id_.rpartition("/")
+        if (graded := f"{problem}#{number}") in bare:  # a candidate's name where solutions are graded
+            result[id_] = result[graded]
     return result
 
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
 from stepmark.batching.cluster import Build, Built, Cluster, Fact
 from stepmark.data.reading import Source, read_rows
-from stepmark.data.solutions import GRADED_KEYS, SolutionRow, read_solutions, solutions_of
+from stepmark.data.solutions import GRADED_KEYS, SolutionRow, candidates_of, read_solutions, solutions_of
 from stepmark.data.steps.splitting import check_way, split
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
@@ -264,7 +264,8 @@ def grade(
         place = os.devnull if out is None else out
         writer = open_rows(place, manifest, resumable=source.manifest is not None, key=_graded_key)
         stack.enter_context(closing(writer))
-        expected = None if source.rows is None else max(1, source.rows - writer.done)
+        total = _count(source, columns)
+        expected = None if total is None else max(1, total - writer.done)
         scorer, verdicts = _load(grader, outcome, cluster, stack, expected)
         models = {"prm": scorer.identity} | ({} if verdicts is None else {"orm": verdicts.identity})
         writer.identify(models)
@@ -278,7 +279,7 @@ def grade(
             keep_going=keep_going,
             on_result=on_result,
             progress=Progress(
-                source.rows, done=writer.done, tokens=lambda: scorer.ledger.tokens_computed, shown=progress
+                total, done=writer.done, tokens=lambda: scorer.ledger.tokens_computed, shown=progress
             ),
             collect=out is None,
         )
@@ -315,6 +316,18 @@ def _is_small(rows: Source) -> bool:
     return (
         isinstance(rows, str | Path) and Path(rows).is_file() and Path(rows).stat().st_size <= _COUNTED_UP_TO
     )
+
+
+def _count(source: RunInput, columns: Mapping[str, str] | None) -> int | None:
+    """How many solutions there are: a row of several counts as many. None where that is not known."""
+    rows = source.source
+    if source.rows is None or (isinstance(rows, str | Path) and not _is_small(rows)):
+        return source.rows
+    try:
+        several = map(candidates_of, read_rows(rows, columns=columns))
+        return sum(1 if listed is None else len(listed) for listed in several)
+    except InputError:
+        return source.rows
 
 
 def read_graded(path: str | Path) -> Iterator[GradedSolution]:

@@ -70,6 +70,10 @@ class Results(Sequence[R_co], Generic[R_co]):
         left_out = f", {amount(len(self.refused), 'row')} left out" if self.refused else ""
         return f"<{amount(self._count, kind)}{left_out}{where}>"
 
+    def __str__(self) -> str:
+        """How many there are, and what the command prints at its end."""
+        return f"{self!r}\n{self.summary}" if self.summary else repr(self)
+
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame` of the records, one row each: the keys of the row that a file holds, those of nested objects with dots
         between them ("meta.level").

@@ -384,7 +384,9 @@ def _split(
             )
     if not training:
         raise UsageError(
-            "there is nothing to train on: no row has a labelled step. " + " ".join(dropped.lines())
+            "there is nothing to train on: no row has a labelled step. Labels are read from a list beside the steps, such as "
+            '"labels": [true, false], or as a format of stepmark convert has them. '
+            + " ".join(dropped.lines())
         )
     if held_out is None and not measured_on and (share := settings.share_held_out(len(training))) > 0:
         raise UsageError(

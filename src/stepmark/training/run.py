@@ -282,12 +282,14 @@ def recorders(
 
 
 class ProgressLines:
-    """A line for each measurement; between them one every ten seconds on a terminal, elsewhere also at most one a tenth of the run."""
+    """A line for each measurement; between them one every ten seconds on a terminal, elsewhere one after ten seconds and then at most one a tenth
+    of the run."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
         self._last_line = clock()
-        self._tenth = 0
+        self._tenth = -1
+        """The tenth of the run whose line was written; -1: none yet."""
         self._first: int | None = None
         """Steps of an earlier run."""
         self._counts: list[tuple[float, float]] = []
@@ -297,7 +299,6 @@ class ProgressLines:
         self._counts = [*self._counts[-49:], (progress.loss * progress.labels, progress.labels)]
         if self._first is None:
             self._first = progress.step - 1
-            self._tenth = told_at(self._first / progress.steps)
         tenth = told_at(progress.step / progress.steps)
         due = self._clock() - self._last_line >= EVERY and (tenth > self._tenth or self._stream.isatty())
         if progress.held_out is None and progress.step < progress.steps and not due:

@@ -68,6 +68,8 @@ class Counts:
         """Rows that were made of them."""
         self.passed: Counter[str] = Counter()
         """Fields of published rows that are not known, and were passed over."""
+        self.zeros: dict[str, str] = {}
+        """What a label of 0 means in the file that is read ("neutral", "wrong"), and the first row that says so."""
         self._dropped: dict[str, tuple[int, str]] = {}
 
     def drop(self, why: str, where: str) -> None:
@@ -111,7 +113,7 @@ class Reading:
     items: str | None = None
     """The data file that Potato showed to its annotators: its own files hold no text."""
     zero: Literal["neutral", "unjudged"] | None = None
-    """What a 0 of Potato's per_step mode means, where its file does not tell."""
+    """What a 0 means in Potato's per_step mode, or in TRL's labels of -1, 0 and 1, where the file does not tell."""
     quality_control: bool = False
     """Keep PRM800K's screening and quality-control questions, which every labeller was served."""
 

@@ -1,37 +1,65 @@
 """TRL's stepwise rows: `prompt`, `completions`, `labels`.
 
-Labels are true or false, or floats, which are shares of rollouts. Written rows have `id`, `answer`, `source`, `problem_id`, `problem_source` and `meta`
-too; the reader takes them back. The format has no word for a step that was not judged, so a row is cut before its first.
+Labels are true or false (1 or 0), ratings (-1, 0, 1), or floats, which are shares of rollouts; null is a step that nobody judged. Written
+rows have `id`, `answer`, `source`, `problem_id`, `problem_source` and `meta` too; the reader takes them back. TRL itself has no word for such a
+step, so a written row is cut before its first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, cast
 
 from stepmark.data.formats import rows
 from stepmark.data.formats.rows import Counts, Format, LabelledRow, Reading, Writing, each
 from stepmark.data.reading import Row
-from stepmark.data.solutions import read_solution, step_labels
+from stepmark.data.solutions import is_solution, read_solution, step_labels
 from stepmark.records import Judgement, LabelledSolution
 
 KEYS = ("prompt", "completions")
 
 
-def read(row: Row, _settings: Reading, _counts: Counts) -> Iterator[LabelledRow]:
+def _of_trl(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of TRL, or has `labels`, one a step, beside `steps`. Those that nobody can read are refused by the reader."""
+    if all(key in row for key in KEYS) or step_labels(row) is not None:
+        return True
+    steps, labels = row.get("steps"), row.get("labels", ())
+    one_a_step = isinstance(steps, list) and isinstance(labels, list) and len(labels) == len(steps)
+    return is_solution(row) and isinstance(steps, list) and (labels is None or one_a_step)
+
+
+def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
     """One row of TRL; without labels its steps are not judged."""
     read = read_solution(row.data, where=row.where)
     labels = step_labels(row.data) or []
+    if not labels and row.data.get("labels") is not None:
+        raise row.error(
+            f"expected a list of true, false, -1, 0, 1 or null, one a step, found {row.data['labels']!r}",
+            "labels",
+        )
     meta = rows.origin(row, "trl", read.columns)
-    shares = any(isinstance(label, float) for label in labels)
+    rated = -1 in labels  # 0 is neutral beside -1, else it is wrong
+    zero = any(label == 0 and not isinstance(label, bool) for label in labels)
+    if settings.zero is not None:
+        rated = rated or (zero and all(label in (0, 1, None) for label in labels))
+    elif rated or zero:
+        _one_meaning_of_zero(row, "neutral" if rated else "wrong", counts)
+    shares = not rated and any(isinstance(label, float) for label in labels)
     judge, kind = rows.judge_and_kind(meta, "TRL", "value" if shares else "correctness")
     judgements: list[tuple[Judgement, ...]] = []
     for number, label in enumerate(labels):
-        if not 0 <= label <= 1:
-            raise row.error(f"label {number} (0-based): expected 0 to 1, found {label!r}", "labels")
-        if shares:
+        if label is None or (rated and label == 0 and settings.zero == "unjudged"):
+            judgements.append(())
+        elif label not in (-1, 0, 1) if rated else not 0 <= label <= 1:
+            expected = "-1, 0, 1 or null, as beside another -1" if rated else "-1, null, or 0 to 1"
+            raise row.error(f"label {number} (0-based): expected {expected}, found {label!r}", "labels")
+        elif shares:
             judgements.append((Judgement(kind=kind, judge=judge, share=float(label)),))
+        elif rated and not isinstance(label, bool):
+            judgements.append(
+                (Judgement(kind=kind, judge=judge, rating=cast(Literal[-1, 0, 1], int(label))),)
+            )
         else:
             judgements.append((Judgement(kind=kind, judge=judge, rating=1 if label else -1),))
     solution = rows.restored(replace(read.solution, id=read.solution.id or row.place), meta)
@@ -39,6 +67,18 @@ def read(row: Row, _settings: Reading, _counts: Counts) -> Iterator[LabelledRow]
         solution=solution, judgements=tuple(judgements) or ((),) * len(solution.steps)
     )
     yield LabelledRow(labelled=labelled, where=row.where, outcome=rows.outcome_of(meta), meta=meta)
+
+
+def _one_meaning_of_zero(row: Row, meaning: str, counts: Counts) -> None:
+    """Refuse a file where a 0 is neutral in one row, beside -1, and wrong in another."""
+    first = counts.zeros
+    first.setdefault(meaning, row.where)
+    if len(first) > 1:
+        raise row.error(
+            f"is 0 neutral or wrong? {first['neutral']} has a label of -1, which makes 0 neutral; {first['wrong']} has 0 and no -1, which makes 0 "
+            "wrong. Where 0 is neutral in the whole file, convert it with stepmark convert and `zero` neutral; where it is wrong, write false",
+            "labels",
+        )
 
 
 def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
@@ -59,7 +99,7 @@ def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
 FORMAT = Format(
     name="trl",
     about="TRL: prompt, completions, labels",
-    sniff=lambda row: all(key in row for key in KEYS) or step_labels(row) is not None,
+    sniff=_of_trl,
     read=read,
     write=each(write),
 )
