@@ -522,11 +522,12 @@ def best_way(items: Sequence[Item], figures: Figures, most: int) -> str | None:
 
 
 def words(method: str) -> str:
-    """A method for people: "vote weighted by product", "highest min"."""
+    """A method for people: "vote weighted by the product of step scores", "highest min step score"."""
     kind, _, how = method.partition(" ")
     if method == "best orm":
         return "highest ORM score"
-    return f"vote weighted by {how}" if kind == "vote" else f"highest {how}"
+    score = f"{how} step score" if how in ("min", "mean", "last", "max") else f"{how} of step scores"
+    return f"vote weighted by the {score}" if kind == "vote" else f"highest {score}"
 
 
 def _signed(figure: Figure) -> str:
