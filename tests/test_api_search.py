@@ -131,9 +131,9 @@ def test_a_check_gives_up_a_solution_that_the_prm_prefers(method):
             checks=checks,
             progress=False,
         )[0]
-        for checks in ("auto", "equation", "words")
+        for checks in ("auto", "equation", "unit")
     }
-    assert found["auto"].solution.answer == found["words"].solution.answer == "98"
+    assert found["auto"].solution.answer == found["unit"].solution.answer == "98"
     checked = found["equation"]
     assert (checked.solution.answer, checked.stopped) == ("96", "done")
     assert checked.trace.nodes[0].why == "refuted by the check equation: 12 * 8 = 98: it is 96"

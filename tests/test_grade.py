@@ -347,7 +347,7 @@ def full():
         prm="m",
         outcome=0.25,
         outcome_model="o",
-        findings=(Finding(step=1, check="words", written="w", right="it is r", start=0, end=1),),
+        findings=(Finding(step=1, check="unit", written="w", right="it is r", start=0, end=1),),
     )
 
 

@@ -216,7 +216,7 @@ def test_a_step_that_a_check_refutes_is_called_wrong_where_it_has_a_score():
     for checks, expected in (
         ("none", (1, 2, 0, 0, 1, False)),
         ("all", (1, 1, 1, 0, 1, True)),
-        ("words", (1, 2, 0, 0, 1, False)),
+        ("unit", (1, 2, 0, 0, 1, False)),
     ):
         (item,) = items_of(sheet, Policy(threshold=0.5, words="0.5"), checks)
         assert tuple(item[name] for name in counts) == expected

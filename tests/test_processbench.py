@@ -321,7 +321,7 @@ def test_exact_checks_name_the_earlier_error_and_leave_the_scores_alone(tmp_path
         figures = stepmark.evaluate(method, prm, data=data, progress=False).figures
         return {name.rpartition("/")[2]: figure.value for name, figure in figures.items()}
 
-    assert measured("none") == measured("words") == {"error": 0.0, "correct": 1.0, "f1": 0.0}
+    assert measured("none") == measured("unit") == {"error": 0.0, "correct": 1.0, "f1": 0.0}
     # The error of the second stands before the one that is proven.
     assert measured("all") == {"error": 0.5, "correct": 1.0, "f1": pytest.approx(2 / 3)}
     with pytest.raises(UsageError, match="names of checks"):
