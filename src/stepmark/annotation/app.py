@@ -1,6 +1,6 @@
 """The HTTP app: labelling, deciding, the project's figures and exports, the pages, and errors as answers.
 
-Who asks is told by the header `Authorization: Bearer TOKEN`; no cookie is set, so that another site's page can do nothing in a person's name.
+The header `Authorization: Bearer TOKEN` names the annotator. No cookie is set, so another site's page cannot act in a person's name.
 Every answer is made from the database; the page shows what it says.
 """
 

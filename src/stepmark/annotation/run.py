@@ -106,7 +106,7 @@ def annotate(
 
         def started() -> None:
             _say(f"Your link, as the admin: {store.link_of(admin)}")
-            _say(f"A link for somebody else: stepmark annotate link {store.shown} NAME")
+            _say(f"A link for another annotator: stepmark annotate link {store.shown} NAME")
             _say("Ctrl-C ends the server; nothing is lost.")
             sys.stderr.flush()
 
@@ -118,7 +118,7 @@ def annotate(
 
 
 def default_database(file: str | Path) -> Path:
-    """Where the labels of a project's file are kept, unless it is told otherwise."""
+    """Where the labels of a project's file are kept by default."""
     return Path(file).with_suffix(".annotations.sqlite")
 
 

@@ -4,7 +4,7 @@
 - Units: 12 cm is 0.12 m and not 12 m; a unit on one side only is left out. Degrees within sines, and against parts of pi, are radians.
 - A percent sign on one side only: 25% matches 25 and 0.25, and the note says so.
 - Mixed numbers, scale words, powers of ten, repeating decimals, other bases and ordinals are numbers.
-- A column vector is the tuple of its entries; rows and columns are told apart.
+- A column vector is the tuple of its entries; a row is not a column.
 - Words are compared as words, not as products of variables. What is not understood has no verdict.
 """
 

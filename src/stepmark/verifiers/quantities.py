@@ -184,7 +184,7 @@ _DEFINED = re.compile(
     # A calculation or words: no variable stands in it, that is no letter alone but the x of "4 x 15".
     r"|(?:(?<![A-Za-z\d\\])[A-Za-z]{2,}|\\(?:times|cdot|div|frac)|(?<=\d)\s?x\s?(?=\d)|[^A-Za-z=<>!\\])+=(?:(?:(?<![A-Za-z\d\\])[A-Za-z]{2,}|\\(?:times|cdot|div|frac)|[^A-Za-z=<>!\\])+=){0,20}"
 )
-"""What a number is said to be: a variable, a calculation, words."""
+"""What may stand before a number: a variable, a calculation, words."""
 _ABOUT = re.compile(r"(?:about|approximately|approx\.?|roughly|exactly|only|a total of|\\approx|~)\s?", re.I)
 _MONEY = re.compile(r"US\s?\$|[$€£¥₹]|(?:USD|EUR|GBP|INR|JPY|Rs\.?)(?=[\s\d])")
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}

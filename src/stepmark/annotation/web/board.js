@@ -101,7 +101,7 @@ export class Board {
     return this.state.marks.submitted && !this.isReopening;
   }
 
-  // What is said of a step.
+  // The judgements of a step.
 
   rating(step) {
     return this.state.marks.ratings[step];

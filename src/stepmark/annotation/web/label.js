@@ -6,7 +6,7 @@ import { Failure, ask } from "./server.js";
 
 const IDLE = 60; // seconds without a sign of life that still count as reading
 
-/** Counts the time that somebody is at the page. */
+/** Counts the seconds in which the page is used. */
 class Clock {
   #last = performance.now();
   #seconds = 0;

@@ -65,7 +65,7 @@ export class ProjectPage extends Page {
         "Project",
         `${progress.submitted} of ${count(progress.of, "answer")} submitted.`,
         make("h2", {}, "People"),
-        make("p", { class: "note" }, "Each annotator has a link of their own: whoever opens it labels under that name."),
+        make("p", { class: "note" }, "Each annotator has a personal link. A person who opens it labels under that name."),
         table("People", [["Name", "wide"], ["Submitted", "number"], ""], people.map(({ name, link, submitted }) => [make("b", {}, visible(name)), submitted, copy(link, name)])),
         this.#add(),
         make("h2", {}, "Agreement"),
