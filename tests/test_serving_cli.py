@@ -137,3 +137,26 @@ def test_a_server_greets_serves_finishes_what_is_in_work_and_ends_with_0(tmp_pat
             assert rest.endswith("stopped\n")
         finally:
             server.kill()
+
+
+def test_a_log_that_nobody_reads_keeps_no_server_from_ending():
+    environment = {
+        **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH")))),
+    }
+    command = [sys.executable, "-m", "stepmark", "serve", "--prm", "scripted_prms:arithmetic", "--port", "0"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            lines = iter(server.stderr.readline, "")
+            address = next(found[1] for line in lines if (found := re.search(r"on (http://\S+) ", line)))
+            while not server.stderr.readline().startswith("All of it:"):
+                pass
+            server.stderr.close()
+            with httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
+                body = {"problem": "p", "steps": ["1 + 1 = 2"]}
+                assert [client.post("/v1/score", json=body).status_code for _ in range(2)] == [200, 200]
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(60) == 0
+        finally:
+            server.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -81,8 +82,11 @@ def serve(
     writer = check_chat(policy, chat)
 
     def log(line: str) -> None:
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+        with suppress(
+            OSError, ValueError
+        ):  # a log that nobody reads must not keep a server from answering or ending
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
 
     with listen(host, port) as listening:  # clients that come while the model loads wait
         log(f"loading {given.name}")
