@@ -75,7 +75,7 @@ def test_first_errors_worked_out_by_hand(scores, threshold, expected):
 
 def test_only_the_checks_that_are_named_run():
     prm = content()
-    assert prm.grade("How far?", steps=STEPS, checks="words,unit").findings == ()
+    assert prm.grade("How far?", steps=STEPS, checks="unit,answer").findings == ()
     assert prm.grade("How far?", steps=STEPS, checks="equation").findings == (FINDING,)
     for checks in ("none", "auto"):  # of another PRM than the default
         graded = prm.grade("How far?", steps=STEPS, checks=checks)
