@@ -525,13 +525,20 @@ _FAMILIES = (
     "cent dollar", "ounce pound", "gram kilogram", "quart gallon", "milliliter liter",
 )  # fmt: skip
 _PLURALS = {"inch": "inches", "foot": "feet"}
-_UNITS: dict[str, list[str]] = {}
-"""The other units of a unit's families, in its number."""
-for _family in map(str.split, _FAMILIES):
-    for _forms in (_family, [_PLURALS.get(unit, f"{unit}s") for unit in _family]):
-        for _unit in _forms:
-            _others = _UNITS.setdefault(_unit, [])
-            _others += [other for other in _forms if other not in (_unit, *_others)]
+
+
+def _other_units() -> dict[str, list[str]]:
+    """The other units of each unit's families, singular for singular."""
+    others: dict[str, list[str]] = {}
+    for family in map(str.split, _FAMILIES):
+        for forms in (family, [_PLURALS.get(unit, f"{unit}s") for unit in family]):
+            for unit in forms:
+                known = others.setdefault(unit, [])
+                known += [other for other in forms if other not in (unit, *known)]
+    return others
+
+
+_UNITS = _other_units()
 
 
 def with_errors(
@@ -543,7 +550,9 @@ def with_errors(
     """
     book = Book.of(worked)
     yield _labelled(worked, [*map(plain, worked.lines), answer_line(worked.problem.answer or "")])
-    for kind in kinds if book is not None else ():
+    if book is None:
+        return
+    for kind in kinds:
         places = list(range(len(worked.lines)))
         rng.shuffle(places)
         made = _first_made(kind, book, places, rng)
