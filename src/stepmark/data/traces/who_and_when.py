@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stepmark.data.columns import CONTENT_NAMES
 from stepmark.data.formats.rows import LabelledRow, NotRepresentableError, Writing, signed, two_way
 from stepmark.data.messages import Chat, Object, text_or_none
 from stepmark.data.reading import Row
-from stepmark.data.traces.base import SOLUTION_COLUMNS, Trace, has
+from stepmark.data.traces.base import Trace, has
 from stepmark.records import LabelledSolution
 from stepmark.show.text import indices
 
@@ -24,7 +25,7 @@ _HEADING = re.compile(r"\n\n(Tool|User|System|Developer|Assistant)(?: \(([^()\n]
 
 def sniff(data: Object) -> bool:
     """Whether a row is a conversation."""
-    return has("question", "history")(data) and data.keys().isdisjoint(SOLUTION_COLUMNS)
+    return has("question", "history")(data) and data.keys().isdisjoint(CONTENT_NAMES)
 
 
 def read(chat: Chat, events: Sequence[Object]) -> None:
