@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 
 from stepmark.data.formats import rows
-from stepmark.data.formats.rows import Counts, Format, LabelledRow, Reading, has
 from stepmark.data.json_rows import json_type
 from stepmark.data.reading import Row
 from stepmark.data.solutions import text_of, texts_of
@@ -19,14 +18,14 @@ KEYS = ("idx", "classification", "modified_question", "modified_process", "error
 _NUMBER = re.compile(r"(step\s*)?\d+\.(?!\d)\s*", re.IGNORECASE)
 
 
-def read(row: Row, _settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
+def read(row: Row, _settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One row of PRMBench; the id is CLASSIFICATION_IDX."""
     rows.need(row, KEYS, "PRMBench")
     steps = tuple(unnumbered(text) for text in texts_of(row.data, "modified_process", row.where))
     labelled = prmbench_labelled(row, steps)
     columns, known = rows.other_columns(row, KEYS), row.data["classification"]
     meta = rows.origin(row, "prmbench", columns, None, classification=known)
-    yield LabelledRow(labelled=labelled, where=row.where, meta=meta)
+    yield rows.LabelledRow(labelled=labelled, where=row.where, meta=meta)
 
 
 def prmbench_labelled(row: Row, steps: tuple[Step, ...]) -> LabelledSolution:
@@ -56,4 +55,4 @@ def unnumbered(step: str) -> Step:
     return Step(text=text[begin:], lead=step[: at + begin], tail=step[at + len(text) :])
 
 
-FORMAT = Format(name="prmbench", about="PRMBench: every wrong step", sniff=has(*KEYS), read=read)
+FORMAT = rows.Format(name="prmbench", about="PRMBench: every wrong step", sniff=rows.has(*KEYS), read=read)
