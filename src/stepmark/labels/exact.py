@@ -172,9 +172,7 @@ def _worked(
     """
     first = next(read_rows(given.source, columns=columns, keep_going=True))
     is_gsm8k = (
-        isinstance(first, Row)
-        and {"question", "answer"} <= set(first.data)
-        and not content_of(first.data, first.named)
+        isinstance(first, Row) and {"question", "answer"} <= set(first.data) and not content_of(first.data)
     )
     rows: Iterable[Row | SolutionRow | Refusal] = (
         read_rows(given.source, columns=columns, keep_going=True)
