@@ -475,7 +475,7 @@ def split_file(
         text = data.decode("utf-8-sig")  # a byte order mark is no part of the text
         if split == "agent":
             read = json.loads(text)
-            messages = read.get("messages") if isinstance(read, dict) else read
+            messages: Any = read.get("messages") if isinstance(read, dict) else read
             return read_messages(messages, where=where, how="agent", reasoning=reasoning)[1]
         return split_text(text, split, marker=marker, language=language, reasoning=reasoning)
     except OSError as error:
