@@ -462,52 +462,36 @@ def split_file(
         UsageError: no such file, or a setting that cannot work.
     """
     check_way(split)
-    if split == "agent":
-        for name, value in (("marker", marker), ("language", language)):
-            if value:
-                raise UsageError(f"an agent's trace is split at its turns: leave out `{name}`")
-        return _read_trace(file, reasoning)
+    if split == "agent" and (marker or language):
+        setting = "marker" if marker else "language"
+        raise UsageError(f"an agent's trace is split at its turns: leave out `{setting}`")
     if str(file).lower().endswith((".jsonl", ".jsonl.gz", ".json.gz")):
         raise UsageError(
             f"{file}: expected one solution as plain text, found a file of rows; `stepmark grade` reads rows and splits as it goes"
         )
-    text = _read_text(file)
-    try:
-        return split_text(text, split, marker=marker, language=language, reasoning=reasoning)
-    except InputError as error:
-        raise error.at(_place(file)) from None
-
-
-def _place(file: str | Path) -> str:
-    return "standard input" if file == STDIO else str(file)
-
-
-def _read_text(file: str | Path) -> str:
-    """The whole text, line ends as they are; a byte order mark at its start does not belong to it."""
+    where = "standard input" if file == STDIO else str(file)
     try:
         data = sys.stdin.buffer.read() if file == STDIO else Path(file).read_bytes()
+        text = data.decode("utf-8-sig")  # a byte order mark is no part of the text
+        if split == "agent":
+            read = json.loads(text)
+            messages: Any = read.get("messages") if isinstance(read, dict) else read
+            return read_messages(messages, where=where, how="agent", reasoning=reasoning)[1]
+        return split_text(text, split, marker=marker, language=language, reasoning=reasoning)
     except OSError as error:
         raise UsageError(
             f"{file}: {error.strerror or error}; expected a text file, or - for standard input"
         ) from error
-    try:
-        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(
             f"expected UTF-8, found byte 0x{data[error.start]:02x}; convert the file first",
-            where=f"{_place(file)}:{line}",
+            where=f"{where}:{line}",
         ) from None
-
-
-def _read_trace(file: str | Path, reasoning: Reasoning) -> Segmentation:
-    try:
-        data = json.loads(_read_text(file))
     except json.JSONDecodeError as error:
         raise InputError(
             f"expected chat messages as JSON, found something else ({error.msg})",
-            where=f"{_place(file)}:{error.lineno}",
+            where=f"{where}:{error.lineno}",
         ) from None
-    messages: Any = data.get("messages") if isinstance(data, dict) else data
-    _, segmentation = read_messages(messages, where=_place(file), how="agent", reasoning=reasoning)
-    return segmentation
+    except InputError as error:
+        raise error.at(where) from None

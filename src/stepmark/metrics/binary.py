@@ -73,11 +73,6 @@ def weighted_auc(scores: Floats, labels: Floats, weights: Floats) -> Floats:
     return shares(wins, right_at.sum(axis=1) * wrong_at.sum(axis=1))
 
 
-def brier(scores: Floats, labels: Floats, weights: Floats) -> Floats:
-    """Mean squared distance of probability and label (Brier 1950), for B weightings (B, n); lower is better."""
-    return shares(weights @ (scores - labels) ** 2, weights.sum(axis=1))
-
-
 def bin_edges(bins: int) -> Floats:
     """The edges of `bins` bins of equal width on [0, 1].
 

@@ -16,7 +16,7 @@ from stepmark.batching import Answerer, Choose, Ready, Write, Written
 from stepmark.catalog import FACTORY, Catalog
 from stepmark.errors import InputError, UsageError
 from stepmark.models.lazy import Bits, Lazy, check_device, is_server, note_idle
-from stepmark.models.prm import Reading, Weights
+from stepmark.models.prm import Reading
 from stepmark.settings import check_arguments, checked
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -69,10 +69,6 @@ class LocalReader(Protocol):
     def read(self) -> Reading:
         """The tokens of its prompts."""
 
-    @property
-    def size(self) -> Weights | None:
-        """The weights that a token meets."""
-
 
 POLICIES = Catalog(
     "policy",
@@ -88,11 +84,6 @@ POLICIES = Catalog(
 def reading_of(policy: Policy) -> Reading | None:
     """The prompt tokens of a policy; None for one that does not run in this process."""
     return policy.read if isinstance(policy, LocalReader) else None
-
-
-def size_of(policy: Policy) -> Weights | None:
-    """The size of a policy; None for one that does not run in this process, and where it is not known."""
-    return policy.size if isinstance(policy, LocalReader) else None
 
 
 def answerers(policy: Policy) -> dict[type, Answerer]:

@@ -13,7 +13,7 @@ from stepmark.batching import Choose, Finish, Ready, Write, Written, cut_at_stop
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
-from stepmark.models.prm import Reading, Weights
+from stepmark.models.prm import Reading
 from stepmark.models.tree import Ints, pack, passes
 from stepmark.show.text import amount
 
@@ -223,11 +223,6 @@ class LocalPolicy:
     def model(self) -> Any:
         """The model."""
         return self._model
-
-    @property
-    def size(self) -> Weights | None:
-        """The weights that a token meets."""
-        return Weights.of([(self._model, self._model.get_output_embeddings())])
 
     @property
     def identity(self) -> str:
