@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import benchmark_parser, finish, seconds
-from stepmark.batching import Method, Write, Written, run
+from stepmark.backends import Completion, Completions, Method, run
 from stepmark.data.solutions import read_solutions
 from stepmark.models.policies import answerers
 from stepmark.models.prm import grade, to_row
@@ -81,7 +81,7 @@ def files(solutions: list[Solution], folder: Path) -> dict[str, float]:
 
 def replies(count: int, folder: Path) -> dict[str, float]:
     """Replies a second: recorded one by one and 64 at a time, each durable on return, and looked up."""
-    body = json.dumps(asdict(Written(text="12 + 30 = 42\n" * 20, finish="end", tokens=160)))
+    body = json.dumps(asdict(Completion(text="12 + 30 = 42\n" * 20, finish="end", tokens=160)))
     keys = [hashlib.sha256(str(number).encode()).hexdigest() + "/0" for number in range(count)]
     path = folder / "replies.sqlite"
 
@@ -133,10 +133,10 @@ def verdicts(solutions: list[Solution]) -> dict[str, float]:
 
 
 def driver(count: int) -> dict[str, float]:
-    """Requests a second through `batching.run`, answered by a policy that says one thing."""
+    """Requests a second through `backends.run`, answered by a policy that says one thing."""
 
     def ask(number: int) -> Method[int]:
-        written = yield Write(prompt=f"problem {number}", first=0)
+        written = yield Completions(prompt=f"problem {number}", first=0)
         return len(written)
 
     def asked() -> None:

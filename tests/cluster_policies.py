@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepmark.batching import Choose, Ready, Write, Written
+from stepmark.backends import ChoiceLogprobs, Completion, Completions, Ready
 from stepmark.errors import BackendError, InputError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
@@ -28,9 +28,9 @@ class Slow:
         return self._policy.tokens_written
 
     def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
-        replies: list[list[Written] | InputError] = []
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
+        replies: list[list[Completion] | InputError] = []
         for place, request in enumerate(requests):
             self.before(request)
             time.sleep(float(os.environ["DELAY"]))
@@ -43,18 +43,18 @@ class Slow:
         return replies
 
     def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
         return self._policy.choose(requests, ready)
 
-    def before(self, request: Write) -> None:
+    def before(self, request: Completions) -> None:
         """What happens before a text is written."""
 
 
 class Deadly(Slow):
     """One problem kills whoever goes on from it."""
 
-    def before(self, request: Write) -> None:
+    def before(self, request: Completions) -> None:
         if os.environ["DEADLY"] in str(request.prompt):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -62,7 +62,7 @@ class Deadly(Slow):
 class Failing(Slow):
     """The server behind it goes away after some texts."""
 
-    def before(self, request: Write) -> None:
+    def before(self, request: Completions) -> None:
         if self._log.exists() and len(self._log.read_text().splitlines()) > 5:
             raise BackendError("the server went away")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NoReturn
 
-from stepmark.batching import Score, Write, Written
+from stepmark.backends import Completion, Completions, ScoreRequest
 from stepmark.errors import UsageError
 from stepmark.labels.labelling import Rollouts
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
@@ -22,9 +22,9 @@ NEXT = {"": ["a", "b"], "a\n": ["a dead end", "so 1"], "b\n": ["so 4", "so 5"]}
 SCORES = {"a": 0.9, "b": 0.8, "a dead end": 0.1, "so 1": 0.2, "so 4": 0.7, "so 5": 0.3}
 
 
-def _write(request: Write, number: int) -> Written:
+def _write(request: Completions, number: int) -> Completion:
     text = NEXT[request.prefill][number % 2] if request.prefill in NEXT else "over"
-    return Written(text=text, finish="stop" if text in ("a", "b") else "end", tokens=1)
+    return Completion(text=text, finish="stop" if text in ("a", "b") else "end", tokens=1)
 
 
 def trap_policy() -> ScriptedPolicy:
@@ -109,7 +109,7 @@ class Liar(Searching):
     asks_prm: ClassVar[bool] = False
 
     def search(self, problem):
-        yield Score(problem=problem.text, steps=("a",))
+        yield ScoreRequest(problem=problem.text, steps=("a",))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stepmark.batching import Answerer, Message, Method, ReplyStore, Write, Written, content_key, run
+from stepmark.backends import Answerer, Completion, Completions, Message, Method, ReplyStore, content_key, run
 from stepmark.models.policies import answerers
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Problem, Solution, Step
@@ -26,8 +26,8 @@ def solution(steps: int, *, ending: str = WRONG, id: str = "s") -> Solution:
 class World:
     """Answers rollouts by a function of (prefix, number of the sample); keeps what was asked."""
 
-    def __init__(self, write: Callable[[str, int], str | Written]) -> None:
-        def scripted(request: Write, number: int) -> str | Written:
+    def __init__(self, write: Callable[[str, int], str | Completion]) -> None:
+        def scripted(request: Completions, number: int) -> str | Completion:
             self.asked.append((content_key(request, ""), number))
             self.prefixes.append(request.prefill)
             assert request.prompt == (

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepmark.batching import Choose, Ready, Write, Written
+from stepmark.backends import ChoiceLogprobs, Completion, Completions, Ready
 from stepmark.errors import BackendError, InputError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import read_arithmetic
@@ -33,9 +33,9 @@ class _Policy:
         return self._policy.tokens_written
 
     def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
-        found: list[list[Written] | InputError] = []
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
+        found: list[list[Completion] | InputError] = []
         for number, request in enumerate(requests):
             self._asked += 1
             if self._dies is not None and self._asked > self._dies:
@@ -48,7 +48,7 @@ class _Policy:
         return found
 
     def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
         return self._policy.choose(requests, ready)
 

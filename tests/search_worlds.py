@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stepmark.batching import Written, cut_at_stop
+from stepmark.backends import Completion, cut_at_stop
 from stepmark.models import prm as prms
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.replies import MemoryReplies
@@ -59,7 +59,7 @@ class World:
             ends = [found.end() for found in re.finditer(r"\S+", text)]
             text, finish, tokens = text[: ends[request.max_tokens - 1]], "length", request.max_tokens
         self.decoded += tokens
-        return Written(text=text, finish=finish, tokens=tokens, prompt_tokens=told)
+        return Completion(text=text, finish=finish, tokens=tokens, prompt_tokens=told)
 
     def asked(self, *steps):
         """How many samples were asked for after these steps."""

@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.batching import (
+from stepmark.backends import (
     Answerer,
-    Choose,
+    ChoiceLogprobs,
+    Completion,
+    Completions,
     Message,
-    Write,
-    Written,
     content_key,
     cut_at_stop,
     run,
@@ -50,7 +50,9 @@ class Machine:
             for number in range(request.first, request.first + request.n):
                 self.samples.append((request.prompt, number))
                 reply.append(
-                    Written(text=f"{request.prompt}:{number}", finish="end", tokens=3, logprob=-0.1 * number)
+                    Completion(
+                        text=f"{request.prompt}:{number}", finish="end", tokens=3, logprob=-0.1 * number
+                    )
                 )
             replies.append(reply)
             ready(index, reply)
@@ -64,8 +66,8 @@ class Machine:
     @property
     def answerers(self):
         return {
-            Write: Answerer(identity=self.identity, answer=self.write),
-            Choose: Answerer(identity=self.identity, answer=self.choose),
+            Completions: Answerer(identity=self.identity, answer=self.write),
+            ChoiceLogprobs: Answerer(identity=self.identity, answer=self.choose),
         }
 
 
@@ -78,7 +80,7 @@ def asks(*requests):
 
 
 def write(prompt, n=1, first=None, **more):
-    return Write(prompt=prompt, n=n, temperature=1.0, first=first, **more)
+    return Completions(prompt=prompt, n=n, temperature=1.0, first=first, **more)
 
 
 def results(methods, machine, **more):
@@ -100,7 +102,7 @@ def test_results_come_in_the_order_of_the_methods_whatever_their_length():
 
 def test_all_pending_requests_of_one_kind_are_one_call():
     machine = Machine()
-    choice = Choose(prompt="c", options=("a", "b"))
+    choice = ChoiceLogprobs(prompt="c", options=("a", "b"))
     results([asks(write("a")), asks(choice), asks(write("b"), write("c"))], machine)
     assert sorted(machine.calls[:2]) == [("choose", 1), ("write", 2)]
     assert machine.calls[2:] == [("write", 1)]
@@ -108,7 +110,7 @@ def test_all_pending_requests_of_one_kind_are_one_call():
 
 def test_a_tuple_of_requests_gets_a_tuple_of_replies():
     machine = Machine()
-    choice = Choose(prompt="c", options=("a", "b", "c"))
+    choice = ChoiceLogprobs(prompt="c", options=("a", "b", "c"))
     [[reply]] = results([asks((write("a", 2), choice, write("b")))], machine)
     assert texts(reply[0]) == ["a:0", "a:1"]
     assert reply[1] == (-0.0, -0.1, -0.2)
@@ -235,14 +237,14 @@ def test_a_request_that_cannot_be_answered_raises_at_its_yield_and_is_not_record
     ("reply", "message"),
     [
         ([[]], "expected 2 texts in reply to a Write, found 0"),
-        ([[Written(text="x", finish="end")]], "expected 2 texts in reply to a Write, found 1"),
+        ([[Completion(text="x", finish="end")]], "expected 2 texts in reply to a Write, found 1"),
         ([], "gave 0 replies to 1 request"),
     ],
 )
 def test_an_answer_that_does_not_fit_is_an_error(reply, message):
     answer = Answerer(identity="m", answer=lambda requests, ready: reply)
     with pytest.raises(BackendError, match=message):
-        list(run([asks(write("p", 2))], {Write: answer}))
+        list(run([asks(write("p", 2))], {Completions: answer}))
 
 
 def test_a_choice_with_too_few_numbers_is_an_error():
@@ -250,12 +252,17 @@ def test_a_choice_with_too_few_numbers_is_an_error():
     with pytest.raises(
         BackendError, match=r"expected 2 log-probabilities in reply to a Choose, found \[-1.0\]"
     ):
-        list(run([asks(Choose(prompt="p", options=("a", "b")))], {Choose: answer}))
+        list(run([asks(ChoiceLogprobs(prompt="p", options=("a", "b")))], {ChoiceLogprobs: answer}))
 
 
 def test_a_kind_that_nothing_answers_is_named():
     with pytest.raises(UsageError, match="nothing here answers a Choose; there are answerers for Write"):
-        list(run([asks(Choose(prompt="p", options=("a", "b")))], {Write: Machine().answerers[Write]}))
+        list(
+            run(
+                [asks(ChoiceLogprobs(prompt="p", options=("a", "b")))],
+                {Completions: Machine().answerers[Completions]},
+            )
+        )
 
 
 def test_methods_are_read_as_needed_and_few_at_once():
@@ -309,17 +316,17 @@ def test_in_flight_must_be_positive():
 )
 def test_settings_out_of_range_are_refused(change, message):
     with pytest.raises(UsageError, match=message):
-        Write(**({"prompt": "p", "temperature": 1.0} | change))
+        Completions(**({"prompt": "p", "temperature": 1.0} | change))
 
 
 @pytest.mark.parametrize("options", [(), ("a",), ("a", ""), ("a", "a")])
 def test_choose_needs_two_different_options(options):
     with pytest.raises(UsageError, match="options"):
-        Choose(prompt="p", options=options)
+        ChoiceLogprobs(prompt="p", options=options)
 
 
 def test_everything_that_shapes_the_reply_is_in_the_key_and_the_number_of_samples_is_not():
-    base = Write(prompt="p", n=2, temperature=1.0)
+    base = Completions(prompt="p", n=2, temperature=1.0)
     changes = {
         "prompt": (Message(role="user", content="p"),),
         "prefill": "x",
@@ -330,20 +337,20 @@ def test_everything_that_shapes_the_reply_is_in_the_key_and_the_number_of_sample
         "stop": ("x",),
         "seed": 1,
     }
-    assert {field.name for field in fields(Write)} == {*changes, "n", "first"}
+    assert {field.name for field in fields(Completions)} == {*changes, "n", "first"}
     keys = [content_key(base, "m"), content_key(base, "other")]
     keys += [content_key(replace(base, **{name: value}), "m") for name, value in changes.items()]
-    keys.append(content_key(Choose(prompt="p", options=("a", "b")), "m"))
-    keys.append(content_key(Choose(prompt="p", options=("b", "a")), "m"))
+    keys.append(content_key(ChoiceLogprobs(prompt="p", options=("a", "b")), "m"))
+    keys.append(content_key(ChoiceLogprobs(prompt="p", options=("b", "a")), "m"))
     keys.append(content_key(replace(base, prompt=(Message(role="system", content="p"),)), "m"))
     assert len(set(keys)) == len(keys)
     assert content_key(replace(base, n=9, first=4), "m") == content_key(base, "m")
 
 
 def test_keys_and_seeds_are_the_same_in_another_process():
-    request = Write(prompt=(Message(role="user", content="é\ud800"),), stop=("a", "b"), temperature=0.7)
+    request = Completions(prompt=(Message(role="user", content="é\ud800"),), stop=("a", "b"), temperature=0.7)
     code = (
-        "from stepmark.batching import *\n"
+        "from stepmark.backends import *\n"
         "r = Write(prompt=(Message(role='user', content='é\\ud800'),), stop=('a', 'b'), temperature=0.7)\n"
         "print(content_key(r, 'm'), sample_seed(r, 3))"
     )
@@ -587,7 +594,7 @@ def test_a_damaged_reply_is_no_mistake_of_stepmark(text, why):
 def test_a_log_probability_that_is_no_number_is_refused_and_not_recorded(logprob):
     class Broken(Machine):
         def write(self, requests, ready):
-            return [[Written(text="x", finish="end", logprob=logprob)] for _ in requests]
+            return [[Completion(text="x", finish="end", logprob=logprob)] for _ in requests]
 
     store = MemoryReplies()
     with pytest.raises(BackendError, match="expected a finite number as the log-probability of 'x', found"):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.batching import Answerer, Verify, Write, Written, run
+from stepmark.backends import Answerer, Completion, Completions, VerdictRequest, run
 from stepmark.errors import UsageError
 from stepmark.labels.bayes import (
     BayesianSearch,
@@ -237,9 +237,9 @@ class World:
             steps = request.prefill.count("\n")
             self.written.append((request.prompt, steps, number))
             if _draw(seed, "unparsed", request.prefill, number) < unparsed:
-                return Written(text="dunno", finish="end", tokens=tokens)
+                return Completion(text="dunno", finish="end", tokens=tokens)
             won = _draw(seed, request.prefill, number) < rates(steps)
-            return Written(text=f"#### {int(won)}", finish="end", tokens=tokens)
+            return Completion(text=f"#### {int(won)}", finish="end", tokens=tokens)
 
         def verify(requests, ready):
             verdicts = []
@@ -252,8 +252,8 @@ class World:
 
         policy = ScriptedPolicy(write=write)
         self.answerers = {
-            Write: Answerer(identity="world", answer=policy.write),
-            Verify: Answerer(identity="last", answer=verify),
+            Completions: Answerer(identity="world", answer=policy.write),
+            VerdictRequest: Answerer(identity="last", answer=verify),
         }
 
     def label(self, labeller, *solutions, store=None):

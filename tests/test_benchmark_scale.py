@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepmark.batching import Verify
+from stepmark.backends import VerdictRequest
 from stepmark.records import Verdict
 from stepmark.verifiers import base as verifiers
 from tiny_base import write_base
@@ -54,7 +54,7 @@ def test_dear_verdicts_are_reported_one_by_one_and_cheap_ones_together(monkeypat
     heard = []
     with verifiers.load_verifier("number") as verifier:
         [answerer] = verifiers.answerers(verifier).values()
-        asked = [Verify(answer=text, gold="4") for text in ("4", "5", "no number")]
+        asked = [VerdictRequest(answer=text, gold="4") for text in ("4", "5", "no number")]
         found = answerer.answer(asked, lambda number, verdict: heard.append((number, verdict)))
     assert [verdict.correct for verdict in found] == [True, False, None]
     assert heard == [(number, found[number]) for number in reported]

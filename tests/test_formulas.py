@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.batching import run
+from stepmark.backends import run
 from stepmark.labels.formulas import Formulas
 from stepmark.records import Solution
 from stepmark.verifiers.checks.equations import calculations

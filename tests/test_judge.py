@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.batching import Write, Written, run
+from stepmark.backends import Completion, Completions, run
 from stepmark.errors import MarkerInTextError, UsageError
 from stepmark.labels.judge import Judge, place_named, verdict_named
 from stepmark.models.policies import answerers
@@ -146,8 +146,8 @@ def test_retries_ask_for_what_is_missing_only():
 
 
 def test_a_reply_that_was_cut_off_is_no_vote():
-    cut = Written(text=r"It ends in \boxed{1}, let me see whether", finish="length", tokens=9)
-    whole = Written(text=r"\boxed{0}", finish="end", tokens=4)
+    cut = Completion(text=r"It ends in \boxed{1}, let me see whether", finish="length", tokens=9)
+    whole = Completion(text=r"\boxed{0}", finish="end", tokens=4)
     found = judged(Judge(votes=3, retries=0), by_number([cut, whole, whole]))
     assert found.first_error == 0
     assert (found.cost.tokens, found.cost.unparsed) == (17, 1)
@@ -219,7 +219,7 @@ def test_a_step_without_a_decision_leaves_the_place_open():
 def asked(judge, solution):
     first = judge.label(solution).send(None)
     (request,) = first if isinstance(first, tuple) else (first,)
-    assert isinstance(request, Write)
+    assert isinstance(request, Completions)
     return request
 
 

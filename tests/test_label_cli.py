@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepmark.batching import Write
+from stepmark.backends import Completions
 from stepmark.cli import main
 from stepmark.data.labelled import read_labelled
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
@@ -84,7 +84,7 @@ def several(tmp_path, problems=2, each=3):
         problem = case.solution.problem
         rows.append({"id": case.solution.id, "problem": problem.text, "steps": list(case.solution.texts)})
         rows[-1]["answer"] = problem.answer
-        (samples,) = policy.write([Write(prompt=problem.text + "\n", n=40, temperature=1.5, seed=2)])
+        (samples,) = policy.write([Completions(prompt=problem.text + "\n", n=40, temperature=1.5, seed=2)])
         texts = dict.fromkeys(sample.text.strip() for sample in samples)
         wrong = [text for text in texts if "The answer is" in text and f"is {problem.answer}." not in text]
         rows += [

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_worlds import PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution
-from stepmark.batching import Written, run
+from stepmark.backends import Completion, run
 from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError
 from stepmark.labels.labelling import Labelling
@@ -36,9 +36,9 @@ from stepmark.verifiers.number import NumberVerifier
 def scripted(rollouts: dict[str, list[str | tuple[str, int]]]) -> World:
     """A world by prefix: the texts of its samples, in order, or (text, tokens)."""
 
-    def write(prefix: str, number: int) -> str | Written:
+    def write(prefix: str, number: int) -> str | Completion:
         given = rollouts[prefix][number]
-        return given if isinstance(given, str) else Written(text=given[0], finish="end", tokens=given[1])
+        return given if isinstance(given, str) else Completion(text=given[0], finish="end", tokens=given[1])
 
     return World(write)
 
@@ -54,7 +54,7 @@ def stumbling(*, slips: int = 12, rescues: int = 0) -> World:
     """A policy that writes eight lines, each of which is "bad" with `slips` percent; the answer is right if none is, or
     with `rescues` percent if one is. Few wordings, so that rollouts repeat each other's beginnings and whole texts."""
 
-    def write(prefix: str, number: int) -> Written:
+    def write(prefix: str, number: int) -> Completion:
         lines = prefix.splitlines()
         while len(lines) < LINES - 1:
             place = f"{prefix}|{number}|{len(lines)}"
@@ -63,7 +63,7 @@ def stumbling(*, slips: int = 12, rescues: int = 0) -> World:
         rescued = draw(f"{prefix}|{number}|end", 100) < rescues
         lines.append(WRONG if "bad" in " ".join(lines) and not rescued else RIGHT)
         text = "\n".join(lines)[len(prefix) :]
-        return Written(text=text, finish="end", tokens=len(text.split()))
+        return Completion(text=text, finish="end", tokens=len(text.split()))
 
     return World(write)
 
@@ -307,10 +307,10 @@ def evidence_of(world: World, prefix: str, k: int) -> tuple[int, int]:
 
 
 def stumble_again(world: World, prefix: str, number: int) -> str:
-    from stepmark.batching import Message, Write
+    from stepmark.backends import Completions, Message
 
     asked, prefixes_seen = list(world.asked), list(world.prefixes)
-    request = Write(
+    request = Completions(
         prompt=(Message(role="user", content="x"),), prefill=prefix, temperature=1.0, first=number
     )
     ((written,),) = world.policy.write([request])  # type: ignore[misc]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_worlds import NONE, OUTCOMES, PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution, table
-from stepmark.batching import Written
+from stepmark.backends import Completion
 from stepmark.data.formats.own import to_row
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError, UsageError
@@ -338,7 +338,7 @@ CASES = [
 
 @pytest.mark.parametrize(("begun", "text", "finish", "expected"), CASES)
 def test_a_rollout_that_is_cut_off_counts_only_by_an_answer_of_its_own(begun, text, finish, expected):
-    world = World(lambda prefix, number: Written(text=text, finish=finish, tokens=5))
+    world = World(lambda prefix, number: Completion(text=text, finish=finish, tokens=5))
     steps = tuple(Step(text=line, tail="\n") for line in begun.splitlines()) or (Step(text="x", tail="\n"),)
     given = Solution(problem=PROBLEM, steps=steps)
     (found,) = world.run(probe(given, 1 if begun else 0, 1, Rollouts()))
@@ -403,7 +403,7 @@ def test_the_file_format_holds_it_and_old_files_stay_readable(tmp_path):
 @pytest.mark.parametrize("labeller", [EveryStep(k=2), BinarySearch(k=2), BayesianSearch(max_rollouts=4)])
 def test_rollouts_without_text_rate_no_step(labeller):
     """A server that answers "" with finish "stop" said nothing of the steps before."""
-    world = World(lambda prefix, number: Written(text="", finish="stop"))
+    world = World(lambda prefix, number: Completion(text="", finish="stop"))
     (labelled,) = world.run(labeller.label(solution(9)))
     assert labelled.abstained and labelled.first_error is None
     rated = [j.rating for own in labelled.labelled.judgements for j in own if j.kind == "correctness"]
@@ -414,7 +414,7 @@ def test_rollouts_without_text_rate_no_step(labeller):
 
 def test_an_empty_rollout_after_a_marked_answer_stands_by_it():
     begun = Solution(problem=PROBLEM, steps=(Step(text="3 + 4 = 7"), Step(text="The answer is **7**.")))
-    world = World(lambda prefix, number: Written(text="\n", finish="end"))
+    world = World(lambda prefix, number: Completion(text="\n", finish="end"))
     (probed,) = world.run(probe(begun, 2, 2, Rollouts()))
     assert (probed.successes, probed.trials) == (2, 2)
     for other in ("3 + 4 = 7", "So there are 7 eggs."):

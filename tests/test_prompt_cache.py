@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stepmark.batching import Message, Write
+from stepmark.backends import Completions, Message
 from stepmark.errors import UsageError
 from stepmark.models.policies.local import LocalPolicy, why_not
 from stepmark.models.replies import MemoryReplies
@@ -36,7 +36,7 @@ def grown(policy, *, rounds=5, expand=3, width=2, seed=0):
     tips = [("a", ""), ("b", "")]
     for _ in range(rounds):
         requests = [
-            Write(prompt=(*USER, Message(role="user", content=which)), prefill=text, n=expand, temperature=1.0, max_tokens=7, seed=seed)
+            Completions(prompt=(*USER, Message(role="user", content=which)), prefill=text, n=expand, temperature=1.0, max_tokens=7, seed=seed)
             for which, text in tips
         ]  # fmt: skip
         replies = policy.write(requests)
@@ -65,7 +65,7 @@ def test_what_is_computed_by_hand(model, tokenizer):
     """Whole prompt first, then only what was put behind what it wrote."""
     _, keeping = pair(model, tokenizer)
     ids = tokenizer("the step is")["input_ids"]
-    [[one]] = keeping.write([Write(prompt="the step is", max_tokens=4)])
+    [[one]] = keeping.write([Completions(prompt="the step is", max_tokens=4)])
     assert (keeping.read.given, keeping.read.computed) == (len(ids), len(ids))
     whole = tokenizer("the step is" + one.text)["input_ids"]
     # The last token that it wrote was never read.
@@ -73,10 +73,10 @@ def test_what_is_computed_by_hand(model, tokenizer):
     text = [*ids, *_written(keeping, model, ids, 4)][:-1]
     while known < min(len(text), len(whole) - 1) and text[known] == whole[known]:
         known += 1
-    keeping.write([Write(prompt="the step is", prefill=one.text, max_tokens=1)])
+    keeping.write([Completions(prompt="the step is", prefill=one.text, max_tokens=1)])
     assert keeping.read.computed - len(ids) == len(whole) - 1 - known + 1
     before = keeping.read.computed
-    keeping.write([Write(prompt="the step is", prefill=one.text, max_tokens=1)])
+    keeping.write([Completions(prompt="the step is", prefill=one.text, max_tokens=1)])
     assert keeping.read.computed == before + 1  # the last one again, for what comes next
 
 
@@ -91,7 +91,7 @@ def _written(policy, model, ids, count):
 def test_log_probabilities_are_those_of_the_whole_text(model, tokenizer):
     plain, keeping = pair(model, tokenizer)
     requests = [
-        Write(prompt=USER, prefill=prefill, n=2, temperature=0.8, max_tokens=9)
+        Completions(prompt=USER, prefill=prefill, n=2, temperature=0.8, max_tokens=9)
         for prefill in ("", "yes ", "yes it")
     ]
     for _ in range(2):
@@ -149,7 +149,7 @@ def test_a_model_with_a_window_writes_by_its_own_cache(tokenizer):
     assert "window" in policy.keeps_nothing
     prompts = ["the step is", "is the sum of the numbers 5 or 6? let us see", "yes"]
     lengths = [9, 3, 6]
-    drawn = policy.draw([Write(prompt=p, max_tokens=n) for p, n in zip(prompts, lengths, strict=True)])
+    drawn = policy.draw([Completions(prompt=p, max_tokens=n) for p, n in zip(prompts, lengths, strict=True)])
     for [one] in drawn:
         assert list(one.ids) == _written(policy, model, list(one.prompt), len(one.ids))
     assert {len(one.ids) for [one] in drawn} == {9, 3, 2}  # the last one ends by itself

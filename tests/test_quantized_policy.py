@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from checkpoints import versaprm_adapter  # noqa: E402
 from stepmark import Solution, load_policy, load_prm  # noqa: E402
-from stepmark.batching import Choose, Message, Write  # noqa: E402
+from stepmark.backends import ChoiceLogprobs, Completions, Message  # noqa: E402
 from stepmark.cli import main  # noqa: E402
 from stepmark.errors import IdleSettingWarning, UsageError  # noqa: E402
 from stepmark.models.backbone import saved_dtype  # noqa: E402
@@ -30,12 +30,14 @@ from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 BITS = ("int8", "int4")
 USER = (Message(role="user", content="is it correct?"),)
 CHOICES = [
-    Choose(prompt=USER, options=("yes it is", "no")),
-    Choose(prompt=USER, prefill="let us see: 2 + 3 = 6, so the step is", options=(" correct", " wrong")),
+    ChoiceLogprobs(prompt=USER, options=("yes it is", "no")),
+    ChoiceLogprobs(
+        prompt=USER, prefill="let us see: 2 + 3 = 6, so the step is", options=(" correct", " wrong")
+    ),
 ]
 WRITES = [
-    Write(prompt=USER, n=3, temperature=0.9, max_tokens=12, seed=7),
-    Write(prompt="the step", max_tokens=9),
+    Completions(prompt=USER, n=3, temperature=0.9, max_tokens=12, seed=7),
+    Completions(prompt="the step", max_tokens=9),
 ]
 SOLUTION = Solution.of("What is 2 + 3?", ["2 + 3 = 6", "So the sum is 6."])
 

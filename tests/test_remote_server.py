@@ -11,7 +11,7 @@ import torch
 
 from score_servers import InProcess, Words
 from stepmark import Client, Solution, grade, load_prm
-from stepmark.batching import Answerer, Release, Score
+from stepmark.backends import Answerer, Release, ScoreRequest
 from stepmark.errors import BackendError
 from stepmark.models import prm as prms
 from stepmark.models.http import Patience
@@ -147,7 +147,7 @@ def test_a_search_over_a_server_is_the_search_here_and_computes_every_token_once
         identity = there.identity
         assert identity == f"{there.name}#{here.identity.rpartition('#')[2]}"
         asked = {
-            Score: Answerer(identity=identity, answer=keeper.score),
+            ScoreRequest: Answerer(identity=identity, answer=keeper.score),
             Release: Answerer(identity=identity, answer=keeper.release),
         }
         store = MemoryReplies()
@@ -204,7 +204,7 @@ def test_a_search_outlives_its_sessions(zoo):
             server.app.service.sessions.end_all()
 
         asked = {
-            Score: Answerer(identity="there", answer=forgets),
+            ScoreRequest: Answerer(identity="there", answer=forgets),
             Release: Answerer(identity="there", answer=keeper.release),
         }
         results = list(search_run(arithmetic(2), search, policy_answerers(ArithmeticPolicy()) | asked))
@@ -224,7 +224,7 @@ def test_what_was_answered_is_recorded_though_another_problem_failed():
         Client(ADDRESS, transport=Words(before).transport, patience=Patience(retries=0), sleep=lambda s: None)
     ) as there:
         asked = [
-            Score(problem=p, steps=(s,))
+            ScoreRequest(problem=p, steps=(s,))
             for p, s in (("one", "a"), ("two", "dies"), ("three", "b c"), ("one", "d e"))
         ]
         with pytest.raises(BackendError, match="gone"):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_worlds import PROBLEM, World, full_tree, state_of
-from stepmark.batching import Written
+from stepmark.backends import Completion
 from stepmark.errors import ScoreKindError, UsageError
 from stepmark.metrics.aggregate import aggregate
 from stepmark.models.scripted import ScriptedPolicy
@@ -588,7 +588,7 @@ def test_the_ledger_names_what_caches_save():
 def test_what_a_server_says_of_its_cache_is_in_the_ledger():
     def write(request, number):
         text, finish = ("so 7", "end") if request.prefill else ("first", "stop")
-        return Written(
+        return Completion(
             text=text, finish=finish, tokens=2, prompt_tokens=30, cached_tokens=16 if request.prefill else 0
         )
 

@@ -11,7 +11,7 @@ import torch
 
 from search_worlds import PROBLEM, World, full_tree
 from stepmark import load_prm
-from stepmark.batching import Answerer, Graded, Release, Score, Write, Written, run
+from stepmark.backends import Answerer, Completion, Completions, Release, ScoreRequest, StepScore, run
 from stepmark.errors import BackendError, InputError, TooLongError, UsageError
 from stepmark.models import prm as prms
 from stepmark.models.policies import answerers as policy_answerers
@@ -116,7 +116,7 @@ def test_a_late_prm_costs_time_and_a_lost_one_nothing_that_was_recorded():
             raise BackendError("no usable answer in 7 attempts; the last: ReadTimeout")
         return whole.score(requests, ready)
 
-    asked = {**world.answerers, Score: Answerer(identity="late", answer=late)}
+    asked = {**world.answerers, ScoreRequest: Answerer(identity="late", answer=late)}
     with pytest.raises(BackendError, match="ReadTimeout"):
         list(search_run([PROBLEM], BeamSearch(width=2, expand=2), asked, store=store))
     before = len(world.requests)
@@ -161,7 +161,7 @@ def test_a_prm_that_can_read_nothing_leaves_a_dead_end():
 @pytest.mark.parametrize("text", ["", " \n  ", "\n"])
 @pytest.mark.parametrize("finish", ["end", "stop", "end or stop"])
 def test_a_policy_that_writes_nothing(search, text, finish):
-    policy = steps_policy(lambda request, number: Written(text=text, finish=finish, tokens=1))
+    policy = steps_policy(lambda request, number: Completion(text=text, finish=finish, tokens=1))
     found = find(policy, GOOD, search)
     assert (found.chosen, found.candidates, found.stopped) == (None, (), "dead end")
     assert "nothing was written" in found.note or "says the same" in found.note
@@ -170,7 +170,7 @@ def test_a_policy_that_writes_nothing(search, text, finish):
 
 @pytest.mark.parametrize("search", TREES, ids=lambda s: s.name)
 def test_a_policy_that_repeats_itself(search):
-    policy = steps_policy(lambda request, number: Written(text="we go on", finish="stop", tokens=4))
+    policy = steps_policy(lambda request, number: Completion(text="we go on", finish="stop", tokens=4))
     found = find(policy, GOOD, search)
     assert found.stopped == "dead end"
     assert {node.why for node in found.trace.nodes} & {"repeats the step before it"}
@@ -180,7 +180,7 @@ def test_a_policy_that_repeats_itself(search):
 @pytest.mark.parametrize("search", TREES, ids=lambda s: s.name)
 def test_a_policy_that_never_ends_its_steps(search):
     policy = steps_policy(
-        lambda request, number: Written(text=f"and {number}", finish="length", tokens=request.max_tokens)
+        lambda request, number: Completion(text=f"and {number}", finish="length", tokens=request.max_tokens)
     )
     found = find(policy, GOOD, replace(search, how=Steps(max_tokens=5)))
     assert found.stopped == "dead end"
@@ -189,7 +189,7 @@ def test_a_policy_that_never_ends_its_steps(search):
 
 @pytest.mark.parametrize("search", [BestOfN(n=3), Greedy(), Majority(n=3)], ids=lambda s: s.name)
 def test_a_policy_that_never_ends_a_solution(search):
-    policy = steps_policy(lambda request, number: Written(text="and\n" * 9, finish="length", tokens=9))
+    policy = steps_policy(lambda request, number: Completion(text="and\n" * 9, finish="length", tokens=9))
     found = find(policy, GOOD, replace(search, how=Steps(max_solution_tokens=9)))
     assert (found.chosen, found.stopped) == (None, "dead end")
     assert found.note.endswith("not at its end after 9 tokens")
@@ -200,8 +200,8 @@ def test_a_policy_that_never_ends_the_solution(search):
     def write(request, number):
         steps = request.prefill.count("\n")
         if not request.stop:
-            return Written(text="on and on", finish="length", tokens=request.max_tokens)
-        return Written(text=f"step {steps} way {number}", finish="stop", tokens=5)
+            return Completion(text="on and on", finish="length", tokens=request.max_tokens)
+        return Completion(text=f"step {steps} way {number}", finish="stop", tokens=5)
 
     found = find(steps_policy(write), GOOD, replace(search, how=Steps(max_steps=3)))
     assert found.stopped == "dead end"
@@ -255,7 +255,7 @@ def test_a_server_that_does_not_say_how_a_text_ended():
             text = "first this" if number % 2 else "at once: the answer is 7"
         else:
             text = "then that" if request.prefill == "first this\n" else ""
-        return Written(text=text, finish="end or stop", tokens=3)
+        return Completion(text=text, finish="end or stop", tokens=3)
 
     found = find(steps_policy(write), ScriptedPRM(lambda problem, steps: 0.5), BeamSearch(width=2, expand=2))
     assert {candidate.steps for candidate in found.candidates} == {
@@ -285,7 +285,7 @@ def test_no_reference_answer_where_the_verifier_is_asked():
 @pytest.mark.parametrize("which", ["policy", "prm"])
 def test_a_budget_needs_models_that_count(which):
     policy = steps_policy(
-        lambda request, number: Written(text="so 7", finish="end", tokens=None if which == "policy" else 3)
+        lambda request, number: Completion(text="so 7", finish="end", tokens=None if which == "policy" else 3)
     )
     prm = BadPRM(lambda steps: [0.5] * len(steps))
     prm.score_many = lambda solutions, keep_going=False: (
@@ -317,33 +317,33 @@ def test_scores_are_recorded_shared_and_checked():
 
     def answer(requests, ready):
         asked.append([request.steps for request in requests])
-        return [Graded(score=0.25, tokens=3, root=7, classes=(0.5, 0.25, 0.25)) for _ in requests]
+        return [StepScore(score=0.25, tokens=3, root=7, classes=(0.5, 0.25, 0.25)) for _ in requests]
 
     def method():
-        first = yield Score(problem="p", steps=("a",))
-        both = yield (Score(problem="p", steps=("a",)), Score(problem="p", steps=("a", "b")))
+        first = yield ScoreRequest(problem="p", steps=("a",))
+        both = yield (ScoreRequest(problem="p", steps=("a",)), ScoreRequest(problem="p", steps=("a", "b")))
         nothing = yield Release(problem="p", prefixes=(("a",),))
-        mixed = yield (Release(problem="p", prefixes=()), Score(problem="p", steps=("a",)))
+        mixed = yield (Release(problem="p", prefixes=()), ScoreRequest(problem="p", steps=("a",)))
         return first, both, nothing, mixed
 
     store = MemoryReplies()
-    answerers = {Score: Answerer(identity="prm", answer=answer)}
-    graded = Graded(score=0.25, tokens=3, root=7, classes=(0.5, 0.25, 0.25))
+    answerers = {ScoreRequest: Answerer(identity="prm", answer=answer)}
+    graded = StepScore(score=0.25, tokens=3, root=7, classes=(0.5, 0.25, 0.25))
     for _ in range(2):
         [(_, result), *_] = run([method(), method()], answerers, store=store)
         assert result == (graded, (graded, graded), None, (None, graded))
     assert asked == [[("a",)], [("a", "b")]]
     with pytest.raises(UsageError, match="no step"):
-        Score(problem="p", steps=())
+        ScoreRequest(problem="p", steps=())
 
 
-@pytest.mark.parametrize("reply", [0.5, None, (0.5,), Graded(score=math.nan), Graded(score=-math.inf)])
+@pytest.mark.parametrize("reply", [0.5, None, (0.5,), StepScore(score=math.nan), StepScore(score=-math.inf)])
 def test_what_is_no_score_is_refused_and_not_recorded(reply):
     def method():
-        yield Score(problem="p", steps=("a",))
+        yield ScoreRequest(problem="p", steps=("a",))
 
     store = MemoryReplies()
-    answerers = {Score: Answerer(identity="prm", answer=lambda requests, ready: [reply])}
+    answerers = {ScoreRequest: Answerer(identity="prm", answer=lambda requests, ready: [reply])}
     with pytest.raises(BackendError, match="prm"):
         list(run([method()], answerers, store=store))
     assert len(store) == 0
@@ -356,18 +356,21 @@ def test_the_policy_writes_while_the_prm_scores():
     def write(requests, ready):
         writing.set()
         assert scoring.wait(60)
-        return [[Written(text="x", finish="end")] for _ in requests]
+        return [[Completion(text="x", finish="end")] for _ in requests]
 
     def score(requests, ready):
         scoring.set()
         assert writing.wait(60)
-        return [Graded(score=0.5) for _ in requests]
+        return [StepScore(score=0.5) for _ in requests]
 
     def one(request):
         return (yield request)
 
-    answerers = {Write: Answerer(identity="w", answer=write), Score: Answerer(identity="s", answer=score)}
-    methods = [one(Write(prompt="p")), one(Score(problem="p", steps=("a",)))]
+    answerers = {
+        Completions: Answerer(identity="w", answer=write),
+        ScoreRequest: Answerer(identity="s", answer=score),
+    }
+    methods = [one(Completions(prompt="p")), one(ScoreRequest(problem="p", steps=("a",)))]
     (_, written), (_, graded) = run(methods, answerers)
     assert written[0].text == "x"
     assert graded.score == 0.5
@@ -381,12 +384,20 @@ def test_what_the_prm_has_answered_is_recorded_though_the_policy_fails():
         return (yield request)
 
     answerers = {
-        Write: Answerer(identity="w", answer=write),
-        Score: Answerer(identity="s", answer=lambda requests, ready: [Graded(score=0.5) for _ in requests]),
+        Completions: Answerer(identity="w", answer=write),
+        ScoreRequest: Answerer(
+            identity="s", answer=lambda requests, ready: [StepScore(score=0.5) for _ in requests]
+        ),
     }
     store = MemoryReplies()
     with pytest.raises(BackendError, match="gone"):
-        list(run([one(Write(prompt="p")), one(Score(problem="p", steps=("a",)))], answerers, store=store))
+        list(
+            run(
+                [one(Completions(prompt="p")), one(ScoreRequest(problem="p", steps=("a",)))],
+                answerers,
+                store=store,
+            )
+        )
     assert len(store) == 1
 
 
@@ -411,7 +422,7 @@ def test_half_of_the_searches_begin_a_round_later():
         def put(self, replies):
             return {key: self.kept.setdefault(key, text) for key, text in replies.items()}
 
-    asked = {**world.answerers, Score: Answerer(identity="s", answer=score)}
+    asked = {**world.answerers, ScoreRequest: Answerer(identity="s", answer=score)}
     problems = [replace(PROBLEM, text=f"{n}?") for n in range(2)]
     list(search_run(problems, BeamSearch(width=2, expand=2), asked, store=Store()))
     # Two searches of six rounds, one apart: seven rounds in which something is asked.
@@ -461,7 +472,7 @@ def test_a_session_scores_as_whole_prefixes_do_and_computes_what_the_search_is_c
     policy = ArithmeticPolicy()
     asked = {
         **policy_answerers(policy),
-        Score: Answerer(identity="tiny", answer=keeper.score),
+        ScoreRequest: Answerer(identity="tiny", answer=keeper.score),
         Release: Answerer(identity="tiny", answer=keeper.release),
     }
     search = replace(search, grading=Grading(aggregate="min", kind=prm.score_kind))
@@ -517,7 +528,7 @@ def test_a_search_goes_on_after_a_replay_with_prefixes_that_have_no_place(tiny):
 
     keeper = prm.open_session()
     identity = prm.identity
-    asked = policy_answerers(policy) | {Score: Answerer(identity=identity, answer=stops)}
+    asked = policy_answerers(policy) | {ScoreRequest: Answerer(identity=identity, answer=stops)}
     with pytest.raises(BackendError, match="stopped"):
         list(search_run(arithmetic(1), search, asked, store=store))
     again = list(
@@ -564,8 +575,10 @@ def test_a_tight_memory_costs_time_and_nothing_else(tiny):
 
 def test_prms_that_keep_nothing_are_charged_for_whole_prefixes():
     prm = BadPRM(lambda steps: [0.5] * len(steps))
-    [reply] = prm.open_session().score([Score(problem="p", steps=("a", "b"))], lambda index, reply: None)
-    assert reply == Graded(score=0.5, tokens=3 + 2, root=0)
+    [reply] = prm.open_session().score(
+        [ScoreRequest(problem="p", steps=("a", "b"))], lambda index, reply: None
+    )
+    assert reply == StepScore(score=0.5, tokens=3 + 2, root=0)
     prm = BadPRM(lambda steps: [0.5] * len(steps))
     world = World(full_tree(2, 2)[0], lambda steps: 0.5)
     found = find(world.policy, prm, BeamSearch(width=2, expand=2))
@@ -575,5 +588,5 @@ def test_prms_that_keep_nothing_are_charged_for_whole_prefixes():
 
 def test_unread_steps_are_refused():
     prm = BadPRM(lambda steps: [*[0.5] * (len(steps) - 1), None])
-    [reply] = prm.open_session().score([Score(problem="p", steps=("a",))], lambda index, reply: None)
+    [reply] = prm.open_session().score([ScoreRequest(problem="p", steps=("a",))], lambda index, reply: None)
     assert isinstance(reply, TooLongError)

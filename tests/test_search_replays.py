@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stepmark.batching import Written
+from stepmark.backends import Completion
 from stepmark.models import prm as prms
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
@@ -52,7 +52,7 @@ def test_majority_of_four_is_right_as_often_as_recorded():
             for record in recorded(f"math500-bestofn-seed{seed}")["records"]:
                 traces = record["traces"][:4]
                 policy = ScriptedPolicy(
-                    lambda request, number, traces=traces: Written(
+                    lambda request, number, traces=traces: Completion(
                         text=traces[number]["text"], finish="end", tokens=traces[number]["tokens"]
                     )
                 )
@@ -77,13 +77,13 @@ def test_mcts_begins_as_recorded():
             texts = [text for text in request.prefill.split(STOP) if text]
             key = key_of(name, texts)
             if not request.temperature:  # after the last simulation: the best leaf is written to its end
-                return Written(text="so be it", finish="end")
+                return Completion(text="so be it", finish="end")
             if key not in batches:
                 missing.append(texts)
-                return Written(text="?", finish="end")
+                return Completion(text="?", finish="end")
             asked.append((key, number))
             text = batches[key][0][number]["text"]
-            return Written(text=text, finish="end" if "boxed" in text else "stop")
+            return Completion(text=text, finish="end" if "boxed" in text else "stop")
 
         def score(_, texts, name=problem["id"]):
             return 0.0 if texts[-1] == "so be it" else scores[key_of(name, texts)][-1]
@@ -108,7 +108,7 @@ def test_best_of_four_chooses_as_recorded():
         for record in recorded(f"math500-bestofn-seed{seed}")["records"]:
             traces = record["traces"][:4]
             policy = ScriptedPolicy(
-                lambda request, number, traces=traces: Written(
+                lambda request, number, traces=traces: Completion(
                     text=traces[number]["text"], finish="end", tokens=traces[number]["tokens"]
                 )
             )
@@ -140,13 +140,13 @@ def test_beam_search_goes_the_recorded_ways():
             key = key_of(name, texts)
             if key not in batches:
                 missing.append(texts)
-                return Written(text="?", finish="end")
+                return Completion(text="?", finish="end")
             asked.add(key)
             if not texts and number > 1:  # its first round writes two steps, ours four
-                return Written(text="", finish="stop")
+                return Completion(text="", finish="stop")
             text = batches[key][0][number % 2]["text"]
             ended = len(texts) == 4 or "boxed" in text
-            return Written(text=text, finish="end" if ended else "stop")
+            return Completion(text=text, finish="end" if ended else "stop")
 
         def score(_, texts, name=problem["id"]):
             return scores[key_of(name, texts)][-1] if key_of(name, texts) in scores else 0.0

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from search_worlds import PROBLEM, World, full_tree
-from stepmark.batching import Release, Score
+from stepmark.backends import Release, ScoreRequest
 from stepmark.errors import BackendError
 from stepmark.models import prm as prms
 from stepmark.models.http import Patience
@@ -174,6 +174,6 @@ def test_a_prm_behind_a_server_that_is_late_dies_or_is_dead(zoo):
 def _named(answerers):
     """Under one name, though the servers of a test have other ports."""
     return {
-        kind: replace(one, identity="the PRM") if kind in (Score, Release) else one
+        kind: replace(one, identity="the PRM") if kind in (ScoreRequest, Release) else one
         for kind, one in answerers.items()
     }

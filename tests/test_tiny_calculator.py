@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepmark.batching import Write
+from stepmark.backends import Completions
 from stepmark.problems.arithmetic import arithmetic_problems
 
 torch = pytest.importorskip("torch")
@@ -106,7 +106,7 @@ def test_what_it_measures_is_what_it_writes(tmp_path) -> None:
     right = 0
     for a, sign, b in asked:
         [[written]] = policy.write(
-            [Write(prompt=f"Result: {a} {sign} {b} =", max_tokens=4, temperature=0.0, stop=("\n",))]
+            [Completions(prompt=f"Result: {a} {sign} {b} =", max_tokens=4, temperature=0.0, stop=("\n",))]
         )
         right += written.text.strip() == str(a // b)
     assert shares["/"] > 0.3 > shares["+"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.batching import Message, Write, run
+from stepmark.backends import Completions, Message, run
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.policies import answerers, load_policy
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
@@ -238,7 +238,7 @@ def test_it_goes_on_from_a_prefix_and_carries_its_error(policy) -> None:
     begun = "Result after the first step: 20 + 30 = 53\n"
     [samples] = policy.write(
         [
-            Write(
+            Completions(
                 prompt=(Message(role="user", content=problem.text),),
                 prefill=begun,
                 n=16,
@@ -292,7 +292,9 @@ def test_training_lowers_the_loss_and_is_the_same_each_time(tmp_path) -> None:
         assert own[-1] < share * own[0]
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
-    [[written]] = load_policy(str(tmp_path / "one")).write([Write(prompt="Start with 3.", max_tokens=3)])
+    [[written]] = load_policy(str(tmp_path / "one")).write(
+        [Completions(prompt="Start with 3.", max_tokens=3)]
+    )
     assert written.tokens is not None
     with pytest.raises(UsageError, match="exists; delete it"):
         train_tiny_policy(tmp_path / "one", tiny, report=runs[-1].append)

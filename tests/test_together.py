@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepmark.batching import Answerer, Method, Verify, Write, Written, run, together
+from stepmark.backends import Answerer, Completion, Completions, Method, VerdictRequest, run, together
 from stepmark.errors import InputError
 from stepmark.records import Verdict
 
@@ -13,8 +13,8 @@ def asking(rounds: int) -> Method[list[object]]:
     """Asks one question a round, then two at once; gives all replies."""
     heard = []
     for number in range(rounds):
-        heard.append((yield Verify(answer=str(number), gold="0")))
-    pair = yield (Verify(answer="a", gold="1"), Verify(answer="b", gold="1"))
+        heard.append((yield VerdictRequest(answer=str(number), gold="0")))
+    pair = yield (VerdictRequest(answer="a", gold="1"), VerdictRequest(answer="b", gold="1"))
     return [*heard, pair]
 
 
@@ -51,16 +51,18 @@ def test_the_driver_answers_a_round_in_one_call():
 
     def write(requests, ready):
         calls.append([request.prompt for request in requests])
-        return [[Written(text=request.prompt.upper(), finish="end")] for request in requests]
+        return [[Completion(text=request.prompt.upper(), finish="end")] for request in requests]
 
     def one(*prompts: str) -> Method[str]:
         text = ""
         for prompt in prompts:
-            (written,) = yield Write(prompt=prompt, first=0)
+            (written,) = yield Completions(prompt=prompt, first=0)
             text += written.text
         return text
 
-    ((_, found),) = run([together([one("a", "b"), one("c")])], {Write: Answerer(identity="w", answer=write)})
+    ((_, found),) = run(
+        [together([one("a", "b"), one("c")])], {Completions: Answerer(identity="w", answer=write)}
+    )
     assert found == ("AB", "C")
     assert calls == [["a", "c"], ["b"]]
 
@@ -70,7 +72,7 @@ def test_one_that_cannot_be_answered_ends_them_all_and_lets_them_clean_up():
 
     def one(name: str) -> Method[None]:
         try:
-            yield Verify(answer=name, gold="1")
+            yield VerdictRequest(answer=name, gold="1")
         except InputError:
             ended.append(f"{name} caught")
         finally:
@@ -84,5 +86,5 @@ def test_one_that_cannot_be_answered_ends_them_all_and_lets_them_clean_up():
 
     methods = together([one("a"), one("b"), one("c")])
     with pytest.raises(InputError, match="unreadable"):
-        list(run([methods], {Verify: Answerer(identity="v", answer=verify)}))
+        list(run([methods], {VerdictRequest: Answerer(identity="v", answer=verify)}))
     assert ended == ["a", "b", "c"]

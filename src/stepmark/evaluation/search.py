@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from stepmark.batching import Answerer, ReplyStore
+from stepmark.backends import Answerer, ReplyStore
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.best_of_n_figures import between
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views

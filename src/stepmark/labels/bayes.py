@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from stepmark.batching import Method, together
+from stepmark.backends import Method, together
 from stepmark.errors import UsageError
 from stepmark.labels.labelling import Cost, Labelling, Probe, Rollouts, judged_until, probe
 from stepmark.labels.rollout import count_steps, labelled, own_answer

@@ -39,7 +39,7 @@ from typing import Annotated, Any, Literal, final
 
 from pydantic import Field
 
-from stepmark.batching import Message, Method, Request, Write, Written
+from stepmark.backends import Completion, Completions, Message, Method, Request
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Cost, Critiques, Labelling, token_sum
 from stepmark.metrics.first_error import first_wrong
@@ -84,7 +84,7 @@ class Votes:
 
     votes: list[tuple[int, str]]
     """What each vote names, and the reply that it was read from, in their order."""
-    replies: list[Written]
+    replies: list[Completion]
     """Over all attempts."""
 
     @property
@@ -274,8 +274,8 @@ class Judge:
             short = [i for i, poll in enumerate(polls) if poll.cast < self.votes]
             if not short:
                 break
-            written: tuple[tuple[Written, ...], ...] = yield tuple(
-                Write(
+            written: tuple[tuple[Completion, ...], ...] = yield tuple(
+                Completions(
                     prompt=prompts[i],
                     n=self.votes - polls[i].cast,
                     temperature=self.temperature,

@@ -1,7 +1,7 @@
 """What every labeller is, what it gives, and the probe that those who roll out share.
 
-A labeller is a generator: it yields requests (`Write`: continue this prefix; `Verify`: is this answer right), is sent the
-replies, and returns a `Labelling`. It does no I/O, so its code is the paper's pseudo-code, and `batching.run` answers
+A labeller is a generator: it yields requests (`Completions`: continue this prefix; `VerdictRequest`: is this answer right), is sent the
+replies, and returns a `Labelling`. It does no I/O, so its code is the paper's pseudo-code, and `backends.run` answers
 many solutions' requests together and records every reply before it is used.
 """
 
@@ -13,7 +13,15 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
-from stepmark.batching import INSTRUCTION, Method, Prompt, Verify, Write, Written, problem_prompt
+from stepmark.backends import (
+    INSTRUCTION,
+    Completion,
+    Completions,
+    Method,
+    Prompt,
+    VerdictRequest,
+    problem_prompt,
+)
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Solution, Verdict, step_number
 from stepmark.settings import settings
@@ -224,7 +232,7 @@ def probe(
     """
     gold = gold_of(solution)
     begun = prefix_text(solution, steps)
-    written: tuple[Written, ...] = yield Write(
+    written: tuple[Completion, ...] = yield Completions(
         prompt=prompt_of(solution, how),
         prefill=begun,
         n=count,
@@ -235,7 +243,7 @@ def probe(
         first=first,
     )
     verdicts: tuple[Verdict, ...] = yield tuple(
-        Verify(answer=(begun + sample.text) or " ", gold=gold) for sample in written
+        VerdictRequest(answer=(begun + sample.text) or " ", gold=gold) for sample in written
     )
     return Probe(
         steps=steps,
@@ -245,7 +253,7 @@ def probe(
     )
 
 
-def own_verdict(begun: str, written: Written, verdict: Verdict) -> Verdict:
+def own_verdict(begun: str, written: Completion, verdict: Verdict) -> Verdict:
     """The verdict on a rollout, "unparsed" if the rollout did not come to an answer of its own.
 
     - A rollout without text says nothing (a server may answer "" at once), unless its prefix ends with a marked answer.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepmark.batching import Answerer, Method, ReplyStore, run
+from stepmark.backends import Answerer, Method, ReplyStore, run
 from stepmark.errors import InputError
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.formulas import Formulas

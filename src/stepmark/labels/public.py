@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import final
 
-from stepmark import batching, errors
+from stepmark import backends, errors
 from stepmark.labels import bayes, consensus, formulas, judge, labelling, rollout, solutions, tree, variants
 
 __all__ = ["label"]
@@ -37,8 +37,8 @@ class LabelAPI:
     soft_label = staticmethod(rollout.soft_label)
     # What a labeller of your own is made of.
     Cost = labelling.Cost
-    Write = batching.Write
-    Verify = batching.Verify
+    Write = backends.Completions
+    Verify = backends.VerdictRequest
     InputError = errors.InputError
     prefix_text = staticmethod(labelling.prefix_text)
     prompt_of = staticmethod(labelling.prompt_of)

@@ -28,7 +28,7 @@ from typing import Annotated, final
 
 from pydantic import Field
 
-from stepmark.batching import Method, Verify, together
+from stepmark.backends import Method, VerdictRequest, together
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import (
     Cost,
@@ -209,13 +209,13 @@ def labelled(
     return LabelledSolution(solution=solution, judgements=tuple(tuple(own) for own in judgements), root=root)
 
 
-def own_answer(solution: Solution) -> Verify:
+def own_answer(solution: Solution) -> VerdictRequest:
     """The question whether a solution's own answer is right.
 
     Raises:
         InputError: the problem has no reference answer.
     """
-    return Verify(answer=prefix_text(solution, len(solution.steps)), gold=gold_of(solution))
+    return VerdictRequest(answer=prefix_text(solution, len(solution.steps)), gold=gold_of(solution))
 
 
 def count_steps(solution: Solution) -> int:

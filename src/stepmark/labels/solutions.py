@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stepmark.batching import Answerer, ReplyStore, Write
-from stepmark.batching.cluster import Cluster
+from stepmark.backends import Answerer, Completions, ReplyStore
+from stepmark.backends.cluster import Cluster
 from stepmark.data.formats.own import from_row, to_row
 from stepmark.data.formats.rows import outcome_of
 from stepmark.data.reading import Source, read_rows
@@ -138,8 +138,8 @@ def label(
             together=in_flight,
         )
         answerers = {**asked.answerers}
-        if Write in answerers:
-            answerers[Write] = answerers[Write].observed(lambda _: shown.tick())
+        if Completions in answerers:
+            answerers[Completions] = answerers[Completions].observed(lambda _: shown.tick())
         spent = tally.spent(budget)
         with run.working(shown, keep_going=keep_going):
             units = islice(_units(rows, labeller), run.done, None)

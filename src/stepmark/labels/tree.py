@@ -38,7 +38,7 @@ from typing import Annotated, final
 
 from pydantic import Field
 
-from stepmark.batching import Method
+from stepmark.backends import Method
 from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError
 from stepmark.labels.labelling import Cost, Labelling, Probe

@@ -1,6 +1,6 @@
 """Critics: how a generative PRM asks for a critique of each step and reads the verdict from it.
 
-Three families: ThinkPRM, GenPRM and R-PRM. A critic is its settings (a frozen dataclass) and one method (`batching.Method`) that grades one solution.
+Three families: ThinkPRM, GenPRM and R-PRM. A critic is its settings (a frozen dataclass) and one method (`backends.Method`) that grades one solution.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stepmark.batching import Choose, Message, Method, Prompt, Request, Write, Written
+from stepmark.backends import ChoiceLogprobs, Completion, Completions, Message, Method, Prompt, Request
 from stepmark.errors import InputError, MarkerInTextError, UsageError
 from stepmark.show.text import amount
 
@@ -147,9 +147,9 @@ class Critic(ABC):
             earlier: the replies to the steps before (`Lesson.reply`), for a family whose turns follow each other.
         """
 
-    def _ask(self, prompt: Prompt, prefill: str = "", stop: tuple[str, ...] = ()) -> Write:
+    def _ask(self, prompt: Prompt, prefill: str = "", stop: tuple[str, ...] = ()) -> Completions:
         """The request for the critiques of a step: always the same samples."""
-        return Write(
+        return Completions(
             prompt=prompt,
             prefill=prefill,
             n=self.samples,
@@ -292,12 +292,12 @@ class ThinkPRM(Critic):
 
     def _by_prefix(self, problem: str, steps: tuple[str, ...], context: tuple[str, ...]) -> Asking:
         prompts = [self._prompt(problem, (*context[:t], step)) for t, step in enumerate(steps)]
-        written: tuple[tuple[Written, ...], ...]
+        written: tuple[tuple[Completion, ...], ...]
         written = yield tuple(self._write(prompt, t + 1) for t, prompt in enumerate(prompts))
         begun = [[_THINK_BEGIN + sample.text + _THINK_QUESTION for sample in texts] for texts in written]
         odds: Odds
         odds = yield tuple(
-            Choose(prompt=prompt, prefill=text, options=self.options)
+            ChoiceLogprobs(prompt=prompt, prefill=text, options=self.options)
             for prompt, texts in zip(prompts, begun, strict=True)
             for text in texts
         )
@@ -314,7 +314,7 @@ class ThinkPRM(Critic):
         return Critiqued.of(chances, critiques, expected="a probability of 'yes' or 'no'")
 
     def _by_verdicts(self, problem: str, steps: tuple[str, ...], context: tuple[str, ...]) -> Asking:
-        written: tuple[Written, ...]
+        written: tuple[Completion, ...]
         written = yield self._write(self._prompt(problem, (*context[:-1], steps[-1])), len(steps))
         critiques = tuple(_THINK_BEGIN + sample.text for sample in written)
         verdicts: list[list[float | None]] = [[] for _ in steps]
@@ -341,7 +341,7 @@ class ThinkPRM(Critic):
             ),
         )
 
-    def _write(self, prompt: tuple[Message, ...], count: int) -> Write:
+    def _write(self, prompt: tuple[Message, ...], count: int) -> Completions:
         stop = ["Is the solution correct?", "</think>"]
         if self.number_steps or self.per_step == "verdicts":
             stop.append(f"Step {count + 1}:")
@@ -439,11 +439,13 @@ class GenPRM(Critic):
             begun = [_OUTPUT]
             if self.mode == "analyze":
                 begin = _ANALYZE.format(step=t + 1)
-                written: tuple[Written, ...]
+                written: tuple[Completion, ...]
                 written = yield self._ask(prompt, begin, (_ANALYZED,))
                 begun = [begin + sample.text + _ANALYZED + _OUTPUT for sample in written]
             odds: Odds
-            odds = yield tuple(Choose(prompt=prompt, prefill=text, options=("Yes", "No")) for text in begun)
+            odds = yield tuple(
+                ChoiceLogprobs(prompt=prompt, prefill=text, options=("Yes", "No")) for text in begun
+            )
             chances = [probability_of_first(pair) for pair in odds]
             critiques.append(
                 [
@@ -577,7 +579,7 @@ class RPRM(Critic):
     def grade(self, problem: str, steps: tuple[str, ...], context: tuple[str, ...]) -> Asking:
         """Grade one solution; see `Critic.grade`."""
         prompts = [self._prompt(problem, context[:t], step) for t, step in enumerate(steps)]
-        written: tuple[tuple[Written, ...], ...]
+        written: tuple[tuple[Completion, ...], ...]
         written = yield tuple(self._ask(prompt) for prompt in prompts)
         critiques = [[sample.text for sample in samples] for samples in written]
         asked = [
@@ -588,7 +590,7 @@ class RPRM(Critic):
         ]
         odds: Odds
         odds = yield tuple(
-            Choose(prompt=prompts[t], prefill=text, options=(" Yes", " No")) for t, _, text in asked
+            ChoiceLogprobs(prompt=prompts[t], prefill=text, options=(" Yes", " No")) for t, _, text in asked
         )
         verdicts: list[list[float | None]] = [[None] * len(texts) for texts in critiques]
         for (t, number, _), pair in zip(asked, odds, strict=True):

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-from stepmark.batching import Answerer, Choose, Ready, Reply, ReplyStore, Request, Write, run
+from stepmark.backends import Answerer, ChoiceLogprobs, Completions, Ready, Reply, ReplyStore, Request, run
 from stepmark.catalog import unknown_name
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.critics import RPRM, Critic, Critiqued, GenPRM, ThinkPRM, refuse_markers
@@ -252,8 +252,8 @@ class GenerativePRM(Grader):
                 yield self._graded(solution)
 
         answerers = {
-            Write: Answerer(identity=self._policy.identity, answer=self._counted(self._policy.write)),
-            Choose: Answerer(identity=self._policy.identity, answer=self._policy.choose),
+            Completions: Answerer(identity=self._policy.identity, answer=self._counted(self._policy.write)),
+            ChoiceLogprobs: Answerer(identity=self._policy.identity, answer=self._policy.choose),
         }
         with closing(run(methods(), answerers, store=self._store, in_flight=self._in_flight)) as results:
             for _, result in results:
@@ -279,9 +279,9 @@ class GenerativePRM(Grader):
             return error.at(solution.id) if solution.id is not None else error
 
     def _counted(
-        self, write: Callable[[Sequence[Write], Ready], Sequence[Reply]]
-    ) -> Callable[[Sequence[Write], Ready], Sequence[Reply]]:
-        def counted(requests: Sequence[Write], ready: Ready) -> Sequence[Reply]:
+        self, write: Callable[[Sequence[Completions], Ready], Sequence[Reply]]
+    ) -> Callable[[Sequence[Completions], Ready], Sequence[Reply]]:
+        def counted(requests: Sequence[Completions], ready: Ready) -> Sequence[Reply]:
             before = self._policy.tokens_written
             try:
                 return write(requests, ready)

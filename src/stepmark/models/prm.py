@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import tee
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from stepmark.batching import Answerer, Graded, Ready, Release, Score
+from stepmark.backends import Answerer, Ready, Release, ScoreRequest, StepScore
 from stepmark.data.conversations import (
     ProblemLike,
     SolutionLike,
@@ -127,7 +127,7 @@ class Session(Protocol):
     def in_process(self) -> bool:
         """Whether it stores keys and values in this process: a `session.CachedSession`."""
 
-    def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
+    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
         """One reply a request, in order; an `InputError` for a prefix that the PRM cannot read.
 
         Raises:
@@ -453,7 +453,7 @@ def identity_of(prm: PRM) -> str:
 def answerers(
     prm: PRM, *, session: Session | None = None, memory_tokens: int | None = None
 ) -> dict[type, Answerer]:
-    """What `batching.run` needs to have a PRM answer `Score` and `Release`; merge it with a policy's.
+    """What `backends.run` needs to have a PRM answer `ScoreRequest` and `Release`; merge it with a policy's.
 
     Args:
         prm: as `load_prm` gives it.
@@ -461,7 +461,7 @@ def answerers(
     """
     session = prm.open_session(memory_tokens=memory_tokens) if session is None else session
     return {
-        Score: Answerer(identity=identity_of(prm), answer=session.score),
+        ScoreRequest: Answerer(identity=identity_of(prm), answer=session.score),
         Release: Answerer(identity=prm.identity, answer=session.release),
     }
 
@@ -486,9 +486,9 @@ class WholePrefixSession:
     def __init__(self, prm: PRM, reason: str, *, counts_words: bool = False) -> None:
         self._prm, self.reason, self._counts_words = prm, reason, counts_words
 
-    def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
+    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
         """See `Session.score`."""
-        replies: list[Graded | InputError] = []
+        replies: list[StepScore | InputError] = []
         results = self._prm.score_many(
             (Solution.of(request.problem, request.steps) for request in requests), keep_going=True
         )
@@ -505,7 +505,7 @@ class WholePrefixSession:
         """Nothing is stored."""
         return [None] * len(requests)
 
-    def _graded(self, request: Score, result: StepScores | Refusal) -> Graded | InputError:
+    def _graded(self, request: ScoreRequest, result: StepScores | Refusal) -> StepScore | InputError:
         if isinstance(result, Refusal):
             return result.error
         if len(result.scores) != len(request.steps):
@@ -520,14 +520,14 @@ class WholePrefixSession:
         classes = None if result.classes is None else result.classes[-1]
         if self._counts_words:
             tokens, root = len(request.steps[-1].split()), len(request.problem.split())
-            return Graded(score=score, tokens=tokens, root=root, classes=classes)
+            return StepScore(score=score, tokens=tokens, root=root, classes=classes)
         if result.problem_tokens is None or result.solution_tokens is None:
-            return Graded(score=score, tokens=None, root=None, classes=classes)
+            return StepScore(score=score, tokens=None, root=None, classes=classes)
         tokens = result.problem_tokens + result.solution_tokens
-        return Graded(score=score, tokens=tokens, root=0, classes=classes)
+        return StepScore(score=score, tokens=tokens, root=0, classes=classes)
 
 
-def check_finite(name: str, score: float, request: Score) -> None:
+def check_finite(name: str, score: float, request: ScoreRequest) -> None:
     """Refuse (`BackendError`) a score that is NaN or infinite."""
     if not math.isfinite(score):
         raise BackendError(

@@ -1,4 +1,4 @@
-"""Where the replies of models are kept (`batching.ReplyStore`): in a SQLite file, or for a while in memory.
+"""Where the replies of models are kept (`backends.ReplyStore`): in a SQLite file, or for a while in memory.
 
 The file is what makes a long run resumable: a reply is on disk before anything is computed from it.
 

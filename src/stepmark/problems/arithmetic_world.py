@@ -27,7 +27,7 @@ from typing import Annotated, NamedTuple, final
 
 from pydantic import Field
 
-from stepmark.batching import Choose, Prompt, Ready, Write, Written, cut_at_stop, sample_seed
+from stepmark.backends import ChoiceLogprobs, Completion, Completions, Prompt, Ready, cut_at_stop, sample_seed
 from stepmark.errors import InputError, UsageError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import (
@@ -531,10 +531,10 @@ class ArithmeticPolicy:
         return f"{type(self).__name__}(error_rate={self.settings.error_rate})"
 
     def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
         """Solutions, from where each request stands; an `InputError` where the prompt holds no problem of this world."""
-        replies: list[list[Written] | InputError] = []
+        replies: list[list[Completion] | InputError] = []
         for index, request in enumerate(requests):
             try:
                 samples = self._samples(request)
@@ -547,7 +547,7 @@ class ArithmeticPolicy:
         return replies
 
     def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
         """An `InputError` for each request: this policy writes solutions and answers no questions."""
         replies: list[list[float] | InputError] = []
@@ -557,7 +557,7 @@ class ArithmeticPolicy:
                 ready(index, replies[-1])
         return replies
 
-    def _samples(self, request: Write) -> list[Written]:
+    def _samples(self, request: Completions) -> list[Completion]:
         prompt, prefill = _text(request.prompt), request.prefill
         problem, rest = _problem_in(prompt)
         begun = prefill if not isinstance(request.prompt, str) else rest + prefill
@@ -579,8 +579,8 @@ def _text(prompt: Prompt) -> str:
 
 
 def _write(
-    solver: Solver, state: State, lead: str, request: Write, number: int, prompt_tokens: int
-) -> Written:
+    solver: Solver, state: State, lead: str, request: Completions, number: int, prompt_tokens: int
+) -> Completion:
     """Sample `number` of a request."""
     dice = random.Random(sample_seed(request, number)) if request.temperature else None
     text, logprob, tokens = lead, 0.0, count_tokens(lead)
@@ -596,10 +596,10 @@ def _write(
     # One more token ends the text.
     if tokens >= request.max_tokens:
         cut = list(_TOKEN.finditer(text))[request.max_tokens - 1].end()
-        return Written(
+        return Completion(
             text=text[:cut], finish="length", tokens=request.max_tokens, prompt_tokens=prompt_tokens
         )
-    return Written(
+    return Completion(
         text=text,
         finish="stop" if stopped else "end",
         tokens=tokens + 1,

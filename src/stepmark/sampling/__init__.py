@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from stepmark.batching import (
+from stepmark.backends import (
     INSTRUCTION,
+    Completion,
+    Completions,
     Method,
     Prompt,
     ReplyStore,
-    Verify,
-    Write,
-    Written,
+    VerdictRequest,
     problem_prompt,
     run,
 )
@@ -52,11 +52,11 @@ class Sampled:
     """What a policy wrote for one problem."""
 
     problem: Problem
-    samples: tuple[Written, ...]
+    samples: tuple[Completion, ...]
     """The n independent samples; empty when the problem was refused."""
     verdicts: tuple[Verdict | None, ...] = ()
     """One for each sample; None where none was asked for, or nothing was written."""
-    greedy: Written | None = None
+    greedy: Completion | None = None
     refused: str | None = None
     """Why the policy cannot answer this problem (too long, a marker in the text)."""
 
@@ -85,7 +85,7 @@ def sample(
 def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Method[Sampled]:
     """Sample solutions of one problem and, if `judged`, have each final answer compared with the reference."""
     asked = [
-        Write(
+        Completions(
             prompt=prompt_of(problem, settings),
             n=settings.n,
             temperature=settings.temperature,
@@ -96,16 +96,16 @@ def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Meth
         )
     ]
     if settings.greedy:
-        asked.append(Write(prompt=asked[0].prompt, max_tokens=settings.max_tokens, first=0))
+        asked.append(Completions(prompt=asked[0].prompt, max_tokens=settings.max_tokens, first=0))
     try:
-        replies: tuple[tuple[Written, ...], ...] = yield tuple(asked)
+        replies: tuple[tuple[Completion, ...], ...] = yield tuple(asked)
     except InputError as error:
         return Sampled(problem=problem, samples=(), refused=str(error))
     samples = replies[0]
     verdicts: list[Verdict | None] = [None] * len(samples)
     there = [i for i, written in enumerate(samples) if written.text.strip()]
     if judged and problem.answer is not None and there:
-        judgements = yield tuple(Verify(answer=samples[i].text, gold=problem.answer) for i in there)
+        judgements = yield tuple(VerdictRequest(answer=samples[i].text, gold=problem.answer) for i in there)
         for i, verdict in zip(there, judgements, strict=True):
             verdicts[i] = verdict
     greedy = replies[1][0] if settings.greedy else None

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, final
 
 from pydantic import Field
 
-from stepmark.batching import INSTRUCTION, Answerer, Write
-from stepmark.batching import run as run_methods
-from stepmark.batching.cluster import Cluster
+from stepmark.backends import INSTRUCTION, Answerer, Completions
+from stepmark.backends import run as run_methods
+from stepmark.backends.cluster import Cluster
 from stepmark.data.reading import Source, read_rows
 from stepmark.errors import InputError
 from stepmark.models import policies
@@ -32,7 +32,7 @@ from stepmark.verifiers.base import VerifierLike, load_verifier, open_verifier, 
 from stepmark.verifiers.code_sandbox import Isolation
 
 BUILD = "stepmark.sampling.problems:build"
-"""`build`, as `batching.cluster.Build` names it."""
+"""`build`, as `backends.cluster.Build` names it."""
 
 
 def build(
@@ -112,7 +112,7 @@ class Answering:
             The policy's identity, as manifests name it.
         """
         if self._cluster is not None:
-            from stepmark.batching.cluster import Build
+            from stepmark.backends.cluster import Build
 
             settings: dict[str, Any] = {
                 **arguments_of(self._policy),
@@ -130,7 +130,7 @@ class Answering:
             policy = self._policy.load() if isinstance(self._policy, Lazy) else self._policy
             self.answerers = {**self.answerers, **policies.answerers(policy)}
             self.tokens_written = lambda: policy.tokens_written
-        return {"policy": self.answerers[Write].identity} if Write in self.answerers else {}
+        return {"policy": self.answerers[Completions].identity} if Completions in self.answerers else {}
 
 
 @checked
@@ -234,7 +234,10 @@ def sample(
             shown=progress,
             together=in_flight,
         )
-        answerers = {**asked.answerers, Write: asked.answerers[Write].observed(lambda _: shown.tick())}
+        answerers = {
+            **asked.answerers,
+            Completions: asked.answerers[Completions].observed(lambda _: shown.tick()),
+        }
 
         def judged(rows: Iterator[ProblemRow | InputError]) -> Iterator[Sampled]:
             methods = (

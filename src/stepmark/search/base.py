@@ -1,6 +1,6 @@
 """What every search is, and what it gives: settings, candidates, the trace, the cost.
 
-A search is a frozen dataclass of settings with `search(problem)`, a generator that yields requests (`Write`, `Score`, `Verify`,
+A search is a frozen dataclass of settings with `search(problem)`, a generator that yields requests (`Completions`, `ScoreRequest`, `VerdictRequest`,
 `Release`) and returns a `Found`. It does no I/O: `search.run` drives many of them, records every reply before it is used, and resumes by
 replay.
 """
@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
-from stepmark.batching import INSTRUCTION, Method, Prompt, problem_prompt
+from stepmark.backends import INSTRUCTION, Method, Prompt, problem_prompt
 from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.records import Problem, ScoreKind
@@ -255,7 +255,7 @@ class Searching:
     name: ClassVar[str]
     """Its name in files."""
     asks_prm: ClassVar[bool] = True
-    """Whether it asks a PRM. A search that says False is run without one: none is loaded, and it must never yield a `Score`."""
+    """Whether it asks a PRM. A search that says False is run without one: none is loaded, and it must never yield a `ScoreRequest`."""
     sized_by: ClassVar[str | None] = None
     """For a comparison at equal tokens (`stepmark evaluate search`): the field, a whole number from 1, that is enlarged until the
     budget is spent. None: the settings stay as they are, and the budget alone bounds it."""

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, final
 
 from pydantic import Field
 
-from stepmark.batching import Method
+from stepmark.backends import Method
 from stepmark.records import Problem
 from stepmark.search.base import Choice, Found, Searching, check_choice
 from stepmark.search.choosing import choose

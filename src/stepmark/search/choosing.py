@@ -18,7 +18,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stepmark.batching import Request, Verify
+from stepmark.backends import Request, VerdictRequest
 from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Verdict
@@ -92,7 +92,7 @@ def answer_groups(answers: Sequence[str | None]) -> Generator[Any, Any, list[int
             continue
         canonical = key(answer)
         if canonical not in known:
-            asks: tuple[Request, ...] = tuple(Verify(answer=answer, gold=head) for head in heads)
+            asks: tuple[Request, ...] = tuple(VerdictRequest(answer=answer, gold=head) for head in heads)
             verdicts: Sequence[Verdict] = (yield asks) if asks else ()
             joined = next((n for n, verdict in enumerate(verdicts) if verdict.outcome == "match"), None)
             if joined is None:

@@ -36,7 +36,7 @@ from typing import Annotated, Any, ClassVar, Literal, final
 
 from pydantic import Field
 
-from stepmark.batching import Method, Verify
+from stepmark.backends import Method, VerdictRequest
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Verdict
 from stepmark.search.base import Choice, Choosing, Expanding, Found
@@ -188,7 +188,7 @@ class MCTS(Expanding):
         gold = tree.problem.answer or ""
         if fresh:
             verdicts: Sequence[Verdict] = yield tuple(
-                Verify(answer=end.text or " ", gold=gold) for end in fresh
+                VerdictRequest(answer=end.text or " ", gold=gold) for end in fresh
             )
             for end, verdict in zip(fresh, verdicts, strict=True):
                 judged[end.number] = float(verdict.correct is True)

@@ -25,7 +25,7 @@ from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 
-from stepmark.batching import Method
+from stepmark.backends import Method
 from stepmark.errors import UsageError
 from stepmark.records import Problem
 from stepmark.search.base import Choice, Choosing, Found

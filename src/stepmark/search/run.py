@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, NoReturn, cast, final
 
 from pydantic import Field
 
-from stepmark import batching
-from stepmark.batching import Answerer, Method, Ready, ReplyStore, Score, Write
-from stepmark.batching import run as run_methods
-from stepmark.batching.cluster import Build, Built, Cluster, Fact
+from stepmark import backends
+from stepmark.backends import Answerer, Completions, Method, Ready, ReplyStore, ScoreRequest
+from stepmark.backends import run as run_methods
+from stepmark.backends.cluster import Build, Built, Cluster, Fact
 from stepmark.data.reading import Source
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import resolve_aggregate
@@ -43,7 +43,7 @@ from stepmark.verifiers.checks import check_names
 from stepmark.verifiers.code_sandbox import Isolation
 
 BUILD = "stepmark.search.run:build"
-"""`build`, as `batching.cluster.Build` names it."""
+"""`build`, as `backends.cluster.Build` names it."""
 
 
 @checked
@@ -149,7 +149,7 @@ def search(
             shown=progress,
         )
         answerers = {**models.built.answerers, **of_verifier(checker)}
-        answerers[Write] = answerers[Write].observed(lambda _: shown.tick())
+        answerers[Completions] = answerers[Completions].observed(lambda _: shown.tick())
 
         def results(problems: Iterator[Problem | InputError]) -> Iterator[Found | Refusal]:
             readable = (item for item in problems if isinstance(item, Problem))
@@ -296,7 +296,9 @@ class _Models:
                 answerers=workers.answerers, facts=workers.facts, counters=lambda: workers.counters
             )
         if self._prm is None:
-            self.built = replace(self.built, answerers={**self.built.answerers, Score: _no_prm(self._name)})
+            self.built = replace(
+                self.built, answerers={**self.built.answerers, ScoreRequest: _no_prm(self._name)}
+            )
         else:
             threshold = self.built.facts["prm.threshold"]
             assert threshold is None or isinstance(threshold, int | float)
@@ -305,7 +307,7 @@ class _Models:
 
     def identities(self) -> dict[str, str]:
         """The identities of both, as manifests name them."""
-        asked = (("policy", Write), *((("prm", Score),) if self.prm_name is not None else ()))
+        asked = (("policy", Completions), *((("prm", ScoreRequest),) if self.prm_name is not None else ()))
         return {which: self.built.answerers[kind].identity for which, kind in asked}
 
     @property
@@ -437,7 +439,7 @@ def run(
     """Search a stream of problems: one result each, in their order.
 
     Every other search begins one round later. A search writes and scores in turn, so in each round half of those in flight ask the
-    policy and half the PRM, and `batching.run` has both at work at once. The answerers are `built(policy, prm).answerers` and those of a
+    policy and half the PRM, and `backends.run` has both at work at once. The answerers are `built(policy, prm).answerers` and those of a
     verifier, as far as the method asks them.
 
     Raises:
@@ -552,6 +554,6 @@ class SearchAPI:
     Tree = tree.Tree
     choose = staticmethod(choosing.choose)
     ranked = staticmethod(tree.ranked)
-    Write = batching.Write
-    Written = batching.Written
-    Score = batching.Score
+    Completions = backends.Completions
+    Written = backends.Completion
+    ScoreRequest = backends.ScoreRequest

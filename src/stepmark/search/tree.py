@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from stepmark.batching import Graded, Release, Request, Score, Write, Written
+from stepmark.backends import Completion, Completions, Release, Request, ScoreRequest, StepScore
 from stepmark.data.steps.splitting import own_text
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
@@ -120,7 +120,7 @@ class Nodes:
         self.root = Node(number=-1, parent=None, step="", text="", steps=(), round=-1)
         self.all: list[Node] = []
 
-    def add(self, parent: Node, written: Written, round_: int, *, cut: bool, dedupe: bool) -> Node:
+    def add(self, parent: Node, written: Completion, round_: int, *, cut: bool, dedupe: bool) -> Node:
         """Add a step that was written after a node.
 
         `cut`: the budget lowered `max_tokens`. `dedupe`: give the step up if it says what an earlier child says.
@@ -135,7 +135,7 @@ class Nodes:
                 node.prune(f"says the same as step {first}")
         return node
 
-    def _settle(self, node: Node, parent: Node, written: Written, *, cut: bool) -> None:
+    def _settle(self, node: Node, parent: Node, written: Completion, *, cut: bool) -> None:
         """Decide whether the solution ends with a new step, and whether the step is of use."""
         if written.finish == "length":
             node.prune(
@@ -156,7 +156,7 @@ class Nodes:
         if node.running:
             node.text += self._how.stop
 
-    def add_whole(self, parent: Node, written: Written, round_: int, *, cut: bool) -> Node:
+    def add_whole(self, parent: Node, written: Completion, round_: int, *, cut: bool) -> Node:
         """A solution that was written in one go, a node a step; its last node, which bears its tokens."""
         node, rest, mark = parent, written.text, "start"
         while mark:
@@ -232,7 +232,7 @@ class Spending:
         count = min(samples, max(1, left // longest)) if longest else 1
         return count, min(limit, left // count)
 
-    def wrote(self, reply: Sequence[Written]) -> None:
+    def wrote(self, reply: Sequence[Completion]) -> None:
         """Enter the texts of one request."""
         cost = self.cost
         prompt = reply[0].prompt_tokens if reply else None
@@ -289,7 +289,7 @@ class Tree:
         self._checks = check_names(self.grading.checks)
         self.note = ""
         self._asked: dict[str, int] = {}
-        self._greedy: set[Write] = set()
+        self._greedy: set[Completions] = set()
         self._charged: set[tuple[str, ...]] = set()
         self._held: set[tuple[str, ...]] = set()
         self._release: list[tuple[str, ...]] = []
@@ -398,7 +398,7 @@ class Tree:
         if not self.scored:
             return
         fresh = [node for node in nodes if node.alive and node.step and node.score is None]
-        asks = [Score(problem=self.problem.text, steps=node.steps) for node in fresh]
+        asks = [ScoreRequest(problem=self.problem.text, steps=node.steps) for node in fresh]
         for node, reply in zip(fresh, (yield from self._each(asks)), strict=True):
             assert node.parent is not None
             if not node.parent.alive:
@@ -509,13 +509,13 @@ class Tree:
             note=self.note,
         )
 
-    def _write(self, node: Node, count: int, heat: float, most: int, stop: tuple[str, ...]) -> Write:
+    def _write(self, node: Node, count: int, heat: float, most: int, stop: tuple[str, ...]) -> Completions:
         first = 0
         if heat:
             # By number, so that what is drawn depends on this search alone, and searches with the same settings share samples.
             first = self._asked.get(node.text, 0)
             self._asked[node.text] = first + count
-        return Write(
+        return Completions(
             prompt=self.prompt,
             prefill=node.text,
             n=count,
@@ -528,10 +528,10 @@ class Tree:
         )
 
     def _written(
-        self, writes: Sequence[Write], nodes: Sequence[Node], kind: str
-    ) -> Generator[Any, Any, list[Sequence[Written]]]:
+        self, writes: Sequence[Completions], nodes: Sequence[Node], kind: str
+    ) -> Generator[Any, Any, list[Sequence[Completion]]]:
         """The texts of each request; none where the policy cannot go on, whose node is then given up."""
-        texts: list[Sequence[Written]] = []
+        texts: list[Sequence[Completion]] = []
         for write, node, reply in zip(writes, nodes, (yield from self._each(writes)), strict=True):
             if isinstance(reply, InputError):
                 if node.parent is None:
@@ -572,11 +572,11 @@ class Tree:
                 each.append(error)
         return each
 
-    def _budget_cut(self, written: Written, lowered: bool) -> None:
+    def _budget_cut(self, written: Completion, lowered: bool) -> None:
         if lowered and written.finish == "length":
             self.stop("budget")
 
-    def _graded(self, node: Node, parent: Node, reply: Graded) -> None:
+    def _graded(self, node: Node, parent: Node, reply: StepScore) -> None:
         try:
             score = check_score(reply.score, self.grading.kind, step=len(node.steps) - 1)
         except InputError as error:

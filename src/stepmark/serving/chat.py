@@ -19,7 +19,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BeforeValidator, Field, model_validator
 
-from stepmark.batching import Message, Write, Written
+from stepmark.backends import Completion, Completions, Message
 from stepmark.data.conversations import solution_of
 from stepmark.data.steps.splitting import split as split_text
 from stepmark.errors import (
@@ -258,7 +258,7 @@ _PATIENCE = Patience(retries=2, first_wait=0.5, max_wait=10.0)
 
 
 @final
-class Completions:
+class ChatService:
     """Answers conversations for a server: adds its address and its model.
 
     Args:
@@ -383,7 +383,7 @@ class Completions:
             },
         }
 
-    def _request(self, body: ChatRequest) -> Write:
+    def _request(self, body: ChatRequest) -> Completions:
         """What the policy is asked to write."""
         settings = self.settings
         n = body.selection.n or settings.n
@@ -401,7 +401,7 @@ class Completions:
         if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
             message = "max_tokens says something else; give one of them"
             raise invalid(message, field="max_completion_tokens")
-        return Write(
+        return Completions(
             prompt=body.conversation,
             n=n,
             temperature=temperature,
@@ -413,7 +413,7 @@ class Completions:
             first=None if body.seed is None else 0,
         )
 
-    async def _written(self, request: Write) -> list[Written]:
+    async def _written(self, request: Completions) -> list[Completion]:
         """The completions of a conversation. Those of a client that disconnects are dropped."""
         policy = self._policy
         if self._waiting >= (_QUEUE + 1) * self.settings.policy_requests:
@@ -437,7 +437,7 @@ class Completions:
             raise type(reply)(f"the policy refuses the conversation: {reply.message}", field="messages")
         return reply
 
-    def _split(self, problem: str, texts: Sequence[Written]) -> list[Read]:
+    def _split(self, problem: str, texts: Sequence[Completion]) -> list[Read]:
         solutions: list[Read] = []
         for item in texts:
             try:
@@ -477,7 +477,7 @@ class Completions:
 
 
 def _check_any_scored(
-    results: Sequence[dict[str, Any]], solutions: Sequence[Read], texts: Sequence[Written]
+    results: Sequence[dict[str, Any]], solutions: Sequence[Read], texts: Sequence[Completion]
 ) -> None:
     """Refuse to choose where nothing was graded: any answer would look chosen."""
     if any(item.get("score") is not None for item in results):
@@ -491,7 +491,7 @@ def _check_any_scored(
     raise Refused("policy", "no candidate has a score: the PRM left steps of each of them unread")
 
 
-def _finish(written: Written) -> Literal["stop", "length"]:
+def _finish(written: Completion) -> Literal["stop", "length"]:
     return "length" if written.finish == "length" else "stop"
 
 
@@ -561,4 +561,4 @@ def add_chat(service: Service, policy: Policy | Lazy[Policy] | None, chat: ChatM
         policy = policy.with_arguments(memory_tokens=_POLICY_MEMORY).load()
     if service.log_requests:
         service.log(f"as a model: {chat.model} at /v1/chat/completions, written by {policy.name}")
-    Completions(service, policy, chat)
+    ChatService(service, policy, chat)

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
 
-from stepmark.batching import Answerer, Ready, Verify
+from stepmark.backends import Answerer, Ready, VerdictRequest
 from stepmark.catalog import Catalog
 from stepmark.errors import UsageError
 from stepmark.records import Verdict
@@ -303,14 +303,14 @@ def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int
 
 
 def answerers(verifier: Verifier) -> dict[type, Answerer]:
-    """What `batching.run` needs to have a verifier answer `Verify`; merge it with a policy's.
+    """What `backends.run` needs to have a verifier answer `VerdictRequest`; merge it with a policy's.
 
     Verdicts are recorded under the verifier's name, this package's version and the answers that it reads. One that took longer than a durable write is recorded at once, so that a
     kill does not cost it; the others all together.
     """
     answers = verifier.answers if isinstance(verifier, VerifierBase) else ""
 
-    def answer(requests: Sequence[Verify], ready: Ready) -> list[Verdict]:
+    def answer(requests: Sequence[VerdictRequest], ready: Ready) -> list[Verdict]:
         verdicts = []
         for number, request in enumerate(requests):
             began = time.monotonic()
@@ -319,4 +319,4 @@ def answerers(verifier: Verifier) -> dict[type, Answerer]:
                 ready(number, verdicts[-1])
         return verdicts
 
-    return {Verify: Answerer(identity=f"{verifier.name} {__version__} {answers}", answer=answer)}
+    return {VerdictRequest: Answerer(identity=f"{verifier.name} {__version__} {answers}", answer=answer)}

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkab
 
 from pydantic import Field
 
-from stepmark.batching import Answerer, Choose, Ready, Write, Written
+from stepmark.backends import Answerer, ChoiceLogprobs, Completion, Completions, Ready
 from stepmark.catalog import FACTORY, Catalog
 from stepmark.errors import InputError, UsageError
 from stepmark.models.lazy import Bits, Lazy, check_device, is_server, note_idle
@@ -39,8 +39,8 @@ class Policy(Protocol):
         """Tokens written so far, as far as the machine that wrote them counts them. Only grows."""
 
     def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
         """Write the samples `first` .. `first + n - 1` of each request (`first=None` is 0).
 
         Args:
@@ -56,7 +56,7 @@ class Policy(Protocol):
         """
 
     def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
         """The log-probability of each option as the next text, in order; else as `write`."""
 
@@ -96,10 +96,10 @@ def size_of(policy: Policy) -> Weights | None:
 
 
 def answerers(policy: Policy) -> dict[type, Answerer]:
-    """What `batching.run` needs to have a policy answer `Write` and `Choose`."""
+    """What `backends.run` needs to have a policy answer `Completions` and `ChoiceLogprobs`."""
     return {
-        Write: Answerer(identity=policy.identity, answer=policy.write),
-        Choose: Answerer(identity=policy.identity, answer=policy.choose),
+        Completions: Answerer(identity=policy.identity, answer=policy.write),
+        ChoiceLogprobs: Answerer(identity=policy.identity, answer=policy.choose),
     }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 
-from stepmark.batching import Choose, Finish, Ready, Write, Written, cut_at_stop, sample_seed
+from stepmark.backends import ChoiceLogprobs, Completion, Completions, Finish, Ready, cut_at_stop, sample_seed
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
@@ -55,7 +55,7 @@ class Row:
     """Of its request."""
     number: int
     """Of the sample."""
-    request: Write
+    request: Completions
     prompt: list[int]
     limit: int
     """Tokens that may be written."""
@@ -67,10 +67,10 @@ class Row:
     kept: bool = False
     """Its keys and values were put by."""
 
-    def written(self) -> Written:
+    def written(self) -> Completion:
         """It, finished."""
         assert self.finish is not None
-        return Written(
+        return Completion(
             text=self.text,
             finish=self.finish,
             tokens=len(self.new),
@@ -272,18 +272,18 @@ class LocalPolicy:
         )
 
     def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
         """Write the samples of each request; see `Policy.write`."""
         return self._sampled(requests, Row.written, ready)
 
-    def draw(self, requests: Sequence[Write]) -> list[list[Drawn] | InputError]:
+    def draw(self, requests: Sequence[Completions]) -> list[list[Drawn] | InputError]:
         """The same samples with their tokens, for training the model on what it wrote."""
         return self._sampled(requests, Row.drawn)
 
     def _sampled(
         self,
-        requests: Sequence[Write],
+        requests: Sequence[Completions],
         close: Callable[[Row], _Sample],
         ready: Callable[[int, list[_Sample]], None] | None = None,
     ) -> list[list[_Sample] | InputError]:
@@ -314,7 +314,7 @@ class LocalPolicy:
 
     @torch.inference_mode()
     def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
         """Exact log-probabilities of the options; see the class and `Policy.choose`."""
         replies: list[list[float] | InputError] = [[0.0] * len(request.options) for request in requests]
@@ -356,7 +356,7 @@ class LocalPolicy:
                 ready(index, reply)
         return replies
 
-    def _rows(self, index: int, request: Write) -> list[Row]:
+    def _rows(self, index: int, request: Completions) -> list[Row]:
         prompt = self._encoder.ids(request.prompt, request.prefill)
         self._check_length(len(prompt) + 1)
         limit = request.max_tokens
@@ -464,7 +464,7 @@ class LocalPolicy:
         return ids.to(self._model.device), mask.to(self._model.device)
 
 
-def draw(logprobs: torch.Tensor, request: Write, dice: Sequence[torch.Generator]) -> torch.Tensor:
+def draw(logprobs: torch.Tensor, request: Completions, dice: Sequence[torch.Generator]) -> torch.Tensor:
     """One token a row [rows]: temperature, then top_k, then top_p, as vLLM and transformers do.
 
     Args:

@@ -21,7 +21,16 @@ from typing import Any, TypeVar, final
 
 import httpx
 
-from stepmark.batching import Choose, Finish, Message, Prompt, Ready, Write, Written, cut_at_stop
+from stepmark.backends import (
+    ChoiceLogprobs,
+    Completion,
+    Completions,
+    Finish,
+    Message,
+    Prompt,
+    Ready,
+    cut_at_stop,
+)
 from stepmark.errors import BackendError, CheckpointError, InputError, StepmarkError, TooLongError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.files import CONFIGURATION, folder_of_name
@@ -115,8 +124,8 @@ class OpenAIPolicy(Closing):
         )
 
     def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
         """Write the samples of each request; see `Policy.write`.
 
         A server that gives fewer samples than asked is asked for the rest.
@@ -124,7 +133,7 @@ class OpenAIPolicy(Closing):
         return self._each(self._write_one, requests, ready)
 
     def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
         """Log-probabilities of the options; see the class and `Policy.choose`."""
         return self._each(self._choose_one, requests, ready)
@@ -195,8 +204,8 @@ class OpenAIPolicy(Closing):
             raise failure
         return [replies[index] for index in range(len(requests))]
 
-    def _write_one(self, request: Write) -> list[Written]:
-        got: list[Written] = []
+    def _write_one(self, request: Completions) -> list[Completion]:
+        got: list[Completion] = []
         while len(got) < request.n:
             path, body = self._address(request.prompt, request.prefill)
             body |= {
@@ -222,7 +231,7 @@ class OpenAIPolicy(Closing):
             got.extend(new)
         return got[: request.n]
 
-    def _choose_one(self, request: Choose) -> list[float]:
+    def _choose_one(self, request: ChoiceLogprobs) -> list[float]:
         path, body = self._address(request.prompt, request.prefill)
         if self._encoder is not None:
             shared, rests = self._encoder.options(request.prompt, request.prefill, request.options)
@@ -238,7 +247,7 @@ class OpenAIPolicy(Closing):
             return [self._echo_ids(shared, rest) for rest in rests]
         return [self._exactly(request, option) for option in request.options]
 
-    def _exactly(self, request: Choose, option: str) -> float:
+    def _exactly(self, request: ChoiceLogprobs, option: str) -> float:
         """The log-probability of an option from those of the prompt's own tokens."""
         path, body = self._address(request.prompt, request.prefill + option)
         body |= _ONE_TOKEN | ({"prompt_logprobs": 0} if path == _CHAT else {"echo": True, "logprobs": 1})
@@ -350,7 +359,7 @@ def usage_of(data: Data, *path: str) -> int | None:
     return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
 
 
-def _written(data: Data, *, stop: Sequence[str], chat: bool) -> tuple[list[Written], int]:
+def _written(data: Data, *, stop: Sequence[str], chat: bool) -> tuple[list[Completion], int]:
     """The texts of one reply, and the tokens of them all as far as the server counts them."""
     choices, total = choices_of(data), usage_of(data, "completion_tokens")
     texts = []
@@ -358,7 +367,7 @@ def _written(data: Data, *, stop: Sequence[str], chat: bool) -> tuple[list[Writt
         text, cut = cut_at_stop(_text(choice, chat=chat), stop)
         logprobs = _token_logprobs(choice, chat=chat)
         texts.append(
-            Written(
+            Completion(
                 text=text,
                 finish="stop" if cut else _finish(choice, stop),
                 tokens=len(logprobs) if logprobs is not None else total if len(choices) == 1 else None,

@@ -4,7 +4,7 @@ What travels, by Ray's own means (pickle, between processes of this program): th
 settings as JSON; requests; replies. No model, no file, no code. Every node has the same stepmark installed, and the cluster is trusted:
 anyone who can reach its ports can run code on it.
 
-Nothing here decides a result: methods, their order and the store stay with the driver (`batching.run`), and each request names everything
+Nothing here decides a result: methods, their order and the store stay with the driver (`backends.run`), and each request names everything
 that shapes its reply. Requests travel in chunks, one chunk a worker at a time. Ray places the workers and restarts those that die. The chunk
 of a worker that died is asked again request by request, so that a request that kills its worker (it does not fit into memory, say) is
 found, and named after three workers.
@@ -30,17 +30,17 @@ from typing import Annotated, Any, final
 
 from pydantic import Field
 
-from stepmark.batching.driver import Answerer, Ready, Reply
-from stepmark.batching.requests import (
+from stepmark.backends.driver import Answerer, Ready, Reply
+from stepmark.backends.requests import (
     Ask,
-    Choose,
+    ChoiceLogprobs,
+    Completion,
+    Completions,
     Release,
     Request,
-    Score,
+    ScoreRequest,
     ScoreSolution,
-    Verify,
-    Write,
-    Written,
+    VerdictRequest,
 )
 from stepmark.errors import BackendError, InputError, MissingExtraError, StepmarkError, UsageError
 from stepmark.settings import settings
@@ -325,7 +325,7 @@ class RayWorkers:
             for kind, identity in self._hello.identities.items()
             if kind is not ScoreSolution
         }
-        """By the kind of request, for `batching.run`; their identities are those of the workers' own."""
+        """By the kind of request, for `backends.run`; their identities are those of the workers' own."""
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -619,7 +619,7 @@ def gathered(requests: Iterable[ScoreSolution], limit: int) -> Iterator[list[Sco
 
 def size_of(request: Ask) -> int:
     """Samples that it asks for."""
-    return request.n if isinstance(request, Write) else 1
+    return request.n if isinstance(request, Completions) else 1
 
 
 def _deadly(request: Ask, why: str) -> BackendError:
@@ -631,16 +631,18 @@ def _deadly(request: Ask, why: str) -> BackendError:
 
 
 def _named(request: Ask) -> str:
-    if isinstance(request, Verify):
+    if isinstance(request, VerdictRequest):
         return f"the Verify of {request.answer[-80:]!r} against {request.gold[-80:]!r}"
-    if isinstance(request, Score | Release):
+    if isinstance(request, ScoreRequest | Release):
         return f"the {type(request).__name__} of a prefix of the problem {request.problem[-160:]!r}"
     if isinstance(request, ScoreSolution):
         named = "" if request.solution.id is None else f" with the id {request.solution.id!r}"
         return f"the scores of a solution of the problem {request.solution.problem.text[-160:]!r}{named}"
     prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
     asked = (
-        amount(len(request.options), "option") if isinstance(request, Choose) else amount(request.n, "sample")
+        amount(len(request.options), "option")
+        if isinstance(request, ChoiceLogprobs)
+        else amount(request.n, "sample")
     )
     after = f" and whose reply begins {request.prefill[:80]!r}" if request.prefill else ""
     return f"the {type(request).__name__} of {asked} whose prompt ends {prompt[-160:]!r}{after}"
@@ -648,9 +650,9 @@ def _named(request: Ask) -> str:
 
 def _about(request: Ask) -> object:
     """What requests have in common that are answered quicker where the like was answered before."""
-    if isinstance(request, Score | Release):
+    if isinstance(request, ScoreRequest | Release):
         return "prm", request.problem
-    if isinstance(request, Write | Choose):
+    if isinstance(request, Completions | ChoiceLogprobs):
         return "policy", request.prompt
     return request
 
@@ -658,7 +660,7 @@ def _about(request: Ask) -> object:
 def _tokens(reply: Reply) -> int:
     if isinstance(reply, InputError) or not isinstance(reply, Sequence):
         return 0
-    return sum(sample.tokens or 0 for sample in reply if isinstance(sample, Written))
+    return sum(sample.tokens or 0 for sample in reply if isinstance(sample, Completion))
 
 
 def _differing(one: Hello, other: Hello) -> list[str]:

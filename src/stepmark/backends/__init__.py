@@ -14,7 +14,7 @@ sends the replies back. A run that was stopped, whatever stopped it, is therefor
 over the same store: recorded replies are replayed and only what is missing is asked.
 
 What counts as the same request: everything that shapes the reply (the kind, the answerer's identity, prompt,
-prefill, sampling settings, seed) is hashed into one key (`content_key`), and the samples of a `Write` are
+prefill, sampling settings, seed) is hashed into one key (`content_key`), and the samples of a `Completions` are
 numbered under that key. `n` is not part of the key: asking for 16 where 8 are recorded asks for 8 more.
 
 * `Write(first=None)`, the default, means *fresh* samples: the driver numbers the samples of equal requests
@@ -23,7 +23,7 @@ numbered under that key. `n` is not part of the key: asking for 16 where 8 are r
   samples.
 * `Write(first=0)` means *exactly* the samples 0..n-1: equal requests share them, within a run and between
   runs. A generative PRM asks so, because the score of a prefix must not depend on who else asked for it.
-* A `Choose` is a fact about the model, a `Verify` one about two answers, a `Score` one about a PRM and a prefix; all are
+* A `ChoiceLogprobs` is a fact about the model, a `VerdictRequest` one about two answers, a `ScoreRequest` one about a PRM and a prefix; all are
   always shared.
 * A `Release` asks for nothing: it says which prefixes of a problem will not be scored further.
 
@@ -37,29 +37,29 @@ Rounds keep replay exact and the calls large; their price is that a round lasts 
 request. More methods `in_flight` hide that.
 """
 
-from stepmark.batching.driver import Answerer as Answerer
-from stepmark.batching.driver import Method as Method
-from stepmark.batching.driver import Ready as Ready
-from stepmark.batching.driver import Reply as Reply
-from stepmark.batching.driver import ReplyStore as ReplyStore
-from stepmark.batching.driver import Result as Result
-from stepmark.batching.driver import run as run
-from stepmark.batching.driver import together as together
-from stepmark.batching.requests import INSTRUCTION as INSTRUCTION
-from stepmark.batching.requests import Choose as Choose
-from stepmark.batching.requests import Finish as Finish
-from stepmark.batching.requests import Graded as Graded
-from stepmark.batching.requests import Message as Message
-from stepmark.batching.requests import Prompt as Prompt
-from stepmark.batching.requests import Release as Release
-from stepmark.batching.requests import Request as Request
-from stepmark.batching.requests import Role as Role
-from stepmark.batching.requests import Score as Score
-from stepmark.batching.requests import ScoreSolution as ScoreSolution
-from stepmark.batching.requests import Verify as Verify
-from stepmark.batching.requests import Write as Write
-from stepmark.batching.requests import Written as Written
-from stepmark.batching.requests import content_key as content_key
-from stepmark.batching.requests import cut_at_stop as cut_at_stop
-from stepmark.batching.requests import problem_prompt as problem_prompt
-from stepmark.batching.requests import sample_seed as sample_seed
+from stepmark.backends.driver import Answerer as Answerer
+from stepmark.backends.driver import Method as Method
+from stepmark.backends.driver import Ready as Ready
+from stepmark.backends.driver import Reply as Reply
+from stepmark.backends.driver import ReplyStore as ReplyStore
+from stepmark.backends.driver import Result as Result
+from stepmark.backends.driver import run as run
+from stepmark.backends.driver import together as together
+from stepmark.backends.requests import INSTRUCTION as INSTRUCTION
+from stepmark.backends.requests import ChoiceLogprobs as ChoiceLogprobs
+from stepmark.backends.requests import Completion as Completion
+from stepmark.backends.requests import Completions as Completions
+from stepmark.backends.requests import Finish as Finish
+from stepmark.backends.requests import Message as Message
+from stepmark.backends.requests import Prompt as Prompt
+from stepmark.backends.requests import Release as Release
+from stepmark.backends.requests import Request as Request
+from stepmark.backends.requests import Role as Role
+from stepmark.backends.requests import ScoreRequest as ScoreRequest
+from stepmark.backends.requests import ScoreSolution as ScoreSolution
+from stepmark.backends.requests import StepScore as StepScore
+from stepmark.backends.requests import VerdictRequest as VerdictRequest
+from stepmark.backends.requests import content_key as content_key
+from stepmark.backends.requests import cut_at_stop as cut_at_stop
+from stepmark.backends.requests import problem_prompt as problem_prompt
+from stepmark.backends.requests import sample_seed as sample_seed

@@ -40,7 +40,7 @@ def problem_prompt(problem: str, instruction: str, form: Literal["chat", "text"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Write:
+class Completions:
     """A request for `n` independent texts that continue one prompt.
 
     Raises:
@@ -85,8 +85,8 @@ class Write:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
-    """One text that was written for a `Write`."""
+class Completion:
+    """One text that was written for a `Completions`."""
 
     text: str
     """What follows prompt and prefill; the stop string that ended it is not part of it."""
@@ -104,7 +104,7 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choose:
+class ChoiceLogprobs:
     """A request for the log-probability of each option as the next text.
 
     The reply is a tuple of natural logarithms, one an option, in order. It may be short of a constant that
@@ -125,7 +125,7 @@ class Choose:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verify:
+class VerdictRequest:
     """A request to compare an answer with the reference; the reply is a `records.Verdict`.
 
     Raises:
@@ -143,8 +143,8 @@ class Verify:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Score:
-    """A request for a PRM's score of the last of some steps, after those before it; the reply is a `Graded`.
+class ScoreRequest:
+    """A request for a PRM's score of the last of some steps, after those before it; the reply is a `StepScore`.
 
     Raises:
         UsageError: no steps.
@@ -161,7 +161,7 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Graded:
+class StepScore:
     """What a PRM says of the last step of a prefix, and what there was to read for it.
 
     The counts are properties of the texts, so that what a search costs does not depend on batches, caches or replays.
@@ -191,7 +191,7 @@ class Release:
     """Each one's steps."""
 
 
-Request = Write | Choose | Verify | Score | Release
+Request = Completions | ChoiceLogprobs | VerdictRequest | ScoreRequest | Release
 """What a method may ask for."""
 
 
@@ -222,7 +222,7 @@ def content_key(request: Request, identity: str) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def sample_seed(request: Write, number: int) -> int:
+def sample_seed(request: Completions, number: int) -> int:
     """The seed of sample `number` of a request, in [0, 2**63): other samples and other prompts draw apart."""
     digest = hashlib.sha256(f"{content_key(request, '')}/{number}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

@@ -10,7 +10,16 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-from stepmark.batching.requests import Graded, Release, Request, Score, Verify, Write, Written, content_key
+from stepmark.backends.requests import (
+    Completion,
+    Completions,
+    Release,
+    Request,
+    ScoreRequest,
+    StepScore,
+    VerdictRequest,
+    content_key,
+)
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.records import StepScores, Verdict
 from stepmark.show.text import amount
@@ -18,10 +27,10 @@ from stepmark.show.text import amount
 Result = TypeVar("Result")
 Method = Generator[Request | tuple[Request, ...], Any, Result]
 """Yield one request to be sent its reply, or a tuple of requests to be sent a tuple of replies. The reply to
-a `Write` is a tuple of `n` `Written`, that to a `Choose` a tuple of floats, that to a `Verify` a `Verdict`, that to a `Score` a `Graded`, that to a `Release` None. A request
+a `Completions` is a tuple of `n` `Completion`, that to a `ChoiceLogprobs` a tuple of floats, that to a `VerdictRequest` a `Verdict`, that to a `ScoreRequest` a `StepScore`, that to a `Release` None. A request
 that cannot be answered raises its `InputError` inside the method, at the `yield`."""
 
-Reply = Sequence[Written] | Sequence[float] | Verdict | Graded | StepScores | InputError
+Reply = Sequence[Completion] | Sequence[float] | Verdict | StepScore | StepScores | InputError
 """What an answerer gives for one request: samples, log-probabilities, a verdict, a score, the scores of a solution (on a cluster only), or
 why it cannot be answered."""
 
@@ -166,7 +175,7 @@ class _Desk:
             for start, end in _gaps([key in claimed for key in keys]):
                 claimed.update(keys[start:end])
                 part = request
-                if isinstance(request, Write):
+                if isinstance(request, Completions):
                     part = replace(request, n=end - start, first=int(keys[start].rpartition("/")[2]))
                 by_kind.setdefault(type(request), []).append((part, keys[start:end]))
         self._ask_all(by_kind, have)
@@ -194,7 +203,7 @@ class _Desk:
 
     def _sample_keys(self, request: Request) -> list[str]:
         key = content_key(request, self._answerer(type(request)).identity)
-        if not isinstance(request, Write):
+        if not isinstance(request, Completions):
             return [f"{key}/0"]
         first = request.first
         if first is None:
@@ -227,16 +236,16 @@ class _Desk:
 
     def _ask_all(self, by_kind: dict[type, list[tuple[Request, list[str]]]], have: dict[str, Any]) -> None:
         """Ask each kind's answerer; the PRM in a thread beside the others, so that it scores while the policy writes."""
-        scores = by_kind.pop(Score, None)
+        scores = by_kind.pop(ScoreRequest, None)
         if scores is not None and not by_kind:
-            self._ask(self._answerer(Score), scores, have)
+            self._ask(self._answerer(ScoreRequest), scores, have)
         if scores is None or not by_kind:
             for kind, parts in by_kind.items():
                 self._ask(self._answerer(kind), parts, have)
             return
         # Whichever fails, the other is waited for: what it answers is recorded.
         with ThreadPoolExecutor(max_workers=1) as thread:
-            scoring = thread.submit(self._ask, self._answerer(Score), scores, have)
+            scoring = thread.submit(self._ask, self._answerer(ScoreRequest), scores, have)
             for kind, parts in by_kind.items():
                 self._ask(self._answerer(kind), parts, have)
             scoring.result()
@@ -250,7 +259,7 @@ class _Desk:
                     have.update(dict.fromkeys(keys, reply))
                     continue
                 _check_reply(request, reply, len(keys), answerer.identity)
-                samples = list(reply) if isinstance(request, Write) else [reply]  # type: ignore[arg-type]
+                samples = list(reply) if isinstance(request, Completions) else [reply]  # type: ignore[arg-type]
                 packed.update((key, _pack(sample)) for key, sample in zip(keys, samples, strict=True))
             if packed:
                 standing = packed if self._store is None else self._store.put(packed)
@@ -289,7 +298,7 @@ def _assemble(request: Request, keys: list[str], have: Mapping[str, object]) -> 
         return None
     got = [have[key] for key in keys]
     failed = next((part for part in got if isinstance(part, InputError)), None)
-    return failed or (tuple(got) if isinstance(request, Write) else got[0])
+    return failed or (tuple(got) if isinstance(request, Completions) else got[0])
 
 
 def _check_reply(request: Request, reply: Reply, samples: int, identity: str) -> None:
@@ -298,7 +307,7 @@ def _check_reply(request: Request, reply: Reply, samples: int, identity: str) ->
     Raises:
         BackendError: the message says what was expected and found.
     """
-    if not isinstance(request, Write):
+    if not isinstance(request, Completions):
         problem = _misfit(request, reply)
     elif not isinstance(reply, Sequence) or len(reply) != samples:
         count = len(reply) if isinstance(reply, Sequence) else reply
@@ -310,18 +319,18 @@ def _check_reply(request: Request, reply: Reply, samples: int, identity: str) ->
 
 
 def _misfit(request: Request, sample: object) -> str | None:
-    """Why something is no reply to a request (one of the texts, for a `Write`); None where it is."""
+    """Why something is no reply to a request (one of the texts, for a `Completions`); None where it is."""
     numbers: Sequence[float | None]
-    if isinstance(request, Write):
-        if not isinstance(sample, Written) or not isinstance(sample.text, str):
+    if isinstance(request, Completions):
+        if not isinstance(sample, Completion) or not isinstance(sample.text, str):
             return f"expected a text in reply to a Write, found {sample!r}"
         numbers, what = [sample.logprob], f"as the log-probability of {sample.text[:80]!r}"
-    elif isinstance(request, Score):
-        if not isinstance(sample, Graded):
+    elif isinstance(request, ScoreRequest):
+        if not isinstance(sample, StepScore):
             return f"expected a score in reply to a Score, found {sample!r}"
         numbers = [sample.score]
         what = f"as the score of step {len(request.steps) - 1} (0-based), {request.steps[-1][:80]!r}"
-    elif isinstance(request, Verify):
+    elif isinstance(request, VerdictRequest):
         return (
             None
             if isinstance(sample, Verdict)
@@ -342,19 +351,19 @@ def _misfit(request: Request, sample: object) -> str | None:
 def _pack(sample: object) -> str:
     if isinstance(sample, Verdict):
         return json.dumps({"verdict": asdict(sample)})
-    if isinstance(sample, Graded):
+    if isinstance(sample, StepScore):
         return json.dumps({"graded": asdict(sample)})
-    return json.dumps(asdict(sample) if isinstance(sample, Written) else list(sample))  # type: ignore[call-overload]
+    return json.dumps(asdict(sample) if isinstance(sample, Completion) else list(sample))  # type: ignore[call-overload]
 
 
-def _unpack(text: str) -> Written | Verdict | Graded | tuple[float, ...]:
+def _unpack(text: str) -> Completion | Verdict | StepScore | tuple[float, ...]:
     data = json.loads(text)
     if not isinstance(data, dict):
         return tuple(float(value) for value in data)
     if "graded" in data:
         classes = data["graded"]["classes"]
-        return Graded(**{**data["graded"], "classes": None if classes is None else tuple(classes)})
-    return Verdict(**data["verdict"]) if "verdict" in data else Written(**data)
+        return StepScore(**{**data["graded"], "classes": None if classes is None else tuple(classes)})
+    return Verdict(**data["verdict"]) if "verdict" in data else Completion(**data)
 
 
 def together(methods: Iterable[Method[Result]]) -> Method[tuple[Result, ...]]:
