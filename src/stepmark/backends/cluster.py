@@ -30,24 +30,28 @@ from typing import Annotated, Any, final
 
 from pydantic import Field
 
-from stepmark.backends.driver import Answerer, Ready, Reply
+from stepmark.backends.base import BatchPolicy, BatchScorer, Completing, Ready, Release, batched, many
 from stepmark.backends.requests import (
-    Ask,
     ChoiceLogprobs,
     Completion,
     Completions,
-    Release,
-    Request,
     ScoreRequest,
     ScoreSolution,
+    StepScore,
     VerdictRequest,
 )
 from stepmark.errors import BackendError, InputError, MissingExtraError, StepmarkError, UsageError
+from stepmark.records import StepScores, Verdict
 from stepmark.settings import settings
 from stepmark.show.text import amount
 from stepmark.version import __version__
 
 Fact = str | int | float | bool | None
+Request = Completions | ChoiceLogprobs | VerdictRequest | ScoreRequest | Release
+Ask = Request | ScoreSolution
+"""What a worker may be asked."""
+Reply = Sequence[Completion] | Sequence[float] | Verdict | StepScore | StepScores | InputError
+"""What it gives for one request."""
 
 DEATHS = 3
 """Workers that one request may kill, and times that a worker may die before it is ready."""
@@ -97,6 +101,16 @@ class Cluster:
     def start(self, build: Build, *, most: int, homes: bool = False) -> RayWorkers:
         """The workers of a run, for a `with`; see `RayWorkers`."""
         return RayWorkers(build, self, most=most, homes=homes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answerer:
+    """What answers one kind of request on a worker."""
+
+    identity: str
+    """What shapes the replies besides the request: the model and its version."""
+    answer: Callable[[Sequence[Any], Ready], Sequence[Any]]
+    """One reply a request, in order, or an `InputError` for a request that cannot be answered; see `base.Batch`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -320,12 +334,20 @@ class RayWorkers:
         assert self._hello is not None
         self.facts: Mapping[str, Fact] = self._hello.facts
         """What the workers report of their models."""
-        self.answerers: dict[type, Answerer] = {
-            kind: Answerer(identity=identity, answer=self.answer)
-            for kind, identity in self._hello.identities.items()
-            if kind is not ScoreSolution
-        }
-        """By the kind of request, for `backends.run`; their identities are those of the workers' own."""
+        self.identities: Mapping[type, str] = self._hello.identities
+        """Of what answers each kind of request."""
+
+    def policy(self) -> BatchPolicy:
+        """The workers' policies, as one."""
+        return _RayPolicy(self)
+
+    def prm(self) -> BatchScorer:
+        """The workers' PRMs, as one."""
+        return BatchScorer(self.identities[ScoreRequest], self.answer, self.answer)
+
+    def verifier(self) -> _RayVerifier:
+        """The workers' verifiers, as one."""
+        return _RayVerifier(self)
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -584,6 +606,63 @@ class RayWorkers:
         unused = "" if self._gpus else " (workers are given none)"
         shown = f", {gpus:g} GPUs{unused}" if gpus else ""
         return f"{len(alive)} node{'s' * (len(alive) != 1)}, {cpus:g} CPUs{shown}"
+
+
+def policy_answerers(policy: Completing) -> dict[type, Answerer]:
+    """What answers for a policy on a worker of a cluster."""
+
+    def completed(requests: Sequence[Completions], ready: Ready) -> Sequence[Any]:
+        if isinstance(policy, BatchPolicy):
+            return policy.complete_many(requests, ready)
+        return many(requests, policy.complete)
+
+    def chosen(requests: Sequence[ChoiceLogprobs], ready: Ready) -> Sequence[Any]:
+        if isinstance(policy, BatchPolicy):
+            return policy.choose_many(requests, ready)
+        return many(requests, policy.choose)
+
+    return {
+        Completions: Answerer(identity=policy.identity, answer=completed),
+        ChoiceLogprobs: Answerer(identity=policy.identity, answer=chosen),
+    }
+
+
+@final
+class _RayPolicy(BatchPolicy):
+    def __init__(self, workers: RayWorkers) -> None:
+        self._workers = workers
+        self.name = self.identity = workers.identities[Completions]
+
+    @property
+    def tokens_written(self) -> int:  # type: ignore[override]
+        return self._workers.tokens_written
+
+    def complete_many(
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> Sequence[Sequence[Completion] | InputError]:
+        return self._workers.answer(requests, ready or _unheard)
+
+    def choose_many(
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
+    ) -> Sequence[Sequence[float] | InputError]:
+        return self._workers.answer(requests, ready or _unheard)
+
+
+@final
+class _RayVerifier:
+    def __init__(self, workers: RayWorkers) -> None:
+        self._workers = workers
+        self.identity = workers.identities[VerdictRequest]
+
+    async def verify(self, answer: str, gold: str) -> Verdict:
+        verdict: Verdict = await batched(
+            self._workers.answer, VerdictRequest(answer=answer, gold=gold), quick=True
+        )
+        return verdict
+
+
+def _unheard(place: int, reply: object) -> None:
+    """Nobody asked to be told early."""
 
 
 def cut(requests: Mapping[int, Request], workers: int) -> list[Chunk]:

@@ -1,4 +1,4 @@
-"""Requests of methods and their replies; each request has one key that names everything that shapes its reply."""
+"""Requests to models and their replies; each request has one key that names everything that shapes its reply."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Completions:
     """The text ends before the first of these strings."""
     seed: int = 0
     """Part of what makes a sample: another seed gives other samples."""
-    first: int | None = None
-    """Number of the first sample; None for fresh ones (see the module)."""
+    first: int = 0
+    """Number of the first sample: equal requests give equal samples, and other numbers other ones."""
 
     def __post_init__(self) -> None:
         _check_prompt(self.prompt)
@@ -74,13 +74,13 @@ class Completions:
             ("top_k", self.top_k is None or self.top_k >= 1, "None or at least 1"),
             ("max_tokens", self.max_tokens >= 1, "at least 1"),
             ("stop", all(self.stop), "without empty strings"),
-            ("first", self.first is None or self.first >= 0, "None or 0 and more"),
+            ("first", self.first >= 0, "0 or more"),
         ):
             if not good:
-                raise UsageError(f"Write: {name} must be {wanted}, found {getattr(self, name)!r}")
+                raise UsageError(f"Completions: {name} must be {wanted}, found {getattr(self, name)!r}")
         if self.temperature == 0 and self.n > 1:
             raise UsageError(
-                f"Write: at temperature 0 all {self.n} samples are one; set a temperature or n=1"
+                f"Completions: at temperature 0 all {self.n} samples are one; set a temperature or n=1"
             )
 
 
@@ -121,7 +121,9 @@ class ChoiceLogprobs:
     def __post_init__(self) -> None:
         _check_prompt(self.prompt)
         if len(self.options) < 2 or not all(self.options) or len(set(self.options)) < len(self.options):
-            raise UsageError(f"Choose: options must be two or more different texts, found {self.options!r}")
+            raise UsageError(
+                f"ChoiceLogprobs: options must be two or more different texts, found {self.options!r}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +141,7 @@ class VerdictRequest:
 
     def __post_init__(self) -> None:
         if not self.gold.strip():
-            raise UsageError("Verify: there is no reference answer to compare with")
+            raise UsageError("VerdictRequest: there is no reference answer to compare with")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +159,7 @@ class ScoreRequest:
 
     def __post_init__(self) -> None:
         if not self.steps:
-            raise UsageError("Score: there is no step to score")
+            raise UsageError("ScoreRequest: there is no step to score")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,28 +181,10 @@ class StepScore:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Release:
-    """Word that some prefixes of a problem will not be continued: what is kept of them may go.
-
-    It has no reply (a method is sent None), is never recorded, and changes no result.
-    """
-
-    problem: str
-    """The problem's text."""
-    prefixes: tuple[tuple[str, ...], ...]
-    """Each one's steps."""
-
-
-Request = Completions | ChoiceLogprobs | VerdictRequest | ScoreRequest | Release
-"""What a method may ask for."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ScoreSolution:
     """A request for a PRM's scores of all steps of a solution; the reply is a `records.StepScores`.
 
-    For grading in bulk on a cluster, in a stream of its own (`spreading.Spreading.stream`). No method asks it and nothing of it is
-    recorded: a graded row is.
+    For grading in bulk on a cluster. Nothing of it is recorded: a graded row is.
     """
 
     solution: Solution
@@ -208,11 +192,7 @@ class ScoreSolution:
     """The PRM, or the outcome model that is asked beside it."""
 
 
-Ask = Request | ScoreSolution
-"""What a worker on a cluster may be asked."""
-
-
-def content_key(request: Request, identity: str) -> str:
+def content_key(request: Completions | ChoiceLogprobs | VerdictRequest | ScoreRequest, identity: str) -> str:
     """A stable SHA-256 of everything that shapes the reply, in hexadecimal.
 
     The number of samples and the number of the first are left out: samples are numbered under the key.

@@ -209,7 +209,7 @@ def _try_models() -> tuple[int | None, list[float | None]]:
     from stepmark.models.policies.local import LocalPolicy
 
     policy = LocalPolicy.load(ARITHMETIC, device="cpu", dtype="float32")
-    [reply] = policy.write([Completions(prompt="1 + 1", max_tokens=1)])
+    [reply] = policy.complete_many([Completions(prompt="1 + 1", max_tokens=1)])
     if isinstance(reply, StepmarkError):
         raise reply
     prm = stepmark.load_prm(

@@ -7,7 +7,7 @@ many solutions' requests together and records every reply before it is used.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, Protocol
 
@@ -15,11 +15,12 @@ from pydantic import Field
 
 from stepmark.backends import (
     INSTRUCTION,
+    Completing,
     Completion,
     Completions,
-    Method,
     Prompt,
-    VerdictRequest,
+    Verifying,
+    all_of,
     problem_prompt,
 )
 from stepmark.errors import InputError
@@ -110,7 +111,7 @@ class Labeller(Protocol):
     def name(self) -> str:
         """Its name in judgements and files."""
 
-    def label(self, solution: Solution) -> Method[Labelling]:
+    async def label(self, solution: Solution, policy: Completing, verifier: Verifying) -> Labelling:
         """Label one solution.
 
         Raises:
@@ -219,9 +220,16 @@ def gold_of(solution: Solution) -> str:
     return solution.problem.answer
 
 
-def probe(
-    solution: Solution, steps: int, count: int, how: Rollouts, *, first: int = 0
-) -> Generator[Any, Any, Probe]:
+async def probe(
+    solution: Solution,
+    steps: int,
+    count: int,
+    how: Rollouts,
+    policy: Completing,
+    verifier: Verifying,
+    *,
+    first: int = 0,
+) -> Probe:
     """Continue the first `steps` steps of a solution `count` times and verify where each continuation ends.
 
     Samples are asked for by number, from `first`, so equal prefixes of different solutions share theirs, and a prefix that is
@@ -232,19 +240,19 @@ def probe(
     """
     gold = gold_of(solution)
     begun = prefix_text(solution, steps)
-    written: tuple[Completion, ...] = yield Completions(
-        prompt=prompt_of(solution, how),
-        prefill=begun,
-        n=count,
-        temperature=how.temperature,
-        top_p=how.top_p,
-        max_tokens=how.max_tokens,
-        seed=how.seed,
-        first=first,
+    written = await policy.complete(
+        Completions(
+            prompt=prompt_of(solution, how),
+            prefill=begun,
+            n=count,
+            temperature=how.temperature,
+            top_p=how.top_p,
+            max_tokens=how.max_tokens,
+            seed=how.seed,
+            first=first,
+        )
     )
-    verdicts: tuple[Verdict, ...] = yield tuple(
-        VerdictRequest(answer=(begun + sample.text) or " ", gold=gold) for sample in written
-    )
+    verdicts = await all_of(verifier.verify((begun + sample.text) or " ", gold) for sample in written)
     return Probe(
         steps=steps,
         texts=tuple(sample.text for sample in written),

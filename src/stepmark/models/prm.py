@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import tee
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from stepmark.backends import Answerer, Ready, Release, ScoreRequest, StepScore
+from stepmark.backends import BatchScorer, Ready, Release, ScoreRequest, StepScore
 from stepmark.data.conversations import (
     ProblemLike,
     SolutionLike,
@@ -450,20 +450,15 @@ def identity_of(prm: PRM) -> str:
 # Sessions.
 
 
-def answerers(
-    prm: PRM, *, session: Session | None = None, memory_tokens: int | None = None
-) -> dict[type, Answerer]:
-    """What `backends.run` needs to have a PRM answer `ScoreRequest` and `Release`; merge it with a policy's.
+def scorer(prm: PRM, *, session: Session | None = None, memory_tokens: int | None = None) -> BatchScorer:
+    """A PRM as a search asks it, one step after the other.
 
     Args:
         prm: as `load_prm` gives it.
         session: an open session of this PRM; None opens one, with `memory_tokens`.
     """
     session = prm.open_session(memory_tokens=memory_tokens) if session is None else session
-    return {
-        ScoreRequest: Answerer(identity=identity_of(prm), answer=session.score),
-        Release: Answerer(identity=prm.identity, answer=session.release),
-    }
+    return BatchScorer(identity_of(prm), session.score, session.release)
 
 
 def why_whole_prefixes(prm: PRM) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar, final
 
-from stepmark.backends import ChoiceLogprobs, Completion, Completions, Ready, cut_at_stop
+from stepmark.backends import BatchPolicy, ChoiceLogprobs, Completion, Completions, Ready, cut_at_stop
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import check_score
 from stepmark.models.prm import Grader, Ledger, Session, WholePrefixSession
@@ -137,7 +137,7 @@ def _table(scores: Mapping[str, float]) -> Script:
 
 
 @final
-class ScriptedPolicy:
+class ScriptedPolicy(BatchPolicy):
     """Answers from a function or from a list.
 
     A plain text is cut at the request's stop strings, as a model would be (`finish` is then `stop`, else
@@ -171,13 +171,13 @@ class ScriptedPolicy:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r})"
 
-    def write(
+    def complete_many(
         self, requests: Sequence[Completions], ready: Ready | None = None
     ) -> list[list[Completion] | InputError]:
         """The scripted texts; an `InputError` that the script raises refuses that request alone."""
         replies: list[list[Completion] | InputError] = []
         for index, request in enumerate(requests):
-            first = request.first or 0
+            first = request.first
             reply: list[Completion] | InputError
             try:
                 reply = [self._sample(request, number) for number in range(first, first + request.n)]
@@ -188,7 +188,7 @@ class ScriptedPolicy:
                 ready(index, reply)
         return replies
 
-    def choose(
+    def choose_many(
         self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
         """The scripted log-probabilities."""

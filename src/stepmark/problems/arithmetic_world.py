@@ -27,7 +27,16 @@ from typing import Annotated, NamedTuple, final
 
 from pydantic import Field
 
-from stepmark.backends import ChoiceLogprobs, Completion, Completions, Prompt, Ready, cut_at_stop, sample_seed
+from stepmark.backends import (
+    BatchPolicy,
+    ChoiceLogprobs,
+    Completion,
+    Completions,
+    Prompt,
+    Ready,
+    cut_at_stop,
+    sample_seed,
+)
 from stepmark.errors import InputError, UsageError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import (
@@ -509,7 +518,7 @@ def count_tokens(text: str) -> int:
 
 
 @final
-class ArithmeticPolicy:
+class ArithmeticPolicy(BatchPolicy):
     """A policy (`models.policies.Policy`) that solves problems of the arithmetic world, with known error rates.
 
     It takes the last problem in the prompt, reads the steps in what follows it, and goes on from what they state. A prefill that does not end at the end of
@@ -530,7 +539,7 @@ class ArithmeticPolicy:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(error_rate={self.settings.error_rate})"
 
-    def write(
+    def complete_many(
         self, requests: Sequence[Completions], ready: Ready | None = None
     ) -> list[list[Completion] | InputError]:
         """Solutions, from where each request stands; an `InputError` where the prompt holds no problem of this world."""
@@ -546,7 +555,7 @@ class ArithmeticPolicy:
                 ready(index, replies[-1])
         return replies
 
-    def choose(
+    def choose_many(
         self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
         """An `InputError` for each request: this policy writes solutions and answers no questions."""
@@ -567,7 +576,7 @@ class ArithmeticPolicy:
         solver = solver_of(problem, self.settings)
         state = solver.after(f"{rest}\n{prefill}".split("\n") if begun == prefill else begun.split("\n"))
         prompt_tokens = count_tokens(prompt) + count_tokens(prefill)
-        first = request.first or 0
+        first = request.first
         return [
             _write(solver, state, lead, request, number, prompt_tokens)
             for number in range(first, first + request.n)

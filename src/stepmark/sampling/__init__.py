@@ -10,17 +10,18 @@ from pydantic import Field
 
 from stepmark.backends import (
     INSTRUCTION,
+    CachedPolicy,
+    Completing,
     Completion,
     Completions,
-    Method,
     Prompt,
     ReplyStore,
-    VerdictRequest,
+    Verifying,
+    all_of,
     problem_prompt,
-    run,
+    run_tasks,
 )
 from stepmark.errors import InputError
-from stepmark.models.policies import Policy, answerers
 from stepmark.records import Problem, Verdict
 from stepmark.settings import settings
 
@@ -63,7 +64,7 @@ class Sampled:
 
 def sample(
     problems: Iterable[Problem],
-    policy: Policy,
+    policy: Completing,
     settings: Sampling = SAMPLING,
     *,
     store: ReplyStore | None = None,
@@ -77,39 +78,48 @@ def sample(
     Raises:
         BackendError: the policy failed; what it had written is kept in the store.
     """
-    methods = (sample_and_judge(problem, settings, False) for problem in problems)
-    for _, result in run(methods, answerers(policy), store=store, in_flight=in_flight):
+    cached = CachedPolicy(policy, store)
+    for _, result in run_tasks(
+        problems, lambda problem: sample_and_judge(problem, settings, cached), in_flight=in_flight
+    ):
         yield result
 
 
-def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Method[Sampled]:
-    """Sample solutions of one problem and, if `judged`, have each final answer compared with the reference."""
+async def sample_and_judge(
+    problem: Problem, settings: Sampling, policy: Completing, verifier: Verifying | None = None
+) -> Sampled:
+    """Sample solutions of one problem and, where there is a verifier, have each final answer compared with the reference."""
+    prompt = prompt_of(problem, settings)
     asked = [
         Completions(
-            prompt=prompt_of(problem, settings),
+            prompt=prompt,
             n=settings.n,
             temperature=settings.temperature,
             top_p=settings.top_p,
             max_tokens=settings.max_tokens,
             seed=settings.seed,
-            first=0,
         )
     ]
     if settings.greedy:
-        asked.append(Completions(prompt=asked[0].prompt, max_tokens=settings.max_tokens, first=0))
+        asked.append(Completions(prompt=prompt, max_tokens=settings.max_tokens))
     try:
-        replies: tuple[tuple[Completion, ...], ...] = yield tuple(asked)
+        replies = await all_of(map(policy.complete, asked))
     except InputError as error:
         return Sampled(problem=problem, samples=(), refused=str(error))
-    samples = replies[0]
-    verdicts: list[Verdict | None] = [None] * len(samples)
-    there = [i for i, written in enumerate(samples) if written.text.strip()]
-    if judged and problem.answer is not None and there:
-        judgements = yield tuple(VerdictRequest(answer=samples[i].text, gold=problem.answer) for i in there)
-        for i, verdict in zip(there, judgements, strict=True):
-            verdicts[i] = verdict
-    greedy = replies[1][0] if settings.greedy else None
-    return Sampled(problem=problem, samples=samples, verdicts=tuple(verdicts), greedy=greedy)
+    samples = tuple(replies[0])
+    gold = None if verifier is None else problem.answer
+
+    async def verdict(sample: Completion) -> Verdict | None:
+        if verifier is None or gold is None or not sample.text.strip():
+            return None
+        return await verifier.verify(sample.text, gold)
+
+    return Sampled(
+        problem=problem,
+        samples=samples,
+        verdicts=tuple(await all_of(map(verdict, samples))),
+        greedy=replies[1][0] if settings.greedy else None,
+    )
 
 
 def prompt_of(problem: Problem, settings: Sampling) -> Prompt:

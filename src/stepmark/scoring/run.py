@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, Protocol, cast, final, get_args
 
 from pydantic import Field
 
-from stepmark.backends import Answerer, Ready, Reply, ScoreSolution
-from stepmark.backends.cluster import Build, Built, Cluster, Fact
+from stepmark.backends import Ready, ScoreSolution
+from stepmark.backends.cluster import Answerer, Build, Built, Cluster, Fact, Reply
 from stepmark.data.reading import Source, read_rows
 from stepmark.data.solutions import GRADED_KEYS, SolutionRow, candidates_of, read_solutions, solutions_of
 from stepmark.data.steps.splitting import check_way, split

@@ -12,7 +12,6 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Literal, final
 
 from fastapi import APIRouter, Request
@@ -282,8 +281,6 @@ class ChatService:
             summary="Answer a conversation",
             **described(ChatAnswer),
         )
-        threads = settings.policy_requests if isinstance(policy, OpenAIPolicy) else 1
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="stepmark-write")
         self._verifier: Verifier | None = None
         self._room, self._verifying = asyncio.Semaphore(settings.policy_requests), asyncio.Lock()
         self._waiting = 0
@@ -292,7 +289,6 @@ class ChatService:
         service.closing.append(self._close)
 
     async def _close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
         if self._verifier is not None:
             await asyncio.to_thread(self._verifier.close)
 
@@ -410,10 +406,9 @@ class ChatService:
             stop=tuple(body.stop or ()),
             # By number where a seed is given: equal requests then get equal texts.
             seed=body.seed or 0,
-            first=None if body.seed is None else 0,
         )
 
-    async def _written(self, request: Completions) -> list[Completion]:
+    async def _written(self, request: Completions) -> Sequence[Completion]:
         """The completions of a conversation. Those of a client that disconnects are dropped."""
         policy = self._policy
         if self._waiting >= (_QUEUE + 1) * self.settings.policy_requests:
@@ -422,8 +417,11 @@ class ChatService:
         self._waiting += 1
         try:
             async with self._room:
-                loop = asyncio.get_running_loop()
-                [reply] = await loop.run_in_executor(self._threads, policy.write, [request])
+                return await policy.complete(request)
+        except InputError as error:
+            raise type(error)(
+                f"the policy refuses the conversation: {error.message}", field="messages"
+            ) from None
         except UsageError as error:
             raise InputError(f"the policy {policy.name}: {error}") from None
         except (UnansweredError, UnreachableError) as error:
@@ -433,9 +431,6 @@ class ChatService:
             raise Refused("policy", f"the policy {policy.name}: {error}") from None
         finally:
             self._waiting -= 1
-        if isinstance(reply, InputError):
-            raise type(reply)(f"the policy refuses the conversation: {reply.message}", field="messages")
-        return reply
 
     def _split(self, problem: str, texts: Sequence[Completion]) -> list[Read]:
         solutions: list[Read] = []

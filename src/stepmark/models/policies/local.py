@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 
-from stepmark.backends import ChoiceLogprobs, Completion, Completions, Finish, Ready, cut_at_stop, sample_seed
+from stepmark.backends import (
+    BatchPolicy,
+    ChoiceLogprobs,
+    Completion,
+    Completions,
+    Finish,
+    Ready,
+    cut_at_stop,
+    sample_seed,
+)
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
@@ -159,7 +168,7 @@ def checkpoint_identity(
 
 
 @final
-class LocalPolicy:
+class LocalPolicy(BatchPolicy):
     """A causal language model and its tokenizer.
 
     Samples draw from generators of their own, seeded by the request and the sample's number
@@ -230,7 +239,7 @@ class LocalPolicy:
         return Weights.of([(self._model, self._model.get_output_embeddings())])
 
     @property
-    def identity(self) -> str:
+    def identity(self) -> str:  # type: ignore[override]
         """See `Policy.identity`: of weights, tokenizer and precision."""
         if self._identity is None:
             weights = tensors_fingerprint(weights_of(self._model))
@@ -271,7 +280,7 @@ class LocalPolicy:
             memory_tokens=memory_tokens,
         )
 
-    def write(
+    def complete_many(
         self, requests: Sequence[Completions], ready: Ready | None = None
     ) -> list[list[Completion] | InputError]:
         """Write the samples of each request; see `Policy.write`."""
@@ -313,7 +322,7 @@ class LocalPolicy:
         return [reply for reply in replies if reply is not None]
 
     @torch.inference_mode()
-    def choose(
+    def choose_many(
         self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
         """Exact log-probabilities of the options; see the class and `Policy.choose`."""
@@ -362,7 +371,7 @@ class LocalPolicy:
         limit = request.max_tokens
         if self._context is not None:
             limit = min(limit, self._context - len(prompt))
-        first = request.first or 0
+        first = request.first
         return [
             Row(
                 index=index,

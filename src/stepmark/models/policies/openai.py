@@ -11,6 +11,7 @@ renders a last assistant message as its template likes, and may drop white space
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 import threading
@@ -22,6 +23,7 @@ from typing import Any, TypeVar, final
 import httpx
 
 from stepmark.backends import (
+    BatchPolicy,
     ChoiceLogprobs,
     Completion,
     Completions,
@@ -52,7 +54,7 @@ _PROBE_PREFILL = "1, 2, 3, 4, 5, 6,"
 
 
 @final
-class OpenAIPolicy(Closing):
+class OpenAIPolicy(BatchPolicy, Closing):
     """A model served over HTTP.
 
     `choose` asks for the likeliest first tokens; an option that is not among them is looked up exactly, through
@@ -107,7 +109,7 @@ class OpenAIPolicy(Closing):
             again=again,
         )
         self._encoder = None if tokenizer is None else _encoder(tokenizer)
-        self._concurrency = concurrency
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="stepmark-http")
         self._send_seed = send_seed
         self._logprobs = logprobs
         self._top = top_logprobs
@@ -123,19 +125,27 @@ class OpenAIPolicy(Closing):
             f"{type(self).__name__}(name={self.name!r}, address={self._server.address.rpartition('@')[2]!r})"
         )
 
-    def write(
+    async def complete(self, request: Completions) -> list[Completion]:
+        """See `Completing.complete`; `concurrency` requests are under way at once."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._write_one, request)
+
+    async def choose(self, request: ChoiceLogprobs) -> list[float]:
+        """See the class and `Completing.choose`."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._choose_one, request)
+
+    def complete_many(
         self, requests: Sequence[Completions], ready: Ready | None = None
     ) -> list[list[Completion] | InputError]:
-        """Write the samples of each request; see `Policy.write`.
+        """The samples of each request; see `BatchPolicy.complete_many`.
 
         A server that gives fewer samples than asked is asked for the rest.
         """
         return self._each(self._write_one, requests, ready)
 
-    def choose(
+    def choose_many(
         self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
-        """Log-probabilities of the options; see the class and `Policy.choose`."""
+        """Log-probabilities of the options; see the class and `BatchPolicy.choose_many`."""
         return self._each(self._choose_one, requests, ready)
 
     def check_continuation(self) -> None:
@@ -169,6 +179,7 @@ class OpenAIPolicy(Closing):
 
     def close(self) -> None:
         """Close the connections."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self._server.close()
 
     def _each(
@@ -180,9 +191,8 @@ class OpenAIPolicy(Closing):
         """Answer requests side by side. After a failure, what is under way is still waited for and kept."""
         replies: dict[int, Answered | InputError] = {}
         failure: StepmarkError | None = None
-        pool = ThreadPoolExecutor(self._concurrency)
+        futures = {self._pool.submit(answer, request): index for index, request in enumerate(requests)}
         try:
-            futures = {pool.submit(answer, request): index for index, request in enumerate(requests)}
             for future in as_completed(futures):
                 index = futures[future]
                 try:
@@ -199,7 +209,8 @@ class OpenAIPolicy(Closing):
                 if ready is not None:
                     ready(index, replies[index])
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            for future in futures:
+                future.cancel()
         if failure is not None:
             raise failure
         return [replies[index] for index in range(len(requests))]
@@ -218,7 +229,7 @@ class OpenAIPolicy(Closing):
                 **({"logprobs": True if path == _CHAT else 1} if self._logprobs else {}),
             }
             if self._send_seed:
-                body["seed"] = (request.seed + (request.first or 0) + len(got)) % 2**31
+                body["seed"] = (request.seed + request.first + len(got)) % 2**31
             try:
                 new, count = self._ask(path, body, partial(_written, stop=request.stop, chat=path == _CHAT))
             except BackendError as error:
