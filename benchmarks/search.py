@@ -225,7 +225,7 @@ def _write_all(policy: LocalPolicy, requests: Sequence[Sequence[Completions]]) -
     told = []
     for some in requests:
         row = []
-        for reply in policy.write(some):
+        for reply in policy.complete_many(some):
             if not isinstance(reply, list) or reply[0].logprob is None:
                 raise SystemExit(f"the policy gave {reply}")
             row.append(reply[0].logprob)

@@ -57,7 +57,7 @@ def sampled(
     """Solutions of the solver, n for each problem."""
     policy = ArithmeticPolicy(settings)
     problems = list(arithmetic_problems(count, seed=seed, steps=steps, surface="formula"))
-    replies = policy.write(
+    replies = policy.complete_many(
         [Completions(prompt=p.text + "\n", n=n, temperature=1.0, seed=seed) for p in problems]
     )
     found = []

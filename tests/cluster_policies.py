@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepmark.backends import ChoiceLogprobs, Completion, Completions, Ready
+from stepmark.backends import BatchPolicy, ChoiceLogprobs, Completion, Completions, Ready
 from stepmark.errors import BackendError, InputError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 
 
-class Slow:
+class Slow(BatchPolicy):
     """The arithmetic world's policy, which takes $DELAY seconds a request; each process logs what it wrote in a file of its own in the folder $ASKED."""
 
     def __init__(self) -> None:
@@ -24,17 +24,17 @@ class Slow:
         self._log = Path(os.environ["ASKED"]) / str(os.getpid())
 
     @property
-    def tokens_written(self) -> int:
+    def tokens_written(self) -> int:  # type: ignore[override]
         return self._policy.tokens_written
 
-    def write(
+    def complete_many(
         self, requests: Sequence[Completions], ready: Ready | None = None
     ) -> list[list[Completion] | InputError]:
         replies: list[list[Completion] | InputError] = []
         for place, request in enumerate(requests):
             self.before(request)
             time.sleep(float(os.environ["DELAY"]))
-            reply = self._policy.write([request])[0]
+            reply = self._policy.complete_many([request])[0]
             with self._log.open("a") as log:
                 log.write(f"{request.prompt!r} {request.prefill!r} {request.first} {request.n}\n")
             replies.append(reply)
@@ -42,10 +42,10 @@ class Slow:
                 ready(place, reply)
         return replies
 
-    def choose(
+    def choose_many(
         self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
-        return self._policy.choose(requests, ready)
+        return self._policy.choose_many(requests, ready)
 
     def before(self, request: Completions) -> None:
         """What happens before a text is written."""

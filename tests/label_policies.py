@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepmark.backends import ChoiceLogprobs, Completion, Completions, Ready
+from stepmark.backends import BatchPolicy, ChoiceLogprobs, Completion, Completions, Ready
 from stepmark.errors import BackendError, InputError
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 
 
-class _Slow:
+class _Slow(BatchPolicy):
     """The arithmetic world's policy, slow, with a log of what it wrote in the file $ASKED; $POLICY is its identity where given."""
 
     def __init__(self) -> None:
@@ -24,16 +24,16 @@ class _Slow:
         self._log = Path(os.environ["ASKED"])
 
     @property
-    def tokens_written(self) -> int:
+    def tokens_written(self) -> int:  # type: ignore[override]
         return self._policy.tokens_written
 
-    def write(
+    def complete_many(
         self, requests: Sequence[Completions], ready: Ready | None = None
     ) -> list[list[Completion] | InputError]:
         found: list[list[Completion] | InputError] = []
         for number, request in enumerate(requests):
             time.sleep(float(os.environ.get("PAUSE", "0.03")))
-            reply = self._policy.write([request])[0]
+            reply = self._policy.complete_many([request])[0]
             with self._log.open("a") as log:
                 log.write(f"{hash((request.prompt, request.prefill))} {request.first} {request.n}\n")
             found.append(reply)
@@ -41,10 +41,10 @@ class _Slow:
                 ready(number, reply)
         return found
 
-    def choose(
+    def choose_many(
         self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
-        return self._policy.choose(requests, ready)
+        return self._policy.choose_many(requests, ready)
 
 
 def slow() -> _Slow:
@@ -53,12 +53,12 @@ def slow() -> _Slow:
 
 
 class _Dying(_Slow):
-    def write(
+    def complete_many(
         self, requests: Sequence[Completions], ready: Ready | None = None
     ) -> list[list[Completion] | InputError]:
         if len(self._log.read_text().splitlines() if self._log.exists() else []) > 8:
             raise BackendError("the server went away")
-        return super().write(requests, ready)
+        return super().complete_many(requests, ready)
 
 
 def dying() -> _Dying:

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import test_label_cli as single
-from stepmark.backends import Answerer, Completion, Completions, VerdictRequest
-from stepmark.backends.cluster import Build, Cluster, ClusterWorker, RayWorkers, Trouble
+from stepmark.backends import Completion, Completions, VerdictRequest
+from stepmark.backends.cluster import Answerer, Build, Cluster, ClusterWorker, RayWorkers, Trouble
 from stepmark.cli import main
 from stepmark.errors import BackendError, InputError, MissingExtraError, TooLongError, UsageError
 

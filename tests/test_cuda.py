@@ -146,7 +146,7 @@ def test_a_policy_writes_the_same_greedy_text():
         for problem in problems
     ]
     texts = [
-        [[written.text for written in reply] for reply in policy.write(requests)]
+        [[written.text for written in reply] for reply in policy.complete_many(requests)]
         for policy in (
             load_policy("stepmark:arithmetic", dtype="float32", device=device) for device in ("cpu", DEVICE)
         )

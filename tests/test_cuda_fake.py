@@ -134,7 +134,7 @@ def test_a_policy(fake_gpu, dtype, memory):
             Completions(prompt=prompt, max_tokens=6),
             Completions(prompt=prompt, max_tokens=6, temperature=0.8, top_p=0.9, top_k=5, n=3),
         ):
-            assert [len(reply) for reply in policy.write([request] * 2)] == [request.n] * 2
+            assert [len(reply) for reply in policy.complete_many([request] * 2)] == [request.n] * 2
 
 
 @pytest.mark.parametrize("again", [False, True])

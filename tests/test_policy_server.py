@@ -137,7 +137,7 @@ def test_messages_go_to_chat_with_their_settings():
             stop=("</think>",),
             seed=5,
         )
-        assert policy.write([request]) == [
+        assert policy.complete_many([request]) == [
             [
                 Completion(text="a", finish="end or stop", tokens=None, prompt_tokens=10),
                 Completion(text="b", finish="end or stop", tokens=None, prompt_tokens=10),
@@ -165,7 +165,7 @@ def test_messages_go_to_chat_with_their_settings():
 
 def test_raw_text_goes_to_completions_with_its_prefill():
     with Fake(lambda path, body: raw(" 5", tokens=3)) as fake:
-        [[written]] = connect(fake).write([Completions(prompt="2 + 3", prefill=" =")])
+        [[written]] = connect(fake).complete_many([Completions(prompt="2 + 3", prefill=" =")])
     assert written == Completion(text=" 5", finish="end", tokens=3, prompt_tokens=10)
     assert fake.bodies == [
         (
@@ -178,8 +178,8 @@ def test_raw_text_goes_to_completions_with_its_prefill():
 def test_a_prefill_is_a_last_message_to_be_continued():
     with Fake(continuing(lambda path, body: chat(" six"))) as fake:
         policy = connect(fake)
-        policy.write([Completions(prompt=USER, prefill="It is"), Completions(prompt=USER, prefill="It is")])
-        policy.write([Completions(prompt=USER, prefill="It is")])
+        policy.complete_many([Completions(prompt=USER, prefill="It is"), Completions(prompt=USER, prefill="It is")])
+        policy.complete_many([Completions(prompt=USER, prefill="It is")])
     body = fake.asked[0]
     assert body["messages"] == [
         {"role": "user", "content": "2 + 3 = 6?"},
@@ -193,7 +193,7 @@ def test_a_prefill_is_a_last_message_to_be_continued():
 
 def test_a_server_that_answers_afresh_is_found_out():
     with Fake(afresh) as fake, pytest.raises(BackendError, match="does not continue a begun reply"):
-        connect(fake).write([Completions(prompt=USER, prefill="It is")])
+        connect(fake).complete_many([Completions(prompt=USER, prefill="It is")])
     assert fake.asked == [], "nothing was asked of such a server"
 
 
@@ -201,8 +201,8 @@ def test_the_api_key_comes_from_the_named_variable(monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
     monkeypatch.setenv("OPENAI_API_KEY", "not to be sent unasked")
     with Fake(lambda path, body: raw("x")) as fake:
-        connect(fake, api_key_env="MY_KEY").write([Completions(prompt="p")])
-        connect(fake).write([Completions(prompt="p")])
+        connect(fake, api_key_env="MY_KEY").complete_many([Completions(prompt="p")])
+        connect(fake).complete_many([Completions(prompt="p")])
     assert fake.headers[0]["Authorization"] == "Bearer secret"
     assert "Authorization" not in fake.headers[1]
     monkeypatch.delenv("MY_KEY")
@@ -212,7 +212,7 @@ def test_the_api_key_comes_from_the_named_variable(monkeypatch):
 
 def test_seeds_are_sent_only_when_asked_and_differ_by_sample():
     with Fake(lambda path, body: raw("x")) as fake:
-        connect(fake, send_seed=True).write([Completions(prompt="p", n=3, temperature=1.0, seed=10, first=4)])
+        connect(fake, send_seed=True).complete_many([Completions(prompt="p", n=3, temperature=1.0, seed=10, first=4)])
     assert [(body["n"], body["seed"]) for body in fake.asked] == [(3, 14), (2, 15), (1, 16)]
 
 
@@ -234,7 +234,7 @@ def test_seeds_are_sent_only_when_asked_and_differ_by_sample():
 )
 def test_why_a_text_ended(choice, stop, finish):
     with Fake(lambda path, body: {"choices": [{"text": "t", **choice}]}) as fake:
-        [[written]] = connect(fake).write([Completions(prompt="p", stop=stop)])
+        [[written]] = connect(fake).complete_many([Completions(prompt="p", stop=stop)])
     assert written == Completion(text="t", finish=finish, tokens=None)
 
 
@@ -248,8 +248,8 @@ def test_log_probabilities_of_the_text():
 
     with Fake(reply) as fake:
         policy = connect(fake, logprobs=True)
-        [[one]] = policy.write([Completions(prompt=USER)])
-        [two] = policy.write([Completions(prompt="p", n=2, temperature=1.0)])
+        [[one]] = policy.complete_many([Completions(prompt=USER)])
+        [two] = policy.complete_many([Completions(prompt="p", n=2, temperature=1.0)])
     assert (one.tokens, one.logprob) == (2, -0.75)
     assert [(sample.tokens, sample.logprob) for sample in two] == [(3, -1.75), (3, -1.75)]
 
@@ -266,7 +266,7 @@ def test_a_server_that_refuses_log_probabilities_is_asked_without(path):
     with Fake(reply) as fake:
         policy = connect(fake, logprobs=True)
         for _ in range(2):
-            [found] = policy.write(
+            [found] = policy.complete_many(
                 [Completions(prompt=USER if path == "chat" else "ask", n=2, temperature=1)]
             )
             assert [(one.text, one.tokens) for one in found] == [("a", None), ("b", None)]
@@ -280,7 +280,7 @@ def test_a_server_that_gives_fewer_samples_is_asked_for_the_rest():
         return raw(*[next(served) for _ in range(min(body["n"], 2))])
 
     with Fake(reply) as fake:
-        [samples] = connect(fake).write([Completions(prompt="p", n=5, temperature=1.0)])
+        [samples] = connect(fake).complete_many([Completions(prompt="p", n=5, temperature=1.0)])
     assert [sample.text for sample in samples] == ["a", "b", "c", "d", "e"]
     assert [body["n"] for body in fake.asked] == [5, 3, 1]
 
@@ -300,7 +300,7 @@ def test_many_requests_keep_their_order_and_are_reported_as_they_come():
         later.set()
 
     with Fake(reply) as fake:
-        replies = connect(fake, concurrency=8).write([Completions(prompt=f"p{i}") for i in range(20)], hear)
+        replies = connect(fake, concurrency=8).complete_many([Completions(prompt=f"p{i}") for i in range(20)], hear)
     assert [reply[0].text for reply in replies] == [f"answer {i}" for i in range(20)]
     assert heard == dict(enumerate(replies))
     assert list(heard) != sorted(heard)
@@ -340,7 +340,7 @@ def flaky(failures, good):
 )
 def test_trouble_that_passes_is_sat_out(failures):
     with Fake(flaky(failures, raw("fine"))) as fake:
-        [[written]] = connect(fake).write([Completions(prompt="p")])
+        [[written]] = connect(fake).complete_many([Completions(prompt="p")])
     assert written.text == "fine"
     assert len(fake.bodies) == 4
 
@@ -362,7 +362,7 @@ def test_what_was_answered_before_the_server_died_is_reported():
             others.set()
 
     with Fake(reply) as fake, pytest.raises(BackendError, match="HTTP 500: dead"):
-        connect(fake, concurrency=4).write([Completions(prompt=f"p{i}") for i in range(4)], hear)
+        connect(fake, concurrency=4).complete_many([Completions(prompt=f"p{i}") for i in range(4)], hear)
     assert {index: reply[0].text for index, reply in heard.items()} == {
         i: f"answer to p{i}" for i in range(3)
     }
@@ -382,7 +382,7 @@ def test_a_request_that_is_too_long_costs_only_itself(message):
         return raw("fine")
 
     with Fake(reply) as fake:
-        first, second = connect(fake).write([Completions(prompt="long"), Completions(prompt="short")])
+        first, second = connect(fake).complete_many([Completions(prompt="long"), Completions(prompt="short")])
     assert isinstance(first, TooLongError)
     assert "lower max_tokens" in str(first)
     assert second[0].text == "fine"
@@ -408,7 +408,7 @@ def test_options_among_the_likeliest_tokens_are_read_there():
     choice = ChoiceLogprobs(prompt=USER, options=(" yes", " no"))
     with Fake(reply) as fake:
         policy = connect(fake)
-        assert policy.choose([choice, ChoiceLogprobs(prompt="p", options=(" yes", " no"))]) == [
+        assert policy.choose_many([choice, ChoiceLogprobs(prompt="p", options=(" yes", " no"))]) == [
             [-0.25, -1.5],
             [-1.0, -0.5],
         ]
@@ -435,7 +435,7 @@ def test_a_missing_option_is_looked_up_in_the_echoed_prompt():
         )
 
     with Fake(reply) as fake:
-        [reply_] = connect(fake).choose([ChoiceLogprobs(prompt="is it correct?", options=tuple(known))])
+        [reply_] = connect(fake).choose_many([ChoiceLogprobs(prompt="is it correct?", options=tuple(known))])
     assert reply_ == pytest.approx(list(known.values()))
 
 
@@ -449,7 +449,7 @@ def test_a_missing_option_of_a_chat_is_looked_up_in_the_prompt_log_probabilities
         return chat("x", finish="length") | {"prompt_logprobs": rows}
 
     with Fake(continuing(answer)) as fake:
-        [reply] = connect(fake).choose(
+        [reply] = connect(fake).choose_many(
             [ChoiceLogprobs(prompt=USER, prefill="so it is", options=(" yes", " no"))]
         )
     assert reply == [-0.01, -8.0]
@@ -479,7 +479,7 @@ def test_an_option_that_cannot_be_looked_up_is_an_error_and_never_a_guess(prompt
         return raw("x", finish="length", logprobs={"top_logprobs": [{" yes": -0.01}]})
 
     with Fake(continuing(answer)) as fake, pytest.raises(BackendError, match=message):
-        connect(fake).choose([ChoiceLogprobs(prompt=prompt, options=(" no", " maybe"))])
+        connect(fake).choose_many([ChoiceLogprobs(prompt=prompt, options=(" no", " maybe"))])
 
 
 # With the model's tokenizer: token ids are sent, and a server that runs a model agrees with the local policy
@@ -546,8 +546,8 @@ def test_a_model_behind_a_server_agrees_with_the_same_model_here(tmp_path):
     ]
     with Fake(serve) as fake:
         policy = connect(fake, tokenizer=str(tmp_path))
-        for here, there in zip(local.choose(choices), policy.choose(choices), strict=True):
+        for here, there in zip(local.choose_many(choices), policy.choose_many(choices), strict=True):
             assert there == pytest.approx(here, abs=1e-5)
-        for [here], [there] in zip(local.write(writes), policy.write(writes), strict=True):
+        for [here], [there] in zip(local.complete_many(writes), policy.complete_many(writes), strict=True):
             assert (there.text, there.tokens) == (here.text, here.tokens)
     assert {path for path, _ in fake.bodies} == {"/v1/completions"}

@@ -64,19 +64,19 @@ def dequantized(model, bits):
 @pytest.mark.parametrize("bits", BITS)
 def test_a_quantized_policy_is_the_plain_one_of_its_numbers(tmp_path, bits, tied):
     model, tokenizer = save(tmp_path, tied=tied)
-    plain = LocalPolicy(model, tokenizer, name="plain").choose(CHOICES)
+    plain = LocalPolicy(model, tokenizer, name="plain").choose_many(CHOICES)
     policy = load_policy(str(tmp_path), quantize=bits, device="cpu", memory_tokens=500)
     assert isinstance(policy, LocalPolicy) and policy.keeps_nothing == ""
     layers = [part for part in policy.model.modules() if isinstance(part, QuantizedLinear)]
     assert len(layers) == 2 * 7 and all((part.low is None) == (bits == "int8") for part in layers)
     truth = LocalPolicy(dequantized(model, bits), tokenizer, name="truth", batch_size=1)
-    replies = policy.choose(CHOICES)
-    for reply, expected, other in zip(replies, truth.choose(CHOICES), plain, strict=True):
+    replies = policy.choose_many(CHOICES)
+    for reply, expected, other in zip(replies, truth.choose_many(CHOICES), plain, strict=True):
         assert reply == pytest.approx(expected, abs=2e-5)
         assert abs(reply[0] - other[0]) > 1e-4
-    texts = [[(w.text, w.tokens) for w in reply] for reply in policy.write(WRITES)]
-    assert texts == [[(w.text, w.tokens) for w in reply] for reply in truth.write(WRITES)]
-    assert texts == [[(w.text, w.tokens) for w in reply] for reply in policy.write(WRITES)]
+    texts = [[(w.text, w.tokens) for w in reply] for reply in policy.complete_many(WRITES)]
+    assert texts == [[(w.text, w.tokens) for w in reply] for reply in truth.complete_many(WRITES)]
+    assert texts == [[(w.text, w.tokens) for w in reply] for reply in policy.complete_many(WRITES)]
     assert policy.size == truth.size
 
 
@@ -169,7 +169,7 @@ def test_a_policy_over_two_devices_writes_the_same(tmp_path, memory):
             follow(model.model, places)
         policy = LocalPolicy(model, tokenizer, name="x", memory_tokens=memory)
         assert bool(policy.keeps_nothing) == (not memory)
-        texts.append((policy.write(WRITES), policy.choose(CHOICES)))
+        texts.append((policy.complete_many(WRITES), policy.choose_many(CHOICES)))
     assert texts[0] == texts[1]
 
 
@@ -181,10 +181,10 @@ def test_all_gpus_write_as_the_processor(tmp_path, bits):
         load_policy(str(tmp_path), dtype="float32", quantize=bits, device=device, memory_tokens=500)
         for device in ("cpu", "all")
     )
-    assert [[w.text for w in reply] for reply in every.write(WRITES)] == [
-        [w.text for w in reply] for reply in one.write(WRITES)
+    assert [[w.text for w in reply] for reply in every.complete_many(WRITES)] == [
+        [w.text for w in reply] for reply in one.complete_many(WRITES)
     ]
-    for mine, other in zip(every.choose(CHOICES), one.choose(CHOICES), strict=True):
+    for mine, other in zip(every.choose_many(CHOICES), one.choose_many(CHOICES), strict=True):
         assert mine == pytest.approx(other, abs=1e-4)
 
 

@@ -12,16 +12,21 @@ from hypothesis import strategies as st
 
 from fake_ray import FakeRay
 from stepmark.backends import (
-    Answerer,
+    BatchPolicy,
+    BatchScorer,
+    CachedPolicy,
+    CachedPRM,
+    CachedVerifier,
     Completion,
     Completions,
     Release,
     ScoreRequest,
     StepScore,
     VerdictRequest,
-    run,
+    all_of,
+    run_tasks,
 )
-from stepmark.backends.cluster import LARGEST, Build, Cluster, RayWorkers, cut
+from stepmark.backends.cluster import LARGEST, Answerer, Build, Cluster, RayWorkers, cut
 from stepmark.errors import BackendError
 from stepmark.records import Verdict
 
@@ -42,7 +47,7 @@ def reply(request):
         return StepScore(score=len(request.steps) / 10)
     if isinstance(request, Release):
         return None
-    texts = [f"{request.prompt}: {(request.first or 0) + number}" for number in range(request.n)]
+    texts = [f"{request.prompt}: {request.first + number}" for number in range(request.n)]
     return [Completion(text=text, finish="end", tokens=2) for text in texts]
 
 
@@ -148,23 +153,40 @@ def test_chunks_are_neighbours_and_small(sizes, workers):
         assert len(chunk) == 1 or weight <= min(LARGEST, sum(sizes) // (3 * workers) + 1)
 
 
-def test_the_driver_gives_the_same_with_workers_as_without():
-    def method(number):
-        first, second = yield (
-            Completions(prompt=f"q{number % 3}", n=2, temperature=1.0),
-            Completions(prompt="shared", temperature=1.0),
-        )
-        verdict = yield VerdictRequest(answer=first[0].text, gold="q1: 0")
-        score = yield ScoreRequest(problem=f"p{number}", steps=("a", "b"))
-        return [sample.text for sample in (*first, *second)], verdict.outcome, score.score
+def test_tasks_come_to_the_same_with_workers_as_without():
+    class Here(BatchPolicy):
+        name = identity = "it"
+        tokens_written = 0
+
+        def complete_many(self, requests, ready=None):
+            return answer(requests, ready)
+
+    class Comparing:
+        identity = "it"
+
+        async def verify(self, given, gold):
+            return reply(VerdictRequest(answer=given, gold=gold))
+
+    def come_to(policy, prm, verifier):
+        policy, prm, verifier = CachedPolicy(policy), CachedPRM(prm), CachedVerifier(verifier)
+
+        async def task(number):
+            first, second = await all_of(
+                [
+                    policy.complete(Completions(prompt=f"q{number % 3}", n=2, temperature=1.0)),
+                    policy.complete(Completions(prompt="shared", temperature=1.0)),
+                ]
+            )
+            verdict = await verifier.verify(first[0].text, "q1: 0")
+            step = await prm.score_step(ScoreRequest(problem=f"p{number}", steps=("a", "b")))
+            return [sample.text for sample in (*first, *second)], verdict.outcome, step.score
+
+        return list(run_tasks(range(20), task, in_flight=8))
 
     ray = FakeRay(size=3, deaths={1: 1, 2: 3})
     workers, _ = started(ray)
-    results = [
-        list(run((method(number) for number in range(20)), who, in_flight=8))
-        for who in (built(), workers.answerers)
-    ]
-    assert results[0] == results[1]
+    there = come_to(workers.policy(), workers.prm(), workers.verifier())
+    assert there == come_to(Here(), BatchScorer("it", answer), Comparing())
     assert sum(ray.died.values()) == 2
 
 

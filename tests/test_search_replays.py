@@ -16,16 +16,13 @@ from pathlib import Path
 import pytest
 
 from stepmark.backends import Completion
-from stepmark.models import prm as prms
-from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.records import Problem
 from stepmark.search.base import Grading, Steps
 from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN, Majority
 from stepmark.search.mcts import MCTS
-from stepmark.search.run import run
-from stepmark.verifiers.base import answerers as verifying
+from stepmark.search.run import models_of, run
 from stepmark.verifiers.base import load_verifier
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "best_of_n"
@@ -38,6 +35,13 @@ def recorded(name):
         pytest.skip(f"the recorded searches are not here: {path}")
     with gzip.open(path, "rt") as handle:
         return json.loads(handle.read())
+
+
+def found_by(search, problem, policy, prm=None, verifier=None):
+    [found] = run(
+        [Problem(text=problem)], search, models_of(policy, prm), verifier or load_verifier("number")
+    )
+    return found
 
 
 def key_of(problem, texts):
@@ -57,8 +61,7 @@ def test_majority_of_four_is_right_as_often_as_recorded():
                     )
                 )
                 search = Majority(n=4, how=Steps(stop="%%%"))
-                asked = policy_answerers(policy) | verifying(verifier)
-                [found] = run([Problem(text=record["problem_id"])], search, asked)
+                found = found_by(search, record["problem_id"], policy, verifier=verifier)
                 if found.solution is not None:
                     right += next(t for t in traces if t["text"] == found.solution.text)["correct"]
                 total += 1
@@ -91,8 +94,7 @@ def test_mcts_begins_as_recorded():
         search = MCTS(
             simulations=2, expand=2, c_puct=0.0, how=Steps(stop=STOP), grading=Grading(aggregate="mean")
         )
-        everyone = policy_answerers(ScriptedPolicy(write)) | prms.answerers(ScriptedPRM(score))
-        [found] = run([Problem(text=problem["prompt"])], search, everyone)
+        found = found_by(search, problem["prompt"], ScriptedPolicy(write), ScriptedPRM(score))
         assert not missing
         assert asked[0] == (key_of(problem["id"], []), 0)
         # The second expansion is that of the step with the higher score.
@@ -116,8 +118,7 @@ def test_best_of_four_chooses_as_recorded():
             prm = ScriptedPRM(lambda problem, steps, scores=scores: scores[steps])
             # Their one number a solution is the score of one step, the whole.
             search = BestOfN(n=4, how=Steps(stop="%%%"), grading=Grading(aggregate="last"))
-            asked = policy_answerers(policy) | prms.answerers(prm)
-            [found] = run([Problem(text=record["problem_id"])], search, asked)
+            found = found_by(search, record["problem_id"], policy, prm)
             chosen = next(trace for trace in traces if trace["text"] == found.solution.text)
             assert chosen["prm_score"] == max(trace["prm_score"] for trace in traces)
             right += chosen["correct"]
@@ -154,8 +155,7 @@ def test_beam_search_goes_the_recorded_ways():
         search = BeamSearch(
             width=2, expand=2, keep_equal=True, how=Steps(stop=STOP), grading=Grading(aggregate="mean")
         )
-        everyone = policy_answerers(ScriptedPolicy(write)) | prms.answerers(ScriptedPRM(score))
-        [found] = run([Problem(text=problem["prompt"])], search, everyone)
+        found = found_by(search, problem["prompt"], ScriptedPolicy(write), ScriptedPRM(score))
         assert not missing
         assert asked == {key for key in batches if key.startswith(problem["id"] + ":")}
         assert found.solution.finished

@@ -105,7 +105,7 @@ def test_what_it_measures_is_what_it_writes(tmp_path) -> None:
     policy = load_policy(str(tmp_path / "made"))
     right = 0
     for a, sign, b in asked:
-        [[written]] = policy.write(
+        [[written]] = policy.complete_many(
             [Completions(prompt=f"Result: {a} {sign} {b} =", max_tokens=4, temperature=0.0, stop=("\n",))]
         )
         right += written.text.strip() == str(a // b)

@@ -42,6 +42,8 @@ _ROUNDS = 8
 """Turns of the event loop without a new request after which every task waits: a task that is woken sends its next request within a few."""
 _PATIENCE = 0.05
 """Seconds for which a model waits for quick work (verdicts, records on disk) that may bring it more requests."""
+_HALVED = 4
+"""Requests that are computed in two halves where another model is idle: fewer gain nothing."""
 _STOPPING = 5.0
 """Seconds for which a run that is ended early waits for a batch that reports nothing."""
 _AHEAD = 4
@@ -205,11 +207,18 @@ async def replied(awaited: Awaitable[Result]) -> Result | InputError:
 
 async def all_of(awaited: Iterable[Awaitable[Result]]) -> list[Result]:
     """The results of several, awaited together, in order. It ends when all have: the first error is raised then."""
-    results = await asyncio.gather(*awaited, return_exceptions=True)
-    errors = [result for result in results if isinstance(result, BaseException)]
+    tasks = [asyncio.ensure_future(one) for one in awaited]
+    try:
+        if tasks:
+            await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        raise
+    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
     if errors:
         raise next((error for error in errors if not isinstance(error, InputError)), errors[0])
-    return cast("list[Result]", results)
+    return [task.result() for task in tasks]
 
 
 @dataclass(eq=False)
@@ -294,13 +303,25 @@ class _Batches:
             self._loop.call_later(left, self._settle_soon)
             return
         for waits in quick or able:
-            self._start(waits)
+            self._start(waits, half=len(able) == 1 and self._others_idle(waits))
 
-    def _start(self, waits: _Queue) -> None:
+    def _others_idle(self, waits: _Queue) -> bool:
+        """Whether every task waits for this model while another one, asked before, has nothing to do.
+
+        Half of them are then computed first: from there on one model works for one half while the other works for the other.
+        """
+        return not waits.quick and any(
+            other is not waits and not other.quick and other.since is None and not other.waiting
+            for other in self._queues.values()
+        )
+
+    def _start(self, waits: _Queue, *, half: bool) -> None:
         batch = [(request, future) for request, future in waits.waiting if not future.done()]
-        waits.waiting = []
         if not batch:
+            waits.waiting = []
             return
+        count = (len(batch) + 1) // 2 if half and len(batch) >= _HALVED else len(batch)
+        batch, waits.waiting = batch[:count], batch[count:]
         waits.since = time.monotonic()
         if waits.jobs is None:
             waits.jobs = queue.SimpleQueue()
@@ -310,11 +331,18 @@ class _Batches:
 
     def _compute(self, waits: _Queue, batch: Sequence[tuple[Any, asyncio.Future[Any]]]) -> None:
         """In the thread of a model."""
+        early: deque[tuple[asyncio.Future[Any], Any]] = deque()
 
         def ready(place: int, reply: Any) -> None:
             if self.stopped or self._loop.is_closed():
                 raise StoppedError
-            self._loop.call_soon_threadsafe(_resolve, batch[place][1], reply)
+            early.append((batch[place][1], reply))
+            if len(early) == 1:  # a call to the loop costs more than most scripted replies
+                self._loop.call_soon_threadsafe(resolve_early)
+
+        def resolve_early() -> None:
+            while early:
+                _resolve(*early.popleft())
 
         outcome: Sequence[Any] | BaseException
         try:
@@ -340,14 +368,15 @@ class _Batches:
             _resolve(future, outcome if isinstance(outcome, BaseException) else outcome[place])
         self._settle_soon()
 
-    async def drained(self, *, stop: bool) -> None:
+    async def drained(self, *, stop: bool, done: bool = False) -> None:
         """Wait until what is computed now has ended and is recorded; with `stop` it ends as soon as it can, or is left alone."""
         self.stopped = stop
         until = time.monotonic() + _STOPPING if stop else math.inf
         for waits in self._queues.values():
-            for _, future in waits.waiting:
-                future.cancel()
-            waits.waiting = []
+            if not done and (not waits.quick or stop):  # what was computed is recorded before the end
+                for _, future in waits.waiting:
+                    future.cancel()
+                waits.waiting = []
         while (
             self.background or any(waits.since for waits in self._queues.values())
         ) and time.monotonic() < until:
@@ -433,17 +462,17 @@ class _Run(Generic[Item, Result]):
                 self.failed = True
                 box.put((None, error))
 
-    def end(self, *, stop: bool) -> None:
-        """End the tasks, wait for what is computed now, close the loop."""
-        asyncio.run_coroutine_threadsafe(self._ended(stop), self.loop).result()
+    def end(self, *, stop: bool, done: bool) -> None:
+        """End the tasks, wait for what is computed now (`done`: and for all that was asked, such as to let go of prefixes), close the loop."""
+        asyncio.run_coroutine_threadsafe(self._ended(stop, done), self.loop).result()
         self.abandon()
         self._thread.join()
         self.loop.close()
 
-    async def _ended(self, stop: bool) -> None:
+    async def _ended(self, stop: bool, done: bool) -> None:
         for task in self.live:
             task.cancel()
-        await _Batches.of_loop().drained(stop=stop)
+        await _Batches.of_loop().drained(stop=stop, done=done)
         await asyncio.gather(*self.live, return_exceptions=True)
         _Batches.of_loop().close()
 
@@ -477,25 +506,34 @@ def _results(
     source: Iterator[Item], work: Callable[[Item], Awaitable[Result]], in_flight: int
 ) -> Generator[tuple[Item, Result], None, None]:
     waiting: deque[tuple[Item, queue.SimpleQueue[Any]]] = deque()
-    run, stop = _Run(work, in_flight), True
+    run, stop, done = _Run(work, in_flight), True, False
+    unread: Exception | None = None
     try:
         while True:
-            more = list(islice(source, _AHEAD * in_flight - len(waiting)))
+            more: list[Item] = []
+            try:
+                if unread is None:
+                    more.extend(islice(source, _AHEAD * in_flight - len(waiting)))
+            except Exception as error:  # raised where it stands, after the results before it
+                unread = error
             waiting.extend(zip(more, run.submit(more), strict=True))
             if not waiting:
+                if unread is not None:
+                    raise unread
+                stop, done = False, True
                 return
             item, box = waiting.popleft()
-            result, error = box.get()
-            if error is not None:
+            result, failure = box.get()
+            if failure is not None:
                 stop = False
-                raise error
+                raise failure
             yield item, result
     except KeyboardInterrupt:
         run.abandon()
         raise
     finally:
         if not run.abandoned:
-            run.end(stop=stop)
+            run.end(stop=stop, done=done)
 
 
 class BatchScorer:

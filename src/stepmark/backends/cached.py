@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast, final
 
 from stepmark.backends.base import Completing, Ready, StepScoring, Verifying, all_of, batched, spawn
@@ -23,6 +24,7 @@ from stepmark.backends.requests import (
     StepScore,
     VerdictRequest,
     content_key,
+    plain,
 )
 from stepmark.errors import BackendError, UsageError
 from stepmark.records import Verdict
@@ -77,9 +79,15 @@ class _Cache:
             if isinstance(request, Completions):
                 part = replace(request, n=end - start, first=request.first + start)
             task = spawn(self._asked(part, keys[start:end], identity, ask))
-            waits |= dict.fromkeys(keys[start:end], task)
+            own = dict.fromkeys(keys[start:end], task)
+            self._waiting |= own
+            task.add_done_callback(partial(self._done, own))
+            waits |= own
         # A task that is awaited by many, and recorded whether or not they still wait.
-        for replies in await all_of(asyncio.shield(task) for task in dict.fromkeys(waits.values())):
+        tasks = dict.fromkeys(waits.values())
+        for replies in (
+            [await asyncio.shield(*tasks)] if len(tasks) == 1 else await all_of(map(asyncio.shield, tasks))
+        ):
             known |= replies
         return [known[key] for key in keys]
 
@@ -90,23 +98,22 @@ class _Cache:
         identity: str,
         ask: Callable[[Asked], Awaitable[Sequence[Any]]],
     ) -> dict[str, Any]:
-        task = cast("asyncio.Task[dict[str, Any]]", asyncio.current_task())
-        self._waiting |= dict.fromkeys(keys, task)
-        try:
-            replies = await ask(request)
-            _check_replies(request, replies, len(keys), identity)
-            packed = {key: _pack(reply) for key, reply in zip(keys, replies, strict=True)}
-            if self._observe is not None:
-                for reply in replies:
-                    self._observe(reply)
-            standing = packed
-            if self._store is not None:
-                standing = await batched(self._put, packed, quick=True)
-            # Read back even what was just made: a replay must not differ from the first run.
-            return {key: _unpack(standing[key]) for key in keys}
-        finally:
-            for key in keys:
-                del self._waiting[key]
+        replies = await ask(request)
+        _check_replies(request, replies, len(keys), identity)
+        if self._observe is not None:
+            for reply in replies:
+                self._observe(reply)
+        if self._store is None:
+            return dict(zip(keys, replies, strict=True))
+        packed = {key: _pack(reply) for key, reply in zip(keys, replies, strict=True)}
+        standing = await batched(self._put, packed, quick=True)
+        # Read back even what was just made: a replay must not differ from the first run.
+        return {key: _unpack(standing[key]) for key in keys}
+
+    def _done(self, keys: Iterable[str], task: asyncio.Task[dict[str, Any]]) -> None:
+        del task
+        for key in keys:
+            del self._waiting[key]
 
     def _put(self, many: Sequence[Mapping[str, str]], ready: Ready) -> list[Mapping[str, str]]:
         """Record what waits in one go: a durable write costs milliseconds."""
@@ -264,10 +271,10 @@ def _misfit(request: Request, reply: object) -> str | None:
 
 def _pack(reply: object) -> str:
     if isinstance(reply, Verdict):
-        return json.dumps({"verdict": asdict(reply)})
+        return json.dumps({"verdict": plain(reply)})
     if isinstance(reply, StepScore):
-        return json.dumps({"score": asdict(reply)})
-    return json.dumps(asdict(reply) if isinstance(reply, Completion) else list(reply))  # type: ignore[call-overload]
+        return json.dumps({"score": plain(reply)})
+    return json.dumps(plain(reply) if isinstance(reply, Completion) else list(reply))  # type: ignore[call-overload]
 
 
 def _unpack(text: str) -> Completion | Verdict | StepScore | tuple[float, ...]:

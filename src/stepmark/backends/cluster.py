@@ -328,6 +328,10 @@ class RayWorkers:
             self._tell(f"{amount(size, 'worker')} on a Ray cluster with {self._has()}")
             while not self._ready():
                 self._wait(())
+            starting = [worker.greeting for worker in self._workers if worker.greeting is not None]
+            if homes and starting:  # problems are dealt out to the workers that are ready, and stay there
+                self._ray.wait(starting, num_returns=len(starting), timeout=_PATIENCE)
+                self._ready()
         except BaseException:
             self.close()
             raise

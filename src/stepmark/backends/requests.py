@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from stepmark.errors import UsageError
 from stepmark.records import Solution
@@ -192,13 +192,25 @@ class ScoreSolution:
     """The PRM, or the outcome model that is asked beside it."""
 
 
+def plain(record: Any) -> dict[str, Any]:
+    """The fields of a request or a reply, as JSON has them: what `dataclasses.asdict` gives, without its copies."""
+    values = {name: getattr(record, name) for name in record.__slots__}
+    if isinstance(prompt := values.get("prompt"), tuple):
+        values["prompt"] = [{"role": turn.role, "content": turn.content} for turn in prompt]
+    return values
+
+
+# In every key and so in every sample's seed: other words would draw other samples.
+_KINDS = {Completions: "Write", ChoiceLogprobs: "Choose", VerdictRequest: "Verify", ScoreRequest: "Score"}
+
+
 def content_key(request: Completions | ChoiceLogprobs | VerdictRequest | ScoreRequest, identity: str) -> str:
     """A stable SHA-256 of everything that shapes the reply, in hexadecimal.
 
     The number of samples and the number of the first are left out: samples are numbered under the key.
     """
-    content = {name: value for name, value in asdict(request).items() if name not in ("n", "first")}
-    record = {"format": 1, "kind": type(request).__name__, "by": identity, "request": content}
+    content = {name: value for name, value in plain(request).items() if name not in ("n", "first")}
+    record = {"format": 1, "kind": _KINDS[type(request)], "by": identity, "request": content}
     return hashlib.sha256(json.dumps(record, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 

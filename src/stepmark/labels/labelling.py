@@ -1,8 +1,8 @@
 """What every labeller is, what it gives, and the probe that those who roll out share.
 
-A labeller is a generator: it yields requests (`Completions`: continue this prefix; `VerdictRequest`: is this answer right), is sent the
-replies, and returns a `Labelling`. It does no I/O, so its code is the paper's pseudo-code, and `backends.run` answers
-many solutions' requests together and records every reply before it is used.
+A labeller is a coroutine: it awaits `policy.complete` (continue this prefix) and `verifier.verify` (is this answer right), and returns a
+`Labelling`. It does no I/O of its own, so its code is the paper's pseudo-code; `backends.run_tasks` runs many solutions at once, so that what they
+wait for is computed together, and the caches record every reply before it is used.
 """
 
 from __future__ import annotations

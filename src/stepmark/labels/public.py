@@ -37,8 +37,8 @@ class LabelAPI:
     soft_label = staticmethod(rollout.soft_label)
     # What a labeller of your own is made of.
     Cost = labelling.Cost
-    Write = backends.Completions
-    Verify = backends.VerdictRequest
+    Completions = backends.Completions
+    all_of = staticmethod(backends.all_of)
     InputError = errors.InputError
     prefix_text = staticmethod(labelling.prefix_text)
     prompt_of = staticmethod(labelling.prompt_of)

@@ -1,8 +1,7 @@
 """What every search is, and what it gives: settings, candidates, the trace, the cost.
 
-A search is a frozen dataclass of settings with `search(problem)`, a generator that yields requests (`Completions`, `ScoreRequest`, `VerdictRequest`,
-`Release`) and returns a `Found`. It does no I/O: `search.run` drives many of them, records every reply before it is used, and resumes by
-replay.
+A search is a frozen dataclass of settings with a coroutine, `search(problem, policy, prm, verifier)`, which awaits what it asks them and returns a
+`Found`. It does no other I/O: `search.run` runs many of them at once, records every reply before it is used, and resumes by replay.
 """
 
 # Without postponed annotations: the methods inherit fields from here, and a reader of a method's fields (the command line) finds their

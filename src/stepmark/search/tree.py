@@ -413,7 +413,7 @@ class Tree:
         return [end for end in ends if end.alive]
 
     async def score(self, nodes: Sequence[Node]) -> None:
-        """Check the last step of nodes that are alive and have no score yet, and score those that stand, all of them in one round."""
+        """Check the last step of nodes that are alive and have no score yet, and score those that stand, all of them together."""
         for node in nodes:
             self._check(node)
         if not self.scored:
