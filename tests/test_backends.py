@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -12,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -149,6 +151,57 @@ def test_two_models_compute_at_the_same_time():
         return await batched(compute if number % 2 else other, number)
 
     assert [result for _, result in run_tasks(range(2), task)] == ["other 0", 1]
+
+
+def test_one_model_is_asked_by_one_thread_at_a_time():
+    class Careful(Machine):
+        def __init__(self):
+            super().__init__()
+            self.lock = threading.Lock()
+
+        def complete_many(self, requests, ready=None):
+            assert self.lock.acquire(blocking=False)
+            time.sleep(0.02)
+            self.lock.release()
+            return super().complete_many(requests, ready)
+
+        def choose_many(self, requests, ready=None):
+            assert self.lock.acquire(blocking=False)
+            time.sleep(0.02)
+            self.lock.release()
+            return super().choose_many(requests, ready)
+
+    choice = ChoiceLogprobs(prompt="c", options=("a", "b"))
+    got = results([[write("a"), choice], [choice, write("b")]] * 3, Careful())
+    assert [len(result) for result in got] == [2] * 6
+
+
+def test_no_thread_is_left_behind():
+    before = threading.active_count()
+    for number in range(5):
+        asyncio.run(Machine().complete(write(f"m{number}")))
+    results([[write("a")]], Machine())
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def test_what_was_answered_is_recorded_though_the_run_is_left_early(tmp_path):
+    class Slow(Machine):
+        def complete_many(self, requests, ready=None):
+            replies = super().complete_many(requests, ready)
+            answered.set()
+            return replies
+
+    answered = threading.Event()
+    with ReplyFile(tmp_path / "replies.sqlite") as store:
+        machine = Slow()
+        policy = CachedPolicy(machine, store)
+        tasks = run_tasks(["a", "b"], lambda name: policy.complete(write(name)))
+        next(tasks)
+        tasks.close()
+        assert len(store) == len(machine.samples) == 2
 
 
 def test_a_reply_that_is_there_early_lets_its_task_go_on():
@@ -438,6 +491,18 @@ def test_keys_and_seeds_are_the_same_in_another_process():
         check=True,
     )
     assert out.stdout.decode().split() == [content_key(request, "m"), str(sample_seed(request, 3))]
+
+
+def test_the_seed_of_a_sample_is_the_digest_of_this_record():
+    """Another record would draw other samples for the same seed than earlier versions did."""
+    content = (
+        '{"by": "", "format": 1, "kind": "Write", "request": {"max_tokens": 7, "prefill": "", "prompt": "p", "seed": 3, '
+        '"stop": [], "temperature": 1.0, "top_k": null, "top_p": 1.0}}'
+    )
+    key = hashlib.sha256(content.encode()).hexdigest()
+    digest = hashlib.sha256(f"{key}/5".encode()).digest()
+    seed = int.from_bytes(digest[:8], "big") // 2
+    assert sample_seed(write("p", seed=3, max_tokens=7), 5) == seed
 
 
 def test_seeds_differ_by_sample_prompt_and_seed():

@@ -178,7 +178,9 @@ def test_raw_text_goes_to_completions_with_its_prefill():
 def test_a_prefill_is_a_last_message_to_be_continued():
     with Fake(continuing(lambda path, body: chat(" six"))) as fake:
         policy = connect(fake)
-        policy.complete_many([Completions(prompt=USER, prefill="It is"), Completions(prompt=USER, prefill="It is")])
+        policy.complete_many(
+            [Completions(prompt=USER, prefill="It is"), Completions(prompt=USER, prefill="It is")]
+        )
         policy.complete_many([Completions(prompt=USER, prefill="It is")])
     body = fake.asked[0]
     assert body["messages"] == [
@@ -212,7 +214,9 @@ def test_the_api_key_comes_from_the_named_variable(monkeypatch):
 
 def test_seeds_are_sent_only_when_asked_and_differ_by_sample():
     with Fake(lambda path, body: raw("x")) as fake:
-        connect(fake, send_seed=True).complete_many([Completions(prompt="p", n=3, temperature=1.0, seed=10, first=4)])
+        connect(fake, send_seed=True).complete_many(
+            [Completions(prompt="p", n=3, temperature=1.0, seed=10, first=4)]
+        )
     assert [(body["n"], body["seed"]) for body in fake.asked] == [(3, 14), (2, 15), (1, 16)]
 
 
@@ -300,7 +304,9 @@ def test_many_requests_keep_their_order_and_are_reported_as_they_come():
         later.set()
 
     with Fake(reply) as fake:
-        replies = connect(fake, concurrency=8).complete_many([Completions(prompt=f"p{i}") for i in range(20)], hear)
+        replies = connect(fake, concurrency=8).complete_many(
+            [Completions(prompt=f"p{i}") for i in range(20)], hear
+        )
     assert [reply[0].text for reply in replies] == [f"answer {i}" for i in range(20)]
     assert heard == dict(enumerate(replies))
     assert list(heard) != sorted(heard)

@@ -177,35 +177,3 @@ def test_a_beam_search_computes_its_prefixes_once(model, tokenizer):
     assert sum(one.cost.writes for one in keeping) > 20
     new = sum(one.cost.new for one in keeping)
     assert new < policy.read.computed < sum(one.cost.prompt for one in keeping) / 2
-
-
-def test_weights_by_hand(model, tokenizer, zoo):
-    """Two layers of a Llama of width 32, 4 heads of 8 of which 2 have keys, 64 between; a head that is not the table."""
-    from stepmark import load_prm
-    from stepmark.models.prm import Weights
-
-    layer = 32 * 32 + 2 * (32 * 16) + 32 * 32 + 3 * (32 * 64) + 2 * 32
-    head = 32 * len(tokenizer)
-    policy = LocalPolicy(model, tokenizer, name="tiny")
-    assert policy.size == Weights(parameters=2 * layer + 32 + head, attention=2 * 4 * 8)
-    built = zoo["implicit"]
-    implicit = load_prm(
-        str(built.folder),
-        family="implicit",
-        reference=str(built.reference.folder),
-        dtype="float32",
-        device="cpu",
-    )
-    ours, theirs = (
-        sum(p.numel() for p in engine.backbone.parameters())
-        - engine.backbone.get_input_embeddings().weight.numel()
-        + output.numel()
-        for engine, output in zip(implicit.engines, implicit.outputs, strict=True)
-    )
-    assert implicit.size.parameters == ours + theirs
-    prm = load_prm(str(zoo["qwen-prm"].folder), dtype="float32", device="cpu")
-    table = prm.engine.backbone.get_input_embeddings().weight.numel()
-    assert prm.size.parameters == sum(p.numel() for p in prm.engine.backbone.parameters()) - table
-    from stepmark.models.scripted import ScriptedPRM
-
-    assert ScriptedPRM(lambda problem, steps: 0.5).size is None

@@ -230,7 +230,11 @@ class _Queue:
     waiting: list[tuple[Any, asyncio.Future[Any]]] = field(default_factory=list)
     since: float | None = None
     """When the batch began that is computed now; None where none is."""
-    jobs: queue.SimpleQueue[Callable[[], None]] | None = None
+
+    @property
+    def model(self) -> object:
+        """Whose method `compute` is: one model is asked by one thread at a time."""
+        return getattr(self.compute, "__self__", self.compute)
 
 
 class StoppedError(BaseException):
@@ -296,22 +300,27 @@ class _Batches:
             self._loop.call_soon(self._settle, self._asked, rounds)
             return
         self._settling = False
-        able = [waits for waits in self._queues.values() if waits.waiting and waits.since is None]
+        busy = [waits.model for waits in self._queues.values() if waits.since is not None]
+        able: list[_Queue] = []
+        for waits in self._queues.values():
+            if waits.waiting and not any(waits.model is model for model in busy):
+                able.append(waits)
+                busy.append(waits.model)
         quick = [waits for waits in able if waits.quick]
         began = [waits.since for waits in self._queues.values() if waits.quick and waits.since is not None]
         if able and not quick and began and (left := max(began) + _PATIENCE - time.monotonic()) > 0:
             self._loop.call_later(left, self._settle_soon)
             return
         for waits in quick or able:
-            self._start(waits, half=len(able) == 1 and self._others_idle(waits))
+            self._start(waits, half=len(able) == 1 and self._another_idle(waits))
 
-    def _others_idle(self, waits: _Queue) -> bool:
+    def _another_idle(self, waits: _Queue) -> bool:
         """Whether every task waits for this model while another one, asked before, has nothing to do.
 
         Half of them are then computed first: from there on one model works for one half while the other works for the other.
         """
         return not waits.quick and any(
-            other is not waits and not other.quick and other.since is None and not other.waiting
+            other.model is not waits.model and not other.quick and other.since is None and not other.waiting
             for other in self._queues.values()
         )
 
@@ -323,11 +332,10 @@ class _Batches:
         count = (len(batch) + 1) // 2 if half and len(batch) >= _HALVED else len(batch)
         batch, waits.waiting = batch[:count], batch[count:]
         waits.since = time.monotonic()
-        if waits.jobs is None:
-            waits.jobs = queue.SimpleQueue()
-            # A daemon: a program that ends does not wait for a model.
-            threading.Thread(target=_work, args=(waits.jobs,), name="stepmark-batch", daemon=True).start()
-        waits.jobs.put(lambda: self._compute(waits, batch))
+        # A daemon: a program that ends does not wait for a model.
+        threading.Thread(
+            target=self._compute, args=(waits, batch), name="stepmark-batch", daemon=True
+        ).start()
 
     def _compute(self, waits: _Queue, batch: Sequence[tuple[Any, asyncio.Future[Any]]]) -> None:
         """In the thread of a model."""
@@ -373,7 +381,7 @@ class _Batches:
         self.stopped = stop
         until = time.monotonic() + _STOPPING if stop else math.inf
         for waits in self._queues.values():
-            if not done and (not waits.quick or stop):  # what was computed is recorded before the end
+            if not done and not waits.quick:  # what was computed is recorded before the end
                 for _, future in waits.waiting:
                     future.cancel()
                 waits.waiting = []
@@ -381,12 +389,6 @@ class _Batches:
             self.background or any(waits.since for waits in self._queues.values())
         ) and time.monotonic() < until:
             await asyncio.sleep(0.002)
-
-    def close(self) -> None:
-        """End the threads."""
-        for waits in self._queues.values():
-            if waits.jobs is not None:
-                waits.jobs.put(_ends)
 
 
 def _resolve(future: asyncio.Future[Any], reply: Any) -> None:
@@ -398,18 +400,6 @@ def _resolve(future: asyncio.Future[Any], reply: Any) -> None:
         future.set_exception(reply)
     else:
         future.set_result(reply)
-
-
-def _ends() -> None:
-    raise StoppedError
-
-
-def _work(jobs: queue.SimpleQueue[Callable[[], None]]) -> None:
-    while True:
-        try:
-            jobs.get()()
-        except StoppedError:
-            return
 
 
 def spawn(work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
@@ -474,7 +464,6 @@ class _Run(Generic[Item, Result]):
             task.cancel()
         await _Batches.of_loop().drained(stop=stop, done=done)
         await asyncio.gather(*self.live, return_exceptions=True)
-        _Batches.of_loop().close()
 
     def abandon(self) -> None:
         """End the loop without waiting for anything."""

@@ -4,8 +4,7 @@ What travels, by Ray's own means (pickle, between processes of this program): th
 settings as JSON; requests; replies. No model, no file, no code. Every node has the same stepmark installed, and the cluster is trusted:
 anyone who can reach its ports can run code on it.
 
-Nothing here decides a result: methods, their order and the store stay with the driver (`backends.run`), and each request names everything
-that shapes its reply. Requests travel in chunks, one chunk a worker at a time. Ray places the workers and restarts those that die. The chunk
+Nothing here decides a result: tasks, their order and the cache stay with the caller, and each request names everything that shapes its reply. Requests travel in chunks, one chunk a worker at a time. Ray places the workers and restarts those that die. The chunk
 of a worker that died is asked again request by request, so that a request that kills its worker (it does not fit into memory, say) is
 found, and named after three workers.
 """

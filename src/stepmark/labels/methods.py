@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from stepmark.backends import (
     Verifying,
     run_tasks,
 )
-from stepmark.errors import InputError
+from stepmark.errors import InputError, UsageError
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.formulas import Formulas
 from stepmark.labels.judge import Judge
@@ -127,6 +128,9 @@ async def label_group(
         if isinstance(labeller, RolloutTree):
             return await labeller.label_together(group, writes, compares)
         (solution,) = group
-        return (await labeller.label(solution, writes, compares),)
+        labelling = labeller.label(solution, writes, compares)
+        if not inspect.isawaitable(labelling):
+            raise UsageError(f"the labeller {labeller.name}: expected {_OWN.wanted}")
+        return (await labelling,)
     except InputError as error:
         return tuple(Refusal(solution=solution, error=error) for solution in group)

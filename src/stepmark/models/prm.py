@@ -68,40 +68,6 @@ class Ledger:
         return self.tokens_in - self.tokens_computed
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Weights:
-    """The size of a model in this process: what one token costs."""
-
-    parameters: int
-    """Weights that a token is multiplied with: without the table of embeddings, with the head where the model writes."""
-    attention: int
-    """Layers times the width of their attention (heads times their size)."""
-
-    @classmethod
-    def of(cls, models: Iterable[tuple[Any, Any]]) -> Weights | None:
-        """The sum over transformers models, each with its output layer or None where that is not used.
-
-        None where it is not known, or where a token meets a part of a model only (experts).
-        """
-        from stepmark.models.quantized import elements
-
-        parameters = attention = 0
-        for model, head in models:
-            config = model.config.get_text_config().to_dict()
-            heads = config.get("num_attention_heads")
-            layers, hidden = config.get("num_hidden_layers"), config.get("hidden_size")
-            experts = any("expert" in name for name, _ in model.named_parameters())
-            if experts or heads is None or layers is None or hidden is None:
-                return None
-            table = model.get_input_embeddings().weight
-            # A weight that stands at two places is counted once by parameters(), and as the head it is multiplied with.
-            parameters += elements(model)
-            if head is None or head.weight is not table:
-                parameters -= table.numel()
-            attention += layers * heads * (config.get("head_dim") or hidden // heads)
-        return cls(parameters=parameters, attention=attention)
-
-
 @dataclass(kw_only=True, slots=True)
 class Reading:
     """The prompt tokens of a policy in this process. Counts only grow."""
@@ -186,11 +152,6 @@ class Grader:
     def default_checks(self) -> str:
         """The exact checks that run beside it where a caller says "auto": those that its checkpoint names, "all" beside the PRM that ships."""
         return "none"
-
-    @property
-    def size(self) -> Weights | None:
-        """The weights that a token meets; None for a model that is not in this process, or of which a token meets a part (experts)."""
-        return None
 
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
         """A session for a search: it scores prefixes that grow.

@@ -2,7 +2,7 @@
 
 The solver goes on from what the steps so far *state*. Before each line it may notice that a quantity is wrong and correct it; else it may err (a slip in
 the result, a wrong operation, a wrong number, a step left out, the step before done again); else it does what is due. Its samples depend on the request
-and the sample's number alone (`batching.sample_seed`). Its chances depend on the problem and on the *class* of its state, never on the values: how far
+and the sample's number alone (`backends.sample_seed`). Its chances depend on the problem and on the *class* of its state, never on the values: how far
 it has come, whether the running quantity and the waiting product are wrong, for how many lines. It never errs by luck: an error is drawn only among
 those after which going on rightly misses the answer. So the classes are a Markov chain of a few hundred states, and V, the probability that the solver
 reaches the right answer, is computed and not estimated.

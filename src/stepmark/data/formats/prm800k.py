@@ -14,26 +14,15 @@ the rating null; what follows stands in `question.pre_generated_steps` alone, as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
 from typing import Any, Literal
 
 from stepmark.data.formats import rows
-from stepmark.data.formats.rows import (
-    Counts,
-    Format,
-    Item,
-    LabelledRow,
-    Labels,
-    NotRepresentableError,
-    Reading,
-    StepLabel,
-    Writing,
-    has,
-)
 from stepmark.data.reading import Row
 from stepmark.errors import InputError
-from stepmark.records import Judgement, LabelledSolution, Problem, Refusal, Solution, Step, read_record
+from stepmark.records import Judgement, Problem, Refusal, Solution, Step, read_record
 from stepmark.show.text import indices
 
 KEYS = ("labeler", "question", "label")
@@ -113,7 +102,9 @@ _FIELDS = _names(
 """What is read of a record; phase 1 has other fields too (`corrected_rating`)."""
 
 
-def _known(value: Any, names: _Fields | None, rest: Collection[str], counts: Counts, at: str = "") -> Any:
+def _known(
+    value: Any, names: _Fields | None, rest: Collection[str], counts: rows.Counts, at: str = ""
+) -> Any:
     """A value without the fields that are not read, which are counted; those in `rest` are taken care of."""
     if names is None or not isinstance(value, dict | list):
         return value
@@ -135,7 +126,7 @@ IN_META = (
 )
 
 
-def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
+def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One record: its branches in order, then its main row. Ids are NAME:LINE, and NAME:LINE/STEP.COMPLETION of a branch."""
     rows.need(row, KEYS, "PRM800K")
     names = [field.name for field in fields(RawRecord)]
@@ -154,23 +145,17 @@ def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
     judgements: list[tuple[Judgement, ...]] = []
     choices: list[int | None] = []
 
-    def made(
-        texts: list[str],
-        judgements: list[tuple[Judgement, ...]],
-        id_: str,
-        repeated: int,
-        facts: dict[str, Any],
-    ) -> LabelledRow:
-        solution = Solution(problem=problem, steps=tuple(Step(text=text) for text in texts), id=id_)
-        return LabelledRow(
-            labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
-            where=row.where,
-            repeated=repeated,
-            meta=rows.origin(row, "prm800k", rest, None, prm800k=facts),
-        )
+    def labelled(
+        id_: str, facts: dict[str, Any], *last: tuple[str, tuple[Judgement, ...]]
+    ) -> rows.LabelledRow:
+        """The steps so far, and the last of a branch."""
+        steps = tuple(Step(text=text) for text in (*texts, *(text for text, _ in last)))
+        meta = rows.origin(row, "prm800k", rest, None, prm800k=facts)
+        solution = Solution(problem=problem, steps=steps, id=id_)
+        read = rows.labelled(row, solution, (*judgements, *(judged for _, judged in last)), meta)
+        return replace(read, repeated=len(texts) if last else 0)
 
-    steps = record.label.steps
-    for number, step in enumerate(steps):
+    for number, step in enumerate(record.label.steps):
         offered, chosen = step.completions or (), step.chosen_completion
         if not offered and step.human_completion is None:
             break
@@ -182,38 +167,35 @@ def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
                 f"label.steps.{number}.chosen_completion",
             )
         ends = chosen is None and step.human_completion is None
-        main = 0 if ends and offered else chosen
+        main = 0 if ends else chosen
         for at, completion in enumerate(offered):
-            if at == main:
-                continue
             judged = _judged(completion, judge)
-            if not completion.text.strip() or not judged:
-                pass
-            else:
-                id_, facts = f"{row.place}/{number}.{at}", {"branch": [number, at]}
-                yield made([*texts, completion.text], [*judgements, judged], id_, len(texts), facts)
-        accepted = step.human_completion if main is None else offered[main]
-        assert accepted is not None
-        judged = _judged(accepted, judge)
+            if at != main and judged and completion.text.strip():
+                facts = {"branch": [number, at]}
+                yield labelled(f"{row.place}/{number}.{at}", facts, (completion.text, judged))
         if main is None:
+            accepted = step.human_completion
             judged = (Judgement(kind="correctness", judge=judge, rating=1, note=rows.WRITTEN),)
+        else:
+            accepted = offered[main]
+            judged = _judged(accepted, judge)
+        assert accepted is not None
         if ends and not judged:
-            pass
-        elif not accepted.text.strip():
+            break
+        if not accepted.text.strip():
             raise row.error(
                 "expected a text in the step that was taken, found a blank one", f"label.steps.{number}"
             )
-        else:
-            texts.append(accepted.text)
-            judgements.append(judged)
-            choices.append(chosen)
+        texts.append(accepted.text)
+        judgements.append(judged)
+        choices.append(chosen)
         if ends:
             break
     if texts:
-        yield made(texts, judgements, row.place, 0, _facts(record, choices))
+        yield labelled(row.place, _facts(record, choices))
 
 
-def _left_out(record: RawRecord, settings: Reading) -> str | None:
+def _left_out(record: RawRecord, settings: rows.Reading) -> str | None:
     if record.label.finish_reason == "bad_problem":
         return "the labeller marked the problem as bad"
     if settings.quality_control:
@@ -246,85 +228,72 @@ def _facts(record: RawRecord, chosen: list[int | None]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def write(items: Iterable[Item], settings: Writing, counts: Counts) -> Iterator[dict[str, Any] | InputError]:
+def write(
+    items: Iterable[rows.Item], settings: rows.Writing, counts: rows.Counts
+) -> Iterator[dict[str, Any] | InputError]:
     """Records, each as soon as the next row is of another one; a row in which no step is judged is left out."""
-    group: list[LabelledRow] = []
-    for item in items:
-        if isinstance(item, LabelledRow) and group and _key(item) == _key(group[0]) is not None:
-            group.append(item)
-            continue
-        yield from _records(group, settings, counts)
-        group = []
-        if isinstance(item, Refusal):
-            yield item.error
-        else:
-            group = [item]
-    yield from _records(group, settings, counts)
+    for _, together in groupby(items, _source):
+        group = list(together)
+        labelled = [item for item in group if isinstance(item, rows.LabelledRow)]
+        yield from (item.error for item in group if isinstance(item, Refusal))
+        mains = [row for row in labelled if _branch(row) is None]
+        main = mains[0] if len(mains) == 1 else None
+        own: list[rows.LabelledRow] = []
+        branches: list[rows.LabelledRow] = []
+        for row in labelled:
+            if row is not main:
+                (branches if main is not None and _leaves(row, main) else own).append(row)
+        for row in own if main is None else [*own, main]:
+            try:
+                yield _record(row, branches if row is main else [], settings)
+            except rows.NotRepresentableError as error:
+                counts.drop(error.message, row.where)
+                yield error.at(row.where)
 
 
-def _record_facts(row: LabelledRow) -> dict[str, Any]:
+def _source(item: rows.Item) -> object:
+    """What the rows of one record share; of any other row nothing."""
+    return item.origin if isinstance(item, rows.LabelledRow) and _record_facts(item) else object()
+
+
+def _record_facts(row: rows.LabelledRow) -> dict[str, Any]:
     facts = row.meta.get("prm800k")
     return facts if row.meta.get("format") == "prm800k" and isinstance(facts, dict) else {}
 
 
-def _key(row: LabelledRow) -> str | None:
-    return row.origin if _record_facts(row) else None
-
-
-def _branch(row: LabelledRow) -> tuple[int, int] | None:
+def _branch(row: rows.LabelledRow) -> tuple[int, int] | None:
     """Which step and which completion of its record a row is."""
-    branch = _record_facts(row).get("branch")
-    match branch:
+    match _record_facts(row).get("branch"):
         case [int() as step, int() as at] if step == len(row.solution.steps) - 1:
             return step, at
     return None
 
 
-def _records(
-    group: list[LabelledRow], settings: Writing, counts: Counts
-) -> Iterator[dict[str, Any] | InputError]:
-    mains = [row for row in group if _branch(row) is None]
-    main = mains[0] if len(mains) == 1 else None
-    own: list[LabelledRow] = []
-    branches: list[tuple[int, int, LabelledRow]] = []
-    for row in group:
-        at = _branch(row)
-        if main is not None and at is not None and _leaves(row, main, at[0]):
-            branches.append((*at, row))
-        elif row is not main:
-            own.append(row)
-    for first, beside in (*((row, []) for row in own), *([(main, branches)] if main is not None else [])):
-        try:
-            yield _record(first, beside, settings)
-        except NotRepresentableError as error:
-            counts.drop(error.message, first.where)
-            yield error.at(first.where)
-
-
-def _leaves(row: LabelledRow, main: LabelledRow, step: int) -> bool:
-    texts = main.solution.texts
-    return step < len(texts) and row.solution.texts[:step] == texts[:step]
+def _leaves(row: rows.LabelledRow, main: rows.LabelledRow) -> bool:
+    """Whether a row is a branch of the main row."""
+    branch, texts = _branch(row), main.solution.texts
+    return branch is not None and branch[0] < len(texts) and row.solution.texts[:-1] == texts[: branch[0]]
 
 
 def _record(
-    main: LabelledRow, branches: list[tuple[int, int, LabelledRow]], settings: Writing
+    main: rows.LabelledRow, branches: Sequence[rows.LabelledRow], settings: rows.Writing
 ) -> dict[str, Any]:
-    labels = rows.three_way(main, settings)
+    labels = rows.labels_of(main, settings, shares=False)
     texts = list(main.solution.texts)
     facts = _record_facts(main)
     if all(label is None for label in labels):
-        raise NotRepresentableError("no step is judged, and a record of PRM800K holds ratings")
+        raise rows.NotRepresentableError("no step is judged, and a record of PRM800K holds ratings")
     # Unjudged steps before the last judged one stay, rated null.
     last = max(step for step, label in enumerate(labels) if label is not None)
-    flagged = facts.get("flagged") or ()
-    steps = []
-    for step in range(last + 1):
-        beside = [(at, row) for number, at, row in branches if number == step]
-        others = [
-            (at, _completion(row.solution.texts[-1], rows.three_way(row, settings)[-1])) for at, row in beside
-        ]
-        own = _completion(texts[step], labels[step], flagged=step in flagged)
-        steps.append(_step(own, labels[step], others, _choice(facts, step, last, labels[step])))
+    others: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+    for row in branches:
+        if (branch := _branch(row)) is not None:
+            rated = rows.labels_of(row, settings, shares=False)[-1]
+            others.setdefault(branch[0], []).append((branch[1], _completion(row.solution.texts[-1], rated)))
+    steps = [
+        _step(texts[step], label, others.get(step, []), _choice(facts, step, last, label))
+        for step, label in enumerate(labels[: last + 1])
+    ]
     if last + 1 < len(texts):
         facts = {"pre_generated_steps": texts, **facts}
     judge = next(label.judge for label in labels if label is not None)
@@ -345,7 +314,7 @@ def _record(
     }
 
 
-def _finish(labels: Labels, last: int, steps: int) -> str | None:
+def _finish(labels: rows.Labels, last: int, steps: int) -> str | None:
     """Why the walk ended, where the labels tell: at an error, or at the end of a solution all of which is judged."""
     label = labels[last]
     if label is not None and label.rating == -1:
@@ -354,7 +323,7 @@ def _finish(labels: Labels, last: int, steps: int) -> str | None:
     return "solution" if whole else None
 
 
-def _choice(facts: dict[str, Any], step: int, last: int, label: StepLabel | None) -> int | None:
+def _choice(facts: dict[str, Any], step: int, last: int, label: Judgement | None) -> int | None:
     """The index of the completion that was chosen; None where the walk ended at it or the labeller wrote the step."""
     chosen = facts.get("chosen")
     if isinstance(chosen, list) and step < len(chosen):
@@ -363,16 +332,13 @@ def _choice(facts: dict[str, Any], step: int, last: int, label: StepLabel | None
 
 
 def _step(
-    completion: dict[str, Any],
-    label: StepLabel | None,
-    others: list[tuple[int, dict[str, Any]]],
-    choice: int | None,
+    text: str, label: Judgement | None, others: Sequence[tuple[int, dict[str, Any]]], choice: int | None
 ) -> dict[str, Any]:
     if label is not None and label.note == rows.WRITTEN:
-        written = {"text": completion["text"], "rating": None, "source": "human", "flagged": False}
+        written = {"text": text, "rating": None, "source": "human", "flagged": False}
         completions = [completion for _, completion in others] or None
         return {"completions": completions, "human_completion": written, "chosen_completion": None}
-    listed = sorted([*others, (choice or 0, completion)], key=lambda pair: pair[0])
+    listed = sorted([*others, (choice or 0, _completion(text, label))], key=lambda pair: pair[0])
     position = [number for number, _ in listed].index(choice or 0)
     return {
         "completions": [completion for _, completion in listed],
@@ -381,14 +347,14 @@ def _step(
     }
 
 
-def _completion(text: str, label: StepLabel | None, *, flagged: bool = False) -> dict[str, Any]:
-    return {"text": text, "rating": None if label is None else label.rating, "flagged": flagged or None}
+def _completion(text: str, label: Judgement | None) -> dict[str, Any]:
+    return {"text": text, "rating": None if label is None else label.rating, "flagged": None}
 
 
-FORMAT = Format(
+FORMAT = rows.Format(
     name="prm800k",
     about="PRM800K's released records, with branches",
-    sniff=has(*KEYS),
+    sniff=rows.has(*KEYS),
     read=read,
     write=write,
 )

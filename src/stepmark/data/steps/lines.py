@@ -20,6 +20,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Span = tuple[int, int]
 """Start and end of a piece of text, in characters; the end is not included."""
@@ -50,8 +51,9 @@ _TOKEN = re.compile(
     r"|\\end[ \t]{0,4}\{(?P<end>[^{}\r\n]{1,40})\}"
     r"|\\(?P<bracket>[\[\]()])"
     r"|\\[\s\S]"
-    r"|(?P<dollar>\$+)"
-    r"|(?P<tick>`+)"
+    r"|(?P<dollar>\${1,2}(?!\$))"
+    r"|(?P<tick>`(?!`))"
+    r"|\$+|`+"
 )
 
 _PUNCTUATION = frozenset(".,;:!?)]}'\"")
@@ -69,51 +71,31 @@ def lines_of(text: str) -> list[Span]:
 
 def fences_of(text: str) -> list[Fence]:
     """The fenced code blocks of a text, in order. An unclosed one, if any, is the last."""
-    marks: list[tuple[int, int, str, int, str]] = []  # start and end of the line, its character, length, info
+    marks: list[tuple[Span, str, str]] = []  # the line, its characters, what follows them
     for start, end in lines_of(text):
         match = _FENCE.match(text, start, end)
         if match is not None:
             bar, info = match["bar"], match["info"].strip()
             if bar[0] == "~" or "`" not in info:
-                marks.append((start, end, bar[0], len(bar), info))
-
-    # closers[i]: the nearest later bare line that can close mark i. Walking back, each character keeps its
-    # bare lines from far (long) to near (short); a farther and shorter one can never be the nearest.
-    closers: list[int | None] = [None] * len(marks)
-    bare: dict[str, list[tuple[int, int]]] = {"`": [], "~": []}  # (-length, index), sorted
-    for index in range(len(marks) - 1, -1, -1):
-        _, _, character, length, info = marks[index]
-        stack = bare[character]
-        reach = bisect_right(stack, (-length, len(marks)))
-        if reach:
-            closers[index] = stack[reach - 1][1]
-        if not info:
-            while stack and -stack[-1][0] <= length:
-                stack.pop()
-            stack.append((-length, index))
-
+                marks.append(((start, end), bar, info))
     fences = []
     index = 0
     while index < len(marks):
-        start, line_end, _, _, info = marks[index]
+        (start, body), bar, info = marks[index]
         word = info.split()[0].lower().strip("{}.") if info else ""
-        closer = closers[index]
-        if closer is None:
-            if info:  # a bare one that nothing closes is a stray closing line; it opens nothing
-                fences.append(
-                    Fence(
-                        start=start, body=line_end, body_end=len(text), end=len(text), info=word, closed=False
-                    )
-                )
-                break
-            index += 1
-            continue
-        close_start, close_end = marks[closer][:2]
-        end = close_start + len(text[close_start:close_end].rstrip())
-        fences.append(
-            Fence(start=start, body=line_end, body_end=close_start, end=end, info=word, closed=True)
-        )
-        index = closer + 1
+        # A bare line of the same characters, at least as many, closes it.
+        later = range(index + 1, len(marks))
+        closer = next((at for at in later if not marks[at][2] and marks[at][1].startswith(bar)), None)
+        if closer is not None:
+            close, line_end = marks[closer][0]
+            end = close + len(text[close:line_end].rstrip())
+            fences.append(Fence(start=start, body=body, body_end=close, end=end, info=word, closed=True))
+            index = closer
+        elif info:  # a bare one that nothing closes is a stray closing line; it opens nothing
+            end = len(text)
+            fences.append(Fence(start=start, body=body, body_end=end, end=end, info=word, closed=False))
+            break
+        index += 1
     return fences
 
 
@@ -135,7 +117,7 @@ def protected_spans(text: str, *, unclosed: bool = True, fences: bool = True) ->
         spans.extend(closed)
     if unclosed and fences:
         spans.extend((f.start, _next(breaks, f.start, len(text))) for f in blocks if not f.closed)
-    spans.extend(_Scan(text, closed, breaks, unclosed).spans())
+    spans.extend(_formulas(text, closed, breaks, unclosed))
     return _merged(spans)
 
 
@@ -165,125 +147,94 @@ def _next(positions: Sequence[int], after: int, default: int) -> int:
     return positions[index] if index < len(positions) else default
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
+    """What opens or closes mathematics or inline code."""
+
     start: int
     end: int
     kind: str
     """"[", "]", "(", ")", "begin", "end", "$", "$$" or "`"."""
-    name: str = ""
+    name: str
+    """Of an environment."""
 
 
 _ENDS = {"[": ("[", "]"), "(": ("(", ")"), "$$": ("$$",), "$": ("$", "$$"), "`": ("`",)}
 """What opens: the tokens of which the next one closes it, or leaves it unclosed."""
 
 
-class _Scan:
-    """One left-to-right reading of the tokens that open and close mathematics and inline code."""
+def _formulas(text: str, fences: list[Span], breaks: list[int], unclosed: bool) -> Iterator[Span]:
+    """The spans of mathematics and inline code, left to right; an unclosed display may overlap later ones."""
+    tokens = _tokens(text, fences)
+    environments = _matched_environments(tokens)
+    places = {
+        kind: [at for at, token in enumerate(tokens) if token.kind in ends] for kind, ends in _ENDS.items()
+    }
 
-    def __init__(self, text: str, fences: list[Span], breaks: list[int], unclosed: bool) -> None:
-        self._text = text
-        self._breaks = breaks
-        self._unclosed = unclosed
-        self._tokens = _tokens(text, fences)
-        self._following = {kind: self._nearest(*kinds) for kind, kinds in _ENDS.items()}
-        self._environment = _matched_environments(self._tokens)
-        self._doubles_left = [0] * (len(self._tokens) + 1)
-        for index in range(len(self._tokens) - 1, -1, -1):
-            is_double = self._tokens[index].kind == "$$"
-            self._doubles_left[index] = self._doubles_left[index + 1] + is_double
-
-    def _nearest(self, *kinds: str) -> list[int | None]:
-        """For each token the index of the next later one of these kinds."""
-        following: list[int | None] = [None] * len(self._tokens)
-        latest = None
-        for index in range(len(self._tokens) - 1, -1, -1):
-            following[index] = latest
-            if self._tokens[index].kind in kinds:
-                latest = index
-        return following
-
-    def spans(self) -> Iterator[Span]:
-        """The spans of mathematics and inline code; an unclosed display may overlap later ones."""
-        index = 0
-        half_used = False  # the first dollar of a "$$" has just closed a formula: "$x$$y$"
-        while index < len(self._tokens):
-            token = self._tokens[index]
-            kind = "$" if half_used else token.kind
-            start = token.start + half_used
-            half_used = False
-            closer = self._closer(index, kind, start)
-            if closer is None:
-                if self._unclosed and kind in ("[", "begin", "$$"):
-                    yield start, _next(self._breaks, start, len(self._text))
-                index += 1
-                continue
-            end = self._tokens[closer].end
-            if kind == "$" and self._tokens[closer].kind == "$$":
-                half_used = True
-                end -= 1
-                index = closer
-            else:
-                index = closer + 1
-            yield start, end
-
-    def _closer(self, index: int, kind: str, start: int) -> int | None:
-        """The index of the token that closes the one at `index`, or None."""
-        if kind == "begin":
-            return self._environment.get(index)
-        closer = self._following[kind][index] if kind in self._following else None
-        if closer is None:
-            return None
-        end = self._tokens[closer]
-        if kind in ("[", "("):
-            closes = end.kind == _ENDS[kind][1]
-        elif kind == "$$":
-            closes = not (self._broken(start, end.start) and self._doubles_left[index] % 2)
-        elif kind == "`":
-            closes = "\n" not in self._text[start : end.start]
-        else:
-            closes = self._is_formula(start, end.start)
-        return closer if closes else None
-
-    def _is_formula(self, start: int, end: int) -> bool:
-        """Whether the dollars at `start` and `end` enclose a formula rather than name two sums of money."""
-        text = self._text
-        if end == start + 1 or text[start + 1].isspace() or text[end - 1].isspace():
-            return False
-        if text[end + 1 : end + 2].isdecimal():
-            return False
-        before = text[start - 1] if start else " "
-        if before.isascii() and before.isalnum() and text[start + 1] in _PUNCTUATION:
-            return False
-        return not self._broken(start, end)
-
-    def _broken(self, start: int, end: int) -> bool:
+    def broken(start: int, end: int) -> bool:
         """Whether a blank line or a fence lies between two places."""
-        index = bisect_left(self._breaks, start)
-        return index < len(self._breaks) and self._breaks[index] < end
+        index = bisect_left(breaks, start)
+        return index < len(breaks) and breaks[index] < end
+
+    def closer(index: int, kind: str, start: int) -> int | None:
+        """The index of the token that closes the one at `index`."""
+        if kind == "begin":
+            return environments.get(index)
+        following = places.get(kind, [])
+        after = bisect_right(following, index)
+        if after == len(following):
+            return None
+        token = tokens[following[after]]
+        if kind == "$$":
+            left = len(following) - bisect_left(following, index)
+            closes = not (broken(start, token.start) and left % 2)
+        elif kind == "`":
+            closes = "\n" not in text[start : token.start]
+        elif kind == "$":
+            closes = _is_formula(text, start, token.start) and not broken(start, token.start)
+        else:
+            closes = token.kind == _ENDS[kind][1]
+        return following[after] if closes else None
+
+    index = 0
+    half_used = False  # the first dollar of a "$$" has just closed a formula: "$x$$y$"
+    while index < len(tokens):
+        token = tokens[index]
+        kind, start = ("$", token.start + 1) if half_used else (token.kind, token.start)
+        half_used = False
+        closed_by = closer(index, kind, start)
+        if closed_by is not None:
+            half_used = kind == "$" and tokens[closed_by].kind == "$$"
+            yield start, tokens[closed_by].end - half_used
+            index = closed_by + (not half_used)
+            continue
+        if unclosed and kind in ("[", "begin", "$$"):
+            yield start, _next(breaks, start, len(text))
+        index += 1
+
+
+def _is_formula(text: str, start: int, end: int) -> bool:
+    """Whether the dollars at `start` and `end` enclose a formula rather than name two sums of money."""
+    if end == start + 1 or text[start + 1].isspace() or text[end - 1].isspace():
+        return False
+    if text[end + 1 : end + 2].isdecimal():
+        return False
+    before = text[start - 1] if start else " "
+    return not (before.isascii() and before.isalnum() and text[start + 1] in _PUNCTUATION)
 
 
 def _tokens(text: str, fences: list[Span]) -> list[_Token]:
+    """The tokens outside the fences; a backslash and what it escapes is none."""
     tokens = []
     fence = 0
     for match in _TOKEN.finditer(text):
         while fence < len(fences) and fences[fence][1] <= match.start():
             fence += 1
-        if fence < len(fences) and fences[fence][0] <= match.start():
+        group = match.lastgroup
+        if group is None or (fence < len(fences) and fences[fence][0] <= match.start()):
             continue
-        kind = name = ""
-        if match["bracket"]:
-            kind = match["bracket"]
-        elif match["begin"]:
-            kind, name = "begin", match["begin"].strip()
-        elif match["end"]:
-            kind, name = "end", match["end"].strip()
-        elif match["dollar"] and len(match["dollar"]) <= 2:
-            kind = match["dollar"]
-        elif match["tick"] and len(match["tick"]) == 1:
-            kind = "`"
-        if kind:
-            tokens.append(_Token(match.start(), match.end(), kind, name))
+        is_environment = group in ("begin", "end")
+        kind, name = (group, match[group].strip()) if is_environment else (match[group], "")
+        tokens.append(_Token(match.start(), match.end(), kind, name))
     return tokens
 
 

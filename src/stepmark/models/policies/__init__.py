@@ -16,7 +16,7 @@ from stepmark.backends import ChoiceLogprobs, Completion, Completions
 from stepmark.catalog import FACTORY, Catalog
 from stepmark.errors import UsageError
 from stepmark.models.lazy import Bits, Lazy, check_device, is_server, note_idle
-from stepmark.models.prm import Reading, Weights
+from stepmark.models.prm import Reading
 from stepmark.settings import check_arguments, checked
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -53,10 +53,6 @@ class LocalReader(Protocol):
     def read(self) -> Reading:
         """The tokens of its prompts."""
 
-    @property
-    def size(self) -> Weights | None:
-        """The weights that a token meets."""
-
 
 POLICIES = Catalog(
     "policy",
@@ -72,11 +68,6 @@ POLICIES = Catalog(
 def reading_of(policy: Policy) -> Reading | None:
     """The prompt tokens of a policy; None for one that does not run in this process."""
     return policy.read if isinstance(policy, LocalReader) else None
-
-
-def size_of(policy: Policy) -> Weights | None:
-    """The size of a policy; None for one that does not run in this process, and where it is not known."""
-    return policy.size if isinstance(policy, LocalReader) else None
 
 
 def in_process(address: str) -> bool:

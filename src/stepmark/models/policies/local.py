@@ -22,7 +22,7 @@ from stepmark.backends import (
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
-from stepmark.models.prm import Reading, Weights
+from stepmark.models.prm import Reading
 from stepmark.models.tree import Ints, pack, passes
 from stepmark.show.text import amount
 
@@ -172,7 +172,7 @@ class LocalPolicy(BatchPolicy):
     """A causal language model and its tokenizer.
 
     Samples draw from generators of their own, seeded by the request and the sample's number
-    (`batching.sample_seed`): what is written does not depend on what else is in the batch (up to rounding
+    (`backends.sample_seed`): what is written does not depend on what else is in the batch (up to rounding
     in low precision), and asking again gives the same. A prompt with n samples is read once.
 
     `choose` is exact: one forward pass, the options tokenised together with the text before them. Where
@@ -232,11 +232,6 @@ class LocalPolicy(BatchPolicy):
     def model(self) -> Any:
         """The model."""
         return self._model
-
-    @property
-    def size(self) -> Weights | None:
-        """The weights that a token meets."""
-        return Weights.of([(self._model, self._model.get_output_embeddings())])
 
     @property
     def identity(self) -> str:  # type: ignore[override]
