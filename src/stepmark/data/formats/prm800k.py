@@ -25,7 +25,10 @@ from stepmark.errors import InputError
 from stepmark.records import Judgement, Problem, Refusal, Solution, Step, read_record
 from stepmark.show.text import indices
 
+ABOUT = "PRM800K's released records, with branches"
+
 KEYS = ("labeler", "question", "label")
+sniff = rows.has(*KEYS)
 FLAGS = ("is_quality_control_question", "is_initial_screening_question")
 FINISHES = ("found_error", "solution", "bad_problem", "give_up")
 
@@ -228,7 +231,7 @@ def _facts(record: RawRecord, chosen: list[int | None]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def write(
+def write_all(
     items: Iterable[rows.Item], settings: rows.Writing, counts: rows.Counts
 ) -> Iterator[dict[str, Any] | InputError]:
     """Records, each as soon as the next row is of another one; a row in which no step is judged is left out."""
@@ -349,12 +352,3 @@ def _step(
 
 def _completion(text: str, label: Judgement | None) -> dict[str, Any]:
     return {"text": text, "rating": None if label is None else label.rating, "flagged": None}
-
-
-FORMAT = rows.Format(
-    name="prm800k",
-    about="PRM800K's released records, with branches",
-    sniff=rows.has(*KEYS),
-    read=read,
-    write=write,
-)
