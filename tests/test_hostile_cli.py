@@ -113,7 +113,7 @@ def inside(folder):
         ),
         (
             ["sample", "good.jsonl", "--out", "o", "--policy", "os:getcwd"],
-            "no name, identity, write",
+            "no name, identity, complete",
         ),
         (
             ["sample", "good.jsonl", "--out", "o", "--policy", "json:loads"],
