@@ -46,6 +46,22 @@ def mistaken(raw: bytes) -> str | None:
     return next((hint for magic, hint in _MISTAKEN if raw.startswith(magic)), None)
 
 
+def decoded(raw: bytes, offset: int = 0) -> str:
+    """Bytes as text; `offset` is where they begin in their file.
+
+    Raises:
+        InputError: they are not UTF-8.
+    """
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        hint = mistaken(raw) if offset == 0 else None
+        raise InputError(
+            f"not UTF-8: byte 0x{raw[error.start]:02x} at byte offset {offset + error.start} of the text "
+            f"({error.reason}). {hint or 'Write the file as UTF-8 (iconv -f WINDOWS-1252 -t UTF-8)'}"
+        ) from None
+
+
 def json_lines(lines: Iterable[bytes]) -> Entries:
     """JSON lines: one object a line, blank lines skipped; the number is the line's."""
     offset = 0
@@ -65,14 +81,7 @@ def parse_row(raw: bytes, offset: int = 0) -> dict[str, Any]:
     Raises:
         InputError: as `read_rows`, without the place.
     """
-    try:
-        text = raw.decode("utf-8").rstrip("\r\n")  # else an error at the end is in column 1 of line 2
-    except UnicodeDecodeError as error:
-        hint = mistaken(raw) if offset == 0 else None
-        raise InputError(
-            f"not UTF-8: byte 0x{raw[error.start]:02x} at byte offset {offset + error.start} of the text "
-            f"({error.reason}). {hint or 'Write the file as UTF-8'}"
-        ) from None
+    text = decoded(raw, offset).rstrip("\r\n")  # else an error at the end is in column 1 of line 2
     try:
         data = _decoded(text)
     except json.JSONDecodeError as error:
@@ -120,14 +129,7 @@ def json_document(raw: bytes) -> Entries:
     Raises:
         InputError: not JSON, with the line in `where` (":3"), so that the caller adds the file's name; an empty list.
     """
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        hint = mistaken(raw) or "Write the file as UTF-8"
-        raise InputError(
-            f"not UTF-8: byte 0x{raw[error.start]:02x} ({error.reason}). {hint}",
-            where=f":{raw.count(bytes([10]), 0, error.start) + 1}",
-        ) from None
+    text = decoded(raw.removeprefix(BOM))
     try:
         data = _decoded(text)
     except json.JSONDecodeError as error:
