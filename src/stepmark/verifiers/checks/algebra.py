@@ -199,9 +199,8 @@ def _lost(first: Equation, then: Equation, between: str) -> str:
         return ""
     if not _BETWEEN_WORD.search(between) and _is_zero(first) and _is_zero(then):
         return ""  # factors, one by one
-    if "/" in {t.text for side in first.tokens for t in side} and any(
-        letter in dict(m) for side in (first.left, first.right) for m in side.below
-    ):
+    below = any(letter in dict(m) for side in (first.left, first.right) for m in side.below)
+    if below and any(t.text == "/" for side in first.tokens for t in side):
         return ""  # 28-y/y for (28-y)/y
     try:
         p, q = (coefficients(equation.left.difference(equation.right), letter) for equation in (first, then))
@@ -223,22 +222,11 @@ def _lost(first: Equation, then: Equation, between: str) -> str:
     decimal = first.decimal or then.decimal
     if other is not None and (decimal or _is_definition(then)) and not differ(root, other, exact=not decimal):
         return ""  # rounded
-    if not _defined(first, letter, root):
-        return ""
     return f"{_one_line(first.text)} gives {letter} = {shown(root)}"
 
 
 def _is_zero(equation: Equation) -> bool:
     return equation.right.rational == 0
-
-
-def _defined(equation: Equation, letter: str, root: Fraction) -> bool:
-    """Whether no denominator is zero at a root."""
-    for side in (equation.left, equation.right):
-        below = coefficients(side.below, letter)
-        if below is None or not _value(below, root):
-            return False
-    return True
 
 
 def _value(polynomial: Sequence[Fraction], at: Fraction) -> Fraction:
@@ -270,4 +258,4 @@ def _rewrites(between: str, letter: str, *, defines: bool) -> bool:
         return False
     if "equation" in words and {"first", "second", "third", "fourth", "fifth"} & set(words):
         return False
-    return all(word in _CONNECTING for word in words) and not re.search(r"\b(?:if|and)\s*\$?\s*$", between)
+    return all(word in _CONNECTING for word in words)

@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import takewhile
 
 from stepmark.verifiers.checks.expressions import Token
 
@@ -369,16 +370,8 @@ class _Reader:
 
     def _opens_sum(self, letter: str) -> bool:
         """Whether a bracket after a letter holds a sum, so that it is a product: x(x + 1), not f(x) or a(2)."""
-        if letter in _FUNCTIONS:
-            return False
-        depth = 0
-        for token in self._pieces[self._at :]:
-            depth += (token.kind == "open") - (token.kind == "close")
-            if depth == 1 and token.kind == "sign" and token.text in "+-":
-                return True
-            if depth == 0:
-                return False
-        return False
+        inner = takewhile(lambda token: token.kind != "close", self._pieces[self._at :])
+        return letter not in _FUNCTIONS and any(t.kind == "sign" and t.text in "+-" for t in inner)
 
     def _argument(self) -> Quotient:
         r"""What a LaTeX command applies to: a group, or one digit or letter (`\frac12`, `\sqrt3`)."""
