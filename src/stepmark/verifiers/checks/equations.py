@@ -54,6 +54,7 @@ _DENIED = re.compile(
 _SUPPOSED = re.compile(
     r"\b(?:not|if|suppos\w+|assum\w+|whether|instead|check|try|trying|test)\b[^.;\n]*$", re.I
 )
+_MONEY = re.compile(r"[$¢]|\b(?:cents?|dollars?|pence|pennies)\b", re.I)
 _PUT_IN = re.compile(r"\b(?:plug\w*|substitut\w+|becomes)\b[^.;\n]*$", re.I)
 
 
@@ -271,7 +272,7 @@ def calculations(text: str, stated: Sequence[Equation] | None = None) -> tuple[F
 def _marked(text: str) -> Iterator[Formula]:
     """GSM8K's `<<48/2=24>>`, which says of itself that it is a calculation."""
     for match in _MARKED.finditer(text):
-        truth, why = judge(match[1], match[2])
+        truth, why = _judge(tokens(match[1])[0], tokens(match[2])[0])
         yield Formula(start=match.start(), end=match.end(), text=match[0], truth=truth, why=why)
 
 
@@ -287,7 +288,7 @@ def _written(text: str, stated: Sequence[Equation]) -> Iterator[Formula]:
         truth: Truth = "unknown"
         why = equation.edge or ("an unknown" if equation.has("word") else "")
         if not why:
-            truth, why = _judged(a, b, about=equation.about)
+            truth, why = _judge(a, b, about=equation.about)
         adds = any(token.text in ("+", "-") for token in (*a, *b))
         if truth != "unknown" and adds and len(_measured(equation)) > 1:
             truth, why = "unknown", "a sum of two units"
@@ -321,7 +322,7 @@ def _doubt(text: str, equation: Equation, *, adds: bool) -> str:
     if (
         ratio == _CENTS
         and not equation.has("power", "root", "pi")
-        and is_money(text[max(0, equation.start - 2) : equation.end + 10])
+        and _MONEY.search(text, max(0, equation.start - 2), equation.end + 10)
     ):
         return "cents or dollars may be meant"
     if any(ratio in conversions(unit) for unit in measured.values()):
@@ -338,11 +339,6 @@ def _ratio(a: Sequence[Token], b: Sequence[Token]) -> Fraction | None:
     return max(x / y, y / x) if x and y else None
 
 
-def is_in_cents(left: str, right: str) -> bool:
-    """Whether one side is a hundred times the other."""
-    return _ratio(tokens(left)[0], tokens(right)[0]) == _CENTS
-
-
 def doubted(text: str, start: int, end: int) -> str:
     """Why `text[start:end]` is not stated as true: the text asks, denies or supposes it; "" where it states it."""
     rest = re.split(r"\.\s|\n", text[end : end + 80], maxsplit=1)[0]
@@ -351,11 +347,6 @@ def doubted(text: str, start: int, end: int) -> str:
     if _SUPPOSED.search(re.split(r"\.\s|\n", text[max(0, start - 60) : start])[-1]):
         return "the text supposes it"
     return ""
-
-
-def is_money(text: str) -> bool:
-    """Whether a text counts dollars or cents."""
-    return "$" in text or re.search(r"\b(?:cents?|dollars?|pence|pennies)\b|¢", text, re.I) is not None
 
 
 def is_modular(text: str) -> bool:
@@ -371,12 +362,8 @@ def _measured(equation: Equation) -> dict[str, Unit]:
     return {unit.name: unit for unit in found.values() if unit is not None}
 
 
-def judge(left: str, right: str) -> tuple[Truth, str]:
+def _judge(a: Sequence[Token], b: Sequence[Token], *, about: bool = False) -> tuple[Truth, str]:
     """Two sides of an equals sign: the most favourable of all readings."""
-    return _judged(tokens(left)[0], tokens(right)[0])
-
-
-def _judged(a: Sequence[Token], b: Sequence[Token], *, about: bool = False) -> tuple[Truth, str]:
     readings: list[tuple[Truth, str]] = []
     try:
         for reading in _readings(a):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stepmark.verifiers.checks.equations import differ, doubted, is_in_cents, is_money, judge, shown
+from stepmark.verifiers.checks.equations import calculations, differ, doubted, shown
 from stepmark.verifiers.units import Unit, unit_of
 
 
@@ -43,19 +43,6 @@ per|percent|equals|equal|gives|makes|get|we|you|that|which|with|for|half|twice|h
 _IS = r"(?:\s?,?\s(?:which|that|it)(?=\s))?\s?(?:=|\s(?:is|are|equals|gives|makes|yields|would\sbe|will\sbe|comes\sto|is\sequal\sto|are\sequal\sto|gives\s(?:us|you))(?=\s))(?:\s(?:exactly|a\stotal\sof))?\s?"
 _GET = r"(?:,?\s(?:to|we|you|and\swe|and)\s(?:get|obtain|find)|,?\s(?:and\s)?(?:gives|giving|yields|which\sis|which\sgives|equals|is)(?:\s(?:us|you))?|\s?=)\s"
 _RESULT = rf"(?P<r>-?{_N})"
-# What makes the number before it a part of something else.
-_ENDS = re.compile(
-    r"""\s?(?:[-+*/×÷^=<>%!]|[.,:]?[0-9]|\\|°|(?:times|plus|minus|multiplied|divided|more|less|fewer|percent|of|over|hundred|thousand|million|
-billion|dozens?|squared|cubed|point|mod|modulo|remainder|r|and\s(?:a|an|one|three|two)\s|or|to|with\sa?\s?remainder|per|x|times|larger|greater|smaller|bigger|higher|lower|short|away)\b)""".replace(
-        "\n", ""
-    ),
-    re.I,
-)
-_BEGINS = re.compile(
-    r"(?:[-+*/×÷^=(%.,:<>\\]|[0-9]|\b(?:times|plus|minus|by|of|and|than|to|from|the|add|subtract|multiply|divide|first|last|a|only|over|or|between|squared|per))\s?$",
-    re.I,
-)
-_LEADS = re.compile(r"(?:, and|\b(?:that|so|because|since|know))\s?$", re.I)
 
 
 def number(shown_as: str) -> Fraction | None:
@@ -133,15 +120,16 @@ def word_claims(text: str) -> Iterator[Claim]:
     plain, places = _squeezed(undressed(text))
     for pattern, calculation in _PATTERNS:
         for match in pattern.finditer(plain):
-            if match["r"].endswith("%") or not _alone(plain, match):
-                continue
-            left, right = _in_signs(match.groupdict(), calculation), _digits(match["r"])
-            truth, why = judge(left, right)
+            # In signs in the place of the words, so that what stands around them is judged as around any calculation.
+            before, after = (
+                plain[max(0, match.start() - 80) : match.start()],
+                plain[match.end() : match.end() + 80],
+            )
+            signs = f"{_in_signs(match.groupdict(), calculation)} = {_digits(match['r'])}"
             start, end = places[match.start()], places[match.end() - 1] + 1
-            if truth != "wrong" or (is_in_cents(left, right) and is_money(text)):
-                continue
-            if not doubted(text, start, end):
-                yield Claim(start, end, why)
+            for formula in calculations(before + signs + after):
+                if formula.start == len(before) and formula.truth == "wrong":
+                    yield Claim(start, end, formula.why)
 
 
 def _in_signs(parts: Mapping[str, str | None], calculation: str) -> str:
@@ -172,14 +160,6 @@ def _squeezed(text: str) -> tuple[str, list[int]]:
     return "".join(out), places
 
 
-def _alone(text: str, match: re.Match[str]) -> bool:
-    """Whether nothing around it belongs to the calculation."""
-    if _ENDS.match(text, match.end()):
-        return False
-    before = text[max(0, match.start() - 20) : match.start()]
-    return not _BEGINS.search(before) or _LEADS.search(before) is not None
-
-
 # --- units --------------------------------------------------------------------------------------------------------------
 
 _UNIT_WORD = r"(?P<{}>(?:square |cubic )?[a-zA-Z]{{1,12}})"
@@ -202,6 +182,10 @@ _CONVERSIONS = (
 _WORKING = frozenset((Fraction(86400), Fraction(604800)))
 _DRAWN = re.compile(
     r"\b(?:scale|map|represent\w*|model|drawing|blueprint|exchange|rate|dog|planet|mars)\b", re.I
+)
+_BEGINS = re.compile(
+    r"(?<!, )\b(?:times|plus|minus|by|of|and|than|to|from|the|add|subtract|first|last|a|only|over|or|between|per) ?$",
+    re.I,
 )
 _GOES_ON = re.compile(
     r" ?(?:[-+*/×÷^]|and [0-9]|[0-9]|\\|(?:more|less|fewer|longer|shorter|of|per|each|later|earlier|before|after|away|ago|old|left|plus|minus|times|taller|faster|older|younger)\b|a(?:n|t)?\b)"
@@ -231,7 +215,7 @@ def unit_claims(text: str, problem: str) -> Iterator[Claim]:
             if a is None or b is None or not b or _GOES_ON.match(plain, match.end()):
                 continue
             before = plain[max(0, match.start() - 20) : match.start()]
-            if match["a"][0].isdigit() and _BEGINS.search(before) and not _LEADS.search(before):
+            if match["a"][0].isdigit() and _BEGINS.search(before):
                 continue
             exact = a * first.factor / second.factor
             start, end = places[match.start()], places[match.end() - 1] + 1
