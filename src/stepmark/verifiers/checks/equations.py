@@ -127,7 +127,7 @@ def equations(text: str) -> list[Equation]:
     for at, token in enumerate(pieces):
         if token.kind not in ("equal", "about"):
             continue
-        left, right = _side_before(pieces, at), _side_after(pieces, at)
+        left, right = range(at - _side(pieces, at, -1), at), range(at + 1, at + 1 + _side(pieces, at, 1))
         if not left or not right:
             continue
         a, b = pieces[left.start : left.stop], pieces[right.start : right.stop]
@@ -159,28 +159,18 @@ def _is_part(token: Token) -> bool:
     return token.kind in _PARTS and (token.kind != "word" or len(token.text) == 1)
 
 
-def _side_before(pieces: Sequence[Token], equal: int) -> range:
-    """The tokens of the expression that ends before the equals sign at `equal`; empty for none."""
-    start, depth = equal, 0
-    while start > 0 and equal - start < LONGEST and _is_part(pieces[start - 1]):
-        kind = pieces[start - 1].kind
-        if kind == "open" and depth == 0:
+def _side(pieces: Sequence[Token], at: int, step: int) -> int:
+    """How many tokens before (step -1) or after (1) the equals sign at `at` make up the expression there."""
+    count = depth = 0
+    outwards = ("open", "close")[::-step]
+    while (
+        0 <= (place := at + step * (count + 1)) < len(pieces) and count < LONGEST and _is_part(pieces[place])
+    ):
+        if pieces[place].kind == outwards[0] and depth == 0:
             break
-        depth += (kind == "close") - (kind == "open")
-        start -= 1
-    return range(start, equal)
-
-
-def _side_after(pieces: Sequence[Token], equal: int) -> range:
-    """The tokens of the expression that begins after the equals sign at `equal`; empty for none."""
-    end, depth = equal + 1, 0
-    while end < len(pieces) and end - equal <= LONGEST and _is_part(pieces[end]):
-        kind = pieces[end].kind
-        if kind == "close" and depth == 0:
-            break
-        depth += (kind == "open") - (kind == "close")
-        end += 1
-    return range(equal + 1, end)
+        depth += (pieces[place].kind == outwards[1]) - (pieces[place].kind == outwards[0])
+        count += 1
+    return count
 
 
 def _edge_before(pieces: Sequence[Token], side: range, *, letters: bool) -> str:

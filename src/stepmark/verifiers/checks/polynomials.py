@@ -30,6 +30,7 @@ _TERMS = 80
 _BITS = 4096
 _DIGITS = 40
 _POWER = 12
+_LARGEST_POWER = 999
 _DEEPEST = 25
 _LARGEST_ROOT = 10**6
 _LARGEST_FACTORIAL = 30
@@ -312,17 +313,11 @@ class _Reader:
 
     def _exponent(self) -> int:
         """A small whole number, alone or in brackets."""
-        token = self._take()
-        wrapped = token.kind == "open"
-        if wrapped:
-            token = self._take()
-        negative = token.kind == "sign" and token.text == "-"
-        if negative:
-            token = self._take()
-        small = token.kind == "number" and token.text.isdecimal() and len(token.text) <= 3
-        if not small or (wrapped and self._take().kind != "close"):
+        negative = self._sign("-") and self._take().text == "-"
+        value = self._base().rational
+        if value is None or value.denominator != 1 or abs(value) > _LARGEST_POWER:
             raise UnreadableError("a power that is no small whole number")
-        return -int(token.text) if negative else int(token.text)
+        return -int(value) if negative else int(value)
 
     def _base(self) -> Quotient:
         token = self._take()
