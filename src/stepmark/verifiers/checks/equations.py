@@ -43,7 +43,7 @@ _WITH_LETTERS = WORDS_THAT_COMPUTE - VERBS | {"per", "step", "case", "part", "an
 _JOINING = {"and", "or", "if", "suppose", "assume", "assuming", "from", "to"}
 _PARTS = word_set("number sign power open close percent fraction root word pi binomial factorial")
 _DEGREES = re.compile(r"°|\\circ|\\degree|\bdegrees?\b|\bradians?\b")
-_CENTS = 100
+_DOLLAR = Unit(kind="US money", factor=Fraction(1), name="$")
 _MODULAR = re.compile(
     r"\\[pb]?mod\b|\bmod(?:ulo|ular)?\b|\bremainders?\b|\bbase[- ]?(?:\d|two|five|eight|ten)|≡|\\equiv", re.I
 )
@@ -308,16 +308,14 @@ def _doubt(text: str, equation: Equation, *, adds: bool) -> str:
     measured = _measured(equation)
     if measured and any(token.kind == "number" for token in equation.following[1:]):
         return "two units in the result"
-    ratio = _ratio(a, b)
-    if (
-        ratio == _CENTS
-        and not equation.has("power", "root", "pi")
-        and _MONEY.search(text, max(0, equation.start - 2), equation.end + 10)
+    if _MONEY.search(text, max(0, equation.start - 2), equation.end + 10) and not equation.has(
+        "power", "root", "pi"
     ):
-        return "cents or dollars may be meant"
-    if any(ratio in conversions(unit) for unit in measured.values()):
-        return "another unit may be meant"
-    return ""
+        measured |= {"$": _DOLLAR}
+    ratio = _ratio(a, b)
+    return (
+        "another unit may be meant" if any(ratio in conversions(unit) for unit in measured.values()) else ""
+    )
 
 
 def _ratio(a: Sequence[Token], b: Sequence[Token]) -> Fraction | None:

@@ -174,7 +174,8 @@ _WORDS = """
 log ln lg exp sin cos tan cot sec csc sqrt root mod modulo remainder gcd lcm max min choose of plus minus times over by than divided
 multiplied subtract subtracted add added half twice double triple thrice base to power squared cubed negative and or between from not
 if suppose assume assuming whether unless instead dozen dozens hundred hundreds thousand thousands million millions billion billions
-trillion pair pairs couple k m b r rem more less fewer larger greater bigger higher smaller lower is are was were equals gives percent factorial x third thirds fourth fourths
+trillion pair pairs couple k m b r rem more less fewer larger greater bigger higher smaller lower
+longer shorter later earlier older younger taller faster is are was were equals gives percent factorial x third thirds fourth fourths
 quarter fifth fifths
 """
 WORDS_THAT_COMPUTE = word_set(_WORDS)

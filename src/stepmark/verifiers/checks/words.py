@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stepmark.verifiers.checks.equations import calculations, differ, doubted, shown
+from stepmark.verifiers.checks.equations import calculations, shown
 from stepmark.verifiers.units import Unit, unit_of
 
 
@@ -120,16 +120,16 @@ def word_claims(text: str) -> Iterator[Claim]:
     plain, places = _squeezed(undressed(text))
     for pattern, calculation in _PATTERNS:
         for match in pattern.finditer(plain):
-            # In signs in the place of the words, so that what stands around them is judged as around any calculation.
-            before, after = (
-                plain[max(0, match.start() - 80) : match.start()],
-                plain[match.end() : match.end() + 80],
-            )
             signs = f"{_in_signs(match.groupdict(), calculation)} = {_digits(match['r'])}"
-            start, end = places[match.start()], places[match.end() - 1] + 1
-            for formula in calculations(before + signs + after):
-                if formula.start == len(before) and formula.truth == "wrong":
-                    yield Claim(start, end, formula.why)
+            if why := _refuted(plain, match, signs):
+                yield Claim(places[match.start()], places[match.end() - 1] + 1, why)
+
+
+def _refuted(text: str, match: re.Match[str], signs: str) -> str:
+    """Why what matches is false, "" where it is not: judged in signs in its place, as what stands around any calculation is."""
+    before = text[max(0, match.start() - 80) : match.start()]
+    formulas = calculations(before + signs + text[match.end() : match.end() + 80])
+    return next((f.why for f in formulas if f.start == len(before) and f.truth == "wrong"), "")
 
 
 def _in_signs(parts: Mapping[str, str | None], calculation: str) -> str:
@@ -150,14 +150,8 @@ def _digits(shown_as: str) -> str:
 
 def _squeezed(text: str) -> tuple[str, list[int]]:
     """The text with single spaces, and where each of its characters was."""
-    out: list[str] = []
-    places: list[int] = []
-    for i, character in enumerate(text):
-        if character == " " and out and out[-1] == " ":
-            continue
-        out.append(character)
-        places.append(i)
-    return "".join(out), places
+    places = [i for i, character in enumerate(text) if character != " " or text[i - 1 : i] != " "]
+    return "".join(text[i] for i in places), places
 
 
 # --- units --------------------------------------------------------------------------------------------------------------
@@ -183,13 +177,6 @@ _WORKING = frozenset((Fraction(86400), Fraction(604800)))
 _DRAWN = re.compile(
     r"\b(?:scale|map|represent\w*|model|drawing|blueprint|exchange|rate|dog|planet|mars)\b", re.I
 )
-_BEGINS = re.compile(
-    r"(?<!, )\b(?:times|plus|minus|by|of|and|than|to|from|the|add|subtract|first|last|a|only|over|or|between|per) ?$",
-    re.I,
-)
-_GOES_ON = re.compile(
-    r" ?(?:[-+*/×÷^]|and [0-9]|[0-9]|\\|(?:more|less|fewer|longer|shorter|of|per|each|later|earlier|before|after|away|ago|old|left|plus|minus|times|taller|faster|older|younger)\b|a(?:n|t)?\b)"
-)
 
 
 def unit_claims(text: str, problem: str) -> Iterator[Claim]:
@@ -212,20 +199,15 @@ def unit_claims(text: str, problem: str) -> Iterator[Claim]:
                 else number(match["a"])
             )
             b = number(match["b"])
-            if a is None or b is None or not b or _GOES_ON.match(plain, match.end()):
+            if a is None or b is None or not b:
                 continue
-            before = plain[max(0, match.start() - 20) : match.start()]
-            if match["a"][0].isdigit() and _BEGINS.search(before):
-                continue
-            exact = a * first.factor / second.factor
-            start, end = places[match.start()], places[match.end() - 1] + 1
+            factor = first.factor / second.factor
             # Inches and metres convert in rounded numbers; two per cent are their custom.
-            if (
-                abs(exact - b) * 50 > max(exact, b)
-                and differ(exact, b, exact=False)
-                and not doubted(text, start, end)
+            if abs(a * factor - b) * 50 > max(a * factor, b) and _refuted(
+                plain, match, f"({a}) * ({factor}) = {_digits(match['b'])}"
             ):
-                yield Claim(start, end, f"{shown(a)} {match['u']} = {shown(exact)} {match['v']}")
+                why = f"{shown(a)} {match['u']} = {shown(a * factor)} {match['v']}"
+                yield Claim(places[match.start()], places[match.end() - 1] + 1, why)
 
 
 def _unit(name: str) -> Unit | None:
