@@ -1,8 +1,5 @@
-r"""Equations with letters, roots, π, factorials and mixed numbers, compared exactly.
+r"""Equations with unknowns, compared exactly.
 
-Everything is decided in exact quotients of polynomials (`polynomials`). Three questions are asked:
-
-- `false_constants`: an equation without letters whose sides differ (√18 = 3 √3, 5! = 60, 1 1/2 + 1/4 = 2).
 - `false_identities`: two forms of one expression that are not equal. An equation in a letter may be a condition ("(2 - m)² = m² + 1") and
   no claim; only a link of a chain that rewrites (a = b = c), or an expansion that agrees with its product in at least half
   of its coefficients, the leading ones too, is taken for a claim.

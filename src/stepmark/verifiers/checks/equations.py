@@ -1,12 +1,13 @@
-r"""Calculations written in a text, each judged exactly.
+r"""Equations in a text: where their sides begin and end, and whether those that calculate are true.
 
-`calculations` finds them ("12 * 8 = 96", "$3 \times 4 = 12$", "<<48/2=24>>24", 20% of 50 = 10, chains a = b = c) and judges each: right, wrong, or
-unknown, in exact fractions. One is **wrong** only if no reading makes it right. In all these cases it **cannot be told**:
+`equations` finds them; what stands beside one and may belong to it is its `edge`. `calculations` judges those without unknowns ("12 * 8 = 96",
+"$3 \times 4 = 12$", "<<48/2=24>>24", √18 = 3 √2, 20% of 50 = 10, chains a = b = c): right, wrong, or unknown. One is **wrong** only if no reading makes
+it right. In all these cases it **cannot be told**:
 
-- one side has a letter, a function, an unknown sign in it or at its edge, so that the expression may be part of a larger one;
-- it is written with ≈, or the text asks ("?"), denies ("not", "false") or supposes it;
+- an unknown, a function or an unknown sign stands in it or at its edge, so that it may be part of a larger one;
+- it is written with ≈, or the text asks ("?"), denies ("not", "false") or supposes it, or puts a candidate into a condition;
 - the sides differ by less than one and the shown result is whole (7/2 = 3: rounded, or a quotient without its remainder);
-- the sides differ by under one per cent and decimals or a division that does not come out are involved;
+- the sides differ by under one per cent and decimals, or a whole number and a fraction, are involved;
 - numbers with decimals in it may have been rounded: 3.33 * 3 = 10 (multiples of 0.05 are taken to be exact);
 - a result runs on into the next calculation: 5 + 3 = 8 * 2 = 16;
 - the right side is the first terms of the left: 16 - 18 + 4 = 16 - 18 = -2, and -2 + 4 = 2;
@@ -186,7 +187,9 @@ def _edge_before(pieces: Sequence[Token], side: range, *, letters: bool) -> str:
     if before is None or before.kind in ("line", "equal", "about", "relation", "open"):
         return ""
     if before.kind == "stop":
-        return "" if first.gap or before.text in ":;" else "something stands before it"
+        # "14, 400 / 80": one number with a space inside.
+        split = before.text == "," and len(first.text) == 3 and pieces[side.start - 2].kind == "number"
+        return "" if (first.gap or before.text in ":;") and not split else "something stands before it"
     if before.kind != "word" or not first.gap:
         return "something stands before it"
     word = before.text
@@ -215,9 +218,16 @@ def _edge_after(pieces: Sequence[Token], side: range, *, letters: bool) -> str:
         return "something stands after it"
     word = after.text
     follows = pieces[side.stop + 1 : side.stop + 2]
-    if letters and word in _JOINING and any(token.kind in ("word", "stop") for token in follows):
+    if word in _JOINING and any(_begins_statement(token, letters=letters) for token in follows):
         return ""
     return f"may go on in {word!r}" if word in _AFTER or len(word) < 2 else ""
+
+
+def _begins_statement(token: Token, *, letters: bool) -> bool:
+    """Whether another statement begins behind "and", and not a part of a number: "8 and x = 3", but not "5 and a half"."""
+    return token.kind == "stop" or (
+        token.kind == "word" and (letters or (len(token.text) == 1 and token.text != "a"))
+    )
 
 
 def computes(side: Sequence[Token]) -> bool:

@@ -5,7 +5,8 @@ numbers, `+ - * / ^ % !`, brackets, letters, π, and LaTeX's `\frac \sqrt \binom
 (√18 = 3 √2) and π is a letter, so two expressions are equal if and only if their quotients are: roots of different primes are
 independent over the rationals, and π is transcendental. Sizes are limited: hostile text ends in `UnreadableError`.
 
-Not sympy: `expand` after each operation, which the limits on sizes need, takes two to six times as long as all of this, its import a second, and it is no core dependency.
+Not sympy: a finding must not depend on what else is installed, and sympy is no core dependency; `expand` after each operation, which the limits on sizes
+need, takes two to six times as long as all of this, its import a second.
 """
 
 from __future__ import annotations

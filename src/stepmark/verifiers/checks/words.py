@@ -1,8 +1,7 @@
 r"""Calculations and conversions of units that are written in words.
 
-"12 times 8 is 96", "half of 26 is 13", "20% of 50 is 10", "divide 84 by 4 to get 21", "3 hours is 180
-minutes". Each sentence is read by a fixed pattern, and a calculation is rewritten in signs and judged by `equations`; whatever stands around it that may belong to the
-calculation ("3 plus 12 times 8", "is 20 more than") makes the check silent.
+"12 times 8 is 96", "half of 26 is 13", "20% of 50 is 10", "divide 84 by 4 to get 21", "3 hours is 180 minutes". Each is read by a fixed
+pattern, rewritten in signs in its place, and judged by `equations`, with what stands around it ("3 plus 12 times 8", "is 20 more than").
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stepmark.verifiers.checks.equations import calculations, shown
+from stepmark.verifiers.checks.expressions import tokens
+from stepmark.verifiers.checks.polynomials import UnreadableError, read
 from stepmark.verifiers.units import Unit, unit_of
 
 
@@ -47,23 +48,18 @@ _RESULT = rf"(?P<r>-?{_N})"
 
 def number(shown_as: str) -> Fraction | None:
     """The number that digits, a fraction or a number word write; None for none."""
-    text = shown_as.strip().lower().lstrip("$€£ ").replace(",", "")
-    percent = text.endswith("%")
-    text = text.rstrip("%")
-    negative = text.startswith("-")
-    text = text.removeprefix("-").lstrip("$ ")
-    if text[:1].isdigit():
-        over, _, under = text.partition("/")
-        if under and not int(under):
-            return None
-        exact = Fraction(over) / (int(under) if under else 1)
-    else:
-        tens, _, ones = text.partition("-")
-        if tens not in NUMBER_WORDS:
-            return None
-        exact = Fraction(NUMBER_WORDS[tens] + (NUMBER_WORDS.get(ones, 0) if ones else 0))
-    exact = exact / 100 if percent else exact
-    return -exact if negative else exact
+    try:
+        return read(tokens(_digits(shown_as))[0]).rational
+    except UnreadableError:
+        return None
+
+
+def _digits(shown_as: str) -> str:
+    """A number in digits."""
+    if re.search("[0-9]", shown_as):
+        return shown_as
+    tens, _, ones = shown_as.lower().strip("$€£ %").partition("-")
+    return str(NUMBER_WORDS[tens] + NUMBER_WORDS.get(ones, 0))
 
 
 _SHARES = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "tenth": 10}
@@ -128,8 +124,9 @@ def word_claims(text: str) -> Iterator[Claim]:
 def _refuted(text: str, match: re.Match[str], signs: str) -> str:
     """Why what matches is false, "" where it is not: judged in signs in its place, as what stands around any calculation is."""
     before = text[max(0, match.start() - 80) : match.start()]
+    place = (len(before), len(before) + len(signs))
     formulas = calculations(before + signs + text[match.end() : match.end() + 80])
-    return next((f.why for f in formulas if f.start == len(before) and f.truth == "wrong"), "")
+    return next((f.why for f in formulas if (f.start, f.end) == place and f.truth == "wrong"), "")
 
 
 def _in_signs(parts: Mapping[str, str | None], calculation: str) -> str:
@@ -141,11 +138,6 @@ def _in_signs(parts: Mapping[str, str | None], calculation: str) -> str:
         over = {"two": 2, "three": 3}.get((parts.get("over") or "").lower(), 1)
         share = f"{over}/{_SHARES[(parts.get('under') or 'half').lower()]}"
     return _OPERATORS.get(operator, calculation).format(a=a, b=b, low=low, high=high, share=share)
-
-
-def _digits(shown_as: str) -> str:
-    """A number in digits."""
-    return shown_as if re.search("[0-9]", shown_as) else str(number(shown_as))
 
 
 def _squeezed(text: str) -> tuple[str, list[int]]:
