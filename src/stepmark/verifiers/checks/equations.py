@@ -188,7 +188,8 @@ def _edge_before(pieces: Sequence[Token], side: range, *, letters: bool) -> str:
         return ""
     if before.kind == "stop":
         # "14, 400 / 80": one number with a space inside.
-        split = before.text == "," and len(first.text) == 3 and pieces[side.start - 2].kind == "number"
+        thousands = any(token.kind == "number" for token in pieces[side.start - 2 : side.start - 1])
+        split = thousands and before.text == "," and len(first.text) == 3
         return "" if (first.gap or before.text in ":;") and not split else "something stands before it"
     if before.kind != "word" or not first.gap:
         return "something stands before it"
