@@ -55,7 +55,7 @@ from numpy.typing import NDArray
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.result import Item
-from stepmark.metrics.aggregate import AGGREGATES, aggregate, allowed, check_score
+from stepmark.metrics.aggregate import AGGREGATES, aggregate_checked, allowed, check_score
 from stepmark.metrics.binary import weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, shares
 from stepmark.records import ScoreKind, StepScores
@@ -233,6 +233,8 @@ def _vote(
     votes = (groups >= 0) & ~np.isnan(weights)
     if not votes.any():
         return Chosen(0.0, 0.0, 1.0)
+    if (groups == groups[0]).all() and votes.all():  # one answer, which every subset votes for
+        return Chosen(float(right.mean()), float(unknown.mean()), 0.0)
     # A group's correctness is that of all its members, voting or not: the answer is the same.
     _, group = np.unique(groups, return_inverse=True)
     of_group = (group == np.unique(group[votes])[:, None]).astype(np.float64)  # (G, M)
@@ -379,7 +381,7 @@ def _check_set(group: CandidateSet, kind: ScoreKind | None) -> ScoreKind | None:
     return kind
 
 
-def _scores_of(pool: Sequence[Candidate], how: str, kind: ScoreKind, where: str) -> Floats:
+def _scores_of(pool: Sequence[Candidate], how: str) -> Floats:
     """The aggregate of each candidate, shape (M,); NaN for a candidate that has none.
 
     It has none when it was not graded, when a step was not read (save before the last one, for "last"), or when a sum
@@ -388,12 +390,10 @@ def _scores_of(pool: Sequence[Candidate], how: str, kind: ScoreKind, where: str)
     values = np.full(len(pool), np.nan)
     for at, candidate in enumerate(pool):
         scores = () if candidate.steps is None else candidate.steps.scores
-        try:
-            read = None not in (scores[-1:] if how == "last" else scores)
-            if scores and read and not (how == "sum-logit" and {0.0, 1.0} <= set(scores)):
-                values[at] = aggregate(scores, how, kind=kind)
-        except InputError as error:
-            raise error.at(where) from None
+        scores = scores[-1:] if how == "last" else scores
+        known = [score for score in scores if score is not None]  # each was checked with its set
+        if known and len(known) == len(scores) and not (how == "sum-logit" and {0.0, 1.0} <= set(known)):
+            values[at] = aggregate_checked(known, how)
     return values
 
 
@@ -401,7 +401,7 @@ def _item(group: CandidateSet, sizes: tuple[int, ...], kind: ScoreKind | None, s
     positions = [at for at, candidate in enumerate(group.candidates) if not candidate.greedy]
     pool = [group.candidates[at] for at in positions]
     greedy = [candidate for candidate in group.candidates if candidate.greedy]
-    scores = {} if kind is None else {how: _scores_of(pool, how, kind, group.id) for how in allowed(kind)}
+    scores = {} if kind is None else {how: _scores_of(pool, how) for how in allowed(kind)}
     scores["orm"] = np.array([np.nan if c.outcome is None else c.outcome for c in pool])
     right = np.array([float(c.correct is True) for c in pool])
     unknown = np.array([float(c.correct is None) for c in pool])
@@ -712,6 +712,7 @@ def policy_statistic(rows: Sequence[Item]) -> Statistic:
 
     - `POLICY/candidates`: how many, weighted;
     - `POLICY/accuracy`: share of right ones among those whose correctness is known;
+    - `POLICY/unknown`: share of those whose correctness is not known, where there are any;
     - `POLICY/score/HOW`: mean score; left out where a score is infinite (sums of logits of certain steps);
     - `POLICY/auc/HOW`: the probability that a right candidate of this policy scores above a wrong one of the same
       policy, of any problem, ties half: a PRM that ranks only the models gains nothing where all candidates come from one.
@@ -744,6 +745,8 @@ def policy_statistic(rows: Sequence[Item]) -> Statistic:
             w = weights[:, at]
             known = ~np.isnan(right)
             out[f"{policy}/candidates"] = w.sum(axis=1)
+            if not known.all():
+                out[f"{policy}/unknown"] = shares(w[:, ~known].sum(axis=1), w.sum(axis=1))
             out[f"{policy}/accuracy"] = shares(w[:, known] @ right[known], w[:, known].sum(axis=1))
             for how, score in by_score.items():
                 scored = ~np.isnan(score)

@@ -278,18 +278,32 @@ def _shapes(how: str) -> dict[str, tuple[tuple[str, ...], _Reader]]:
     }
 
 
-def read_cases(files: Sequence[Source], *, columns: Columns | None = None, how: str = "auto") -> list[Case]:
+def read_cases(
+    files: Sequence[Source],
+    *,
+    columns: Columns | None = None,
+    how: str = "auto",
+    check: Callable[[Case], None] | None = None,
+) -> list[Case]:
     """Cases of files of any format that `stepmark convert` reads; the first row of a file says which.
 
     Args:
         files: as `store.read_rows` takes them.
         columns: as there.
         how: how a text is cut into steps.
+        check: is called with each case as it is read, and may raise: long before the last of many texts is cut.
 
     Raises:
         InputError: with the place: a row of no known format, or what the reader of that format refuses.
     """
-    return _read(files, columns, lambda rows: _of_any_shape(rows, how))
+
+    def reader(rows: Iterable[Row]) -> Iterator[Case]:
+        for case in _of_any_shape(rows, how):
+            if check is not None:
+                check(case)
+            yield case
+
+    return _read(files, columns, reader)
 
 
 def _of_any_shape(rows: Iterable[Row], how: str) -> Iterable[Case]:

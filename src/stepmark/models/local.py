@@ -15,7 +15,7 @@ from stepmark.errors import CheckpointError, InputError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.engine import Engine, windows
 from stepmark.models.heads import HeadFunction, Neutral, step_scores
-from stepmark.models.prm import Grader, Ledger, Session, Weights, WholePrefixSession
+from stepmark.models.prm import Grader, Ledger, Session, WholePrefixSession
 from stepmark.models.session import (
     CachedSession,
     GrowingSession,
@@ -147,11 +147,6 @@ class LocalPRM(WindowedPRM):
         engine = self.engines[0]
         return {"device": engine.device, "dtype": str(engine.backbone.dtype).removeprefix("torch.")}
 
-    @property
-    def size(self) -> Weights | None:
-        """See `PRM.size`."""
-        return Weights.of([(engine.backbone, None) for engine in self.engines])
-
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
         """See `PRM.open_session`."""
         if self.spec.outcome_only:
@@ -279,13 +274,6 @@ class TokenValuePRM(LocalPRM):
     ) -> None:
         super().__init__(name, spec, encoder, tuple(engine for engine, _ in models), identity)
         self.outputs = tuple(output for _, output in models)
-
-    @property
-    def size(self) -> Weights | None:
-        """See `PRM.size`: of all models, with their output layers."""
-        bare = super().size
-        outputs = sum(output.numel() for output in self.outputs)
-        return bare and Weights(parameters=bare.parameters + outputs, attention=bare.attention)
 
     def needed(self, text: Text) -> Ints:
         """What stands before each token of the answer that its author, and no tool or user, wrote."""

@@ -6,7 +6,7 @@ The loss over a tree is the sum over its rows taken apart: a step that n rows sh
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,10 +54,6 @@ class Item:
     def labels(self) -> float:
         """How many labels it holds: the sum of the weights."""
         return sum(self.weights)
-
-
-Wanted = Callable[[Example], Example]
-"""What an objective takes of an example: the same with some targets masked; none left means it is not trained on."""
 
 
 def items_of(

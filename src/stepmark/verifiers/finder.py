@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from stepmark.data.steps.thoughts import sections
@@ -41,6 +42,7 @@ class FoundAnswer:
     """Character offset of `text` in the solution: `solution[start : start + len(text)] == text`."""
 
 
+@lru_cache(maxsize=64)  # verifiers and votes read a text one after the other
 def find_answer(text: str, answers: Answers = "stated") -> FoundAnswer | None:
     """The final answer of a whole solution, or None when it names none."""
     text = without_thoughts(text)
@@ -50,6 +52,7 @@ def find_answer(text: str, answers: Answers = "stated") -> FoundAnswer | None:
     return found or find_letter(text)
 
 
+@lru_cache(maxsize=64)
 def without_thoughts(text: str) -> str:
     """The text with its thoughts and their marks as blanks, so that offsets stay."""
     parts = sections(text)
@@ -72,6 +75,7 @@ def without_thoughts(text: str) -> str:
 _VALUE = re.compile(r"[\d\\$^=]|\b[A-Z]\b")
 
 
+@lru_cache(maxsize=64)
 def _marked(text: str) -> FoundAnswer | None:
     """The last marked answer. A later phrase outranks a box only where it holds a value: "the answer is therefore clear" does not."""
     boxes = _boxed(text)
