@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_ray import FakeRay
-from stepmark.batching import ScoreSolution
-from stepmark.batching.cluster import LARGEST, Build, Cluster, RayWorkers, gathered
+from stepmark.backends import ScoreSolution
+from stepmark.backends.cluster import LARGEST, Build, Cluster, RayWorkers, gathered
 from stepmark.cli import main
 from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPRM

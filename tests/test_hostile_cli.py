@@ -13,12 +13,12 @@ import pytest
 
 import label_policies  # noqa: F401 - its name is patched
 import stepmark.cli
-from stepmark.batching import Written
+from stepmark.backends import Completion
 from stepmark.cli import main
 from stepmark.errors import raised_at
 from stepmark.models.scripted import ScriptedPolicy
 
-NO_NUMBER = Written(text="x", finish="end", tokens=1, logprob=float("nan"))
+NO_NUMBER = Completion(text="x", finish="end", tokens=1, logprob=float("nan"))
 GOOD = {"problem": "Add.", "steps": ["1 + 1 = 2", "2 + 2 = 4"], "answer": "4"}
 TESTS = Path(__file__).parent
 GRADE = ["grade", "good.jsonl", "--prm", "scripted_prms:arithmetic"]
@@ -113,7 +113,7 @@ def inside(folder):
         ),
         (
             ["sample", "good.jsonl", "--out", "o", "--policy", "os:getcwd"],
-            "no name, identity, write",
+            "no name, identity, complete",
         ),
         (
             ["sample", "good.jsonl", "--out", "o", "--policy", "json:loads"],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepmark.batching import Write
+from stepmark.backends import Completions
 from stepmark.cli import main
 from stepmark.data.labelled import read_labelled
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
@@ -48,7 +48,8 @@ def command(file, out, *, policy="label_policies:slow"):
 
 def environment(tmp_path):
     # A fixed hash seed: the log names requests by their hash.
-    return os.environ | {"PYTHONPATH": str(TESTS), "ASKED": str(tmp_path / "asked"), "PYTHONHASHSEED": "0"}
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"PYTHONPATH": path, "ASKED": str(tmp_path / "asked"), "PYTHONHASHSEED": "0"}
 
 
 def test_a_dead_server_loses_nothing_and_labels_nothing_wrong(tmp_path):
@@ -84,7 +85,9 @@ def several(tmp_path, problems=2, each=3):
         problem = case.solution.problem
         rows.append({"id": case.solution.id, "problem": problem.text, "steps": list(case.solution.texts)})
         rows[-1]["answer"] = problem.answer
-        (samples,) = policy.write([Write(prompt=problem.text + "\n", n=40, temperature=1.5, seed=2)])
+        (samples,) = policy.complete_many(
+            [Completions(prompt=problem.text + "\n", n=40, temperature=1.5, seed=2)]
+        )
         texts = dict.fromkeys(sample.text.strip() for sample in samples)
         wrong = [text for text in texts if "The answer is" in text and f"is {problem.answer}." not in text]
         rows += [

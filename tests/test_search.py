@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_worlds import PROBLEM, World, full_tree, state_of
-from stepmark.batching import Written
+from stepmark.backends import Completion
 from stepmark.errors import ScoreKindError, UsageError
 from stepmark.metrics.aggregate import aggregate
 from stepmark.models.scripted import ScriptedPolicy
@@ -588,7 +588,7 @@ def test_the_ledger_names_what_caches_save():
 def test_what_a_server_says_of_its_cache_is_in_the_ledger():
     def write(request, number):
         text, finish = ("so 7", "end") if request.prefill else ("first", "stop")
-        return Written(
+        return Completion(
             text=text, finish=finish, tokens=2, prompt_tokens=30, cached_tokens=16 if request.prefill else 0
         )
 
@@ -601,12 +601,11 @@ def test_the_same_seed_gives_the_same_and_another_number_of_problems_changes_not
     tree, _ = full_tree(4, 3)
     problems = [Problem(text=f"What is it, number {n}?", id=str(n)) for n in range(7)]
     from stepmark.search.run import run
+    from stepmark.verifiers.base import load_verifier
 
     results = []
     for in_flight in (1, 3, 16):
-        world = World(tree, random_scores(9))
-        results.append(
-            list(run(problems, BeamSearch(width=2, expand=2), world.answerers, in_flight=in_flight))
-        )
+        models, search = World(tree, random_scores(9)).models, BeamSearch(width=2, expand=2)
+        results.append(list(run(problems, search, models, load_verifier("number"), in_flight=in_flight)))
     assert results[0] == results[1] == results[2]
     assert [found.problem.id for found in results[0]] == [str(n) for n in range(7)]

@@ -176,8 +176,18 @@ def test_names_of_what_is_no_search(tmp_path, capsys, name, said):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Nothing", "the search nothing: expected search(problem) to return a Found, as"),
-        ("NoGenerator", "the search no-generator: expected search(problem) to be a generator"),
+        (
+            "Nothing",
+            "the search nothing: expected search to return a Found, as `return await choose(…)` does, and got NoneType",
+        ),
+        (
+            "NoCoroutine",
+            "the search no-coroutine: expected `async def search(problem, policy, prm, verifier)`, which returns a Found, and got int",
+        ),
+        (
+            "Generator",
+            "the search generator: expected `async def search(problem, policy, prm, verifier)`, which returns a Found, and got generator",
+        ),
     ],
 )
 def test_a_search_that_gives_no_found(capsys, name, said):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints import LOG_RATIOS, STEPWISE, load_family
-from stepmark.batching import Score
+from stepmark.backends import ScoreRequest
 from stepmark.errors import (
     BackendError,
     CheckpointError,
@@ -188,7 +188,7 @@ class Counting(Grader):
 
 def test_others_read_whole_prefixes_and_say_so():
     prm = Counting()
-    asked = [Score(problem="p", steps=("abc",)), Score(problem="p", steps=("abc", "de"))]
+    asked = [ScoreRequest(problem="p", steps=("abc",)), ScoreRequest(problem="p", steps=("abc", "de"))]
     found = prm.open_session().score(asked, lambda index, reply: None)
     assert [reply.score for reply in found] == [3.0, 2.0]
     assert prm.read == 3

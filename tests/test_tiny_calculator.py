@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepmark.batching import Write
+from stepmark.backends import Completions
 from stepmark.problems.arithmetic import arithmetic_problems
 
 torch = pytest.importorskip("torch")
@@ -105,8 +105,8 @@ def test_what_it_measures_is_what_it_writes(tmp_path) -> None:
     policy = load_policy(str(tmp_path / "made"))
     right = 0
     for a, sign, b in asked:
-        [[written]] = policy.write(
-            [Write(prompt=f"Result: {a} {sign} {b} =", max_tokens=4, temperature=0.0, stop=("\n",))]
+        [[written]] = policy.complete_many(
+            [Completions(prompt=f"Result: {a} {sign} {b} =", max_tokens=4, temperature=0.0, stop=("\n",))]
         )
         right += written.text.strip() == str(a // b)
     assert shares["/"] > 0.3 > shares["+"]

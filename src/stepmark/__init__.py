@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepmark import errors as errors
-    from stepmark.batching.cluster import Cluster as Cluster
+    from stepmark.backends.cluster import Cluster as Cluster
     from stepmark.data.formats.rows import LabelledRow as LabelledRow
     from stepmark.data.labelled import convert as convert
     from stepmark.data.labelled import read_labelled as read_labelled
@@ -76,7 +76,7 @@ _HOME = {
     "BackgroundServer": "stepmark.serving.app",
     "ChatModel": "stepmark.serving.settings",
     "Client": "stepmark.models.remote.client",
-    "Cluster": "stepmark.batching.cluster",
+    "Cluster": "stepmark.backends.cluster",
     "Finding": "stepmark.verifiers.checks",
     "GradedSolution": "stepmark.records",
     "GradedStep": "stepmark.records",

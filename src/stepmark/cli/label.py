@@ -7,7 +7,7 @@ from typing import Any
 
 from cyclopts import App, Parameter
 
-from stepmark.batching.cluster import Cluster
+from stepmark.backends.cluster import Cluster
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
 from stepmark.labels.labelling import Labeller

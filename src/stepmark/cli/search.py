@@ -9,7 +9,7 @@ from typing import Any
 
 from cyclopts import App, Parameter
 
-from stepmark.batching.cluster import Cluster
+from stepmark.backends.cluster import Cluster
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
 from stepmark.models.load import check_arguments, load_prm

@@ -68,6 +68,29 @@ class PublishedTable:
     rows: tuple[Published, ...]
     note: str = ""
 
+    @classmethod
+    def read(cls, title: str, columns: Mapping[str, str], rows: str, *, note: str = "") -> PublishedTable:
+        """A table of lines "model | numbers | policy | source", a dash for a number that was not published.
+
+        Args:
+            title: of the table.
+            columns: heading of each number to our figure.
+            rows: the lines.
+            note: a sentence under the table.
+        """
+        listed = []
+        for line in filter(None, map(str.strip, rows.splitlines())):
+            model, numbers, policy, source = (part.strip() for part in line.split(" | "))
+            values = tuple(None if number == "-" else float(number) for number in numbers.split())
+            listed.append(Published(model, values, policy, source))
+        return cls(
+            title=title,
+            columns=tuple(columns),
+            figures=tuple(columns.values()),
+            rows=tuple(listed),
+            note=note,
+        )
+
 
 @settings
 class Benchmark(Evaluation, ABC):
@@ -271,9 +294,16 @@ class Rated(Benchmark, ABC):
     labels: str | None = None
     """A file of labels (`stepmark label`, or predictions in the benchmark's own shape), measured instead of a PRM's; joined by the texts."""
 
-    @abstractmethod
     def item(self, case: Case, ratings: Ratings, scores: Sequence[float | None]) -> Item:
         """The item of a case: how its steps are rated, and their scores (empty where labels are measured)."""
+        del scores
+        return {
+            "id": case.id,
+            "problem": case.problem,
+            "group": case.group,
+            "truth": list(ratings_of(case.labelled)),
+            "named": list(ratings),
+        }
 
     def predicted(self, row: Row, cases: Mapping[str, Case]) -> tuple[str, Ratings] | None:
         """The case's id and the ratings that a row of predictions in the benchmark's own shape holds; None for another row."""
@@ -425,17 +455,6 @@ def ratings_to(first: int | None, steps: int) -> Ratings:
     if first is None or first == -1:
         return (None if first is None else 1,) * steps
     return (*(1,) * first, -1, *(None,) * (steps - first - 1))
-
-
-def rated_item(case: Case, ratings: Ratings) -> Item:
-    """The item of benchmarks that rate every step: the annotators' ratings, and those that are measured."""
-    return {
-        "id": case.id,
-        "problem": case.problem,
-        "group": case.group,
-        "truth": list(ratings_of(case.labelled)),
-        "named": list(ratings),
-    }
 
 
 def text_of(row: Row, column: str) -> str:

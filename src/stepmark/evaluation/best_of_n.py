@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from stepmark.backends.replies import ReplyFile
 from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError
 from stepmark.evaluation import best_of_n_figures
@@ -45,7 +46,6 @@ from stepmark.metrics.aggregate import AGGREGATES, allowed
 from stepmark.metrics.intervals import Floats, Statistic
 from stepmark.models.lazy import Lazy
 from stepmark.models.policies import Policy, policy_identity
-from stepmark.models.replies import ReplyFile
 from stepmark.problems.sources import read_problems
 from stepmark.records import ScoreKind
 from stepmark.sampling import Sampled, Sampling, sample

@@ -20,22 +20,21 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from stepmark.batching import Answerer, ReplyStore
+from stepmark.backends import ReplyStore
+from stepmark.backends.replies import ReplyFile
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.best_of_n_figures import between
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.result import Item, Result, made_folder, shown
 from stepmark.evaluation.views import Figures, cell, series_of, starred, table_of, tile
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
-from stepmark.models import policies
-from stepmark.models import prm as prms
 from stepmark.models.lazy import Lazy
-from stepmark.models.replies import ReplyFile
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem, Refusal
 from stepmark.search.base import Budget, Candidate, Found, Grading, Searching, Steps
 from stepmark.search.best_of_n import Sampled
 from stepmark.search.methods import METHODS, load_search, remade
+from stepmark.search.run import Models, models_of
 from stepmark.search.run import run as run_search
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
@@ -43,7 +42,6 @@ from stepmark.show.plots import Lines
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
 from stepmark.store import held
-from stepmark.verifiers import base as verifiers
 from stepmark.verifiers.base import Verifier, isolation_note, isolation_of, open_verifier
 from stepmark.verifiers.code_sandbox import Isolation
 
@@ -121,11 +119,7 @@ class SearchContest(Evaluation):
             contest = _Contest(
                 how=replace(self.how, seed=run.seed),
                 grading=Grading(aggregate=self.aggregate or prm.default_aggregate, kind=prm.score_kind),
-                answerers={
-                    **policies.answerers(policy),
-                    **prms.answerers(prm),
-                    **verifiers.answerers(verifier),
-                },
+                models=models_of(policy, prm),
                 verifier=verifier,
                 store=stack.enter_context(closing(ReplyFile(run.folder / "replies.sqlite"))),
                 in_flight=self.in_flight,
@@ -202,7 +196,7 @@ class _Contest:
 
     how: Steps
     grading: Grading
-    answerers: Mapping[type, Answerer]
+    models: Models
     verifier: Verifier
     store: ReplyStore
     in_flight: int
@@ -233,7 +227,14 @@ class _Contest:
         more: dict[str, Any] = {} if field_ is None or size is None else {field_: size}
         search = remade(method, budget=Budget(tokens=budget), **more)
         return list(
-            run_search(problems, search, self.answerers, store=self.store, in_flight=self.in_flight)  # type: ignore[arg-type]
+            run_search(
+                problems,
+                search,  # type: ignore[arg-type]
+                self.models,
+                self.verifier,
+                store=self.store,
+                in_flight=self.in_flight,
+            )
         )
 
     def size(self, method: Searching, pilot: Sequence[Problem], budget: int) -> int:

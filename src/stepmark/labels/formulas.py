@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from stepmark.batching import Method
+from stepmark.backends import Completing, Verifying
 from stepmark.labels.labelling import Labelling
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
@@ -29,14 +29,15 @@ class Formulas:
     name: str = "formulas"
     """Who judged, in the output."""
 
-    def label(self, solution: Solution) -> Method[Labelling]:
+    async def label(
+        self, solution: Solution, policy: Completing | None = None, verifier: Verifying | None = None
+    ) -> Labelling:
         """Label one solution; asks nothing of any model.
 
         Returns:
             The place of the first error is None unless every step before it is vouched for: of steps without a
             finding nothing is known.
         """
-        yield from ()
         findings = check(solution.problem.text, solution.texts)
         judgements = tuple(
             self._step(text, [finding for finding in findings if finding.step == i])

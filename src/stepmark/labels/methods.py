@@ -1,13 +1,22 @@
-"""The labellers by name, the library's and a caller's own; and many solutions through one of them, answered together, in order."""
+"""The labellers by name, the library's and a caller's own; and many solutions through one of them, in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepmark.batching import Answerer, Method, ReplyStore, run
-from stepmark.errors import InputError
+from stepmark.backends import (
+    CachedPolicy,
+    CachedVerifier,
+    Completing,
+    Missing,
+    ReplyStore,
+    Verifying,
+    run_tasks,
+)
+from stepmark.errors import InputError, UsageError
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.formulas import Formulas
 from stepmark.labels.judge import Judge
@@ -30,7 +39,7 @@ METHODS: Mapping[str, Callable[[], Labeller]] = {
 _OWN = Kind(
     what="labeller",
     call="label",
-    wanted="a class, or a function whose call gives one, that is a frozen dataclass of its settings with a name and label(solution)",
+    wanted="a class, or a function whose call gives one, that is a frozen dataclass of its settings with a name and async label(solution, policy, verifier)",
     page="add-labeller.md",
 )
 
@@ -77,42 +86,51 @@ Result = Labelling | Refusal
 def label(
     solutions: Iterable[Solution],
     labeller: Labeller,
-    answerers: Mapping[type, Answerer],
+    policy: Completing | None = None,
+    verifier: Verifying | None = None,
     *,
     store: ReplyStore | None = None,
     in_flight: int = 64,
 ) -> Iterator[Result]:
     """Label a stream of solutions, `in_flight` at once: one result each, in their order.
 
+    Args:
+        solutions: read as needed.
+        labeller: how they are labelled.
+        policy: what it asks to continue prefixes, or to judge.
+        verifier: what compares final answers.
+        store: where replies are recorded and replayed from.
+        in_flight: solutions that are labelled at once.
+
     Raises:
         BackendError: the policy or the verifier failed; all replies so far are in the store.
-        UsageError: the labeller asks for what nothing here answers.
+        UsageError: the labeller asks for what is not there.
     """
-    groups = ((solution,) for solution in solutions)
-    for (result,) in label_groups(groups, labeller, answerers, store=store, in_flight=in_flight):
+    asked = None if policy is None else CachedPolicy(policy, store)
+    compared = None if verifier is None else CachedVerifier(verifier, store)
+
+    def one(solution: Solution) -> Awaitable[tuple[Result, ...]]:
+        return label_group((solution,), labeller, asked, compared)
+
+    for _, (result,) in run_tasks(solutions, one, in_flight=in_flight):
         yield result
 
 
-def label_groups(
-    groups: Iterable[Sequence[Solution]],
-    labeller: Labeller,
-    answerers: Mapping[type, Answerer],
-    *,
-    store: ReplyStore | None = None,
-    in_flight: int = 64,
-) -> Iterator[tuple[Result, ...]]:
-    """As `label`, for groups: of a tree the solutions of one problem, which share it; of other labellers one solution each."""
-    methods = (_labelled(labeller, group) for group in groups)
-    for _, results in run(methods, answerers, store=store, in_flight=in_flight):
-        yield results
+async def label_group(
+    group: Sequence[Solution], labeller: Labeller, policy: Completing | None, verifier: Verifying | None
+) -> tuple[Result, ...]:
+    """The results of a group: of a tree the solutions of one problem, which share it; of other labellers one solution.
 
-
-def _labelled(labeller: Labeller, group: Sequence[Solution]) -> Method[tuple[Result, ...]]:
-    """The results of a group; that none of it can be labelled is a result too."""
+    That none of it can be labelled is a result too.
+    """
+    writes, compares = policy or Missing("policy"), verifier or Missing("verifier")
     try:
         if isinstance(labeller, RolloutTree):
-            return (yield from labeller.label_together(group))
+            return await labeller.label_together(group, writes, compares)
         (solution,) = group
-        return ((yield from labeller.label(solution)),)
+        labelling = labeller.label(solution, writes, compares)
+        if not inspect.isawaitable(labelling):
+            raise UsageError(f"the labeller {labeller.name}: expected {_OWN.wanted}")
+        return (await labelling,)
     except InputError as error:
         return tuple(Refusal(solution=solution, error=error) for solution in group)

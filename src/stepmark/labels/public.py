@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import final
 
-from stepmark import batching, errors
+from stepmark import backends, errors
 from stepmark.labels import bayes, consensus, exact, formulas, judge, labelling, rollout, solutions, tree
 
 __all__ = ["label"]
@@ -36,8 +36,8 @@ class LabelAPI:
     soft_label = staticmethod(rollout.soft_label)
     # What a labeller of your own is made of.
     Cost = labelling.Cost
-    Write = batching.Write
-    Verify = batching.Verify
+    Completions = backends.Completions
+    all_of = staticmethod(backends.all_of)
     InputError = errors.InputError
     prefix_text = staticmethod(labelling.prefix_text)
     prompt_of = staticmethod(labelling.prompt_of)

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stepmark.batching import Answerer, ReplyStore, Write
-from stepmark.batching.cluster import Cluster
+from stepmark.backends import run_tasks
+from stepmark.backends.cluster import Cluster
+from stepmark.backends.replies import open_replies
 from stepmark.data.formats.own import from_row, to_row
 from stepmark.data.formats.rows import outcome_of
 from stepmark.data.reading import Source, read_rows
@@ -24,7 +25,7 @@ from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling, toke
 from stepmark.labels.methods import (
     asks_policy,
     asks_verifier,
-    label_groups,
+    label_group,
     load_labeller,
     named_after,
     needs_policy,
@@ -33,14 +34,13 @@ from stepmark.labels.methods import (
 from stepmark.labels.tree import RolloutTree
 from stepmark.models.lazy import note_idle
 from stepmark.models.policies import PolicyLike
-from stepmark.models.replies import open_replies
 from stepmark.records import LabelledSolution, Refusal, read_record
 from stepmark.sampling.problems import Answering
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.store import Results, row_key, run_input
-from stepmark.store.runs import ResumableRun, check_files, explained, in_order
+from stepmark.store.runs import ResumableRun, check_files, explained
 from stepmark.verifiers.base import VerifierLike
 from stepmark.verifiers.code_sandbox import Isolation
 
@@ -126,7 +126,7 @@ def label(
         asked.open(stack, shown=progress)
         run: ResumableRun[Labelling] = stack.enter_context(ResumableRun("label", given, facts, out=out))
         run.identify(asked.load(stack, most=in_flight))
-        store = stack.enter_context(open_replies(out if asked.answerers else None))
+        store = stack.enter_context(open_replies(out if asked.asks_models else None))
         for line in run.earlier():
             tally.add(line)
         shown = Progress(
@@ -137,13 +137,18 @@ def label(
             shown=progress,
             together=in_flight,
         )
-        answerers = {**asked.answerers}
-        if Write in answerers:
-            answerers[Write] = answerers[Write].observed(lambda _: shown.tick())
+        models = asked.cached(store, observe=lambda _: shown.tick())
         spent = tally.spent(budget)
         with run.working(shown, keep_going=keep_going):
             units = islice(_units(rows, labeller), run.done, None)
-            for unit, results in _labelled(units, labeller, answerers, store, in_flight, run):
+
+            async def labelled(unit: _Unit) -> Sequence[Labelling | Refusal]:
+                if isinstance(unit[0], Refusal) or run.earlier_line(_key(unit)) is not None:
+                    return [row for row in unit if isinstance(row, Refusal)]
+                group = tuple(row.solution for row in unit if not isinstance(row, Refusal))
+                return await label_group(group, labeller, *models)
+
+            for unit, results in run_tasks(units, labelled, in_flight=in_flight):
                 if spent:
                     break
                 line = run.earlier_line(_key(unit)) or _line(unit, results, keep_going=keep_going)
@@ -208,27 +213,6 @@ def _key(unit: _Unit) -> str | None:
     rows = [row for row in unit if not isinstance(row, Refusal)]
     # With their places, which stand in the results.
     return row_key({row.where: row.row for row in rows}) if len(rows) == len(unit) else None
-
-
-def _labelled(
-    units: Iterable[_Unit],
-    labeller: Labeller,
-    answerers: Mapping[type, Answerer],
-    store: ReplyStore,
-    in_flight: int,
-    run: ResumableRun[Labelling],
-) -> Iterator[tuple[_Unit, Sequence[Labelling | Refusal]]]:
-    """The pieces in their order, each with a result a row; with none where an earlier run has its line."""
-
-    def labelled(units: Iterator[_Unit]) -> Iterator[tuple[Labelling | Refusal, ...]]:
-        groups = (tuple(row.solution for row in unit if not isinstance(row, Refusal)) for unit in units)
-        return label_groups(groups, labeller, answerers, store=store, in_flight=in_flight)
-
-    def is_asked(unit: _Unit) -> bool:
-        return not isinstance(unit[0], Refusal) and run.earlier_line(_key(unit)) is None
-
-    for unit, results in in_order(units, is_asked, labelled):
-        yield unit, [row for row in unit if isinstance(row, Refusal)] if results is None else results
 
 
 def _line(unit: _Unit, results: Sequence[Labelling | Refusal], *, keep_going: bool) -> dict[str, Any]:

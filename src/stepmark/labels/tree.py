@@ -38,7 +38,7 @@ from typing import Annotated, final
 
 from pydantic import Field
 
-from stepmark.batching import Method
+from stepmark.backends import Completing, Verifying
 from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError
 from stepmark.labels.labelling import Cost, Labelling, Probe
@@ -65,7 +65,7 @@ class RolloutTree(RolloutLabeller):
     c_puct: Annotated[float, Field(ge=0)] = 0.125
     """Exploration of the selection: preference for states that were seldom searched from."""
 
-    def label(self, solution: Solution) -> Method[Labelling]:
+    async def label(self, solution: Solution, policy: Completing, verifier: Verifying) -> Labelling:
         """Grow a tree that starts with one solution; `others` are the rollouts that were searched.
 
         Returns:
@@ -75,10 +75,12 @@ class RolloutTree(RolloutLabeller):
         Raises:
             InputError: no reference answer, or no steps.
         """
-        grown = yield from self.grow(solution.problem, (solution,))
+        grown = await self.grow(solution.problem, (solution,), policy, verifier)
         return grown.whole(grown.given[0])
 
-    def label_together(self, solutions: Sequence[Solution]) -> Method[tuple[Labelling | Refusal, ...]]:
+    async def label_together(
+        self, solutions: Sequence[Solution], policy: Completing, verifier: Verifying
+    ) -> tuple[Labelling | Refusal, ...]:
         """Grow the one tree of several solutions of one problem; one result a solution, a `Refusal` for one that the policy cannot read.
 
         The first labelling has the whole tree's cost and its `others`; the cost of the rest is nothing.
@@ -87,7 +89,7 @@ class RolloutTree(RolloutLabeller):
             InputError: as `grow`; or the policy can read none of them.
         """
         refused: dict[int, InputError] = {}
-        grown = yield from self.grow(solutions[0].problem, solutions, refused)
+        grown = await self.grow(solutions[0].problem, solutions, policy, verifier, refused)
         if len(refused) == len(solutions):
             raise refused[0]
         searched = iter((grown.whole(grown.given[0]), *grown.given[1:]))
@@ -96,9 +98,14 @@ class RolloutTree(RolloutLabeller):
             for number, solution in enumerate(solutions)
         )
 
-    def grow(
-        self, problem: Problem, given: Sequence[Solution] = (), refused: dict[int, InputError] | None = None
-    ) -> Method[Grown]:
+    async def grow(
+        self,
+        problem: Problem,
+        given: Sequence[Solution],
+        policy: Completing,
+        verifier: Verifying,
+        refused: dict[int, InputError] | None = None,
+    ) -> Grown:
         """Grow the tree of one problem, with the solutions of it that are searched first.
 
         `refused` takes the numbers of those that the policy cannot read, and why; without it the first of them ends the growing.
@@ -112,18 +119,18 @@ class RolloutTree(RolloutLabeller):
                 raise InputError(
                     "expected a solution of the problem whose tree it is given to", where=solution.id
                 )
-        tree = _Tree(self, problem, given)
-        root = yield from tree.state(())
+        tree = _Tree(self, problem, given, policy, verifier)
+        root = await tree.state(())
         firsts = []
         for number, solution in enumerate(given):
             try:
-                firsts.append((yield from tree.begin(solution)))
+                firsts.append(await tree.begin(solution))
             except InputError as error:
                 if refused is None:
                     raise
                 refused[number] = error
         while not tree.spent and (chosen := tree.select()) is not None:
-            yield from tree.search(chosen)
+            await tree.search(chosen)
         return Grown(
             given=tuple(tree.conclude(first) for first in firsts),
             rollouts=tuple(tree.conclude(path) for path in tree.paths),
@@ -198,8 +205,16 @@ class Candidate:
 class _Tree:
     """The states, the pool, and the operations of one search."""
 
-    def __init__(self, settings: RolloutTree, problem: Problem, given: Sequence[Solution]) -> None:
+    def __init__(
+        self,
+        settings: RolloutTree,
+        problem: Problem,
+        given: Sequence[Solution],
+        policy: Completing,
+        verifier: Verifying,
+    ) -> None:
         self._settings = settings
+        self._policy, self._verifier = policy, verifier
         self._problem = problem
         self._way = way_of(given)
         self._id = given[0].id if given and given[0].id else problem.id
@@ -218,22 +233,22 @@ class _Tree:
         """Whether no more search may start."""
         return self.searched >= self._settings.searches
 
-    def state(self, steps: tuple[Step, ...]) -> Method[State]:
+    async def state(self, steps: tuple[Step, ...]) -> State:
         """The state of a prefix, rolled out if it is new; its wrong rollouts then join the pool."""
         text = prefixes(steps)[-1]
         if text not in self._states:
             # The last step is not shown: it is there for the root, and its tail says that layout is not to be added.
             holder = Solution(problem=self._problem, steps=(*steps, Step(text="-", tail="\n")))
-            probed = yield from self._settings.try_prefix(holder, len(steps))
+            probed = await self._settings.try_prefix(holder, len(steps), self._policy, self._verifier)
             self.cost += probed.cost
             self._states[text] = State(steps=steps, found=probed)
             if 0 < probed.successes < probed.trials:
                 self._add_wrong(self._states[text])
         return self._states[text]
 
-    def begin(self, solution: Solution) -> Method[Path]:
+    async def begin(self, solution: Solution) -> Path:
         """Take in a given solution, and search it if it is wrong."""
-        own = yield own_answer(solution)
+        own = await own_answer(solution, self._verifier)
         steps = on_lines(solution.steps)
         path = Path(solution=solution, texts=prefixes(steps), own=own)
         root = self._states[""]
@@ -243,7 +258,7 @@ class _Tree:
             path.abstained = True
             return path
         if own.correct is None:
-            end = (yield from self.state(steps)).found
+            end = (await self.state(steps)).found
             if end.successes or not self._settings.known(end):
                 path.abstained = not end.successes
                 return path
@@ -251,7 +266,7 @@ class _Tree:
             self._begun.add(path.texts[-1])
             self.searched += 1
             root.visits += 1
-        yield from self._search(path, steps, low=0)
+        await self._search(path, steps, low=0)
         return path
 
     def select(self) -> Candidate | None:
@@ -272,13 +287,13 @@ class _Tree:
         self._pool.remove(best)
         return best
 
-    def search(self, chosen: Candidate) -> Method[None]:
+    async def search(self, chosen: Candidate) -> None:
         """Find the first error of a selected rollout; one that the policy cannot read again is abstained from."""
         self.searched += 1
         chosen.state.visits += 1
         self.paths.append(chosen.path)
         try:
-            yield from self._search(chosen.path, chosen.path.solution.steps, low=len(chosen.state.steps))
+            await self._search(chosen.path, chosen.path.solution.steps, low=len(chosen.state.steps))
         except InputError:
             chosen.path.abstained = True
 
@@ -297,11 +312,11 @@ class _Tree:
             abstained=path.abstained,
         )
 
-    def _search(self, path: Path, steps: tuple[Step, ...], *, low: int) -> Method[None]:
-        def at(middle: int) -> Method[Probe]:
-            return (yield from self.state(steps[:middle])).found
+    async def _search(self, path: Path, steps: tuple[Step, ...], *, low: int) -> None:
+        async def at(middle: int) -> Probe:
+            return (await self.state(steps[:middle])).found
 
-        first_bad = yield from first_bad_prefix(low, len(steps), at, self._settings.known)
+        first_bad = await first_bad_prefix(low, len(steps), at, self._settings.known)
         path.first_error = None if first_bad is None else first_bad - 1
         path.abstained = first_bad is None
 

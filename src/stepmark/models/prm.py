@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import tee
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from stepmark.batching import Answerer, Graded, Ready, Release, Score
+from stepmark.backends import BatchScorer, Ready, Release, ScoreRequest, StepScore
 from stepmark.data.conversations import (
     ProblemLike,
     SolutionLike,
@@ -93,7 +93,7 @@ class Session(Protocol):
     def in_process(self) -> bool:
         """Whether it stores keys and values in this process: a `session.CachedSession`."""
 
-    def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
+    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
         """One reply a request, in order; an `InputError` for a prefix that the PRM cannot read.
 
         Raises:
@@ -411,20 +411,15 @@ def identity_of(prm: PRM) -> str:
 # Sessions.
 
 
-def answerers(
-    prm: PRM, *, session: Session | None = None, memory_tokens: int | None = None
-) -> dict[type, Answerer]:
-    """What `batching.run` needs to have a PRM answer `Score` and `Release`; merge it with a policy's.
+def scorer(prm: PRM, *, session: Session | None = None, memory_tokens: int | None = None) -> BatchScorer:
+    """A PRM as a search asks it, one step after the other.
 
     Args:
         prm: as `load_prm` gives it.
         session: an open session of this PRM; None opens one, with `memory_tokens`.
     """
     session = prm.open_session(memory_tokens=memory_tokens) if session is None else session
-    return {
-        Score: Answerer(identity=identity_of(prm), answer=session.score),
-        Release: Answerer(identity=prm.identity, answer=session.release),
-    }
+    return BatchScorer(identity_of(prm), session.score, session.release)
 
 
 def why_whole_prefixes(prm: PRM) -> str:
@@ -447,9 +442,9 @@ class WholePrefixSession:
     def __init__(self, prm: PRM, reason: str, *, counts_words: bool = False) -> None:
         self._prm, self.reason, self._counts_words = prm, reason, counts_words
 
-    def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
+    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
         """See `Session.score`."""
-        replies: list[Graded | InputError] = []
+        replies: list[StepScore | InputError] = []
         results = self._prm.score_many(
             (Solution.of(request.problem, request.steps) for request in requests), keep_going=True
         )
@@ -466,7 +461,7 @@ class WholePrefixSession:
         """Nothing is stored."""
         return [None] * len(requests)
 
-    def _graded(self, request: Score, result: StepScores | Refusal) -> Graded | InputError:
+    def _graded(self, request: ScoreRequest, result: StepScores | Refusal) -> StepScore | InputError:
         if isinstance(result, Refusal):
             return result.error
         if len(result.scores) != len(request.steps):
@@ -481,14 +476,14 @@ class WholePrefixSession:
         classes = None if result.classes is None else result.classes[-1]
         if self._counts_words:
             tokens, root = len(request.steps[-1].split()), len(request.problem.split())
-            return Graded(score=score, tokens=tokens, root=root, classes=classes)
+            return StepScore(score=score, tokens=tokens, root=root, classes=classes)
         if result.problem_tokens is None or result.solution_tokens is None:
-            return Graded(score=score, tokens=None, root=None, classes=classes)
+            return StepScore(score=score, tokens=None, root=None, classes=classes)
         tokens = result.problem_tokens + result.solution_tokens
-        return Graded(score=score, tokens=tokens, root=0, classes=classes)
+        return StepScore(score=score, tokens=tokens, root=0, classes=classes)
 
 
-def check_finite(name: str, score: float, request: Score) -> None:
+def check_finite(name: str, score: float, request: ScoreRequest) -> None:
     """Refuse (`BackendError`) a score that is NaN or infinite."""
     if not math.isfinite(score):
         raise BackendError(

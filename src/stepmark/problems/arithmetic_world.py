@@ -2,7 +2,7 @@
 
 The solver goes on from what the steps so far *state*. Before each line it may notice that a quantity is wrong and correct it; else it may err (a slip in
 the result, a wrong operation, a wrong number, a step left out, the step before done again); else it does what is due. Its samples depend on the request
-and the sample's number alone (`batching.sample_seed`). Its chances depend on the problem and on the *class* of its state, never on the values: how far
+and the sample's number alone (`backends.sample_seed`). Its chances depend on the problem and on the *class* of its state, never on the values: how far
 it has come, whether the running quantity and the waiting product are wrong, for how many lines. It never errs by luck: an error is drawn only among
 those after which going on rightly misses the answer. So the classes are a Markov chain of a few hundred states, and V, the probability that the solver
 reaches the right answer, is computed and not estimated.
@@ -27,7 +27,16 @@ from typing import Annotated, NamedTuple, final
 
 from pydantic import Field
 
-from stepmark.batching import Choose, Prompt, Ready, Write, Written, cut_at_stop, sample_seed
+from stepmark.backends import (
+    BatchPolicy,
+    ChoiceLogprobs,
+    Completion,
+    Completions,
+    Prompt,
+    Ready,
+    cut_at_stop,
+    sample_seed,
+)
 from stepmark.errors import InputError, UsageError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import (
@@ -509,7 +518,7 @@ def count_tokens(text: str) -> int:
 
 
 @final
-class ArithmeticPolicy:
+class ArithmeticPolicy(BatchPolicy):
     """A policy (`models.policies.Policy`) that solves problems of the arithmetic world, with known error rates.
 
     It takes the last problem in the prompt, reads the steps in what follows it, and goes on from what they state. A prefill that does not end at the end of
@@ -530,11 +539,11 @@ class ArithmeticPolicy:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(error_rate={self.settings.error_rate})"
 
-    def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
+    def complete_many(
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
         """Solutions, from where each request stands; an `InputError` where the prompt holds no problem of this world."""
-        replies: list[list[Written] | InputError] = []
+        replies: list[list[Completion] | InputError] = []
         for index, request in enumerate(requests):
             try:
                 samples = self._samples(request)
@@ -546,8 +555,8 @@ class ArithmeticPolicy:
                 ready(index, replies[-1])
         return replies
 
-    def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+    def choose_many(
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
         """An `InputError` for each request: this policy writes solutions and answers no questions."""
         replies: list[list[float] | InputError] = []
@@ -557,7 +566,7 @@ class ArithmeticPolicy:
                 ready(index, replies[-1])
         return replies
 
-    def _samples(self, request: Write) -> list[Written]:
+    def _samples(self, request: Completions) -> list[Completion]:
         prompt, prefill = _text(request.prompt), request.prefill
         problem, rest = _problem_in(prompt)
         begun = prefill if not isinstance(request.prompt, str) else rest + prefill
@@ -567,7 +576,7 @@ class ArithmeticPolicy:
         solver = solver_of(problem, self.settings)
         state = solver.after(f"{rest}\n{prefill}".split("\n") if begun == prefill else begun.split("\n"))
         prompt_tokens = count_tokens(prompt) + count_tokens(prefill)
-        first = request.first or 0
+        first = request.first
         return [
             _write(solver, state, lead, request, number, prompt_tokens)
             for number in range(first, first + request.n)
@@ -579,8 +588,8 @@ def _text(prompt: Prompt) -> str:
 
 
 def _write(
-    solver: Solver, state: State, lead: str, request: Write, number: int, prompt_tokens: int
-) -> Written:
+    solver: Solver, state: State, lead: str, request: Completions, number: int, prompt_tokens: int
+) -> Completion:
     """Sample `number` of a request."""
     dice = random.Random(sample_seed(request, number)) if request.temperature else None
     text, logprob, tokens = lead, 0.0, count_tokens(lead)
@@ -596,10 +605,10 @@ def _write(
     # One more token ends the text.
     if tokens >= request.max_tokens:
         cut = list(_TOKEN.finditer(text))[request.max_tokens - 1].end()
-        return Written(
+        return Completion(
             text=text[:cut], finish="length", tokens=request.max_tokens, prompt_tokens=prompt_tokens
         )
-    return Written(
+    return Completion(
         text=text,
         finish="stop" if stopped else "end",
         tokens=tokens + 1,

@@ -21,7 +21,6 @@ from stepmark.metrics.intervals import Difference
 from stepmark.models.files import ADAPTER_FILE, present
 from stepmark.models.load import load_prm
 from stepmark.models.places import folder_of
-from stepmark.models.policies import answerers as writing
 from stepmark.records import Problem, Solution, read_record, to_data
 from stepmark.rl.monitor import Monitor
 from stepmark.rl.settings import Refitting
@@ -31,7 +30,7 @@ from stepmark.training.objectives.steps import SoftLabels
 from stepmark.training.recipe import Recipe, run_recipe
 from stepmark.training.settings import Training
 from stepmark.training.state import Lines
-from stepmark.verifiers.base import answerers as verifying
+from stepmark.verifiers.base import BatchVerifier
 
 REFIT_FILE, REFIT_FOLDER = "refit.jsonl", "refit"
 
@@ -165,8 +164,8 @@ class Refit:
             instruction=settings.instruction,
         )
         solutions = [Solution(problem=item.problem, steps=item.steps) for item in written]
-        answering = writing(actor.policy()) | verifying(verifier)
-        results = label(solutions, EveryStep(k=self.how.rollouts, how=how), answering)
+        labeller = EveryStep(k=self.how.rollouts, how=how)
+        results = label(solutions, labeller, actor.policy(), BatchVerifier(verifier))
         done = [(item, r) for item, r in zip(written, results, strict=True) if isinstance(r, Labelling)]
         rows = [
             LabelledRow(labelled=result.labelled, where=f"refit {number}:{at}", outcome=item.right)

@@ -16,7 +16,7 @@ from typing import Literal, Protocol, final
 import torch
 from torch import Tensor
 
-from stepmark.batching import Write
+from stepmark.backends import Completions
 from stepmark.errors import InputError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.prm import PRM
@@ -127,7 +127,7 @@ def collect(
     how = Sampling(prompt=settings.prompt, instruction=settings.instruction)
     prompts = [prompt_of(problem, how) for problem in problems]
     requests = [
-        Write(
+        Completions(
             prompt=prompt,
             n=group,
             temperature=settings.temperature,

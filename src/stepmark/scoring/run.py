@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, Protocol, cast, final, get_args
 
 from pydantic import Field
 
-from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
-from stepmark.batching.cluster import Build, Built, Cluster, Fact
+from stepmark.backends import Ready, ScoreSolution
+from stepmark.backends.cluster import Answerer, Build, Built, Cluster, Fact, Reply
 from stepmark.data.reading import Source, read_rows
 from stepmark.data.solutions import GRADED_KEYS, SolutionRow, candidates_of, read_solutions, solutions_of
 from stepmark.data.steps.splitting import check_way, split
@@ -46,7 +46,7 @@ from stepmark.store import (
 from stepmark.verifiers.checks import check_names
 
 BUILD = "stepmark.scoring.run:build"
-"""`build`, as `batching.cluster.Build` names it."""
+"""`build`, as `backends.cluster.Build` names it."""
 
 
 def build(*, prm: str, prm_arguments: str = "{}", orm: str | None = None, orm_arguments: str = "{}") -> Built:
@@ -101,7 +101,7 @@ def build(*, prm: str, prm_arguments: str = "{}", orm: str | None = None, orm_ar
 
 
 class Workers(Protocol):
-    """Workers that were built by `build`: `batching.cluster.RayWorkers`."""
+    """Workers that were built by `build`: `backends.cluster.RayWorkers`."""
 
     @property
     def facts(self) -> Mapping[str, Fact]:

@@ -1,8 +1,7 @@
 """What every search is, and what it gives: settings, candidates, the trace, the cost.
 
-A search is a frozen dataclass of settings with `search(problem)`, a generator that yields requests (`Write`, `Score`, `Verify`,
-`Release`) and returns a `Found`. It does no I/O: `search.run` drives many of them, records every reply before it is used, and resumes by
-replay.
+A search is a frozen dataclass of settings with a coroutine, `search(problem, policy, prm, verifier)`, which awaits what it asks them and returns a
+`Found`. It does no other I/O: `search.run` runs many of them at once, records every reply before it is used, and resumes by replay.
 """
 
 # Without postponed annotations: the methods inherit fields from here, and a reader of a method's fields (the command line) finds their
@@ -12,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
-from stepmark.batching import INSTRUCTION, Method, Prompt, problem_prompt
+from stepmark.backends import INSTRUCTION, Completing, Prompt, StepScoring, Verifying, problem_prompt
 from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.records import Problem, ScoreKind
@@ -238,8 +237,16 @@ class Search(Protocol):
     def asks_prm(self) -> bool:
         """Whether it asks a PRM, which else is not loaded."""
 
-    def search(self, problem: Problem) -> Method[Found]:
+    async def search(
+        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
+    ) -> Found:
         """Search one problem.
+
+        Args:
+            problem: with its reference answer, where the method needs one.
+            policy: writes steps and solutions.
+            prm: scores the last step of a prefix; not to be asked where `asks_prm` is False.
+            verifier: compares answers.
 
         Raises:
             InputError: the problem cannot be searched: the policy cannot read it, or a reference answer is missing.
@@ -255,7 +262,7 @@ class Searching:
     name: ClassVar[str]
     """Its name in files."""
     asks_prm: ClassVar[bool] = True
-    """Whether it asks a PRM. A search that says False is run without one: none is loaded, and it must never yield a `Score`."""
+    """Whether it asks a PRM. A search that says False is run without one: none is loaded, and it must never ask for a score."""
     sized_by: ClassVar[str | None] = None
     """For a comparison at equal tokens (`stepmark evaluate search`): the field, a whole number from 1, that is enlarged until the
     budget is spent. None: the settings stay as they are, and the budget alone bounds it."""

@@ -38,12 +38,12 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Annotated, Any, ClassVar, final
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 
-from stepmark.batching import Method
+from stepmark.backends import Completing, StepScoring, Verifying
 from stepmark.records import Problem
 from stepmark.search.base import Expanding, Found
 from stepmark.search.choosing import choose
@@ -66,25 +66,25 @@ class BeamSearch(Expanding):
     keep_equal: bool = False
     """Let steps that say the same after one beam take several places."""
 
-    def search(self, problem: Problem) -> Method[Found]:
+    async def search(
+        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
+    ) -> Found:
         """See `Search.search`."""
-        tree = Tree(problem, self, self.name)
+        tree = Tree(problem, self, self.name, policy, prm, verifier)
         beams: list[Node] = [tree.root]
         round_ = 0
         while any(not beam.ended for beam in beams) and not tree.spent:
             running = [beam for beam in beams if not beam.ended]
             each = self.expand if round_ else self.width * self.expand
-            grown = yield from tree.grow(
-                [(beam, each) for beam in running], round_, dedupe=not self.keep_equal
-            )
+            grown = await tree.grow([(beam, each) for beam in running], round_, dedupe=not self.keep_equal)
             fresh = [node for some in grown for node in some]
             if self.lookahead:
-                yield from look_ahead(tree, fresh, self.lookahead, round_)
+                await look_ahead(tree, fresh, self.lookahead, round_)
             # What was not continued, because the budget ended, is in it as it stands.
             left: list[Node] = unwritten(running, grown) if tree.spent else []
             beams = best_of_round(tree, [*(beam for beam in beams if beam.ended), *left, *fresh], self.width)
             round_ += 1
-        return (yield from choose(tree, tree.finished, self.choose))
+        return await choose(tree, tree.finished, self.choose)
 
 
 def best_of_round(tree: Tree, nodes: Sequence[Node], width: int) -> list[Node]:
@@ -121,26 +121,28 @@ class DiverseTrees(Expanding):
     lookahead: Annotated[int, Field(ge=0)] = 0
     """Steps that are written greedily beyond each new one before it is compared."""
 
-    def search(self, problem: Problem) -> Method[Found]:
+    async def search(
+        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
+    ) -> Found:
         """See `Search.search`."""
-        tree = Tree(problem, self, self.name)
+        tree = Tree(problem, self, self.name, policy, prm, verifier)
         # Not deduped: these are n draws of k, and each subtree chooses among its own.
-        [first] = yield from tree.grow([(tree.root, self.subtrees * self.expand)], 0, dedupe=False)
+        [first] = await tree.grow([(tree.root, self.subtrees * self.expand)], 0, dedupe=False)
         if self.lookahead:
-            yield from look_ahead(tree, first, self.lookahead, 0)
+            await look_ahead(tree, first, self.lookahead, 0)
         tips = self._begin(tree)
         round_ = 1
         while any(tip.running for tip in tips) and not tree.spent:
             tree.release_but(tips)
             running = [tip for tip in tips if tip.running]
-            grown = yield from tree.grow([(tip, self.expand) for tip in running], round_)
+            grown = await tree.grow([(tip, self.expand) for tip in running], round_)
             if self.lookahead:
-                yield from look_ahead(tree, [node for some in grown for node in some], self.lookahead, round_)
+                await look_ahead(tree, [node for some in grown for node in some], self.lookahead, round_)
             tips = [tip for tip in tips if tip.ended]
             for some in grown:
                 tips += best_of(some, 1, "not the best step of its subtree")
             round_ += 1
-        return (yield from choose(tree, tree.finished, self.choose))
+        return await choose(tree, tree.finished, self.choose)
 
     def _begin(self, tree: Tree) -> list[Node]:
         """The first step of each subtree, each of another meaning."""
@@ -159,7 +161,7 @@ class DiverseTrees(Expanding):
         return list(taken.values())
 
 
-def look_ahead(tree: Tree, nodes: Sequence[Node], steps: int, round_: int) -> Generator[Any, Any, None]:
+async def look_ahead(tree: Tree, nodes: Sequence[Node], steps: int, round_: int) -> None:
     """Go on greedily from nodes that are alive and scored, and set the `rank` of each to the aggregate of where that leads.
 
     What is written is scored; it stands in the trace as given up, and its tokens are counted. A way that comes to an end, or to a step
@@ -170,7 +172,7 @@ def look_ahead(tree: Tree, nodes: Sequence[Node], steps: int, round_: int) -> Ge
     for _ in range(steps):
         if not going or tree.spent:
             break
-        grown = yield from tree.grow([(ends[node], 1) for node in going], round_, ahead=True)
+        grown = await tree.grow([(ends[node], 1) for node in going], round_, ahead=True)
         for node, some in zip(going, grown, strict=True):
             if some:
                 ends[node] = some[0]

@@ -12,12 +12,11 @@ budget is likely to do for by the longest so far (`tree.Spending.allow`), so N m
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Annotated, Any, ClassVar, final
+from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 
-from stepmark.batching import Method
+from stepmark.backends import Completing, StepScoring, Verifying
 from stepmark.records import Problem
 from stepmark.search.base import Choice, Found, Searching, check_choice
 from stepmark.search.choosing import choose
@@ -33,11 +32,13 @@ class Greedy(Searching):
     name: ClassVar[str] = "greedy"
     asks_prm: ClassVar[bool] = False
 
-    def search(self, problem: Problem) -> Method[Found]:
+    async def search(
+        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
+    ) -> Found:
         """See `Search.search`."""
-        tree = Tree(problem, self, self.name, scored=False)
-        ends = yield from tree.write_whole(tree.root, 1, 0, temperature=0.0)
-        return (yield from choose(tree, ends, "best"))
+        tree = Tree(problem, self, self.name, policy, prm, verifier, scored=False)
+        ends = await tree.write_whole(tree.root, 1, 0, temperature=0.0)
+        return await choose(tree, ends, "best")
 
 
 @settings
@@ -47,10 +48,12 @@ class Sampled(Searching):
     n: Annotated[int, Field(ge=1)] = 16
     """Solutions that are written."""
 
-    def _search(self, problem: Problem, name: str, choice: Choice) -> Generator[Any, Any, Found]:
-        tree = Tree(problem, self, name, scored=choice != "majority")
-        ends = yield from tree.write_whole(tree.root, self.n, 0)
-        return (yield from choose(tree, ends, choice))
+    async def _search(
+        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying, choice: Choice
+    ) -> Found:
+        tree = Tree(problem, self, self.name, policy, prm, verifier, scored=choice != "majority")
+        ends = await tree.write_whole(tree.root, self.n, 0)
+        return await choose(tree, ends, choice)
 
 
 @final
@@ -60,9 +63,11 @@ class BestOfN(Sampled):
 
     name: ClassVar[str] = "best-of-n"
 
-    def search(self, problem: Problem) -> Method[Found]:
+    async def search(
+        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
+    ) -> Found:
         """See `Search.search`."""
-        return (yield from self._search(problem, self.name, "best"))
+        return await self._search(problem, policy, prm, verifier, "best")
 
 
 @final
@@ -73,9 +78,11 @@ class Majority(Sampled):
     name: ClassVar[str] = "majority"
     asks_prm: ClassVar[bool] = False
 
-    def search(self, problem: Problem) -> Method[Found]:
+    async def search(
+        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
+    ) -> Found:
         """See `Search.search`."""
-        return (yield from self._search(problem, self.name, "majority"))
+        return await self._search(problem, policy, prm, verifier, "majority")
 
 
 @final
@@ -92,6 +99,8 @@ class WeightedVote(Sampled):
     def __post_init__(self) -> None:
         check_choice("vote", self.grading)
 
-    def search(self, problem: Problem) -> Method[Found]:
+    async def search(
+        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
+    ) -> Found:
         """See `Search.search`."""
-        return (yield from self._search(problem, self.name, "vote"))
+        return await self._search(problem, policy, prm, verifier, "vote")

@@ -14,14 +14,12 @@ equals the earlier one is taken. Within the winning answer the solution with the
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from stepmark.batching import Request, Verify
+from stepmark.backends import Verifying, all_of
 from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, UsageError
-from stepmark.records import Verdict
 from stepmark.search.base import Choice, Found
 from stepmark.search.tree import Node, Tree, value_of
 from stepmark.show.text import amount
@@ -49,7 +47,7 @@ class Picked:
     """For each candidate the sum of its answer; None where it did not vote. None without a vote."""
 
 
-def choose(tree: Tree, ends: Sequence[Node], choice: Choice) -> Generator[Any, Any, Found]:
+async def choose(tree: Tree, ends: Sequence[Node], choice: Choice) -> Found:
     """The result of a search whose finished solutions end at `ends`: one of them, or, where there is none, its best unfinished one.
 
     Where checks refuted every finished solution, these are candidates too, and none of them is chosen: the search ended as a dead end.
@@ -62,11 +60,11 @@ def choose(tree: Tree, ends: Sequence[Node], choice: Choice) -> Generator[Any, A
         if refuted:
             why = next(step.why for step in refuted[0].path if step.refuted)
             tree.stop("dead end", f"every solution has a refuted step; of the first one: {why}")
-        return (yield from tree.found([*some, *map(tree.candidate, refuted)], 0 if some else None))
+        return tree.found([*some, *map(tree.candidate, refuted)], 0 if some else None)
     aggregates = [candidate.aggregate for candidate in candidates]
     if choice == "best":
-        return (yield from tree.found(candidates, _highest(aggregates, range(len(candidates)))))
-    groups = yield from answer_groups([candidate.answer for candidate in candidates])
+        return tree.found(candidates, _highest(aggregates, range(len(candidates))))
+    groups = await answer_groups([candidate.answer for candidate in candidates], tree.verifier)
     totals = _totals(groups, [1.0 if choice == "majority" else item for item in aggregates], empty=0.0)
     candidates = [
         replace(candidate, votes=None if group is None else totals[group])
@@ -74,14 +72,14 @@ def choose(tree: Tree, ends: Sequence[Node], choice: Choice) -> Generator[Any, A
     ]
     if not totals:
         tree.stop("dead end", "no solution names an answer, so that none could vote")
-        return (yield from tree.found(candidates, None))
-    return (yield from tree.found(candidates, _winner(groups, totals, aggregates)))
+        return tree.found(candidates, None)
+    return tree.found(candidates, _winner(groups, totals, aggregates))
 
 
-def answer_groups(answers: Sequence[str | None]) -> Generator[Any, Any, list[int | None]]:
+async def answer_groups(answers: Sequence[str | None], verifier: Verifying) -> list[int | None]:
     """Sort answers into groups of equal ones by asking a verifier: for each the number of its group, from 0 by first appearance; None for None.
 
-    An answer joins the first group whose first member it matches. `verifiers.base.answer_groups`, as a method.
+    An answer joins the first group whose first member it matches. `verifiers.base.answer_groups`, awaited.
     """
     groups: list[int | None] = []
     known: dict[str, int] = {}
@@ -92,8 +90,7 @@ def answer_groups(answers: Sequence[str | None]) -> Generator[Any, Any, list[int
             continue
         canonical = key(answer)
         if canonical not in known:
-            asks: tuple[Request, ...] = tuple(Verify(answer=answer, gold=head) for head in heads)
-            verdicts: Sequence[Verdict] = (yield asks) if asks else ()
+            verdicts = await all_of(verifier.verify(answer, head) for head in heads)
             joined = next((n for n, verdict in enumerate(verdicts) if verdict.outcome == "match"), None)
             if joined is None:
                 joined = len(heads)

@@ -30,15 +30,15 @@ Deviations:
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 from pydantic import Field
 
-from stepmark.batching import Method, Verify
+from stepmark.backends import Completing, StepScoring, Verifying, all_of
 from stepmark.errors import InputError, UsageError
-from stepmark.records import Problem, Verdict
+from stepmark.records import Problem
 from stepmark.search.base import Choice, Choosing, Expanding, Found
 from stepmark.search.choosing import choose
 from stepmark.search.tree import Node, Tree, value_of
@@ -96,7 +96,9 @@ class MCTS(Expanding):
                 "none: only its order means something, or it can be infinite"
             )
 
-    def search(self, problem: Problem) -> Method[Found]:
+    async def search(
+        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
+    ) -> Found:
         """See `Search.search`."""
         if self.verify and not (problem.answer or "").strip():
             raise InputError(
@@ -104,14 +106,14 @@ class MCTS(Expanding):
                 where=problem.id,
                 field="answer",
             )
-        tree = Tree(problem, self, self.name)
+        tree = Tree(problem, self, self.name, policy, prm, verifier)
         root = _Place(node=tree.root)
         judged: dict[int, float] = {}
         for round_ in range(self.simulations):
             if root.dead or tree.spent:
                 break
             path = self._select(root)
-            value = yield from self._evaluated(tree, path, round_, judged)
+            value = await self._evaluated(tree, path, round_, judged)
             if value is None:
                 if not tree.spent:
                     _bury(path)
@@ -124,13 +126,13 @@ class MCTS(Expanding):
         if not tree.finished and not tree.spent:
             leaf = tree.unfinished()
             if leaf is not None:
-                yield from tree.write_whole(leaf, 1, self.simulations, temperature=0.0)
+                await tree.write_whole(leaf, 1, self.simulations, temperature=0.0)
         ends = tree.finished
         if self.verify and self.choose == "best":
             right = [node for node in ends if judged.get(node.number) == 1.0]
             # A candidate is chosen by its aggregate; only among the right ones, where there are any.
             ends = right or ends
-        return (yield from choose(tree, ends, self.choose))
+        return await choose(tree, ends, self.choose)
 
     def _select(self, root: _Place) -> list[_Place]:
         """From the problem to a leaf that is not dead."""
@@ -151,13 +153,13 @@ class MCTS(Expanding):
             return _finite(place.node)
         return place.total / place.visits if self.backup == "mean" else place.highest
 
-    def _evaluated(
+    async def _evaluated(
         self, tree: Tree, path: list[_Place], round_: int, judged: dict[int, float]
-    ) -> Generator[Any, Any, float | None]:
+    ) -> float | None:
         """The value of a simulation, whose path is made longer by what it expands; None where it came to a dead end."""
         leaf = path[-1]
         if not leaf.node.ended:
-            [grown] = yield from tree.grow([(leaf.node, self.expand)], round_)
+            [grown] = await tree.grow([(leaf.node, self.expand)], round_)
             if not grown:
                 return None
             priors = self._priors([_finite(node) for node in grown])
@@ -169,27 +171,21 @@ class MCTS(Expanding):
         if leaf.node.ended:
             if not self.verify:
                 return _finite(leaf.node)
-            return (yield from self._verdicts(tree, [leaf.node], judged))[0]
+            return (await self._verdicts(tree, [leaf.node], judged))[0]
         if not self.rollouts:
             return _finite(leaf.node)
-        ends = yield from tree.write_whole(leaf.node, self.rollouts, round_)
+        ends = await tree.write_whole(leaf.node, self.rollouts, round_)
         if not ends:  # none came to an end: the PRM's word on the leaf is all there is
             return _finite(leaf.node)
-        values = (
-            (yield from self._verdicts(tree, ends, judged)) if self.verify else [_finite(end) for end in ends]
-        )
+        values = (await self._verdicts(tree, ends, judged)) if self.verify else [_finite(end) for end in ends]
         return math.fsum(values) / len(values)
 
-    def _verdicts(
-        self, tree: Tree, ends: Sequence[Node], judged: dict[int, float]
-    ) -> Generator[Any, Any, list[float]]:
+    async def _verdicts(self, tree: Tree, ends: Sequence[Node], judged: dict[int, float]) -> list[float]:
         """1 for each right solution, 0 for a wrong one and for one that names no answer."""
         fresh = [end for end in ends if end.number not in judged]
         gold = tree.problem.answer or ""
         if fresh:
-            verdicts: Sequence[Verdict] = yield tuple(
-                Verify(answer=end.text or " ", gold=gold) for end in fresh
-            )
+            verdicts = await all_of(tree.verifier.verify(end.text or " ", gold) for end in fresh)
             for end, verdict in zip(fresh, verdicts, strict=True):
                 judged[end.number] = float(verdict.correct is True)
         return [judged[end.number] for end in ends]

@@ -37,7 +37,7 @@ _OWN = Kind(
     call="search",
     base=Searching,
     wanted="a class, or a function whose call gives one, that is a frozen dataclass derived from stepmark.search.base.Searching (or "
-    "Choosing, Expanding) with a name and search(problem)",
+    "Choosing, Expanding) with a name and `async def search(problem, policy, prm, verifier)`",
     page="add-search.md",
     flags={
         "grading": "`aggregate` and the PRM",

@@ -25,7 +25,7 @@ from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 
-from stepmark.batching import Method
+from stepmark.backends import Completing, StepScoring, Verifying
 from stepmark.errors import UsageError
 from stepmark.records import Problem
 from stepmark.search.base import Choice, Choosing, Found
@@ -82,13 +82,15 @@ class Rebase(Choosing):
                 "REBASE shares out by exp(score): a sum of logits can be infinite; take another aggregate"
             )
 
-    def search(self, problem: Problem) -> Method[Found]:
+    async def search(
+        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
+    ) -> Found:
         """See `Search.search`."""
-        tree = Tree(problem, self, self.name)
+        tree = Tree(problem, self, self.name, policy, prm, verifier)
         asks: list[tuple[Node, int]] = [(tree.root, self.width)]
         round_ = 0
         while asks and not tree.spent:
-            grown = yield from tree.grow(asks, round_)
+            grown = await tree.grow(asks, round_)
             fresh = [node for some in grown for node in some]
             left = self.width - len(tree.finished)
             running = ranked(node for node in fresh if node.running)
@@ -103,7 +105,7 @@ class Rebase(Choosing):
                         node.prune(f"its share of {amount(left, 'step')} is none")
             tree.release_but(node for node, _ in asks)
             round_ += 1
-        return (yield from choose(tree, tree.finished, self.choose))
+        return await choose(tree, tree.finished, self.choose)
 
 
 def _finite(rank: float | None) -> float:

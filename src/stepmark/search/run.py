@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,18 +15,29 @@ from typing import Annotated, Any, Literal, NoReturn, cast, final
 
 from pydantic import Field
 
-from stepmark import batching
-from stepmark.batching import Answerer, Method, Ready, ReplyStore, Score, Write
-from stepmark.batching import run as run_methods
-from stepmark.batching.cluster import Build, Built, Cluster, Fact
+from stepmark import backends
+from stepmark.backends import (
+    CachedPolicy,
+    CachedPRM,
+    CachedVerifier,
+    Completing,
+    Missing,
+    Release,
+    ReplyStore,
+    ScoreRequest,
+    StepScoring,
+    Verifying,
+    run_tasks,
+)
+from stepmark.backends.cluster import Answerer, Build, Built, Cluster, Fact, policy_answerers
+from stepmark.backends.replies import open_replies
 from stepmark.data.reading import Source
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import resolve_aggregate
 from stepmark.models.lazy import Lazy, arguments_of, check_models
 from stepmark.models.load import PRMLike, lazy_prm
-from stepmark.models.policies import Policy, PolicyLike, policy_of
-from stepmark.models.prm import PRM
-from stepmark.models.replies import open_replies
+from stepmark.models.policies import Policy, PolicyLike, policy_of, reading_of
+from stepmark.models.prm import PRM, Session, identity_of, scorer, why_whole_prefixes
 from stepmark.problems.sources import problems_or_errors
 from stepmark.records import Problem, Refusal, ScoreKind, Solution
 from stepmark.search import base, beam, best_of_n, choosing, mcts, rebase, tree
@@ -36,14 +48,13 @@ from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.store import Results, atomic_rows, row_key, run_input
-from stepmark.store.runs import ResumableRun, check_files, in_order, usable
-from stepmark.verifiers.base import Verifier, VerifierLike, open_verifier, verifier_facts
-from stepmark.verifiers.base import answerers as of_verifier
+from stepmark.store.runs import ResumableRun, check_files, usable
+from stepmark.verifiers.base import BatchVerifier, Verifier, VerifierLike, open_verifier, verifier_facts
 from stepmark.verifiers.checks import check_names
 from stepmark.verifiers.code_sandbox import Isolation
 
 BUILD = "stepmark.search.run:build"
-"""`build`, as `batching.cluster.Build` names it."""
+"""`build`, as `backends.cluster.Build` names it."""
 
 
 @checked
@@ -132,9 +143,9 @@ def search(
         job: ResumableRun[Found] = stack.enter_context(ResumableRun("search", given, facts, out=out))
         models.load(stack, most=in_flight)
         job.identify(models.identities())
-        if progress and (whole := models.built.facts.get("prm.whole_prefixes")):
+        if progress and (whole := models.loaded.facts.get("prm.whole_prefixes")):
             sys.stderr.write(f"the PRM reads the whole prefix for every step: {whole}\n")
-        fitted = _fitted(searcher, models.built, aggregate, checks, Budget(tokens=budget))
+        fitted = _fitted(searcher, models.loaded, aggregate, checks, Budget(tokens=budget))
         store = stack.enter_context(open_replies(out))
         for line in job.earlier():
             tally.add(line, checker)
@@ -148,23 +159,23 @@ def search(
             together=in_flight,
             shown=progress,
         )
-        answerers = {**models.built.answerers, **of_verifier(checker)}
-        answerers[Write] = answerers[Write].observed(lambda _: shown.tick())
+        asked = (
+            CachedPolicy(models.loaded.policy, store, observe=lambda _: shown.tick()),
+            cached_prm(models.loaded.prm, searcher.name, store),
+            CachedVerifier(BatchVerifier(checker), store),
+        )
 
-        def results(problems: Iterator[Problem | InputError]) -> Iterator[Found | Refusal]:
-            readable = (item for item in problems if isinstance(item, Problem))
-            return run(readable, fitted, answerers, store=store, in_flight=in_flight)
+        async def searched(problem: Problem | InputError) -> Found | Refusal | None:
+            if isinstance(problem, InputError) or job.earlier_line(_key(problem)) is not None:
+                return None
+            return await search_one(problem, fitted, *asked)
 
         with job.working(shown, keep_going=keep_going):
             rows = usable(
                 problems_or_errors(given.source, columns=columns, need_answer=False), keep_going=keep_going
             )
             left = islice(rows, job.done, None)
-
-            def is_asked(problem: Problem | InputError) -> bool:
-                return isinstance(problem, Problem) and job.earlier_line(_key(problem)) is None
-
-            for problem, result in in_order(left, is_asked, results):
+            for problem, result in run_tasks(left, searched, in_flight=in_flight):
                 known = job.earlier_line(_key(problem))
                 outcome = problem if result is None else result
                 if known is None:
@@ -265,7 +276,7 @@ class _Models:
         self._policy = policy_of(policy)
         self._prm = (lazy_prm(prm) if isinstance(prm, str) else prm) if searcher.asks_prm else None
         check_models(cluster, self._policy, self._prm)
-        self.built = Built(answerers={})
+        self.loaded = Models(policy=Missing("policy"))
         self.threshold: float | None = None
         self.prm_name: str | None = None
 
@@ -276,7 +287,7 @@ class _Models:
             policy = self._policy
             if isinstance(policy, Lazy):
                 policy = policy.with_arguments(counts=True, memory_tokens=self._policy_memory_tokens).load()
-            self.built = built(policy, prm, memory_tokens=self._memory_tokens)
+            self.loaded = models_of(policy, prm, memory_tokens=self._memory_tokens)
         else:
             assert isinstance(self._policy, Lazy)
             assert self._prm is None or isinstance(self._prm, Lazy)
@@ -292,36 +303,37 @@ class _Models:
             workers = stack.enter_context(
                 self._cluster.start(Build(function=BUILD, settings=settings), most=most, homes=True)
             )
-            self.built = Built(
-                answerers=workers.answerers, facts=workers.facts, counters=lambda: workers.counters
+            self.loaded = Models(
+                policy=workers.policy(),
+                prm=None if self._prm is None else workers.prm(),
+                facts=workers.facts,
+                counters=lambda: workers.counters,
             )
-        if self._prm is None:
-            self.built = replace(self.built, answerers={**self.built.answerers, Score: _no_prm(self._name)})
-        else:
-            threshold = self.built.facts["prm.threshold"]
+        if self._prm is not None:
+            threshold = self.loaded.facts["prm.threshold"]
             assert threshold is None or isinstance(threshold, int | float)
             self.threshold = threshold
-            self.prm_name = str(self.built.facts["prm.name"])
+            self.prm_name = str(self.loaded.facts["prm.name"])
 
     def identities(self) -> dict[str, str]:
         """The identities of both, as manifests name them."""
-        asked = (("policy", Write), *((("prm", Score),) if self.prm_name is not None else ()))
-        return {which: self.built.answerers[kind].identity for which, kind in asked}
+        asked = {"policy": self.loaded.policy, "prm": self.loaded.prm}
+        return {which: model.identity for which, model in asked.items() if model is not None}
 
     @property
     def written(self) -> int:
         """Tokens that the policy has written."""
-        return self.built.counters().get("policy.written", 0)
+        return self.loaded.counters().get("policy.written", 0)
 
     @property
     def read(self) -> int:
         """Tokens that the PRM has computed or written."""
-        return self.built.counters().get("prm.read", 0)
+        return self.loaded.counters().get("prm.read", 0)
 
     @property
     def saved(self) -> str:
         """What a policy in a process of ours has computed of its prompts, for people; "" for others."""
-        counted = self.built.counters()
+        counted = self.loaded.counters()
         if not counted.get("policy.given"):
             return ""
         forgotten = counted.get("policy.again", 0)
@@ -356,16 +368,23 @@ def _line(result: Found | Refusal | InputError, *, keep_going: bool, trace: bool
     return {"found": found_row(result), "trace": trace_row(result) if trace else None, "refused": None}
 
 
-def _no_prm(name: str) -> Answerer:
-    """What answers a search for a score that declares that it asks for none."""
+def cached_prm(prm: StepScoring | None, name: str, store: ReplyStore | None) -> StepScoring:
+    """A PRM whose scores are recorded; without one, what refuses a search that asks for a score all the same."""
+    return _NoPRM(name) if prm is None else CachedPRM(prm, store)
 
-    def answer(requests: Sequence[Any], ready: Ready) -> NoReturn:
+
+class _NoPRM(Missing):
+    """For a search that declares that it asks for no score."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("prm")
+        self._name = name
+
+    def refuse(self) -> NoReturn:
         raise UsageError(
-            f"the search {name} asked for a score, and its class says asks_prm = False, so that no PRM was loaded. Leave asks_prm out of "
+            f"the search {self._name} asked for a score, and its class says asks_prm = False, so that no PRM was loaded. Leave asks_prm out of "
             "the class, or give its Tree scored=False"
         )
-
-    return Answerer(identity="no PRM", answer=answer)
 
 
 def _method_facts(searcher: Search) -> dict[str, Any]:
@@ -375,7 +394,7 @@ def _method_facts(searcher: Search) -> dict[str, Any]:
 
 def _fitted(
     searcher: Search,
-    models: Built,
+    models: Models,
     aggregate: str | None,
     checks: str,
     budget: Budget,
@@ -429,47 +448,97 @@ def count_of(tokens: int | None) -> str:
 def run(
     problems: Iterable[Problem],
     search: Search,
-    answerers: Mapping[type, Answerer],
+    models: Models,
+    verifier: Verifier,
     *,
     store: ReplyStore | None = None,
     in_flight: int = 16,
 ) -> Iterator[Found | Refusal]:
     """Search a stream of problems: one result each, in their order.
 
-    Every other search begins one round later. A search writes and scores in turn, so in each round half of those in flight ask the
-    policy and half the PRM, and `batching.run` has both at work at once. The answerers are `built(policy, prm).answerers` and those of a
-    verifier, as far as the method asks them.
-
     Raises:
         BackendError: the policy, the PRM or the verifier failed; all replies so far are in the store.
         UsageError: the search asks for what nothing here answers, or a budget cannot be kept.
     """
-    methods = (_searched(search, problem, late=number % 2 == 1) for number, problem in enumerate(problems))
-    for _, result in run_methods(methods, answerers, store=store, in_flight=in_flight):
+    policy = CachedPolicy(models.policy, store)
+    prm = cached_prm(models.prm, search.name, store)
+    answers = CachedVerifier(BatchVerifier(verifier), store)
+    for _, result in run_tasks(
+        problems, lambda problem: search_one(problem, search, policy, prm, answers), in_flight=in_flight
+    ):
         yield result
 
 
-def _searched(search: Search, problem: Problem, *, late: bool) -> Method[Found | Refusal]:
+async def search_one(
+    problem: Problem, search: Search, policy: Completing, prm: StepScoring, verifier: Verifying
+) -> Found | Refusal:
     """One problem's search; that it cannot be searched is a result and costs the others nothing."""
-    if late:
-        yield ()
-    method = search.search(problem)
-    if not isinstance(method, Generator):
+    searching = search.search(problem, policy, prm, verifier)
+    if not inspect.isawaitable(searching):
         raise UsageError(
-            f"the search {search.name}: expected search(problem) to be a generator, which yields its requests and returns a Found, and "
-            f"got {type(method).__name__}"
+            f"the search {search.name}: expected `async def search(problem, policy, prm, verifier)`, which returns a Found, and got "
+            f"{type(searching).__name__}"
         )
     try:
-        result = yield from method
+        result = await searching
     except InputError as error:
         place = error if problem.id is None else error.at(problem.id)
         return Refusal(solution=Solution(problem=problem, steps=()), error=place)
     if not isinstance(result, Found):
         raise UsageError(
-            f"the search {search.name}: expected search(problem) to return a Found, as `return (yield from choose(…))` does, and got "
+            f"the search {search.name}: expected search to return a Found, as `return await choose(…)` does, and got "
             f"{type(result).__name__}"
         )
     return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """A policy and a PRM for searches."""
+
+    policy: Completing
+    prm: StepScoring | None = None
+    """None where the search asks none."""
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    """Of the PRM; `prm.whole_prefixes` is why it must read whole prefixes, "" where it need not."""
+    counters: Callable[[], Mapping[str, int]] = dict
+    """What both have spent so far."""
+
+
+def models_of(
+    policy: Policy, prm: PRM | None, *, session: Session | None = None, memory_tokens: int | None = None
+) -> Models:
+    """A policy and a PRM of this process; `memory_tokens` are those that a session of the PRM keeps, where none is open."""
+    facts: dict[str, Fact] = {}
+    if prm is not None:
+        facts = {
+            "prm.name": prm.name,
+            "prm.score_kind": prm.score_kind,
+            "prm.aggregate": prm.default_aggregate,
+            "prm.threshold": prm.default_threshold,
+            "prm.checks": prm.default_checks,
+            "prm.whole_prefixes": why_whole_prefixes(prm),
+        }
+
+    def counters() -> dict[str, int]:
+        counts = {"policy.written": policy.tokens_written}
+        if prm is not None:
+            counts["prm.read"] = prm.ledger.tokens_computed + prm.ledger.tokens_written
+        reading = reading_of(policy)
+        if reading is not None:
+            counts |= {
+                "policy.given": reading.given,
+                "policy.computed": reading.computed,
+                "policy.again": reading.again,
+            }
+        return counts
+
+    return Models(
+        policy=policy,
+        prm=None if prm is None else scorer(prm, session=session, memory_tokens=memory_tokens),
+        facts=facts,
+        counters=counters,
+    )
 
 
 def build(
@@ -481,7 +550,7 @@ def build(
     memory_tokens: int | None = None,
     policy_memory_tokens: int = 0,
 ) -> Built:
-    """A policy and a PRM by their names, on a worker; their other arguments are JSON. See `built`, `load_policy` and `load_prm`."""
+    """A policy and a PRM by their names, on a worker; their other arguments are JSON. See `load_policy` and `load_prm`."""
     from stepmark.models.load import load_prm
     from stepmark.models.policies import load_policy
 
@@ -489,45 +558,13 @@ def build(
     writer = load_policy(
         policy, **{**json.loads(policy_arguments), "counts": True, "memory_tokens": policy_memory_tokens}
     )
-    return built(writer, judge, memory_tokens=memory_tokens)
-
-
-def built(policy: Policy, prm: PRM | None, *, memory_tokens: int | None = None) -> Built:
-    """What answers the requests of a search; `prm` is None where it asks none.
-
-    The facts are those of the PRM; `prm.whole_prefixes` is why it must read whole prefixes, "" where it need not.
-    """
-    from stepmark.models import policies
-    from stepmark.models import prm as prms
-
-    facts: dict[str, Fact] = {}
-    answerers: dict[type, Answerer] = {}
-    if prm is not None:
-        answerers |= prms.answerers(prm, memory_tokens=memory_tokens)
-        facts |= {
-            "prm.name": prm.name,
-            "prm.score_kind": prm.score_kind,
-            "prm.aggregate": prm.default_aggregate,
-            "prm.threshold": prm.default_threshold,
-            "prm.checks": prm.default_checks,
-            "prm.whole_prefixes": prms.why_whole_prefixes(prm),
-        }
-    answerers |= policies.answerers(policy)
-
-    def counters() -> dict[str, int]:
-        counts = {"policy.written": policy.tokens_written}
-        if prm is not None:
-            counts["prm.read"] = prm.ledger.tokens_computed + prm.ledger.tokens_written
-        reading = policies.reading_of(policy)
-        if reading is not None:
-            counts |= {
-                "policy.given": reading.given,
-                "policy.computed": reading.computed,
-                "policy.again": reading.again,
-            }
-        return counts
-
-    return Built(answerers=answerers, facts=facts, counters=counters)
+    session = None if judge is None else judge.open_session(memory_tokens=memory_tokens)
+    models = models_of(writer, judge, session=session)
+    answerers = policy_answerers(writer)
+    if judge is not None and session is not None:
+        answerers[ScoreRequest] = Answerer(identity=identity_of(judge), answer=session.score)
+        answerers[Release] = Answerer(identity=judge.identity, answer=session.release)
+    return Built(answerers=answerers, facts=models.facts, counters=models.counters)
 
 
 @final
@@ -552,6 +589,6 @@ class SearchAPI:
     Tree = tree.Tree
     choose = staticmethod(choosing.choose)
     ranked = staticmethod(tree.ranked)
-    Write = batching.Write
-    Written = batching.Written
-    Score = batching.Score
+    Completions = backends.Completions
+    Completion = backends.Completion
+    ScoreRequest = backends.ScoreRequest

@@ -5,11 +5,21 @@ All searches grow their trees here, so that budgets, costs, checks and useless s
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import final
 
-from stepmark.batching import Graded, Release, Request, Score, Write, Written
+from stepmark.backends import (
+    Completing,
+    Completion,
+    Completions,
+    ScoreRequest,
+    StepScore,
+    StepScoring,
+    Verifying,
+    all_of,
+    replied,
+)
 from stepmark.data.steps.splitting import own_text
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
@@ -120,7 +130,7 @@ class Nodes:
         self.root = Node(number=-1, parent=None, step="", text="", steps=(), round=-1)
         self.all: list[Node] = []
 
-    def add(self, parent: Node, written: Written, round_: int, *, cut: bool, dedupe: bool) -> Node:
+    def add(self, parent: Node, written: Completion, round_: int, *, cut: bool, dedupe: bool) -> Node:
         """Add a step that was written after a node.
 
         `cut`: the budget lowered `max_tokens`. `dedupe`: give the step up if it says what an earlier child says.
@@ -135,7 +145,7 @@ class Nodes:
                 node.prune(f"says the same as step {first}")
         return node
 
-    def _settle(self, node: Node, parent: Node, written: Written, *, cut: bool) -> None:
+    def _settle(self, node: Node, parent: Node, written: Completion, *, cut: bool) -> None:
         """Decide whether the solution ends with a new step, and whether the step is of use."""
         if written.finish == "length":
             node.prune(
@@ -156,7 +166,7 @@ class Nodes:
         if node.running:
             node.text += self._how.stop
 
-    def add_whole(self, parent: Node, written: Written, round_: int, *, cut: bool) -> Node:
+    def add_whole(self, parent: Node, written: Completion, round_: int, *, cut: bool) -> Node:
         """A solution that was written in one go, a node a step; its last node, which bears its tokens."""
         node, rest, mark = parent, written.text, "start"
         while mark:
@@ -232,7 +242,7 @@ class Spending:
         count = min(samples, max(1, left // longest)) if longest else 1
         return count, min(limit, left // count)
 
-    def wrote(self, reply: Sequence[Written]) -> None:
+    def wrote(self, reply: Sequence[Completion]) -> None:
         """Enter the texts of one request."""
         cost = self.cost
         prompt = reply[0].prompt_tokens if reply else None
@@ -274,10 +284,21 @@ class Spending:
 
 @final
 class Tree:
-    """One problem's tree, grown by a search with these settings; `scored` says whether a PRM is asked at all."""
+    """One problem's tree, grown by a search with these settings and models; `scored` says whether the PRM is asked at all."""
 
-    def __init__(self, problem: Problem, settings: Searching, method: str, *, scored: bool = True) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        settings: Searching,
+        method: str,
+        policy: Completing,
+        prm: StepScoring,
+        verifier: Verifying,
+        *,
+        scored: bool = True,
+    ) -> None:
         self.problem = problem
+        self.policy, self.prm, self.verifier = policy, prm, verifier
         self.how, self.grading = settings.how, settings.grading
         self.method = method
         self.scored = scored
@@ -289,20 +310,20 @@ class Tree:
         self._checks = check_names(self.grading.checks)
         self.note = ""
         self._asked: dict[str, int] = {}
-        self._greedy: set[Write] = set()
+        self._greedy: set[Completions] = set()
         self._charged: set[tuple[str, ...]] = set()
         self._held: set[tuple[str, ...]] = set()
         self._release: list[tuple[str, ...]] = []
         self._longest: dict[str, int] = {}
 
-    def grow(
+    async def grow(
         self,
         asks: Sequence[tuple[Node, int]],
         round_: int,
         *,
         dedupe: bool = True,
         ahead: bool = False,
-    ) -> Generator[Any, Any, list[list[Node]]]:
+    ) -> list[list[Node]]:
         """Write steps after some nodes and score them.
 
         Where the budget does not do for all of them and no solution is finished, what is left takes the best of the nodes to its end,
@@ -330,7 +351,7 @@ class Tree:
                 best = min((node for node, _ in asks if node.alive), key=lambda node: -value_of(node.rank))
                 if best is not self.root:
                     self.stop("budget")
-                    yield from self.write_whole(best, 1, round_, temperature=0.0, last=True)
+                    await self.write_whole(best, 1, round_, temperature=0.0, last=True)
                     break
             places, writes = [], []
             for place, (node, _) in enumerate(asks):
@@ -343,7 +364,7 @@ class Tree:
             fresh = []
             for place, texts in zip(
                 places,
-                (yield from self._written(writes, [asks[place][0] for place in places], "step")),
+                await self._written(writes, [asks[place][0] for place in places], "step"),
                 strict=True,
             ):
                 for written in texts:
@@ -357,12 +378,12 @@ class Tree:
                     )
                     grown[place].append(child)
                     fresh.append(child)
-            yield from self.score(fresh)
+            await self.score(fresh)
         return [[node for node in some if node.alive] for some in grown]
 
-    def write_whole(
+    async def write_whole(
         self, node: Node, count: int, round_: int, *, temperature: float | None = None, last: bool = False
-    ) -> Generator[Any, Any, list[Node]]:
+    ) -> list[Node]:
         """Write solutions to their end in one go, from a node, and score their steps.
 
         `temperature` None is that of the settings; with `last` they are written where the search has stopped too, with what is left of the
@@ -382,24 +403,26 @@ class Tree:
                 break
             wanted -= given
             write = self._write(node, given, heat, most, ())
-            [texts] = yield from self._written([write], [node], "solution")
+            [texts] = await self._written([write], [node], "solution")
             fresh = []
             for written in texts:
                 self._budget_cut(written, most < limit)
                 fresh.append(self.nodes.add_whole(node, written, round_, cut=most < limit))
             ends += fresh
-            yield from self.score([step for end in fresh for step in end.below(node)])
+            await self.score([step for end in fresh for step in end.below(node)])
         return [end for end in ends if end.alive]
 
-    def score(self, nodes: Sequence[Node]) -> Generator[Any, Any, None]:
-        """Check the last step of nodes that are alive and have no score yet, and score those that stand, all of them in one round."""
+    async def score(self, nodes: Sequence[Node]) -> None:
+        """Check the last step of nodes that are alive and have no score yet, and score those that stand, all of them together."""
         for node in nodes:
             self._check(node)
         if not self.scored:
             return
         fresh = [node for node in nodes if node.alive and node.step and node.score is None]
-        asks = [Score(problem=self.problem.text, steps=node.steps) for node in fresh]
-        for node, reply in zip(fresh, (yield from self._each(asks)), strict=True):
+        asks = [ScoreRequest(problem=self.problem.text, steps=node.steps) for node in fresh]
+        self._release_now()
+        replies = await all_of(replied(self.prm.score_step(ask)) for ask in asks)
+        for node, reply in zip(fresh, replies, strict=True):
             assert node.parent is not None
             if not node.parent.alive:
                 node.prune("a step before it was given up")
@@ -479,7 +502,7 @@ class Tree:
             answer=None if result is None else result.text,
         )
 
-    def found(self, candidates: Sequence[Candidate], chosen: int | None) -> Generator[Any, Any, Found]:
+    def found(self, candidates: Sequence[Candidate], chosen: int | None) -> Found:
         """The result, with everything let go of; `chosen` is an index into the candidates."""
         if chosen is None or not candidates[chosen].finished:
             whys = [node.why for node in self.nodes.all if node.why and not node.why.startswith(_FOLLOWS)]
@@ -490,8 +513,7 @@ class Tree:
             for node in self.nodes.all[candidates[chosen].node].path:
                 node.state, node.why = "chosen", ""
         self.release_but([])
-        if self._release:
-            yield Release(problem=self.problem.text, prefixes=tuple(self._release))
+        self._release_now()
         cost = self.spending.cost
         nodes = tuple(node.record() for node in self.nodes.all)
         assert cost.decoded is None or cost.decoded == sum(node.policy_tokens or 0 for node in nodes)
@@ -509,13 +531,13 @@ class Tree:
             note=self.note,
         )
 
-    def _write(self, node: Node, count: int, heat: float, most: int, stop: tuple[str, ...]) -> Write:
+    def _write(self, node: Node, count: int, heat: float, most: int, stop: tuple[str, ...]) -> Completions:
         first = 0
         if heat:
             # By number, so that what is drawn depends on this search alone, and searches with the same settings share samples.
             first = self._asked.get(node.text, 0)
             self._asked[node.text] = first + count
-        return Write(
+        return Completions(
             prompt=self.prompt,
             prefill=node.text,
             n=count,
@@ -527,12 +549,13 @@ class Tree:
             first=first,
         )
 
-    def _written(
-        self, writes: Sequence[Write], nodes: Sequence[Node], kind: str
-    ) -> Generator[Any, Any, list[Sequence[Written]]]:
+    async def _written(
+        self, writes: Sequence[Completions], nodes: Sequence[Node], kind: str
+    ) -> list[Sequence[Completion]]:
         """The texts of each request; none where the policy cannot go on, whose node is then given up."""
-        texts: list[Sequence[Written]] = []
-        for write, node, reply in zip(writes, nodes, (yield from self._each(writes)), strict=True):
+        texts: list[Sequence[Completion]] = []
+        replies = await all_of(replied(self.policy.complete(write)) for write in writes)
+        for write, node, reply in zip(writes, nodes, replies, strict=True):
             if isinstance(reply, InputError):
                 if node.parent is None:
                     raise reply
@@ -549,34 +572,17 @@ class Tree:
             texts.append(reply)
         return texts
 
-    def _each(self, requests: Sequence[Request]) -> Generator[Any, Any, list[Any]]:
-        """Ask for several things at once; an `InputError` in the place of each that cannot be answered."""
-        if not requests:
-            return []
-        released: tuple[Request, ...] = ()
+    def _release_now(self) -> None:
+        """Let the PRM forget what will not be continued."""
         if self._release:
-            released = (Release(problem=self.problem.text, prefixes=tuple(self._release)),)
+            self.prm.release(self.problem.text, self._release)
             self._release = []
-        try:
-            replies = yield (*requests, *released)
-            return list(replies[: len(requests)])
-        except InputError as error:
-            if len(requests) == 1:
-                return [error]
-        # One of them failed, and it is not told which; replies to the others are recorded.
-        each: list[Any] = []
-        for request in requests:
-            try:
-                each.append((yield request))
-            except InputError as error:
-                each.append(error)
-        return each
 
-    def _budget_cut(self, written: Written, lowered: bool) -> None:
+    def _budget_cut(self, written: Completion, lowered: bool) -> None:
         if lowered and written.finish == "length":
             self.stop("budget")
 
-    def _graded(self, node: Node, parent: Node, reply: Graded) -> None:
+    def _graded(self, node: Node, parent: Node, reply: StepScore) -> None:
         try:
             score = check_score(reply.score, self.grading.kind, step=len(node.steps) - 1)
         except InputError as error:

@@ -7,7 +7,6 @@ the part of the output before the next piece is done; the rows of the output are
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -23,7 +22,6 @@ from stepmark.store.results import Results
 from stepmark.store.writing import ResumableRows, check_outputs, is_stream
 
 Item = TypeVar("Item")
-Answer = TypeVar("Answer")
 Record = TypeVar("Record")
 
 
@@ -181,29 +179,3 @@ def usable(rows: Iterable[Item | InputError], *, keep_going: bool) -> Iterator[I
         if isinstance(row, InputError) and not keep_going:
             raise row
         yield row
-
-
-def in_order(
-    items: Iterable[Item],
-    asked: Callable[[Item], bool],
-    answers: Callable[[Iterator[Item]], Iterator[Answer]],
-) -> Iterator[tuple[Item, Answer | None]]:
-    """Items with their answers, in order; None for those that are not asked about.
-
-    `answers` gives one answer for each item that is asked about, in order; it may read ahead.
-    """
-    waiting: deque[tuple[Item, bool]] = deque()
-
-    def questions() -> Iterator[Item]:
-        for item in items:
-            is_asked = asked(item)
-            waiting.append((item, is_asked))
-            if is_asked:
-                yield item
-
-    for answer in answers(questions()):
-        while not waiting[0][1]:
-            yield waiting.popleft()[0], None
-        yield waiting.popleft()[0], answer
-    while waiting:
-        yield waiting.popleft()[0], None

@@ -294,7 +294,12 @@ def _record(
             rated = rows.labels_of(row, settings, shares=False)[-1]
             others.setdefault(branch[0], []).append((branch[1], _completion(row.solution.texts[-1], rated)))
     steps = [
-        _step(texts[step], label, others.get(step, []), _choice(facts, step, last, label))
+        _step(
+            _completion(texts[step], label, flagged=step in (facts.get("flagged") or ())),
+            label,
+            others.get(step, []),
+            _choice(facts, step, last, label),
+        )
         for step, label in enumerate(labels[: last + 1])
     ]
     if last + 1 < len(texts):
@@ -335,13 +340,16 @@ def _choice(facts: dict[str, Any], step: int, last: int, label: Judgement | None
 
 
 def _step(
-    text: str, label: Judgement | None, others: Sequence[tuple[int, dict[str, Any]]], choice: int | None
+    completion: dict[str, Any],
+    label: Judgement | None,
+    others: Sequence[tuple[int, dict[str, Any]]],
+    choice: int | None,
 ) -> dict[str, Any]:
     if label is not None and label.note == rows.WRITTEN:
-        written = {"text": text, "rating": None, "source": "human", "flagged": False}
+        written = {"text": completion["text"], "rating": None, "source": "human", "flagged": False}
         completions = [completion for _, completion in others] or None
         return {"completions": completions, "human_completion": written, "chosen_completion": None}
-    listed = sorted([*others, (choice or 0, _completion(text, label))], key=lambda pair: pair[0])
+    listed = sorted([*others, (choice or 0, completion)], key=lambda pair: pair[0])
     position = [number for number, _ in listed].index(choice or 0)
     return {
         "completions": [completion for _, completion in listed],
@@ -350,5 +358,5 @@ def _step(
     }
 
 
-def _completion(text: str, label: Judgement | None) -> dict[str, Any]:
-    return {"text": text, "rating": None if label is None else label.rating, "flagged": None}
+def _completion(text: str, label: Judgement | None, *, flagged: bool = False) -> dict[str, Any]:
+    return {"text": text, "rating": None if label is None else label.rating, "flagged": flagged or None}

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 
-from stepmark.batching import Choose, Finish, Ready, Write, Written, cut_at_stop, sample_seed
+from stepmark.backends import (
+    BatchPolicy,
+    ChoiceLogprobs,
+    Completion,
+    Completions,
+    Finish,
+    Ready,
+    cut_at_stop,
+    sample_seed,
+)
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
@@ -55,7 +64,7 @@ class Row:
     """Of its request."""
     number: int
     """Of the sample."""
-    request: Write
+    request: Completions
     prompt: list[int]
     limit: int
     """Tokens that may be written."""
@@ -67,10 +76,10 @@ class Row:
     kept: bool = False
     """Its keys and values were put by."""
 
-    def written(self) -> Written:
+    def written(self) -> Completion:
         """It, finished."""
         assert self.finish is not None
-        return Written(
+        return Completion(
             text=self.text,
             finish=self.finish,
             tokens=len(self.new),
@@ -159,11 +168,11 @@ def checkpoint_identity(
 
 
 @final
-class LocalPolicy:
+class LocalPolicy(BatchPolicy):
     """A causal language model and its tokenizer.
 
     Samples draw from generators of their own, seeded by the request and the sample's number
-    (`batching.sample_seed`): what is written does not depend on what else is in the batch (up to rounding
+    (`backends.sample_seed`): what is written does not depend on what else is in the batch (up to rounding
     in low precision), and asking again gives the same. A prompt with n samples is read once.
 
     `choose` is exact: one forward pass, the options tokenised together with the text before them. Where
@@ -225,7 +234,7 @@ class LocalPolicy:
         return self._model
 
     @property
-    def identity(self) -> str:
+    def identity(self) -> str:  # type: ignore[override]
         """See `Policy.identity`: of weights, tokenizer and precision."""
         if self._identity is None:
             weights = tensors_fingerprint(weights_of(self._model))
@@ -266,19 +275,19 @@ class LocalPolicy:
             memory_tokens=memory_tokens,
         )
 
-    def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
+    def complete_many(
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
         """Write the samples of each request; see `Policy.write`."""
         return self._sampled(requests, Row.written, ready)
 
-    def draw(self, requests: Sequence[Write]) -> list[list[Drawn] | InputError]:
+    def draw(self, requests: Sequence[Completions]) -> list[list[Drawn] | InputError]:
         """The same samples with their tokens, for training the model on what it wrote."""
         return self._sampled(requests, Row.drawn)
 
     def _sampled(
         self,
-        requests: Sequence[Write],
+        requests: Sequence[Completions],
         close: Callable[[Row], _Sample],
         ready: Callable[[int, list[_Sample]], None] | None = None,
     ) -> list[list[_Sample] | InputError]:
@@ -308,8 +317,8 @@ class LocalPolicy:
         return [reply for reply in replies if reply is not None]
 
     @torch.inference_mode()
-    def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+    def choose_many(
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
         """Exact log-probabilities of the options; see the class and `Policy.choose`."""
         replies: list[list[float] | InputError] = [[0.0] * len(request.options) for request in requests]
@@ -351,13 +360,13 @@ class LocalPolicy:
                 ready(index, reply)
         return replies
 
-    def _rows(self, index: int, request: Write) -> list[Row]:
+    def _rows(self, index: int, request: Completions) -> list[Row]:
         prompt = self._encoder.ids(request.prompt, request.prefill)
         self._check_length(len(prompt) + 1)
         limit = request.max_tokens
         if self._context is not None:
             limit = min(limit, self._context - len(prompt))
-        first = request.first or 0
+        first = request.first
         return [
             Row(
                 index=index,
@@ -459,7 +468,7 @@ class LocalPolicy:
         return ids.to(self._model.device), mask.to(self._model.device)
 
 
-def draw(logprobs: torch.Tensor, request: Write, dice: Sequence[torch.Generator]) -> torch.Tensor:
+def draw(logprobs: torch.Tensor, request: Completions, dice: Sequence[torch.Generator]) -> torch.Tensor:
     """One token a row [rows]: temperature, then top_k, then top_p, as vLLM and transformers do.
 
     Args:

@@ -1,4 +1,4 @@
-"""Where the replies of models are kept (`batching.ReplyStore`): in a SQLite file, or for a while in memory.
+"""Where the replies of models are kept (`backends.ReplyStore`): in a SQLite file, or for a while in memory.
 
 The file is what makes a long run resumable: a reply is on disk before anything is computed from it.
 
@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import final
 
-from stepmark.errors import InputError, StepmarkError
+from stepmark.errors import StepmarkError, UsageError
 from stepmark.store import naming
 
 # "stpm" in ASCII: lets us refuse a SQLite file that something else made.
@@ -41,7 +41,7 @@ class ReplyFile:
         path: the file; its folder must exist.
 
     Raises:
-        InputError: the path is not a reply store, was made by a newer version, is damaged, or cannot be opened.
+        UsageError: the path is not a reply store, was made by a newer version, is damaged, or cannot be opened.
         StorageError: the disk is full or broken, or may not be written; of every method.
     """
 
@@ -69,7 +69,7 @@ class ReplyFile:
             why = otherwise.format(error)
             if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT:
                 why = f"the reply store is damaged ({error}): restore it, or delete it; what it recorded is then asked for again"
-            raise InputError(why, where=str(self.path)) from None
+            raise UsageError(f"{self.path}: {why}") from None
 
     def _prepare(self) -> None:
         self._db.execute("PRAGMA journal_mode=WAL")
@@ -90,7 +90,7 @@ class ReplyFile:
         elif application != _APPLICATION and tables:
             wrong = "expected a reply store, found another program's SQLite file; name another file"
         if wrong is not None:
-            raise InputError(wrong, where=str(self.path))
+            raise UsageError(f"{self.path}: {wrong}")
         if not tables:
             self._db.execute(
                 "CREATE TABLE replies (key TEXT PRIMARY KEY, reply TEXT NOT NULL, "
@@ -112,7 +112,7 @@ class ReplyFile:
         """Those of the keys that are recorded, with their replies.
 
         Raises:
-            InputError: a reply is not what was recorded.
+            UsageError: a reply is not what was recorded.
         """
         rows: list[tuple[str, str, str | None]] = []
         with self._lock, self._explained():
@@ -125,10 +125,9 @@ class ReplyFile:
                 )
         for key, reply, digest in rows:
             if digest is not None and digest != _digest(key, reply):
-                raise InputError(
-                    f"the reply under {key} was changed after it was recorded: its digest does not fit. Delete it (sqlite3 "  # noqa: S608
-                    f"{self.path} \"DELETE FROM replies WHERE key = '{key}'\"), and it is asked for again; or name another file",
-                    where=str(self.path),
+                raise UsageError(
+                    f"{self.path}: the reply under {key} was changed after it was recorded: its digest does not fit. Delete it (sqlite3 "  # noqa: S608
+                    f"{self.path} \"DELETE FROM replies WHERE key = '{key}'\"), and it is asked for again; or name another file"
                 )
         return {key: reply for key, reply, _ in rows}
 

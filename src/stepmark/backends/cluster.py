@@ -4,8 +4,7 @@ What travels, by Ray's own means (pickle, between processes of this program): th
 settings as JSON; requests; replies. No model, no file, no code. Every node has the same stepmark installed, and the cluster is trusted:
 anyone who can reach its ports can run code on it.
 
-Nothing here decides a result: methods, their order and the store stay with the driver (`batching.run`), and each request names everything
-that shapes its reply. Requests travel in chunks, one chunk a worker at a time. Ray places the workers and restarts those that die. The chunk
+Nothing here decides a result: tasks, their order and the cache stay with the caller, and each request names everything that shapes its reply. Requests travel in chunks, one chunk a worker at a time. Ray places the workers and restarts those that die. The chunk
 of a worker that died is asked again request by request, so that a request that kills its worker (it does not fit into memory, say) is
 found, and named after three workers.
 """
@@ -30,24 +29,28 @@ from typing import Annotated, Any, final
 
 from pydantic import Field
 
-from stepmark.batching.driver import Answerer, Ready, Reply
-from stepmark.batching.requests import (
-    Ask,
-    Choose,
-    Release,
-    Request,
-    Score,
+from stepmark.backends.base import BatchPolicy, BatchScorer, Completing, Ready, Release, batched, many
+from stepmark.backends.requests import (
+    ChoiceLogprobs,
+    Completion,
+    Completions,
+    ScoreRequest,
     ScoreSolution,
-    Verify,
-    Write,
-    Written,
+    StepScore,
+    VerdictRequest,
 )
 from stepmark.errors import BackendError, InputError, MissingExtraError, StepmarkError, UsageError
+from stepmark.records import StepScores, Verdict
 from stepmark.settings import settings
 from stepmark.show.text import amount
 from stepmark.version import __version__
 
 Fact = str | int | float | bool | None
+Request = Completions | ChoiceLogprobs | VerdictRequest | ScoreRequest | Release
+Ask = Request | ScoreSolution
+"""What a worker may be asked."""
+Reply = Sequence[Completion] | Sequence[float] | Verdict | StepScore | StepScores | InputError
+"""What it gives for one request."""
 
 DEATHS = 3
 """Workers that one request may kill, and times that a worker may die before it is ready."""
@@ -97,6 +100,16 @@ class Cluster:
     def start(self, build: Build, *, most: int, homes: bool = False) -> RayWorkers:
         """The workers of a run, for a `with`; see `RayWorkers`."""
         return RayWorkers(build, self, most=most, homes=homes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answerer:
+    """What answers one kind of request on a worker."""
+
+    identity: str
+    """What shapes the replies besides the request: the model and its version."""
+    answer: Callable[[Sequence[Any], Ready], Sequence[Any]]
+    """One reply a request, in order, or an `InputError` for a request that cannot be answered; see `base.Batch`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -314,18 +327,30 @@ class RayWorkers:
             self._tell(f"{amount(size, 'worker')} on a Ray cluster with {self._has()}")
             while not self._ready():
                 self._wait(())
+            starting = [worker.greeting for worker in self._workers if worker.greeting is not None]
+            if homes and starting:  # problems are dealt out to the workers that are ready, and stay there
+                self._ray.wait(starting, num_returns=len(starting), timeout=_PATIENCE)
+                self._ready()
         except BaseException:
             self.close()
             raise
         assert self._hello is not None
         self.facts: Mapping[str, Fact] = self._hello.facts
         """What the workers report of their models."""
-        self.answerers: dict[type, Answerer] = {
-            kind: Answerer(identity=identity, answer=self.answer)
-            for kind, identity in self._hello.identities.items()
-            if kind is not ScoreSolution
-        }
-        """By the kind of request, for `batching.run`; their identities are those of the workers' own."""
+        self.identities: Mapping[type, str] = self._hello.identities
+        """Of what answers each kind of request."""
+
+    def policy(self) -> BatchPolicy:
+        """The workers' policies, as one."""
+        return _RayPolicy(self)
+
+    def prm(self) -> BatchScorer:
+        """The workers' PRMs, as one."""
+        return BatchScorer(self.identities[ScoreRequest], self.answer, self.answer)
+
+    def verifier(self) -> _RayVerifier:
+        """The workers' verifiers, as one."""
+        return _RayVerifier(self)
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -586,6 +611,63 @@ class RayWorkers:
         return f"{len(alive)} node{'s' * (len(alive) != 1)}, {cpus:g} CPUs{shown}"
 
 
+def policy_answerers(policy: Completing) -> dict[type, Answerer]:
+    """What answers for a policy on a worker of a cluster."""
+
+    def completed(requests: Sequence[Completions], ready: Ready) -> Sequence[Any]:
+        if isinstance(policy, BatchPolicy):
+            return policy.complete_many(requests, ready)
+        return many(requests, policy.complete)
+
+    def chosen(requests: Sequence[ChoiceLogprobs], ready: Ready) -> Sequence[Any]:
+        if isinstance(policy, BatchPolicy):
+            return policy.choose_many(requests, ready)
+        return many(requests, policy.choose)
+
+    return {
+        Completions: Answerer(identity=policy.identity, answer=completed),
+        ChoiceLogprobs: Answerer(identity=policy.identity, answer=chosen),
+    }
+
+
+@final
+class _RayPolicy(BatchPolicy):
+    def __init__(self, workers: RayWorkers) -> None:
+        self._workers = workers
+        self.name = self.identity = workers.identities[Completions]
+
+    @property
+    def tokens_written(self) -> int:  # type: ignore[override]
+        return self._workers.tokens_written
+
+    def complete_many(
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> Sequence[Sequence[Completion] | InputError]:
+        return self._workers.answer(requests, ready or _unheard)
+
+    def choose_many(
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
+    ) -> Sequence[Sequence[float] | InputError]:
+        return self._workers.answer(requests, ready or _unheard)
+
+
+@final
+class _RayVerifier:
+    def __init__(self, workers: RayWorkers) -> None:
+        self._workers = workers
+        self.identity = workers.identities[VerdictRequest]
+
+    async def verify(self, answer: str, gold: str) -> Verdict:
+        verdict: Verdict = await batched(
+            self._workers.answer, VerdictRequest(answer=answer, gold=gold), quick=True
+        )
+        return verdict
+
+
+def _unheard(place: int, reply: object) -> None:
+    """Nobody asked to be told early."""
+
+
 def cut(requests: Mapping[int, Request], workers: int) -> list[Chunk]:
     """Chunks of neighbours, which share their prompt: several for every worker, at most `LARGEST` samples each, at least a request."""
     total = sum(map(size_of, requests.values()))
@@ -619,7 +701,7 @@ def gathered(requests: Iterable[ScoreSolution], limit: int) -> Iterator[list[Sco
 
 def size_of(request: Ask) -> int:
     """Samples that it asks for."""
-    return request.n if isinstance(request, Write) else 1
+    return request.n if isinstance(request, Completions) else 1
 
 
 def _deadly(request: Ask, why: str) -> BackendError:
@@ -631,16 +713,18 @@ def _deadly(request: Ask, why: str) -> BackendError:
 
 
 def _named(request: Ask) -> str:
-    if isinstance(request, Verify):
+    if isinstance(request, VerdictRequest):
         return f"the Verify of {request.answer[-80:]!r} against {request.gold[-80:]!r}"
-    if isinstance(request, Score | Release):
+    if isinstance(request, ScoreRequest | Release):
         return f"the {type(request).__name__} of a prefix of the problem {request.problem[-160:]!r}"
     if isinstance(request, ScoreSolution):
         named = "" if request.solution.id is None else f" with the id {request.solution.id!r}"
         return f"the scores of a solution of the problem {request.solution.problem.text[-160:]!r}{named}"
     prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
     asked = (
-        amount(len(request.options), "option") if isinstance(request, Choose) else amount(request.n, "sample")
+        amount(len(request.options), "option")
+        if isinstance(request, ChoiceLogprobs)
+        else amount(request.n, "sample")
     )
     after = f" and whose reply begins {request.prefill[:80]!r}" if request.prefill else ""
     return f"the {type(request).__name__} of {asked} whose prompt ends {prompt[-160:]!r}{after}"
@@ -648,9 +732,9 @@ def _named(request: Ask) -> str:
 
 def _about(request: Ask) -> object:
     """What requests have in common that are answered quicker where the like was answered before."""
-    if isinstance(request, Score | Release):
+    if isinstance(request, ScoreRequest | Release):
         return "prm", request.problem
-    if isinstance(request, Write | Choose):
+    if isinstance(request, Completions | ChoiceLogprobs):
         return "policy", request.prompt
     return request
 
@@ -658,7 +742,7 @@ def _about(request: Ask) -> object:
 def _tokens(reply: Reply) -> int:
     if isinstance(reply, InputError) or not isinstance(reply, Sequence):
         return 0
-    return sum(sample.tokens or 0 for sample in reply if isinstance(sample, Written))
+    return sum(sample.tokens or 0 for sample in reply if isinstance(sample, Completion))
 
 
 def _differing(one: Hello, other: Hello) -> list[str]:

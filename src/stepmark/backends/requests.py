@@ -1,12 +1,12 @@
-"""Requests of methods and their replies; each request has one key that names everything that shapes its reply."""
+"""Requests to models and their replies; each request has one key that names everything that shapes its reply."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from stepmark.errors import UsageError
 from stepmark.records import Solution
@@ -40,7 +40,7 @@ def problem_prompt(problem: str, instruction: str, form: Literal["chat", "text"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Write:
+class Completions:
     """A request for `n` independent texts that continue one prompt.
 
     Raises:
@@ -62,8 +62,8 @@ class Write:
     """The text ends before the first of these strings."""
     seed: int = 0
     """Part of what makes a sample: another seed gives other samples."""
-    first: int | None = None
-    """Number of the first sample; None for fresh ones (see the module)."""
+    first: int = 0
+    """Number of the first sample: equal requests give equal samples, and other numbers other ones."""
 
     def __post_init__(self) -> None:
         _check_prompt(self.prompt)
@@ -74,19 +74,19 @@ class Write:
             ("top_k", self.top_k is None or self.top_k >= 1, "None or at least 1"),
             ("max_tokens", self.max_tokens >= 1, "at least 1"),
             ("stop", all(self.stop), "without empty strings"),
-            ("first", self.first is None or self.first >= 0, "None or 0 and more"),
+            ("first", self.first >= 0, "0 or more"),
         ):
             if not good:
-                raise UsageError(f"Write: {name} must be {wanted}, found {getattr(self, name)!r}")
+                raise UsageError(f"Completions: {name} must be {wanted}, found {getattr(self, name)!r}")
         if self.temperature == 0 and self.n > 1:
             raise UsageError(
-                f"Write: at temperature 0 all {self.n} samples are one; set a temperature or n=1"
+                f"Completions: at temperature 0 all {self.n} samples are one; set a temperature or n=1"
             )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
-    """One text that was written for a `Write`."""
+class Completion:
+    """One text that was written for a `Completions`."""
 
     text: str
     """What follows prompt and prefill; the stop string that ended it is not part of it."""
@@ -104,7 +104,7 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choose:
+class ChoiceLogprobs:
     """A request for the log-probability of each option as the next text.
 
     The reply is a tuple of natural logarithms, one an option, in order. It may be short of a constant that
@@ -121,11 +121,13 @@ class Choose:
     def __post_init__(self) -> None:
         _check_prompt(self.prompt)
         if len(self.options) < 2 or not all(self.options) or len(set(self.options)) < len(self.options):
-            raise UsageError(f"Choose: options must be two or more different texts, found {self.options!r}")
+            raise UsageError(
+                f"ChoiceLogprobs: options must be two or more different texts, found {self.options!r}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verify:
+class VerdictRequest:
     """A request to compare an answer with the reference; the reply is a `records.Verdict`.
 
     Raises:
@@ -139,12 +141,12 @@ class Verify:
 
     def __post_init__(self) -> None:
         if not self.gold.strip():
-            raise UsageError("Verify: there is no reference answer to compare with")
+            raise UsageError("VerdictRequest: there is no reference answer to compare with")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Score:
-    """A request for a PRM's score of the last of some steps, after those before it; the reply is a `Graded`.
+class ScoreRequest:
+    """A request for a PRM's score of the last of some steps, after those before it; the reply is a `StepScore`.
 
     Raises:
         UsageError: no steps.
@@ -157,11 +159,11 @@ class Score:
 
     def __post_init__(self) -> None:
         if not self.steps:
-            raise UsageError("Score: there is no step to score")
+            raise UsageError("ScoreRequest: there is no step to score")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Graded:
+class StepScore:
     """What a PRM says of the last step of a prefix, and what there was to read for it.
 
     The counts are properties of the texts, so that what a search costs does not depend on batches, caches or replays.
@@ -179,28 +181,10 @@ class Graded:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Release:
-    """Word that some prefixes of a problem will not be continued: what is kept of them may go.
-
-    It has no reply (a method is sent None), is never recorded, and changes no result.
-    """
-
-    problem: str
-    """The problem's text."""
-    prefixes: tuple[tuple[str, ...], ...]
-    """Each one's steps."""
-
-
-Request = Write | Choose | Verify | Score | Release
-"""What a method may ask for."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ScoreSolution:
     """A request for a PRM's scores of all steps of a solution; the reply is a `records.StepScores`.
 
-    For grading in bulk on a cluster, in a stream of its own (`spreading.Spreading.stream`). No method asks it and nothing of it is
-    recorded: a graded row is.
+    For grading in bulk on a cluster. Nothing of it is recorded: a graded row is.
     """
 
     solution: Solution
@@ -208,21 +192,29 @@ class ScoreSolution:
     """The PRM, or the outcome model that is asked beside it."""
 
 
-Ask = Request | ScoreSolution
-"""What a worker on a cluster may be asked."""
+def plain(record: Any) -> dict[str, Any]:
+    """The fields of a request or a reply, as JSON has them: what `dataclasses.asdict` gives, without its copies."""
+    values = {name: getattr(record, name) for name in record.__slots__}
+    if isinstance(prompt := values.get("prompt"), tuple):
+        values["prompt"] = [{"role": turn.role, "content": turn.content} for turn in prompt]
+    return values
 
 
-def content_key(request: Request, identity: str) -> str:
+# In every key and so in every sample's seed: other words would draw other samples.
+_KINDS = {Completions: "Write", ChoiceLogprobs: "Choose", VerdictRequest: "Verify", ScoreRequest: "Score"}
+
+
+def content_key(request: Completions | ChoiceLogprobs | VerdictRequest | ScoreRequest, identity: str) -> str:
     """A stable SHA-256 of everything that shapes the reply, in hexadecimal.
 
     The number of samples and the number of the first are left out: samples are numbered under the key.
     """
-    content = {name: value for name, value in asdict(request).items() if name not in ("n", "first")}
-    record = {"format": 1, "kind": type(request).__name__, "by": identity, "request": content}
+    content = {name: value for name, value in plain(request).items() if name not in ("n", "first")}
+    record = {"format": 1, "kind": _KINDS[type(request)], "by": identity, "request": content}
     return hashlib.sha256(json.dumps(record, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def sample_seed(request: Write, number: int) -> int:
+def sample_seed(request: Completions, number: int) -> int:
     """The seed of sample `number` of a request, in [0, 2**63): other samples and other prompts draw apart."""
     digest = hashlib.sha256(f"{content_key(request, '')}/{number}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
