@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stepmark.catalog import unknown_name
 from stepmark.data.columns import Columns, columns_of
 from stepmark.data.formats import formats
 from stepmark.data.formats.rows import (
@@ -31,6 +30,7 @@ from stepmark.data.traces import TRACES, chat_rows, trace_format
 from stepmark.data.traces.base import Trace
 from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.records import Refusal
+from stepmark.registry import unknown_name
 from stepmark.settings import checked
 from stepmark.store import Results, check_outputs, fingerprint, is_stream, open_rows, run_input
 

@@ -22,16 +22,7 @@ from stepmark.data.solutions import SolutionRow, read_solutions
 from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling, token_sum
-from stepmark.labels.methods import (
-    asks_policy,
-    asks_verifier,
-    label_group,
-    load_labeller,
-    named_after,
-    needs_policy,
-    texts_of,
-)
-from stepmark.labels.tree import RolloutTree
+from stepmark.labels.methods import label_group, load_labeller, named_after, needs_of
 from stepmark.models.lazy import note_idle
 from stepmark.models.policies import PolicyLike
 from stepmark.records import LabelledSolution, Refusal, read_record
@@ -104,7 +95,7 @@ def label(
     _check_asked(labeller, policy, verifier)
     asked = Answering(
         policy,
-        verifier if asks_verifier(labeller) else None,
+        verifier if needs_of(labeller).verifier else None,
         answers=answers,
         isolation=isolation,
         cluster=cluster,
@@ -121,7 +112,7 @@ def label(
         "policy": asked.policy_name,
         "settings": {**asked.verifier_facts, "split": split, "columns": columns},
     }
-    tally = Tally(None if asked.policy_name is None else texts_of(labeller))
+    tally = Tally(None if asked.policy_name is None else needs_of(labeller).texts)
     with ExitStack() as stack:
         asked.open(stack, shown=progress)
         run: ResumableRun[Labelling] = stack.enter_context(ResumableRun("label", given, facts, out=out))
@@ -180,13 +171,13 @@ def _check_asked(labeller: Labeller, policy: PolicyLike | None, verifier: Verifi
     Raises:
         UsageError: it says which.
     """
-    if policy is None and needs_policy(labeller):
+    if policy is None and needs_of(labeller).policy == "required":
         raise UsageError(
             "expected `policy`: a model's folder or hub name, http://HOST/v1#MODEL, or package.module:factory"
         )
-    if policy is not None and not asks_policy(labeller):
+    if policy is not None and needs_of(labeller).policy == "none":
         note_idle({"policy": policy}, {"policy": f"{labeller.name} asks nothing of a policy"})
-    if verifier != "math" and not asks_verifier(labeller):
+    if verifier != "math" and not needs_of(labeller).verifier:
         note_idle({"verifier": verifier}, {"verifier": f"{labeller.name} compares no final answers"})
 
 
@@ -198,7 +189,7 @@ def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterato
     """Rows in their order, a piece each; for a tree those of one problem together, where the first of them stood."""
     groups: dict[object, list[SolutionRow | Refusal]] = {}
     for number, row in enumerate(rows):
-        if not isinstance(labeller, RolloutTree):
+        if not needs_of(labeller).whole_problems:
             yield [row]
         elif isinstance(row, Refusal):
             groups[number] = [row]
