@@ -21,11 +21,11 @@ from stepmark.settings import check_arguments as check_settings
 from stepmark.settings import checked
 
 if TYPE_CHECKING:
-    from stepmark.registry import Registry
     from stepmark.models.checkpoint import Tensors
     from stepmark.models.encoding import Encoder
     from stepmark.models.generative import Settings
     from stepmark.models.spec import ScoringSpec
+    from stepmark.registry import Registry
 
 
 SHARED = ("dtype", "quantize", "device", "token_budget", "truncate")
