@@ -210,9 +210,9 @@ def test_what_has_no_effect_is_a_note(idle):
 
 
 def test_a_setting_out_of_its_range():
-    with pytest.raises(SettingError, match="bins=0: expected 1 or more"):
+    with pytest.raises(SettingError, match="bins=0"):
         stepmark.evaluate.Calibration(bins=0)
-    with pytest.raises(SettingError, match="only='formatting': expected a list, each a text"):
+    with pytest.raises(SettingError, match="only='formatting'"):
         stepmark.evaluate.Robustness(only="formatting")
     assert stepmark.evaluate.SearchContest(budgets=[100, 200]).budgets == [100, 200]
     with pytest.raises(UsageError, match="PRMBench is measured at a number, argmax"):

@@ -141,7 +141,7 @@ def test_a_config_file_sets_flags_and_flags_override_it(tmp_path, file, capfd):
     assert main(["grade", str(file), "--config", str(config)]) == 2
     assert "Did you mean --threshold" in capfd.readouterr().err
     assert main(["grade", str(file), "--config", "nowhere.toml"]) == 2
-    assert "--config nowhere.toml: there is no such file" in capfd.readouterr().err
+    assert "--config nowhere.toml" in capfd.readouterr().err
 
 
 def test_the_prm_grades_one_and_ranks_several():
@@ -157,7 +157,7 @@ def test_the_prm_grades_one_and_ranks_several():
     for ask in (prm.grade, prm.score):
         with pytest.raises(InputError, match=r"`steps`.*`grade_many`.*`rank`"):
             ask("Add.", ["2 + 2 = 5", "2 + 2 = 4"])
-    with pytest.raises(InputError, match="expected a list of solutions, found one text"):
+    with pytest.raises(InputError, match="found one text"):
         prm.rank("Add.", "2 + 2 = 4")
     with pytest.raises(InputError, match=r"solution 1 \(0-based\)"):
         prm.rank("Add.", ["2 + 2 = 4", ""])

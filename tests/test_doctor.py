@@ -118,7 +118,7 @@ def test_a_library_that_breaks_models_is_found(monkeypatch):
     def broken(*_, **__):
         raise AttributeError("'DynamicLayer' object has no attribute 'dtype'")
 
-    monkeypatch.setattr(LocalPolicy, "write", broken)
+    monkeypatch.setattr(LocalPolicy, "complete_many", broken)
     check = doctor.check_models()
     assert check.state == "broken" and "no attribute 'dtype'" in check.text and check.todo
     monkeypatch.setattr(doctor, "_try_models", lambda: (1, [float("nan")]))

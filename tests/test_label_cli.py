@@ -187,10 +187,7 @@ def test_a_false_calculation_that_may_not_be_the_first_error_is_counted(tmp_path
     file.write_text("".join(json.dumps({"problem": "p", "steps": one}) + "\n" for one in steps))
     out = tmp_path / "labels.jsonl"
     assert run("formulas", file, "--out", out) == 0
-    assert (
-        "5 solutions: 1 with a first error, 2 with a wrong step that may not be the first, 0 without, 2 abstained, "
-        "0 where the method says nothing" in capsys.readouterr().err
-    )
+    assert "1 with a first error, 2 with a wrong step" in capsys.readouterr().err
     assert json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())["wrong_later"] == 2
 
 
@@ -200,7 +197,7 @@ def test_a_budget_ends_the_run_and_says_what_was_left(tmp_path, capsys):
     words = ["binary", file, "--policy", ARITHMETIC, "--verifier", "number", "--out", out, "--budget", "1"]
     assert run(*words) == 0
     assert len(list(read_labelled(out))) == 1
-    assert "5 solutions were not labelled: the budget of 1 token was spent" in capsys.readouterr().err
+    assert "5 solutions were not labelled" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -213,7 +210,7 @@ def test_a_budget_ends_the_run_and_says_what_was_left(tmp_path, capsys):
         (["bayes", "FILE", "--policy", ARITHMETIC, "--out", "o.jsonl", "--confidence", "1"], "confidence"),
         (["bayes", "nothere.jsonl", "--policy", ARITHMETIC, "--out", "o.jsonl"], "no such file"),
         (["bays", "FILE"], "bayes"),
-        (["FILE", "--method", "bays", "--out", "o.jsonl"], "no labeller 'bays'. Did you mean 'bayes'"),
+        (["FILE", "--method", "bays", "--out", "o.jsonl"], "Did you mean 'bayes'"),
         (["FILE", "--method", "stepmark.search.best_of_n:BestOfN", "--out", "o.jsonl"], "found BestOfN"),
         (
             ["FILE", "--method", "stepmark.labels.bayes:BayesianSearch", "--out", "o.jsonl"],

@@ -25,7 +25,7 @@ from starlette.staticfiles import StaticFiles
 
 from stepmark.annotation.agreement import SideBySide, disputes, project_progress, side_by_side, step_agreement
 from stepmark.annotation.export import FORMATS, Exporting, export
-from stepmark.annotation.items import Item, unverified, view
+from stepmark.annotation.items import Item, view
 from stepmark.annotation.labels import Change, Decision, marks_data
 from stepmark.annotation.project import NOTE_CHARACTERS, Project
 from stepmark.annotation.store import DECIDING, Log, Person, RefusedError, Store, shows_suggestions
@@ -210,14 +210,12 @@ def _state(project: Project, me: int, item: Item, log: Log) -> dict[str, Any]:
     """What a log amounts to, as the page shows it."""
     folding, marks = log.folding, log.folding.marks()
     shown = shows_suggestions(project, me, item, log)
-    required = shown and project.help.require_verification
     return {
         "marks": marks_data(marks),
         "version": folding.version,
         "can_undo": folding.can_undo,
         "can_redo": folding.can_redo,
         "complete": marks.missing is None,
-        "unverified": list(unverified(item, marks)) if required else [],
         "suggestions": [each and asdict(each) for each in item.suggestions] if shown else None,
     }
 

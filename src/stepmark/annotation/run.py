@@ -165,7 +165,7 @@ def export_labels(
         agreement: how several annotators agree, in the view decided. Default: first-error-agrees in mode first_error, majority in
             per_step.
         neutral: what a neutral rating becomes where a format has only right and wrong.
-        unfinished: export answers that are not submitted or verified too.
+        unfinished: export answers that are not submitted too.
         force: overwrite a file that is there.
 
     Returns:

@@ -334,19 +334,28 @@ def plain_row(row: Mapping[Any, Any], *, absent: bool) -> dict[str, Any]:
     Raises:
         InputError: a value that JSON does not have; the field names it.
     """
-    data: dict[str, Any] = {}
-    for key, value in row.items():
-        if not isinstance(key, str):
-            raise InputError(f"expected keys that are texts, found {key!r}")
-        if absent and _is_missing(value):
-            continue
-        try:
-            data[key] = parse_value(json.dumps(value, default=_plain))
-        except InputError as error:
-            raise InputError(error.message, field=key) from None
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"expected data that JSON can hold: {error}", field=key) from None
-    return data
+    data = {key: value for key, value in row.items() if not (absent and _is_missing(value))}
+    try:
+        result: dict[str, Any] = _as_json(data)
+    except InputError:
+        for key, value in data.items():  # which of them it is
+            try:
+                _as_json(value)
+            except InputError as error:
+                raise InputError(error.message, field=str(key)) from None
+        raise
+    return result
+
+
+def _as_json(value: object) -> Any:
+    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+        raise InputError("expected keys that are texts, found others")
+    try:
+        return parse_value(json.dumps(value, default=_plain))
+    except InputError:
+        raise
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"expected data that JSON can hold: {error}") from None
 
 
 def _is_missing(value: object) -> bool:

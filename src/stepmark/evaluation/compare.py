@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -133,9 +133,12 @@ def _statistic(
             f"how results of {name!r} are made is not known: give `method`, your class; known are {', '.join(EVALUATIONS)}"
         )
     kind = EVALUATIONS.load(name)
-    named = {field.name: settings.get(field.name) for field in fields(kind)}
-    # Some figures depend on a choice by name, such as how predictions are counted.
-    made: Evaluation = kind(**{key: value for key, value in named.items() if isinstance(value, str)})
+    # What it cannot be made without, and choices by name, on which some figures depend, such as how predictions are counted.
+    needed = {field.name for field in fields(kind) if field.default is field.default_factory is MISSING}
+    names = [field.name for field in fields(kind) if field.name in settings]
+    made: Evaluation = kind(
+        **{name: settings[name] for name in names if name in needed or isinstance(settings[name], str)}
+    )
     return made.statistic
 
 

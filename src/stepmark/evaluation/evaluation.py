@@ -244,6 +244,8 @@ class Evaluation:
     """The models that it uses: prm, orm, policy."""
     reads_scores: ClassVar[bool] = True
     """Whether a file of scores can stand for the PRM."""
+    typed: ClassVar[str] = ""
+    """What files stand in front of the flags of its command: the data, then those of the field `labels`; "" for none, and `data` is a flag."""
     dataset: ClassVar[str | None] = None
     """The hub repository that the data "hub" downloads."""
     files: ClassVar[tuple[str, ...]] = ()
@@ -379,6 +381,10 @@ _OTHERS = {
     "disagreement": (
         "stepmark.evaluation.disagreement:Disagreement",
         "How often a right answer rests on a wrong step, and right steps end in a wrong answer.",
+    ),
+    "labels": (
+        "stepmark.evaluation.labels:LabelAgreement",
+        "Whether a judge's labels can be trusted: against people, another judge, or a PRM.",
     ),
     "verifier": (
         "stepmark.evaluation.verifier:VerifierAccuracy",

@@ -19,6 +19,7 @@ from stepmark.evaluation.evaluation import EVALUATIONS as _EVALUATIONS
 from stepmark.evaluation.evaluation import Evaluation as _Evaluation
 from stepmark.evaluation.evaluation import Run as _Run
 from stepmark.evaluation.evaluation import Views as _Views
+from stepmark.evaluation.labels import LabelAgreement as _LabelAgreement
 from stepmark.evaluation.result import Figure as _Figure
 from stepmark.evaluation.result import Result as _Result
 from stepmark.evaluation.robustness import Robustness as _Robustness
@@ -47,6 +48,7 @@ class EvaluateAPI:
     Disagreement = _Disagreement
     VerifierAccuracy = _VerifierAccuracy
     Calibration = _Calibration
+    LabelAgreement = _LabelAgreement
     Drift = _Drift
     Result = _Result
     Figure = _Figure

@@ -6,7 +6,7 @@ or I, 1 or 0, true or false says whether the final answer is right; other scores
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stepmark.data.conversations import read_messages
@@ -17,9 +17,18 @@ from stepmark.data.reading import Row
 from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Problem, Solution
 
+NAME = "inspect"
+ABOUT = "logs of inspect_ai: .json, or .eval"
+OVER = ("chat",)
+
 LOG_KEYS = ("version", "eval", "samples")
 SAMPLE_KEYS = ("id", "epoch", "messages", "target")
 _RIGHT = {"C": True, "I": False}
+
+
+def sniff(data: Mapping[str, Any]) -> bool:
+    """Whether a row is a log or a sample of one."""
+    return any(rows.has(*keys)(data) for keys in (LOG_KEYS, SAMPLE_KEYS))
 
 
 def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
@@ -114,12 +123,3 @@ def chat_messages(message: object, field: str, where: str) -> list[dict[str, Any
     with chat.reading("a message"):
         chat.append(message)
     return chat.messages
-
-
-FORMAT = rows.Format(
-    name="inspect",
-    about="logs of inspect_ai: .json, or .eval",
-    sniff=lambda row: any(all(key in row for key in keys) for keys in (LOG_KEYS, SAMPLE_KEYS)),
-    read=read,
-    over=("chat",),
-)

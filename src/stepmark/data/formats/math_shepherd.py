@@ -16,7 +16,10 @@ from stepmark.data.reading import Row
 from stepmark.data.solutions import text_of
 from stepmark.records import Problem, Solution
 
+ABOUT = "Math-Shepherd: input and label with ки, + and -"
+
 KEYS = ("input", "label", "task")
+sniff = rows.has(*KEYS)
 MARKER = "ки"
 _ANSWER = re.compile(r"the answer is\s*:?\s*(\S.*)", re.I | re.S)
 
@@ -94,12 +97,3 @@ def write(row: rows.LabelledRow, settings: rows.Writing) -> Iterator[dict[str, o
         "task": row.solution.problem.source or rows.UNKNOWN,
         "meta": rows.written_meta(row, labels[0].judge, labels[0].kind, held=("problem_source",)),
     }
-
-
-FORMAT = rows.Format(
-    name="math-shepherd",
-    about="Math-Shepherd: input and label with ки, + and -",
-    sniff=rows.has(*KEYS),
-    read=read,
-    write=rows.each(write),
-)

@@ -14,7 +14,11 @@ from stepmark.data.json_rows import json_type
 from stepmark.data.reading import Row
 from stepmark.records import Judgement, LabelledSolution, compact, read_record
 
+NAME = "stepmark-labels"
+ABOUT = "every judgement of every step; loses nothing"
+
 KEYS = ("solution", "judgements")
+sniff = rows.has(*KEYS)
 _MAY = ("root", "outcome", "repeated", "meta")
 
 
@@ -116,12 +120,3 @@ def write(row: rows.LabelledRow, _settings: rows.Writing) -> Iterator[dict[str, 
     """See `to_row`."""
     meta = {"from": row.origin, **row.meta}
     yield to_row(row.labelled, outcome=row.outcome, repeated=row.repeated, meta=meta)
-
-
-FORMAT = rows.Format(
-    name="stepmark-labels",
-    about="every judgement of every step; loses nothing",
-    sniff=rows.has(*KEYS),
-    read=read,
-    write=rows.each(write),
-)

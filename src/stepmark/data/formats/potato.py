@@ -40,6 +40,8 @@ from stepmark.errors import UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.show.text import indices
 
+ABOUT = "Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)"
+
 PROBLEM_KEYS = ("task_description", "problem", "question", "prompt", "text")
 STEPS_KEYS = ("steps", "structured_turns", "cot_steps")
 TEXT_KEYS = ("action", "content", "reasoning", "text", "thought")
@@ -178,6 +180,11 @@ AI = "ai"
 """The judge of labels that Potato's model made."""
 CONFIRMED = "confirmed the AI's label"
 """The note of a person's rating that took the AI's label over."""
+
+
+def sniff(data: Mapping[str, Any]) -> bool:
+    """Whether a row is of one of the three files."""
+    return any(rows.has(*keys)(data) for keys in (STATE_KEYS, ANNOTATION_KEYS, EXPORT_KEYS))
 
 
 def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
@@ -425,12 +432,3 @@ def _ai_fields(judgements: Sequence[Judgement], judge: str, rating: _Rating | No
     if waiting and ai is not None:
         fields["reward"] = ai.rating
     return fields
-
-
-FORMAT = rows.Format(
-    name="potato",
-    about="Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)",
-    sniff=lambda row: any(rows.has(*keys)(row) for keys in (STATE_KEYS, ANNOTATION_KEYS, EXPORT_KEYS)),
-    read=read,
-    write=rows.each(write),
-)

@@ -25,7 +25,10 @@ from stepmark.errors import InputError
 from stepmark.records import Judgement, Problem, Refusal, Solution, Step, read_record
 from stepmark.show.text import indices
 
+ABOUT = "PRM800K's released records, with branches"
+
 KEYS = ("labeler", "question", "label")
+sniff = rows.has(*KEYS)
 FLAGS = ("is_quality_control_question", "is_initial_screening_question")
 FINISHES = ("found_error", "solution", "bad_problem", "give_up")
 
@@ -228,7 +231,7 @@ def _facts(record: RawRecord, chosen: list[int | None]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def write(
+def write_all(
     items: Iterable[rows.Item], settings: rows.Writing, counts: rows.Counts
 ) -> Iterator[dict[str, Any] | InputError]:
     """Records, each as soon as the next row is of another one; a row in which no step is judged is left out."""
@@ -291,7 +294,12 @@ def _record(
             rated = rows.labels_of(row, settings, shares=False)[-1]
             others.setdefault(branch[0], []).append((branch[1], _completion(row.solution.texts[-1], rated)))
     steps = [
-        _step(texts[step], label, others.get(step, []), _choice(facts, step, last, label))
+        _step(
+            _completion(texts[step], label, flagged=step in (facts.get("flagged") or ())),
+            label,
+            others.get(step, []),
+            _choice(facts, step, last, label),
+        )
         for step, label in enumerate(labels[: last + 1])
     ]
     if last + 1 < len(texts):
@@ -332,13 +340,16 @@ def _choice(facts: dict[str, Any], step: int, last: int, label: Judgement | None
 
 
 def _step(
-    text: str, label: Judgement | None, others: Sequence[tuple[int, dict[str, Any]]], choice: int | None
+    completion: dict[str, Any],
+    label: Judgement | None,
+    others: Sequence[tuple[int, dict[str, Any]]],
+    choice: int | None,
 ) -> dict[str, Any]:
     if label is not None and label.note == rows.WRITTEN:
-        written = {"text": text, "rating": None, "source": "human", "flagged": False}
+        written = {"text": completion["text"], "rating": None, "source": "human", "flagged": False}
         completions = [completion for _, completion in others] or None
         return {"completions": completions, "human_completion": written, "chosen_completion": None}
-    listed = sorted([*others, (choice or 0, _completion(text, label))], key=lambda pair: pair[0])
+    listed = sorted([*others, (choice or 0, completion)], key=lambda pair: pair[0])
     position = [number for number, _ in listed].index(choice or 0)
     return {
         "completions": [completion for _, completion in listed],
@@ -347,14 +358,5 @@ def _step(
     }
 
 
-def _completion(text: str, label: Judgement | None) -> dict[str, Any]:
-    return {"text": text, "rating": None if label is None else label.rating, "flagged": None}
-
-
-FORMAT = rows.Format(
-    name="prm800k",
-    about="PRM800K's released records, with branches",
-    sniff=rows.has(*KEYS),
-    read=read,
-    write=write,
-)
+def _completion(text: str, label: Judgement | None, *, flagged: bool = False) -> dict[str, Any]:
+    return {"text": text, "rating": None if label is None else label.rating, "flagged": flagged or None}

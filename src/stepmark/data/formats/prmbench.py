@@ -14,7 +14,10 @@ from stepmark.data.reading import Row
 from stepmark.data.solutions import text_of, texts_of
 from stepmark.records import LabelledSolution, Problem, Solution, Step
 
+ABOUT = "PRMBench: every wrong step"
+
 KEYS = ("idx", "classification", "modified_question", "modified_process", "error_steps")
+sniff = rows.has(*KEYS)
 _NUMBER = re.compile(r"(step\s*)?\d+\.(?!\d)\s*", re.IGNORECASE)
 
 
@@ -53,6 +56,3 @@ def unnumbered(step: str) -> Step:
     begin = number.end() if number and number.end() < len(text) else 0
     at = step.find(text)
     return Step(text=text[begin:], lead=step[: at + begin], tail=step[at + len(text) :])
-
-
-FORMAT = rows.Format(name="prmbench", about="PRMBench: every wrong step", sniff=rows.has(*KEYS), read=read)

@@ -20,6 +20,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 Span = tuple[int, int]
@@ -297,32 +298,26 @@ _ITEM = re.compile(
 
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]")
 
-_Style = tuple[str, int, bool, int]
-"""How the items of one list look alike: the kind of number, heading level, bold or not, indentation."""
+
+class Item(NamedTuple):
+    """An item of a numbered list."""
+
+    start: int
+    """Offset of its line."""
+    number: int
+    written: str
+    """Its number as it is written: "Step 1", "1.", "(1)"."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NumberedList:
-    """A numbered list that was found in a text."""
-
-    items: tuple[tuple[int, int], ...]
-    """Offset of the line and number of every item, in order."""
-    first: str
-    """The first item's number as it is written: "Step 1", "1.", "(1)"."""
-    last: str
-    """The last item's number as it is written."""
-
-
-def numbered_list(text: str, spans: Sequence[Span]) -> NumberedList | None:
-    """The numbered list that carries a text, or None.
+def numbered_list(text: str, spans: Sequence[Span]) -> list[Item]:
+    """The items of the numbered list that carries a text; none where there is no such list.
 
     An item is "Step 3:", "### Step 3", "**Step 3**", "3.", "3)" or "(3)" at the start of a line outside `spans`. Items of one list look alike: the same
     kind of number, heading level, boldness and indentation (up to two spaces count as none), and count up by one from its first item; a number 1 out
     of turn begins it anew. "Step N" goes before every other kind; then headings, bold, less indentation, more items.
     """
-    groups: dict[_Style, list[tuple[int, int, str]]] = {}
-    starts = [start for start, _ in lines_of(text)]
-    for start in outside(starts, spans):
+    groups: dict[tuple[str, int, bool, int], list[Item]] = {}
+    for start in outside(line_cuts(text), spans):
         match = _ITEM.match(text, start)
         if match is None:
             continue
@@ -330,71 +325,50 @@ def numbered_list(text: str, spans: Sequence[Span]) -> NumberedList | None:
             if match["after"] is None and not (match["heading"] or match["bold"]):
                 continue  # "Step 3 follows from …" is a sentence
             # One kind, however each is decorated: nobody nests "Step 2" inside "Step 1".
-            style: _Style = ("step", 0, False, 0)
-            number, written = match["step"], f"Step {match['step']}"
+            style, number, written = ("step", 0, False, 0), match["step"], f"Step {match['step']}"
         else:
             number = match["dot"] or match["paren"] or match["both"]
             form = "{}." if match["dot"] else "{})" if match["paren"] else "({})"
-            written = form.format(number)
             indent = len(match["indent"].expandtabs(4))
-            style = (
-                form,
-                len((match["mark"] or "").strip()),
-                bool(match["strong"]),
-                indent if indent > 2 else 0,
-            )
-        groups.setdefault(style, []).append((start, int(number), written))
+            level = len((match["mark"] or "").strip())
+            style = (form, level, bool(match["strong"]), indent if indent > 2 else 0)
+            written = form.format(number)
+        groups.setdefault(style, []).append(Item(start, int(number), written))
 
-    lists = []
-    for style, candidates in groups.items():
-        items = _consecutive(candidates)
-        if len(items) >= 2:
-            lists.append((_rank(style, len(items)), items))
-    if not lists:
-        return None
-    _, best = min(lists, key=lambda entry: (entry[0], entry[1][0][0]))
-    return NumberedList(
-        items=tuple((start, number) for start, number, _ in best), first=best[0][2], last=best[-1][2]
-    )
+    def rank(style: tuple[str, int, bool, int]) -> tuple[bool, bool, bool, int, int, int]:
+        kind, level, bold, indent = style
+        return kind != "step", not level, not bold, indent, -len(lists[style]), lists[style][0].start
+
+    lists = {style: items for style, found in groups.items() if (items := _consecutive(found))}
+    return lists[min(lists, key=rank)] if lists else []
 
 
-def _rank(style: _Style, items: int) -> tuple[bool, bool, bool, int, int]:
-    kind, heading, bold, indent = style
-    return kind != "step", not heading, not bold, indent, -items
-
-
-def _consecutive(candidates: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+def _consecutive(candidates: list[Item]) -> list[Item]:
     """The candidates that count up by one; runs of a single item are left out."""
-    runs: list[list[tuple[int, int, str]]] = []
+    runs: list[list[Item]] = []
     for candidate in candidates:
-        if runs and candidate[1] == runs[-1][-1][1] + 1:
+        if runs and candidate.number == runs[-1][-1].number + 1:
             runs[-1].append(candidate)
-        elif not runs or candidate[1] == 1 or len(runs[-1]) == 1:
+        elif not runs or candidate.number == 1 or len(runs[-1]) == 1:
             runs.append([candidate])
     return [item for run in runs if len(run) >= 2 for item in run]
 
 
-def numbered_cuts(text: str, listed: NumberedList, spans: Sequence[Span]) -> list[int]:
+def numbered_cuts(text: str, items: Sequence[Item], spans: Sequence[Span]) -> list[int]:
     """Cuts for a text that a numbered list carries: its items, and the paragraphs around the list.
 
     What stands between two items belongs to the first. The last item of a run has no such end: if none of the items before it holds a paragraph of
     prose that is not indented (or a heading), the first such thing ends the list. A heading as high as the items' own always ends it.
     """
     paragraphs = list(outside(paragraph_cuts(text), spans))
-    items = listed.items
+    begins = [at for at, item in enumerate(items) if at == 0 or item.number != items[at - 1].number + 1]
     cuts: set[int] = set()
-    index = 0
     outer = 0  # where the text outside any list begins
-    while index < len(items):
-        last = index
-        while last + 1 < len(items) and items[last + 1][1] == items[last][1] + 1:
-            last += 1
-        run = [start for start, _ in items[index : last + 1]]
-        limit = items[last + 1][0] if last + 1 < len(items) else len(text)
-        cuts.update(_between(paragraphs, outer, run[0]))
-        cuts.update(run)
+    for begin, end in pairwise([*begins, len(items)]):
+        run = [item.start for item in items[begin:end]]
+        limit = items[end].start if end < len(items) else len(text)
+        cuts.update(run, _between(paragraphs, outer, run[0]))
         outer = _end_of_list(text, run, limit, paragraphs)
-        index = last + 1
     cuts.update(_between(paragraphs, outer, len(text)))
     return sorted(cuts)
 
@@ -407,16 +381,12 @@ def _between(positions: list[int], start: int, end: int) -> list[int]:
 def _end_of_list(text: str, run: list[int], limit: int, paragraphs: list[int]) -> int:
     """Where the last item of a run ends: the start of a paragraph, or `limit`."""
     level = _heading_level(text, run[-1])
-    has_prose = has_heading = False
-    for cut in set(_between(paragraphs, run[0], run[-1])).difference(run):
-        if _heading_level(text, cut):
-            has_heading = True
-        elif _is_loose_prose(text, cut):
-            has_prose = True
+    inside = set(_between(paragraphs, run[0], run[-1])).difference(run)
+    has_heading = any(_heading_level(text, cut) for cut in inside)
+    has_prose = any(_is_loose_prose(text, cut) for cut in inside)
     for cut in _between(paragraphs, run[-1] + 1, limit):
-        own = _heading_level(text, cut)
-        if own:
-            if not has_heading or (level and own <= level):
+        if own := _heading_level(text, cut):
+            if not has_heading or own <= level:
                 return cut
         elif not has_prose and _is_loose_prose(text, cut):
             return cut

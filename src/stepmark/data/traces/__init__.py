@@ -1,6 +1,9 @@
 """Traces of agents as their tools write them, brought into one form: chat messages (`data.conversations`).
 
-Each module of this folder but `base` holds one format as `TRACE`; a format is added by adding its module.
+Each module of this folder but `base` is one format, added by adding it. It says what the format is (`ABOUT`), whether a row is of it (`sniff`) and how the
+events of a conversation are written into a chat (`read`); where they apply, how a row is taken apart into events (`events`) and those of a trace into conversations
+(`conversations`), that a tool writes each event into a file of its own (`BY_FOLDER`), the columns that are read of a row that is a trace (`COLUMNS`), the labels that a row
+holds (`label`), and how a conversation is written (`write`). The name is the file's, with dashes, or `NAME`.
 
 What a model writes until something comes back (thoughts, texts, tool calls) is one turn. Rows of events are gathered by session or trace
 when the file has ended, so a file of them is held in memory. Calls of a model that repeat the conversation so far (spans, runs,
@@ -18,6 +21,7 @@ import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from stepmark.data.json_rows import json_type
 from stepmark.data.messages import Chat, Object
@@ -28,9 +32,21 @@ from stepmark.records import Refusal
 
 
 def _traces() -> Iterator[Trace]:
-    for module in pkgutil.iter_modules(__path__):
-        if module.name != "base":
-            yield importlib.import_module(f"{__name__}.{module.name}").TRACE
+    for found in pkgutil.iter_modules(__path__):
+        if found.name != "base":
+            module: Any = importlib.import_module(f"{__name__}.{found.name}")
+            yield Trace(
+                name=getattr(module, "NAME", found.name.replace("_", "-")),
+                about=module.ABOUT,
+                sniff=module.sniff,
+                read=module.read,
+                events=getattr(module, "events", None),
+                conversations=getattr(module, "conversations", None),
+                by_folder=getattr(module, "BY_FOLDER", False),
+                columns=getattr(module, "COLUMNS", ()),
+                label=getattr(module, "label", None),
+                write=getattr(module, "write", None),
+            )
 
 
 TRACES: Mapping[str, Trace] = {trace.name: trace for trace in _traces()}

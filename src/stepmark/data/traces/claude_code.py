@@ -12,7 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from stepmark.data.json_rows import json_type
 from stepmark.data.messages import Chat, Object, object_or_empty, text_or_none
-from stepmark.data.traces.base import Trace, of_file
+from stepmark.data.traces.base import of_file
+
+ABOUT = "sessions of Claude Code: .jsonl"
+events = of_file
 
 _SPOKEN = ("user", "assistant")
 
@@ -123,13 +126,3 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
         chat.message({"role": event["type"], "content": message.get("content")})
         if chat.facts.get("source") is None and text_or_none(message.get("model")):
             chat.facts["source"] = message["model"]
-
-
-TRACE = Trace(
-    name="claude-code",
-    about="sessions of Claude Code: .jsonl",
-    sniff=sniff,
-    read=read,
-    events=of_file,
-    conversations=conversations,
-)

@@ -12,7 +12,10 @@ from typing import Any
 
 from stepmark.data.json_rows import json_type
 from stepmark.data.messages import Chat, Object, object_or_empty, text_or_none
-from stepmark.data.traces.base import Trace, of_file
+from stepmark.data.traces.base import of_file
+
+ABOUT = "sessions of Codex, and of codex exec: .jsonl"
+events = of_file
 
 _SESSION = ("session_meta", "response_item", "event_msg", "turn_context", "compacted", "world_state")
 _EXEC = (
@@ -158,8 +161,3 @@ def _add(chat: Chat, item: object) -> None:
 
 def _snake(name: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).strip("_")
-
-
-TRACE = Trace(
-    name="codex", about="sessions of Codex, and of codex exec: .jsonl", sniff=sniff, read=read, events=of_file
-)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stepmark.data.messages import Chat, Object, object_or_empty, text_or_none
-from stepmark.data.traces.base import Trace
+
+ABOUT = "sessions of the Gemini CLI: .json"
+COLUMNS = ("messages", "sessionId")
 
 
 def sniff(data: Object) -> bool:
@@ -65,12 +67,3 @@ def _result(call: Object) -> object:
         if answer is not None:
             return answer
     return call.get("resultDisplay") if result in (None, []) else result
-
-
-TRACE = Trace(
-    name="gemini-cli",
-    about="sessions of the Gemini CLI: .json",
-    sniff=sniff,
-    read=read,
-    columns=("messages", "sessionId"),
-)

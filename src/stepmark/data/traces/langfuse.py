@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stepmark.data.messages import Chat, Object, text_or_none
-from stepmark.data.traces.base import Call, Trace, has, in_order, join_calls, logged_messages
+from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages
+
+ABOUT = "traces of Langfuse with observations, or observations"
 
 
 def sniff(data: Object) -> bool:
@@ -13,7 +15,7 @@ def sniff(data: Object) -> bool:
     return isinstance(data.get("observations"), list) or has("traceId", "type", "input")(data)
 
 
-def observations(data: Object) -> Iterator[tuple[str, Object]]:
+def events(data: Object) -> Iterator[tuple[str, Object]]:
     """The observations of a row."""
     if isinstance(data.get("observations"), list):
         return ((str(data.get("id", "")), observation) for observation in data["observations"])
@@ -31,12 +33,3 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
             calls.append((prompt, reply))
             chat.facts["source"] = text_or_none(observation.get("model"))
     join_calls(chat, calls, "an observation of the type GENERATION with an output", "observations")
-
-
-TRACE = Trace(
-    name="langfuse",
-    about="traces of Langfuse with observations, or observations",
-    sniff=sniff,
-    read=read,
-    events=observations,
-)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stepmark.data.messages import Chat, Object, object_or_empty, text_or_none
-from stepmark.data.traces.base import Call, Trace, has, in_order, join_calls, logged_messages, message_key
+from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages, message_key
+
+ABOUT = "runs of LangSmith"
+sniff = has("run_type", "inputs")
 
 
-def runs(data: Object) -> Iterator[tuple[str, Object]]:
+def events(data: Object) -> Iterator[tuple[str, Object]]:
     """A run and the runs in it."""
     key = str(data.get("trace_id") or data.get("id") or "")
     waiting = [data]
@@ -40,12 +43,3 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
     join_calls(
         chat, calls, "a run whose run_type is 'llm', or a root with messages, that has outputs", "run_type"
     )
-
-
-TRACE = Trace(
-    name="langsmith",
-    about="runs of LangSmith",
-    sniff=has("run_type", "inputs"),
-    read=read,
-    events=runs,
-)

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stepmark.data.messages import Chat, Object, object_or_empty, text_or_none
-from stepmark.data.traces.base import Trace
+
+ABOUT = "events of OpenHands: a session, or the history of an evaluation"
+BY_FOLDER = True
 
 _SOURCES = ("agent", "user", "environment")
 _NOT_SAID = (
@@ -158,13 +160,3 @@ def _with_kind(chat: Chat, event: Object, reply: object) -> object:
             )
         chat.answer(content, event.get("tool_call_id"), event.get("tool_name"), failed=failed)
     return reply
-
-
-TRACE = Trace(
-    name="openhands",
-    about="events of OpenHands: a session, or the history of an evaluation",
-    sniff=sniff,
-    read=read,
-    events=events,
-    by_folder=True,
-)

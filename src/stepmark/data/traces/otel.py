@@ -16,14 +16,17 @@ from typing import Any
 from stepmark.data.conversations import ChatMessage
 from stepmark.data.formats.rows import LabelledRow, Writing, conversation
 from stepmark.data.messages import Chat, Object, loaded, text_or_none
-from stepmark.data.traces.base import Call, Trace, has, in_order, join_calls, logged_messages, message_key
+from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages, message_key
+
+ABOUT = "OpenTelemetry GenAI spans: OTLP JSON"
+sniff = has("resourceSpans")
 
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 _NUMBERED = re.compile(r"(?:gen_ai|llm)\.(prompt|completion)s?\.(\d+)\.(.+)")
 _OF_CALL = re.compile(r"tool_calls\.(\d+)\.(.+)")
 
 
-def spans(data: Object) -> Iterator[tuple[str, Object]]:
+def events(data: Object) -> Iterator[tuple[str, Object]]:
     """The spans of a row."""
     for resource in data["resourceSpans"]:
         for scope in resource.get("scopeSpans", ()):
@@ -179,13 +182,3 @@ def _object(arguments: str) -> Any:
     data = loaded(arguments)
     same = isinstance(data, dict) and json.dumps(data, ensure_ascii=False) == arguments
     return data if same else arguments
-
-
-TRACE = Trace(
-    name="otel",
-    about="OpenTelemetry GenAI spans: OTLP JSON",
-    sniff=has("resourceSpans"),
-    read=read,
-    events=spans,
-    write=write,
-)
