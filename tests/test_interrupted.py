@@ -31,7 +31,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIG
 
 def environment(**more: str) -> dict[str, str]:
     # A fixed hash seed: the logs name requests by their hash.
-    return os.environ | {"PYTHONPATH": str(TESTS), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", **more}
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", **more}
 
 
 def started(*words: object, code: str = RUN, **more: str) -> subprocess.Popen[str]:
