@@ -10,18 +10,16 @@ import pytest
 
 from stepmark.cli import main
 from stepmark.errors import ScoreKindError, UsageError
-from stepmark.evaluation.calibration import Calibration
-from stepmark.evaluation.calibration_figures import (
+from stepmark.evaluation.calibration import (
     FIGURES,
     FITTED,
     MEASURED,
-    check_how,
+    Calibration,
     edges,
     facets,
     floor,
     items_of,
     logits_of,
-    solution_score,
     split_by,
     statistic,
     targets_of,
@@ -30,7 +28,7 @@ from stepmark.evaluation.cases import Case
 from stepmark.evaluation.compare import compare
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import measured, read_result
-from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.evaluation.scores import CaseScores, Sheet, check_how, solution_score
 from stepmark.models.spec import LinearHead, Readout, composed
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, StepScores
 

@@ -254,7 +254,7 @@ def change(
 
 def list_disputes(store: TheStore, project: TheProject, _: Admin) -> list[dict[str, Any]]:
     """The items on which annotators disagree, worst first; decided ones at the end."""
-    queue = disputes(store.items(), store.answers(project), store.decisions(), decided=True)
+    queue = disputes(store.items(), store.answers(project), store.decisions())
     titles = _titles(store, {dispute.item for dispute in queue})
     return [asdict(dispute) | {"title": titles[dispute.item]} for dispute in queue]
 

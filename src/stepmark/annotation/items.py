@@ -238,10 +238,10 @@ class ScoreRow:
     score_kind: ScoreKind = "probability"
     critiques: tuple[tuple[str, ...], ...] | None = None
 
-    def suggestions(self, threshold: float | None = None) -> Suggestions:
-        """Of each step; `threshold` in the place of the row's own."""
+    def suggestions(self) -> Suggestions:
+        """Of each step."""
         steps = StepScores(scores=self.scores, kind=self.score_kind, critiques=self.critiques)
-        return suggestions_of_scores(self.prm, steps, self.threshold if threshold is None else threshold)
+        return suggestions_of_scores(self.prm, steps, self.threshold)
 
 
 def score_row(row: Row, steps: int) -> ScoreRow:

@@ -20,7 +20,6 @@ from stepmark.data.formats.rows import (
     LabelledRow,
     Reading,
     Writing,
-    each,
 )
 from stepmark.data.formats.solutions import reader
 from stepmark.data.reading import Row, Source, by_file, read_rows
@@ -55,7 +54,7 @@ def _of_trace(trace: Trace) -> Format:
         about=trace.about,
         sniff=trace.sniff,
         read=read,
-        write=None if trace.write is None else each(trace.write),
+        write=trace.write,
     )
 
 
@@ -100,8 +99,8 @@ def format_named(name: str, *, to_write: bool = False) -> Format:
     format = FORMATS.get(name)
     if format is None:
         raise unknown_name("format", name, FORMATS)
-    if to_write and format.write is None:
-        writable = ", ".join(known for known, other in FORMATS.items() if other.write is not None)
+    if to_write and format.writer is None:
+        writable = ", ".join(known for known, other in FORMATS.items() if other.writer is not None)
         raise UsageError(f"{name} is read and not written; expected `to` one of {writable}")
     return format
 
@@ -308,7 +307,7 @@ def write_labelled(
         InputError: with the place: a row that needs a setting (`Writing`) which is not given.
         UsageError: the format is unknown, or only read.
     """
-    write = format_named(to, to_write=True).write
+    write = format_named(to, to_write=True).writer
     assert write is not None
     counted = counts or Counts()
     for row in write(items, settings, counted):

@@ -18,7 +18,7 @@ from stepmark.data.reading import Row, read_rows
 from stepmark.data.solutions import solutions_of
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case
-from stepmark.metrics.aggregate import AGGREGATES, check_score
+from stepmark.metrics.aggregate import AGGREGATES, aggregate, check_aggregate, check_score
 from stepmark.models.prm import PRM, checked_scores
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores, compact, read_record, record_row
 from stepmark.show.progress import Progress
@@ -365,6 +365,29 @@ def wrong_count(case: Case, scores: int, where: str) -> InputError:
         where=where,
         field="scores",
     )
+
+
+def check_how(how: str | None, sheet: Sheet) -> str:
+    """The aggregate that stands for a solution: the one asked for, else the PRM's own, else "min".
+
+    Raises:
+        UnknownNameError: no such aggregate.
+        ScoreKindError: it means nothing for these scores.
+        UsageError: "sum-logit", which is no probability and may be infinite.
+    """
+    if how == "sum-logit":
+        raise UsageError(
+            "`aggregate` sum-logit is not on the scale of the scores and may be infinite; use product"
+        )
+    chosen = how or sheet.aggregate or "min"
+    return check_aggregate("product" if chosen == "sum-logit" else chosen, sheet.kind)
+
+
+def solution_score(row: CaseScores, how: str) -> float | None:
+    """The aggregate of a case; None when it was not read, or a step that the aggregate needs has no score."""
+    if row.steps is None or (None in (row.scores[-1:] if how == "last" else row.scores)) or not row.scores:
+        return None
+    return aggregate(row.scores, how, kind=row.steps.kind)
 
 
 def _of_model(scores: dict[str, Any], row: Row, model: str | None) -> Any:

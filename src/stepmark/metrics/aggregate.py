@@ -156,6 +156,11 @@ def aggregate(scores: Sequence[float | None], how: str, *, kind: ScoreKind = "pr
     return _AGGREGATE[how](values)
 
 
+def aggregate_checked(scores: Sequence[float], how: str) -> float:
+    """As `aggregate`, of scores that are checked already: all there and of a kind that allows it."""
+    return _AGGREGATE[how](list(scores))
+
+
 def _product(values: list[float]) -> float:
     mantissa, exponent = 1.0, 0
     for value in sorted(values):  # sorted: the last bit must not depend on the order of the steps

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -161,10 +163,35 @@ class Format:
     sniff: Callable[[Mapping[str, Any]], bool]
     """Whether a row is of it."""
     read: Reader
-    write: Writer | None = None
-    """None for a format that is only read."""
+    write: RowWriter | None = None
+    """Writes one solution; it raises NotRepresentableError for one that it cannot."""
+    write_all: Writer | None = None
+    """Writes all, where a row of the format holds several; a format with neither is only read."""
     over: tuple[str, ...] = ()
     """Formats whose keys its rows have too: a row that may be of both is of this one."""
+
+    @property
+    def writer(self) -> Writer | None:
+        """How labelled solutions are written; None for a format that is only read."""
+        return _each(self.write) if self.write is not None else self.write_all
+
+
+T = TypeVar("T")
+
+
+def declared(kind: type[T], package: str, base: str) -> dict[str, T]:
+    """What the modules of a package but `base` declare, by name: a module has the fields of `kind` as names, functions as they are and constants
+    in capitals; its `name` is the file's, with dashes, where it says none."""
+    result: dict[str, T] = {}
+    for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if found.name != base:
+            module = importlib.import_module(f"{package}.{found.name}")
+            values = {"name": found.name.replace("_", "-")}
+            for name in kind.__annotations__:
+                value = getattr(module, name, getattr(module, name.upper(), None))
+                values |= {} if value is None else {name: value}
+            result[values["name"]] = kind(**values)
+    return result
 
 
 def has(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -172,8 +199,7 @@ def has(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda data: all(key in data for key in keys)
 
 
-def each(write: RowWriter) -> Writer:
-    """A writer from a function that writes one solution; it raises NotRepresentableError for one that it cannot."""
+def _each(write: RowWriter) -> Writer:
 
     def writer(
         items: Iterable[Item], settings: Writing, counts: Counts

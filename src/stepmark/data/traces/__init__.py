@@ -16,13 +16,11 @@ does not hold what it gave has an empty answer.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from stepmark.data.formats.rows import declared
 from stepmark.data.json_rows import json_type
 from stepmark.data.messages import Chat, Object
 from stepmark.data.reading import Row
@@ -30,26 +28,7 @@ from stepmark.data.traces.base import Trace
 from stepmark.errors import InputError
 from stepmark.records import Refusal
 
-
-def _traces() -> Iterator[Trace]:
-    for found in pkgutil.iter_modules(__path__):
-        if found.name != "base":
-            module: Any = importlib.import_module(f"{__name__}.{found.name}")
-            yield Trace(
-                name=getattr(module, "NAME", found.name.replace("_", "-")),
-                about=module.ABOUT,
-                sniff=module.sniff,
-                read=module.read,
-                events=getattr(module, "events", None),
-                conversations=getattr(module, "conversations", None),
-                by_folder=getattr(module, "BY_FOLDER", False),
-                columns=getattr(module, "COLUMNS", ()),
-                label=getattr(module, "label", None),
-                write=getattr(module, "write", None),
-            )
-
-
-TRACES: Mapping[str, Trace] = {trace.name: trace for trace in _traces()}
+TRACES: Mapping[str, Trace] = declared(Trace, __name__, "base")
 """The formats by name."""
 
 
