@@ -25,7 +25,7 @@ from stepmark.evaluation.calibration import (
     targets_of,
 )
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.compare import compare
+from stepmark.evaluation.comparison import compare
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import measured, read_result
 from stepmark.evaluation.scores import CaseScores, Sheet, check_how, solution_score

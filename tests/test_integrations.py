@@ -22,7 +22,7 @@ from stepmark.integrations.candidates import (
 from stepmark.models.prm import Grade
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import GradedSolution, Solution
-from stepmark.search.choosing import pick
+from stepmark.searches.choosing import pick
 from stepmark.verifiers.text import TextVerifier
 
 LINES = {"split": "line"}
