@@ -72,7 +72,7 @@ _REPEATS = 3
 
 
 @checked
-def exact(
+def plant_errors(
     solutions: Source | None = None,
     *,
     out: str | Path | None = None,
