@@ -49,14 +49,14 @@ def sample(file: Path, out: Path, models: Counting) -> object:
 
 
 def label(file: Path, out: Path, models: Counting) -> object:
-    method = stepmark.label.EveryStep(k=1)
+    method = stepmark.labels.EveryStep(k=1)
     return stepmark.label(
         file, method=method, policy=models.policy, verifier="number", out=out, progress=False, in_flight=1
     )
 
 
 def search(file: Path, out: Path, models: Counting) -> object:
-    method = stepmark.search.BestOfN(n=1)
+    method = stepmark.searches.BestOfN(n=1)
     return stepmark.search(
         file, method=method, policy=models.policy, prm=models.prm, out=out, progress=False, in_flight=1
     )

@@ -12,7 +12,7 @@ import pytest
 import own_searches
 from stepmark.cli import main
 from stepmark.errors import UsageError, raised_at, told
-from stepmark.search.methods import own_search
+from stepmark.searches.methods import own_search
 from test_evaluate_search import MODELS, problem_file
 
 TRAP = ["--policy", "own_searches:trap_policy", "--prm", "own_searches:trap_prm", "--verifier", "number"]
@@ -78,7 +78,7 @@ def test_a_search_that_says_so_is_run_without_a_prm(tmp_path, capsys):
 
 
 def test_of_the_librarys_searches_greedy_and_majority_ask_no_prm():
-    from stepmark.search.methods import METHODS
+    from stepmark.searches.methods import METHODS
 
     assert {method().name for method in METHODS.values() if not method().asks_prm} == {"greedy", "majority"}
 

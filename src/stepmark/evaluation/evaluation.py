@@ -422,7 +422,7 @@ _OWN = Kind(
     what="evaluation",
     call="items",
     base=Evaluation,
-    wanted="a class that is a frozen dataclass derived from stepmark.evaluate.Evaluation, with a name, items(sheet) and statistic(items)",
+    wanted="a class that is a frozen dataclass derived from stepmark.evaluation.Evaluation, with a name, items(sheet) and statistic(items)",
     page="add-benchmark.md",
 )
 

@@ -253,7 +253,7 @@ def _places_differ(places: Mapping[str, int | None]) -> tuple[Why, str] | None:
 
 
 @checked
-def consensus(
+def combine(
     files: Sequence[Source],
     *,
     out: str | Path | None = None,

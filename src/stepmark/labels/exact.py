@@ -65,7 +65,7 @@ _REPEATS = 3
 
 
 @checked
-def exact(
+def plant_errors(
     solutions: Source | None = None,
     *,
     out: str | Path | None = None,

@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, cast, final
+from typing import Annotated, Any, Literal, NoReturn, cast
 
 from pydantic import Field
 
-from stepmark import backends
 from stepmark.backends import (
     CachedPolicy,
     CachedPRM,
@@ -40,10 +39,10 @@ from stepmark.models.policies import Policy, PolicyLike, policy_of, reading_of
 from stepmark.models.prm import PRM, Session, identity_of, scorer, why_whole_prefixes
 from stepmark.problems.sources import problems_or_errors
 from stepmark.records import Problem, Refusal, ScoreKind, Solution
-from stepmark.search import base, beam, best_of_n, choosing, mcts, rebase, tree
-from stepmark.search.base import Budget, Found, Grading, Search
-from stepmark.search.methods import OF_THE_RUN, load_search, remade
-from stepmark.search.rows import found_row, read_found, trace_row, write_page
+from stepmark.searches import tree
+from stepmark.searches.base import Budget, Found, Grading, Search
+from stepmark.searches.methods import OF_THE_RUN, load_search, remade
+from stepmark.searches.rows import found_row, read_found, trace_row, write_page
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
@@ -53,7 +52,7 @@ from stepmark.verifiers.base import BatchVerifier, Verifier, VerifierLike, open_
 from stepmark.verifiers.checks import check_names
 from stepmark.verifiers.code_sandbox import Isolation
 
-BUILD = "stepmark.search.run:build"
+BUILD = "stepmark.searches.run:build"
 """`build`, as `backends.cluster.Build` names it."""
 
 
@@ -565,30 +564,3 @@ def build(
         answerers[ScoreRequest] = Answerer(identity=identity_of(judge), answer=session.score)
         answerers[Release] = Answerer(identity=judge.identity, answer=session.release)
     return Built(answerers=answerers, facts=models.facts, counters=models.counters)
-
-
-@final
-class SearchAPI:
-    """`stepmark.search(problems, policy, prm, …)`, and the methods that it takes."""
-
-    __call__ = staticmethod(search)
-    Greedy = best_of_n.Greedy
-    BestOfN = best_of_n.BestOfN
-    Majority = best_of_n.Majority
-    WeightedVote = best_of_n.WeightedVote
-    BeamSearch = beam.BeamSearch
-    DiverseTrees = beam.DiverseTrees
-    Rebase = rebase.Rebase
-    MCTS = mcts.MCTS
-    Steps = base.Steps
-    Found = base.Found
-    # What a search of your own is made of.
-    Searching = base.Searching
-    Choosing = base.Choosing
-    Expanding = base.Expanding
-    Tree = tree.Tree
-    choose = staticmethod(choosing.choose)
-    ranked = staticmethod(tree.ranked)
-    Completions = backends.Completions
-    Completion = backends.Completion
-    ScoreRequest = backends.ScoreRequest
