@@ -197,9 +197,9 @@ class Chat:
         return None
 
     def _content(self, role: str, content: object, speaker: str | None) -> None:
-        if content is None or isinstance(content, str):
+        if content in (None, []) or isinstance(content, str):
             if content or role != "assistant":
-                self.write(role, content or "", speaker)
+                self.write(role, str(content or ""), speaker)
             return
         if not isinstance(content, list):
             raise self.error(f"expected a text or a list of parts, found {json_type(content)}", ".content")
