@@ -275,27 +275,22 @@ def items_of_rows(
         name = format or detect(first)
         counts.formats.setdefault(name)
         counts.zeros = {}
-        yield from _items(own, name, settings, counts, keep_going)
-
-
-def _items(
-    rows: Iterable[Row], format: str, settings: Reading, counts: Counts, keep_going: bool
-) -> Iterator[Item]:
-    read, rows = format_named(format).read, map(ungraded, rows)
-    for row in chat_rows(rows, keep_going=keep_going) if format in TRACES else rows:
-        if isinstance(row, Refusal):
-            counts.drop("the row is not what its format says (`keep_going`)", row.error.where or "")
-            yield row
-            continue
-        try:
-            for solution in read(row, settings, counts):
-                counts.read += 1
-                yield solution
-        except InputError as error:
-            if not keep_going:
-                raise error.at(row.where) from None
-            counts.drop("the row is not what its format says (`keep_going`)", row.where)
-            yield Refusal(solution=None, error=error.at(row.where))
+        given = map(ungraded, own)
+        for row in chat_rows(given, keep_going=keep_going) if name in TRACES else given:
+            try:
+                if isinstance(row, Refusal):
+                    raise row.error
+                for solution in format_named(name).read(row, settings, counts):
+                    counts.read += 1
+                    yield solution
+            except InputError as error:
+                refusal = (
+                    row if isinstance(row, Refusal) else Refusal(solution=None, error=error.at(row.where))
+                )
+                if not keep_going:
+                    raise refusal.error from None
+                counts.drop("the row is not what its format says (`keep_going`)", refusal.error.where or "")
+                yield refusal
 
 
 def write_labelled(
