@@ -12,10 +12,10 @@ from stepmark.backends import Completion, Completions, ScoreRequest
 from stepmark.errors import UsageError
 from stepmark.labels.labelling import Rollouts
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
-from stepmark.search.base import Expanding, Searching, Steps
-from stepmark.search.beam import BeamSearch
-from stepmark.search.choosing import choose
-from stepmark.search.tree import Tree, ranked
+from stepmark.searches.base import Expanding, Searching, Steps
+from stepmark.searches.beam import BeamSearch
+from stepmark.searches.choosing import choose
+from stepmark.searches.tree import Tree, ranked
 
 # "a" looks better than "b" and dies one step later: a greedy way ends with a minimum of 0.2, the other with 0.7.
 NEXT = {"": ["a", "b"], "a\n": ["a dead end", "so 1"], "b\n": ["so 4", "so 5"]}

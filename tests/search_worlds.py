@@ -8,7 +8,7 @@ from stepmark.backends import Completion, cut_at_stop
 from stepmark.backends.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.records import Problem
-from stepmark.search.run import models_of, run
+from stepmark.searches.run import models_of, run
 from stepmark.verifiers.base import load_verifier
 
 PROBLEM = Problem(text="What is it?", id="p", answer="7")

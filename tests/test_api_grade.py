@@ -211,14 +211,14 @@ def test_results_are_a_frame_with_a_flat_row_a_solution():
     assert list(sampled["meta.outcome"]) == [False, False, True, True]
     found = stepmark.search(
         rows,
-        method=stepmark.search.BestOfN(n=2),
+        method=stepmark.searches.BestOfN(n=2),
         policy=policy,
         prm=stepmark.ScriptedPRM(lambda *_: 0.9),
         progress=False,
     ).to_pandas()
     assert list(found["solution"]) == ["The answer is 2."] * 2 and list(found["candidates"]) == [2, 2]
     labelled = stepmark.label(
-        rows[1:], method=stepmark.label.EveryStep(k=2), policy=policy, verifier="number", progress=False
+        rows[1:], method=stepmark.labels.EveryStep(k=2), policy=policy, verifier="number", progress=False
     ).to_pandas()
     assert list(labelled["labels"]) == [["1 of 1, right"]]  # a last step is judged by its own answer
     assert list(labelled["first_error"]) == [-1] and list(labelled["cost.unparsed"]) == [0]

@@ -1,4 +1,4 @@
-"""`stepmark.rl`: the folder of the function is the command's, rows of any kind go in, and errors in Python say what was expected."""
+"""`stepmark.train_policy`: the folder of the function is the command's, rows of any kind go in, and errors in Python say what was expected."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(problems, policy, prm="rl_models:wordy", **more):
         "verifier": "text",
         "progress": False,
     }
-    return stepmark.rl(problems, policy, prm, **settings | more)
+    return stepmark.train_policy(problems, policy, prm, **settings | more)
 
 
 def test_the_functions_folder_is_the_commands(tmp_path, policy, capsys) -> None:

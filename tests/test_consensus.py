@@ -14,7 +14,7 @@ from stepmark.cli import main
 from stepmark.data.formats.own import to_row
 from stepmark.data.labelled import read_labelled
 from stepmark.errors import InputError
-from stepmark.labels.consensus import Consensus, consensus, side_by_side
+from stepmark.labels.consensus import Consensus, combine, side_by_side
 from stepmark.labels.labelling import judged_until
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
@@ -261,7 +261,7 @@ def test_files_are_joined_by_solution_and_every_drop_has_a_reason(tmp_path, caps
 
 
 def test_records_go_in_and_every_judgement_is_kept():
-    (row,) = consensus(
+    (row,) = combine(
         [[labelled("a", "bayes", 1), labelled("b", "bayes", 0)], iter([labelled("a", "judge:m", 1)])]
     )
     assert row.meta["first_error"] == 1

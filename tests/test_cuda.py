@@ -128,7 +128,7 @@ def test_training_ends_as_on_the_cpu(tmp_path):
     solutions = [stepmark.Solution.of(row["prompt"], tuple(row["completions"])) for row in rows[:8]]
     scores = {}
     for device in ("cpu", DEVICE):
-        training = stepmark.train.Training(
+        training = stepmark.training.Training(
             full=True, epochs=1, held_out=0.3, dtype="float32", device=device, evaluations=1
         )
         out = tmp_path / device.replace(":", "-") / "prm"

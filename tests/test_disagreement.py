@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stepmark.cli import main
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.compare import compare
+from stepmark.evaluation.comparison import compare
 from stepmark.evaluation.disagreement import (
     CELLS,
     Disagreement,

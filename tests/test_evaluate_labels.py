@@ -57,7 +57,7 @@ def values(result: Any) -> dict[str, float]:
 
 def test_figures_by_hand(tmp_path):
     people, judge = written(tmp_path, "people.jsonl", PEOPLE), written(tmp_path, "judge.jsonl", JUDGE)
-    method = stepmark.evaluate.LabelAgreement(labels=[judge])
+    method = stepmark.evaluation.LabelAgreement(labels=[judge])
     found = values(evaluate(method, data=people, resamples=100, progress=False))
     # 11 pairs: a (1, 1), (-1, -1); b (-1, 1), (1, -1), (1, 1); c three (1, 1); d two (1, 1), (-1, 1).
     equal, chance = 8 / 11, (3 * 2 + 8 * 9) / 11**2
@@ -81,7 +81,7 @@ def test_repeats_are_means_and_show_how_stable_a_judge_is(tmp_path):
     people = written(tmp_path, "people.jsonl", PEOPLE)
     same = [row("a", [1, 1, 1]), *JUDGE[1:]]
     files = [written(tmp_path, "one.jsonl", JUDGE), written(tmp_path, "two.jsonl", same)]
-    method = stepmark.evaluate.LabelAgreement(labels=files)
+    method = stepmark.evaluation.LabelAgreement(labels=files)
     found = values(evaluate(method, data=people, resamples=100, progress=False))
     assert found["all/stability/step"] == pytest.approx(10 / 11)  # of a only two are rated twice
     assert found["all/stability/first error"] == 3 / 4
@@ -93,7 +93,7 @@ def test_people_agree_among_themselves(tmp_path):
     judge = written(tmp_path, "judge.jsonl", [row("a", [1, -1, 1]), row("b", [1, 1, 1])])
     data = written(tmp_path, "people.jsonl", people)
     result = evaluate(
-        stepmark.evaluate.LabelAgreement(labels=[judge]), data=data, resamples=100, progress=False
+        stepmark.evaluation.LabelAgreement(labels=[judge]), data=data, resamples=100, progress=False
     )
     alpha = stepmark.krippendorff_alpha([(1, 1), (-1, -1), (1, -1), (1, 1), (1, 1)]).value.value
     assert result.figures["all/reference/alpha"].value == pytest.approx(alpha)
@@ -102,12 +102,12 @@ def test_people_agree_among_themselves(tmp_path):
 def test_a_prm_is_a_judge_too(tmp_path):
     people = written(tmp_path, "people.jsonl", PEOPLE)
     scores = [{"id": one, "scores": s} for one, s in zip("abcd", ([0.9, 0.1, 0.9], [0.1, 0.9, 0.9], [0.9] * 3, [0.9] * 3), strict=True)]  # fmt: skip
-    method = stepmark.evaluate.LabelAgreement(threshold="0.5")
+    method = stepmark.evaluation.LabelAgreement(threshold="0.5")
     data = {"data": people, "scores": written(tmp_path, "scores.jsonl", scores)}
     found = values(evaluate(method, **data, resamples=100, progress=False))
     assert (found["all/precision"], found["all/recall"], found["all/error"]) == (1, 2 / 3, 2 / 3)
     with pytest.raises(UsageError):
-        evaluate(stepmark.evaluate.LabelAgreement(labels=["x"]), **data, progress=False)
+        evaluate(stepmark.evaluation.LabelAgreement(labels=["x"]), **data, progress=False)
 
 
 def test_the_command_takes_two_files(tmp_path, capsys):
@@ -124,4 +124,4 @@ def test_labels_of_other_solutions_are_refused(tmp_path):
     people = written(tmp_path, "people.jsonl", PEOPLE)
     other = written(tmp_path, "other.jsonl", [row("z", [1, 1, 1])])
     with pytest.raises(InputError, match="none in common"):
-        evaluate(stepmark.evaluate.LabelAgreement(labels=[other]), data=people, progress=False)
+        evaluate(stepmark.evaluation.LabelAgreement(labels=[other]), data=people, progress=False)

@@ -17,8 +17,8 @@ from stepmark.evaluation.best_of_n_figures import between
 from stepmark.evaluation.search import VOTES, SearchContest, statistic
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.search.base import Steps
-from stepmark.search.methods import METHODS
+from stepmark.searches.base import Steps
+from stepmark.searches.methods import METHODS
 
 MODELS = ["--policy", "search_models:policy", "--prm", "search_models:truth", "--verifier", "number"]
 

@@ -247,7 +247,7 @@ FIELDS: dict[str, Any] = {
 }
 # Conversations: see test_trace_writers.py.
 ELSEWHERE = ("potato", "chat", "otel")
-WRITTEN = [name for name, format in FORMATS.items() if format.write is not None and name not in ELSEWHERE]
+WRITTEN = [name for name, format in FORMATS.items() if format.writer is not None and name not in ELSEWHERE]
 WITH_META = ["stepmark-labels", "trl", "math-shepherd", "rlhflow"]
 
 

@@ -302,7 +302,7 @@ def test_exact_checks_name_the_earlier_error_and_leave_the_scores_alone(tmp_path
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
     def measured(checks):
-        method = stepmark.evaluate.ProcessBench(checks=checks, threshold="0.5")
+        method = stepmark.evaluation.ProcessBench(checks=checks, threshold="0.5")
         figures = stepmark.evaluate(method, prm, data=data, progress=False).figures
         return {name.rpartition("/")[2]: figure.value for name, figure in figures.items()}
 

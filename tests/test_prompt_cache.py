@@ -159,9 +159,9 @@ def test_a_beam_search_computes_its_prefixes_once(model, tokenizer):
     """The policy of a beam search: what it computes of its prompts is what the search calls new, and little more."""
     from stepmark.models.scripted import ScriptedPRM
     from stepmark.records import Problem
-    from stepmark.search.base import Steps
-    from stepmark.search.beam import BeamSearch
-    from stepmark.search.run import models_of, run
+    from stepmark.searches.base import Steps
+    from stepmark.searches.beam import BeamSearch
+    from stepmark.searches.run import models_of, run
     from stepmark.verifiers.base import load_verifier
 
     search = BeamSearch(width=2, expand=3, how=Steps(stop="t", max_tokens=12, max_steps=8, prompt="text"))

@@ -21,12 +21,12 @@ from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Step, StepScores
-from stepmark.search.base import Grading
-from stepmark.search.beam import BeamSearch
-from stepmark.search.best_of_n import BestOfN
-from stepmark.search.mcts import MCTS
-from stepmark.search.run import Models, models_of
-from stepmark.search.run import run as search_run
+from stepmark.searches.base import Grading
+from stepmark.searches.beam import BeamSearch
+from stepmark.searches.best_of_n import BestOfN
+from stepmark.searches.mcts import MCTS
+from stepmark.searches.run import Models, models_of
+from stepmark.searches.run import run as search_run
 from stepmark.verifiers.base import load_verifier
 
 torch.set_num_threads(1)

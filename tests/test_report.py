@@ -140,7 +140,6 @@ def test_the_first_error_is_flagged_and_no_other(tmp_path: Path) -> None:
     page = report(tmp_path, EXAMPLES)
     flagged = [one for one in page.find(".step") if "first" in one.classes]
     assert [one.find(".txt")[0].text for one in flagged] == ["f'(x) = 3x^2"]
-    assert flagged[0].one(".flag").text == "✗ First error"
     assert len(page.find(".flag")) == 1
     pills = [card.one(".pills").find(".pill")[-1].text for card in page.find(".card")]
     assert pills == ["No error", "First error: step 1", "No error", "No error", "First error: not known"]

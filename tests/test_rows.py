@@ -283,7 +283,7 @@ def test_bad_rows_of_tables(tmp_path, name, text, line, parts):
         ("problem,problem\np,1\n", ":1", "field 'problem': the column stands twice"),
         ("\n" + "x" * 101 + ",5\np,1\n", ":2", "found 'xxx"),
         ('"a\nb",5\np,1\n', ":1", "found 'a\\nb'"),
-        ("problem,id\np,1\ncaf\udce9,2\nr,4\n", ":3", "byte 0xe9 at byte 3 of the line"),
+        ("problem,id\np,1\ncaf\udce9,2\nr,4\n", ":3", "byte 0xe9 at byte offset 18 "),
         ("problem,id\np,1\nq\0,2\nr,4\n", ":3", "NUL byte"),
         ("problem,id\n", "", "there are no rows"),
         ('problem,id\np,1\n"q,2\nr,3\n', ":3", "end of data"),

@@ -12,7 +12,7 @@ import pytest
 import own_searches
 from stepmark.cli import main
 from stepmark.errors import UsageError, raised_at, told
-from stepmark.search.methods import own_search
+from stepmark.searches.methods import own_search
 from test_evaluate_search import MODELS, problem_file
 
 TRAP = ["--policy", "own_searches:trap_policy", "--prm", "own_searches:trap_prm", "--verifier", "number"]
@@ -78,7 +78,7 @@ def test_a_search_that_says_so_is_run_without_a_prm(tmp_path, capsys):
 
 
 def test_of_the_librarys_searches_greedy_and_majority_ask_no_prm():
-    from stepmark.search.methods import METHODS
+    from stepmark.searches.methods import METHODS
 
     assert {method().name for method in METHODS.values() if not method().asks_prm} == {"greedy", "majority"}
 
@@ -238,9 +238,9 @@ def test_name_settings_and_source_decide_what_is_continued(tmp_path, monkeypatch
     assert code == 2
     assert "p.jsonl:3" in said
     kept = (tmp_path / "o.jsonl.part").read_text()
-    assert len(kept.splitlines()) == 2
-    manifest = json.loads((tmp_path / "o.jsonl.part.manifest.json").read_text())
-    assert list(manifest["source"]["modules"]) == ["own_mine", "own_searches"]
+    made_by, *done = map(json.loads, kept.splitlines())
+    assert len(done) == 2
+    assert list(made_by["source"]["modules"]) == ["own_mine", "own_searches"]
     # Another setting, another source: refused, and what is there stays.
     code, said = run(MINE, "--set", "expand=3")
     assert (code, "method.expand was 2 and is now 3" in said) == (2, True)

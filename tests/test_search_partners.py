@@ -33,13 +33,13 @@ from stepmark.models.session import CachedSession
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Solution, StepScores
-from stepmark.search.base import Budget, Grading, Steps
-from stepmark.search.beam import BeamSearch, DiverseTrees
-from stepmark.search.best_of_n import BestOfN, Greedy, Majority
-from stepmark.search.mcts import MCTS
-from stepmark.search.rebase import Rebase
-from stepmark.search.run import Models, models_of
-from stepmark.search.run import run as search_run
+from stepmark.searches.base import Budget, Grading, Steps
+from stepmark.searches.beam import BeamSearch, DiverseTrees
+from stepmark.searches.best_of_n import BestOfN, Greedy, Majority
+from stepmark.searches.mcts import MCTS
+from stepmark.searches.rebase import Rebase
+from stepmark.searches.run import Models, models_of
+from stepmark.searches.run import run as search_run
 from stepmark.verifiers.base import load_verifier
 
 torch.set_num_threads(1)

@@ -103,7 +103,7 @@ def test_every_labeller_is_in_the_reference():
 
 
 def test_every_search_is_in_the_reference():
-    from stepmark.search.methods import METHODS
+    from stepmark.searches.methods import METHODS
 
     page = (DOCS / "reference-modules.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\.\. autoclass:: (stepmark\.search\.\w+)\.(\w+)$", page, re.M)

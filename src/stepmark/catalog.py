@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import inspect
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 from stepmark.errors import StepmarkError, UnknownNameError, UsageError, told
@@ -117,33 +114,3 @@ def unknown_name(what: str, name: str, known: Mapping[str, Any] | tuple[str, ...
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
     return UnknownNameError(f"there is no {what} {name!r}.{hint} Known: {', '.join(sorted(known))}")
-
-
-def callable_package(name: str, function: str, public: str) -> None:
-    """Make a package callable: `stepmark.search` is a function and the place of its methods.
-
-    Args:
-        name: of the package, which is being imported.
-        function: "module:function" that its call runs.
-        public: "module:Class" whose attributes are its public names, each loaded when it is first used.
-    """
-
-    def load(place: str) -> Any:
-        module, attribute = place.split(":")
-        return getattr(importlib.import_module(module), attribute)
-
-    class Package(ModuleType):
-        def __call__(self, *args: Any, **settings: Any) -> Any:
-            return load(function)(*args, **settings)
-
-        def __getattr__(self, attribute: str) -> Any:
-            if attribute == "__signature__":
-                return inspect.signature(load(function))
-            if not attribute.startswith("_") and attribute in vars(load(public)):
-                return getattr(load(public), attribute)
-            raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
-
-        def __dir__(self) -> list[str]:
-            return sorted(var for var in vars(load(public)) if not var.startswith("_"))
-
-    sys.modules[name].__class__ = Package

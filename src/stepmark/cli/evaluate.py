@@ -94,7 +94,7 @@ def _command(kind: type[Evaluation] | None) -> Callable[..., int]:
 
 
 def _compare(call: Call) -> int:
-    from stepmark.evaluation.compare import compare, table
+    from stepmark.evaluation.comparison import compare, table
     from stepmark.show.tables import terminal
 
     settings = dict(call.settings)
@@ -120,7 +120,7 @@ def _compared(*, figure: Sequence[str] = ()) -> None:
 
 
 def _comparison() -> Callable[..., int]:
-    from stepmark.evaluation.compare import compare
+    from stepmark.evaluation.comparison import compare
 
     return command(
         compare,

@@ -52,19 +52,19 @@ def _run(call: Call) -> int:
 
 
 def _run_exact(call: Call) -> int:
-    from stepmark.labels.exact import exact
+    from stepmark.labels.exact import plant_errors
 
     settings = dict(call.settings)
     file = call.inputs[0] if call.inputs else None
-    report(exact(file, out=settings.pop("out") or "-", **settings).summary)
+    report(plant_errors(file, out=settings.pop("out") or "-", **settings).summary)
     return 0
 
 
 def _run_consensus(call: Call) -> int:
-    from stepmark.labels.consensus import consensus
+    from stepmark.labels.consensus import combine
 
     settings = dict(call.settings)
-    report(consensus(call.inputs, out=settings.pop("out") or "-", **settings).summary)
+    report(combine(call.inputs, out=settings.pop("out") or "-", **settings).summary)
     return 0
 
 
@@ -93,10 +93,10 @@ def _command(name: str | None) -> Callable[..., int]:
 
 
 def _exact() -> Callable[..., int]:
-    from stepmark.labels.exact import exact
+    from stepmark.labels.exact import plant_errors
 
     return command(
-        exact,
+        plant_errors,
         _run_exact,
         file="right solutions: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them",
         required=False,
@@ -105,10 +105,10 @@ def _exact() -> Callable[..., int]:
 
 
 def _consensus() -> Callable[..., int]:
-    from stepmark.labels.consensus import consensus
+    from stepmark.labels.consensus import combine
 
     return command(
-        consensus,
+        combine,
         _run_consensus,
         file="labelled solutions, of stepmark label or in any format that stepmark convert reads",
         many=True,

@@ -14,9 +14,9 @@ from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
 from stepmark.models.load import check_arguments, load_prm
 from stepmark.models.policies import check_policy, load_policy
-from stepmark.search.base import Found
-from stepmark.search.methods import METHODS, OF_THE_RUN
-from stepmark.search.run import count_of, search
+from stepmark.searches.base import Found
+from stepmark.searches.methods import METHODS, OF_THE_RUN
+from stepmark.searches.run import count_of, search
 from stepmark.show.text import amount
 
 app = App(

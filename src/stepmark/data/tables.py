@@ -24,7 +24,7 @@ from typing import Any
 from uuid import UUID
 
 from stepmark.data.columns import Columns, check_columns
-from stepmark.data.json_rows import BOM, Entries, json_type, mistaken, parse_value
+from stepmark.data.json_rows import BOM, Entries, decoded, json_type, mistaken, parse_value
 from stepmark.errors import InputError, MissingExtraError
 from stepmark.records import Record
 from stepmark.show.text import amount
@@ -104,25 +104,19 @@ def delimited_rows(lines: Iterable[bytes], *, tab: bool, columns: Columns) -> En
 
 def _texts(lines: Iterable[bytes]) -> Iterator[str]:
     """Lines as text."""
-    for number, line in enumerate(lines, 1):
-        raw, where = line, f":{number}"
-        if number == 1:
-            if (hint := mistaken(raw)) is not None:
-                raise InputError(hint, where=where)
-            raw = raw.removeprefix(BOM)
+    offset = 0
+    for number, raw in enumerate(lines, 1):
+        if number == 1 and (hint := mistaken(raw)) is not None:
+            raise InputError(hint, where=":1")
         try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start} of the line ({error.reason}). Save the file as "
-                "CSV UTF-8, or convert it: iconv -f WINDOWS-1252 -t UTF-8",
-                where=where,
-            ) from None
+            text = decoded(raw.removeprefix(BOM) if number == 1 else raw, offset)
+        except InputError as error:
+            raise error.at(f":{number}") from None
         if "\0" in text:
             raise InputError(
-                "found a NUL byte, which is no text. Is the file UTF-16 or damaged? Write it as UTF-8",
-                where=where,
+                "found a NUL byte, which is no text: is the file UTF-16 or damaged?", where=f":{number}"
             )
+        offset += len(raw)
         yield text
 
 

@@ -28,7 +28,7 @@ from stepmark.data.formats.rows import LabelledRow
 from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import Source
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.benchmark import Ratings, ratings_of
+from stepmark.evaluation.benchmark import Ratings, places, ratings_of
 from stepmark.evaluation.cases import Case, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.first_errors import distance_table, harmonic
@@ -38,7 +38,7 @@ from stepmark.evaluation.thresholds import check_asked, policies
 from stepmark.evaluation.views import bars_of, card, cell, examples_of, problem, table_of, tile
 from stepmark.metrics.agreement import alphas
 from stepmark.metrics.first_error import first_wrong
-from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, shares
+from stepmark.metrics.intervals import Floats, Statistic, of_parts, ratio_statistic, shares
 from stepmark.records import StepScores
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
@@ -125,22 +125,11 @@ class LabelAgreement(Evaluation):
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
         """The figures of each group and of all, and those by type of error and by the step's number."""
-        groups: dict[str, list[int]] = {}
-        for at, item in enumerate(items):
-            groups.setdefault(item["group"], []).append(at)
+        groups = places(items)
         parts = {**(groups if len(groups) > 1 else {}), "all": list(range(len(items)))}
-        ones = {name: (at, _one([items[i] for i in at])) for name, at in parts.items()}
+        compute = of_parts({name: (at, _one([items[i] for i in at])) for name, at in parts.items()})
         by_step = ratio_statistic(_by_step(items))
-
-        def figures(weights: Floats) -> Mapping[str, Floats]:
-            result = {
-                f"{name}/{what}": value
-                for name, (at, of) in ones.items()
-                for what, value in of(weights[:, at]).items()
-            }
-            return result | dict(by_step(weights))
-
-        return figures
+        return lambda weights: {**compute(weights), **by_step(weights)}
 
     def _result(
         self, pairs: Sequence[tuple[Case, Sequence[tuple[Ratings, tuple[str, ...]]]]], run: Run, name: str

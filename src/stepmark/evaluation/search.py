@@ -31,11 +31,11 @@ from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.lazy import Lazy
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem, Refusal
-from stepmark.search.base import Budget, Candidate, Found, Grading, Searching, Steps
-from stepmark.search.best_of_n import Sampled
-from stepmark.search.methods import METHODS, load_search, remade
-from stepmark.search.run import Models, models_of
-from stepmark.search.run import run as run_search
+from stepmark.searches.base import Budget, Candidate, Found, Grading, Searching, Steps
+from stepmark.searches.best_of_n import Sampled
+from stepmark.searches.methods import METHODS, load_search, remade
+from stepmark.searches.run import Models, models_of
+from stepmark.searches.run import run as run_search
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
 from stepmark.show.plots import Lines

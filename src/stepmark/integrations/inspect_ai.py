@@ -33,7 +33,7 @@ from stepmark.integrations.candidates import (
 from stepmark.models.prm import Grade
 from stepmark.models.watch import Seen, Watch
 from stepmark.records import Refusal, Solution
-from stepmark.search.choosing import check_pick, pick
+from stepmark.searches.choosing import check_pick, pick
 from stepmark.show.text import amount
 from stepmark.verifiers.base import load_verifier
 

@@ -31,7 +31,7 @@ from lm_eval.api.registry import register_filter
 from stepmark.errors import InputError, UsageError
 from stepmark.integrations.candidates import Grader, grade_texts, loaded, problem_of, tell
 from stepmark.models.prm import Grade
-from stepmark.search.choosing import check_pick, pick
+from stepmark.searches.choosing import check_pick, pick
 from stepmark.verifiers.base import load_verifier
 
 

@@ -1,4 +1,4 @@
-"""`stepmark.rl`: train a policy with outcome or process rewards, watched for reward hacking; resumable from the last saved update."""
+"""`stepmark.train_policy`: train a policy with outcome or process rewards, watched for reward hacking; resumable from the last saved update."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TrainedPolicy:
 
 
 @checked
-def rl(
+def train_policy(
     problems: Source,
     policy: str,
     prm: PRMLike | None = None,

@@ -35,8 +35,8 @@ from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.models.remote.wire import PROBLEM, Answer, ModelEntry, Timeout, examples
 from stepmark.models.remote.wire import Request as WireRequest
 from stepmark.records import Solution
-from stepmark.search.base import Choice
-from stepmark.search.choosing import Picked, pick
+from stepmark.searches.base import Choice
+from stepmark.searches.choosing import Picked, pick
 from stepmark.serving.batcher import LateError
 from stepmark.serving.errors import Refused, invalid, retry
 from stepmark.serving.routes import (

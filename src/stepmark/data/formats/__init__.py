@@ -7,28 +7,13 @@ its rows have too.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from functools import cache
 
-from stepmark.data.formats.rows import Format, each
+from stepmark.data.formats.rows import Format, declared
 
 
-def _formats() -> Iterator[Format]:
-    for found in pkgutil.iter_modules(__path__):
-        if found.name != "rows":
-            module: Any = importlib.import_module(f"{__name__}.{found.name}")
-            yield Format(
-                name=getattr(module, "NAME", found.name.replace("_", "-")),
-                about=module.ABOUT,
-                sniff=module.sniff,
-                read=module.read,
-                write=each(module.write) if hasattr(module, "write") else getattr(module, "write_all", None),
-                over=getattr(module, "OVER", ()),
-            )
-
-
+@cache
 def formats() -> Mapping[str, Format]:
     """The formats of this folder by name."""
-    return {format.name: format for format in _formats()}
+    return declared(Format, __name__, "rows")

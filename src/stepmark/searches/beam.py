@@ -45,10 +45,10 @@ from pydantic import Field
 
 from stepmark.backends import Completing, StepScoring, Verifying
 from stepmark.records import Problem
-from stepmark.search.base import Expanding, Found
-from stepmark.search.choosing import choose
-from stepmark.search.meaning import meaning
-from stepmark.search.tree import Node, Tree, ranked
+from stepmark.searches.base import Expanding, Found
+from stepmark.searches.choosing import choose
+from stepmark.searches.meaning import meaning
+from stepmark.searches.tree import Node, Tree, ranked
 from stepmark.settings import settings
 
 

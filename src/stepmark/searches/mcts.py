@@ -39,9 +39,9 @@ from pydantic import Field
 from stepmark.backends import Completing, StepScoring, Verifying, all_of
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem
-from stepmark.search.base import Choice, Choosing, Expanding, Found
-from stepmark.search.choosing import choose
-from stepmark.search.tree import Node, Tree, value_of
+from stepmark.searches.base import Choice, Choosing, Expanding, Found
+from stepmark.searches.choosing import choose
+from stepmark.searches.tree import Node, Tree, value_of
 from stepmark.settings import settings
 
 

@@ -18,9 +18,9 @@ from pydantic import Field
 
 from stepmark.backends import Completing, StepScoring, Verifying
 from stepmark.records import Problem
-from stepmark.search.base import Choice, Found, Searching, check_choice
-from stepmark.search.choosing import choose
-from stepmark.search.tree import Tree
+from stepmark.searches.base import Choice, Found, Searching, check_choice
+from stepmark.searches.choosing import choose
+from stepmark.searches.tree import Tree
 from stepmark.settings import settings
 
 

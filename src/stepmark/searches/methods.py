@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from stepmark.errors import StepmarkError, UsageError, told
 from stepmark.own import Kind, Own, load_method, own
-from stepmark.search.base import Search, Searching
-from stepmark.search.beam import BeamSearch, DiverseTrees
-from stepmark.search.best_of_n import BestOfN, Greedy, Majority, WeightedVote
-from stepmark.search.mcts import MCTS
-from stepmark.search.rebase import Rebase
+from stepmark.searches.base import Search, Searching
+from stepmark.searches.beam import BeamSearch, DiverseTrees
+from stepmark.searches.best_of_n import BestOfN, Greedy, Majority, WeightedVote
+from stepmark.searches.mcts import MCTS
+from stepmark.searches.rebase import Rebase
 
 S = TypeVar("S")
 
@@ -36,7 +36,7 @@ _OWN = Kind(
     what="search",
     call="search",
     base=Searching,
-    wanted="a class, or a function whose call gives one, that is a frozen dataclass derived from stepmark.search.base.Searching (or "
+    wanted="a class, or a function whose call gives one, that is a frozen dataclass derived from stepmark.searches.base.Searching (or "
     "Choosing, Expanding) with a name and `async def search(problem, policy, prm, verifier)`",
     page="add-search.md",
     flags={

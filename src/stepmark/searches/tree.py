@@ -24,8 +24,8 @@ from stepmark.data.steps.splitting import own_text
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.records import Problem
-from stepmark.search.base import Budget, Candidate, Cost, Found, Searching, Steps, Stopped, Trace
-from stepmark.search.meaning import meaning
+from stepmark.searches.base import Budget, Candidate, Cost, Found, Searching, Steps, Stopped, Trace
+from stepmark.searches.meaning import meaning
 from stepmark.show.search import NodeState, TraceNode
 from stepmark.show.text import amount
 from stepmark.verifiers.checks import check, check_names

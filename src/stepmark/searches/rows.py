@@ -11,7 +11,7 @@ from typing import Any
 from stepmark.data.reading import read_rows
 from stepmark.errors import InputError
 from stepmark.records import read_record
-from stepmark.search.base import Cost, Found
+from stepmark.searches.base import Cost, Found
 from stepmark.show.search import CandidateView, SearchPage, SearchView, TraceNode, search_html
 from stepmark.show.tables import Table
 from stepmark.store import atomic_write

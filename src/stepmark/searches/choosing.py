@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from stepmark.backends import Verifying, all_of
 from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, UsageError
-from stepmark.search.base import Choice, Found
-from stepmark.search.tree import Node, Tree, value_of
+from stepmark.searches.base import Choice, Found
+from stepmark.searches.tree import Node, Tree, value_of
 from stepmark.show.text import amount
 from stepmark.verifiers.base import Verifier
 from stepmark.verifiers.base import answer_groups as verified_groups

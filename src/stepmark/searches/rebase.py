@@ -28,9 +28,9 @@ from pydantic import Field
 from stepmark.backends import Completing, StepScoring, Verifying
 from stepmark.errors import UsageError
 from stepmark.records import Problem
-from stepmark.search.base import Choice, Choosing, Found
-from stepmark.search.choosing import choose
-from stepmark.search.tree import Node, Tree, ranked
+from stepmark.searches.base import Choice, Choosing, Found
+from stepmark.searches.choosing import choose
+from stepmark.searches.tree import Node, Tree, ranked
 from stepmark.settings import settings
 from stepmark.show.text import amount
 
