@@ -1,16 +1,20 @@
 """Which published PRM, which aggregate: choices among 32 solutions against the majority vote.
 
-    python -m benchmarks.which_prm [--quick] [--page docs/which-prm.md]
+    python -m benchmarks.which_prm [--quick] [--page docs/which-prm.md] [--edits StrictPRMBench/scores]
 
 32 solutions each of 400 problems of GSM8K and of MATH-500 by one model, with the step scores that the authors of StrictPRMBench published
 for five PRMs (MATH-500: one). Every figure is the expectation over subsets of N of the 32, with bootstrap intervals over problems; a lead
 over the vote is paired. A solution that names no answer, or one that cannot be compared, is wrong and does not vote: many are cut off.
+
+`--edits` is the folder `scores` of StrictPRMBench's repository: scores of right solutions before and after one step was deleted, a needed or
+an inert one, in pairs that match in length and place. A good score falls with the needed step and stays with the inert one.
 
 `--page` writes the page of the documentation. `--quick` takes 60 problems of each set.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +23,8 @@ from typing import Any
 from benchmarks.common import benchmark_parser, data_folder, finish, rows
 from stepmark.evaluation.best_of_n_figures import Candidate, CandidateSet, Counting, items, statistic
 from stepmark.evaluation.result import Figure, measured, shown
-from stepmark.metrics.aggregate import allowed
+from stepmark.metrics.aggregate import aggregate, allowed
+from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.records import StepScores
 from stepmark.verifiers.base import answer_groups, load_verifier
 
@@ -68,6 +73,74 @@ def figures_of(sets: Sequence[CandidateSet], problems: Sequence[Mapping[str, Any
         scored.append(replace(group, candidates=tuple(replace(one, steps=own) for one, own in candidates)))
     made = items(scored, Counting(sizes=SIZES))
     return measured(made, statistic(made))
+
+
+EDITED = {"qwen-7b": "qwen_prm", "skywork-7b": "skywork_prm", "skywork-1.5b": "skywork_prm_1_5b", "math-shepherd": "math_shepherd", "rlhflow": "rlhflow_prm"}  # fmt: skip
+"""What the files of StrictPRMBench call each PRM."""
+EDIT_HOWS = ("product", "min", "mean", "last")
+
+
+def edits_of(folder: Path, prm: str, name: str) -> Figures:
+    """Of each aggregate the share of deletions after which it falls, of needed and of inert steps, and their difference."""
+    sides = {}
+    for side in ("necessary", "inert"):
+        lines = (folder / f"{EDITED[prm]}_{name}_{side}.jsonl").read_text(encoding="utf-8").splitlines()
+        sides[side] = {row["match_group_id"]: row for row in map(json.loads, lines)}
+    pairs = [
+        {"id": group, "problem": group, **{side: sides[side][group] for side in sides}}
+        for group in sides["necessary"]
+        if group in sides["inert"]
+    ]
+
+    def figures(found: Sequence[Mapping[str, Any]]) -> Statistic:
+        columns = {
+            f"{side}/{how}": (
+                [
+                    float(
+                        aggregate(pair[side]["modified_step_scores"], how)
+                        < aggregate(pair[side]["clean_step_scores"], how)
+                    )
+                    for pair in found
+                ],
+                [1.0] * len(found),
+            )
+            for side in sides
+            for how in EDIT_HOWS
+        }
+        shares = ratio_statistic(columns)
+
+        def compute(weights: Floats) -> dict[str, Floats]:
+            values = dict(shares(weights))
+            for how in EDIT_HOWS:
+                values[f"difference/{how}"] = values[f"necessary/{how}"] - values[f"inert/{how}"]
+            return values
+
+        return compute
+
+    return measured(pairs, figures(pairs))
+
+
+def edits_section(edits: Mapping[str, Mapping[str, Figures]]) -> list[str]:
+    """The part of the page about deleted steps."""
+    lines = [
+        "## Does a score see a missing step?",
+        "",
+        "StrictPRMBench deletes one step of right solutions: a needed or an inert one by its authors' rules, in 200 pairs a set that match in place "
+        "and length. The share of deletions after which the score falls, needed against inert, and the difference with its interval. 100 against "
+        "0 would be perfect. An aggregate that chooses well need not see missing steps: fewer factors make a larger product, and a mean moves with any step.",
+        "",
+    ]
+    for name, by_prm in edits.items():
+        body = []
+        for prm, figures in by_prm.items():
+            cells = [
+                f"{value(figures, f'necessary/{how}'):.0f} against {value(figures, f'inert/{how}'):.0f}: {_signed(figures[f'difference/{how}'])}"
+                for how in EDIT_HOWS
+            ]
+            body.append([NAMES[prm], *cells])
+        lines += [f"### {SETS[name][0]}: deleted steps", ""]
+        lines += table(["falls, %", *(f"`{how}`" for how in EDIT_HOWS)], body)
+    return lines
 
 
 def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
@@ -119,7 +192,11 @@ def _signed(figure: Figure | None) -> str:
     return ("+" if figure is not None and (figure.value or 0.0) > 0 else "") + shown(figure)
 
 
-def page(measurements: Mapping[str, Mapping[str, Figures]], counts: Mapping[str, tuple[int, float]]) -> str:
+def page(
+    measurements: Mapping[str, Mapping[str, Figures]],
+    counts: Mapping[str, tuple[int, float]],
+    edits: Mapping[str, Mapping[str, Figures]],
+) -> str:
     """The page of the documentation."""
     lines = [
         "# Which PRM, which aggregate?",
@@ -127,7 +204,7 @@ def page(measurements: Mapping[str, Mapping[str, Figures]], counts: Mapping[str,
         "Choosing among the same solutions by published PRMs: what each gains over a majority vote, by how its step scores become one number.",
         "",
         "```{code-block} console",
-        "$ python -m benchmarks.which_prm --page docs/which-prm.md",
+        "$ python -m benchmarks.which_prm --page docs/which-prm.md --edits StrictPRMBench/scores",
         "```",
         "",
         f"writes this page. The solutions, {MOST} a problem by one model (temperature 0.8), and the scores are those of StrictPRMBench (CC-BY-4.0): "
@@ -179,6 +256,7 @@ def page(measurements: Mapping[str, Mapping[str, Figures]], counts: Mapping[str,
                 for way in WAYS
             ],
         )
+    lines += edits_section(edits) if edits else []
     lines += ["## By N", "", "Points over the vote of as many solutions.", ""]
     for name, by_prm in measurements.items():
         for prm, figures in by_prm.items():
@@ -192,6 +270,7 @@ def main() -> None:
     """Run it."""
     parser = benchmark_parser(__doc__, "60 problems of each set")
     parser.add_argument("--page", type=Path, help="write the page of the documentation there")
+    parser.add_argument("--edits", type=Path, help="the folder `scores` of StrictPRMBench's repository")
     arguments = parser.parse_args()
     folder = data_folder()
     if folder is None or not (folder / "strictprm").is_dir():
@@ -219,8 +298,17 @@ def main() -> None:
                 print(
                     f"{name:8} {prm:14} {way:16} " + "  ".join(f"{lead(figures, way, n)}" for n in SIZES[1:])
                 )
+    edits: dict[str, dict[str, Figures]] = {}
+    if arguments.edits is not None:
+        edits = {name: {prm: edits_of(arguments.edits, prm, name) for prm in NAMES} for name in SETS}
+        summary |= {
+            f"{name}/{prm}/edits {how}": value(figures, f"difference/{how}")
+            for name, by_prm in edits.items()
+            for prm, figures in by_prm.items()
+            for how in EDIT_HOWS
+        }
     if arguments.page is not None:
-        arguments.page.write_text(page(measurements, counts), encoding="utf-8")
+        arguments.page.write_text(page(measurements, counts, edits), encoding="utf-8")
     finish("which_prm", summary, {})
 
 

@@ -102,7 +102,7 @@ def generated(app: Sphinx, name: str, source: list[str]) -> None:
 
     known = {benchmark: load_evaluation(benchmark)[0] for benchmark in declared()}
     rows = [
-        f"| `{name}` | {one.question} | {', '.join(list(one.shown)[: one.headlines])} | {_place(one)} | {one.paper} | {one.licence or ABSENT} |"
+        f"| `{name}` | {one.question} | {'; '.join(list(one.shown)[: one.headlines])} | {_place(one)} | {one.paper} | {one.licence or ABSENT} |"
         for name, one in known.items()
     ]
     head = [

@@ -65,7 +65,6 @@ def test_stepmark_holds_everything_side_by_side():
         item="q",
         account="eve",
         marks=marks_of_first_error(2, 4),
-        chosen="ann",
         reason="see",
         over=("ann", "bob"),
     )
@@ -89,7 +88,7 @@ def test_stepmark_holds_everything_side_by_side():
         "notes": [[None, "odd"], [2, "sign lost"]],
         "error_types": [[2, "algebra"]],
     }
-    assert (facts["decision"]["chosen"], facts["decision"]["over"]) == ("ann", ["ann", "bob"])
+    assert (facts["decision"]["reason"], facts["decision"]["over"]) == ("see", ["ann", "bob"])
 
 
 def test_prm800k_records_as_released():

@@ -13,7 +13,6 @@ import stepmark
 from stepmark import Judgement, LabelledSolution, Solution
 from stepmark.cli import main
 from stepmark.errors import InputError, SettingError, UsageError
-from stepmark.store import open_rows
 
 ROWS = [
     {"prompt": "How many?", "completions": ["a", "b"], "labels": [True, False], "id": "x", "mine": 1},
@@ -163,37 +162,3 @@ def test_rows_that_are_not_of_the_format(tmp_path, capsys):
         f"dropped: 1 x the row is not what its format says (--keep-going) (first: {file}:2)"
         in capsys.readouterr().err
     )
-
-
-def test_a_run_that_was_killed_is_continued_to_the_same_file(tmp_path, monkeypatch):
-    file = write(tmp_path / "in.jsonl", *({**ROW, "id": str(n)} for n in range(9)), {**ROW, "labels": None})
-    whole = tmp_path / "whole.jsonl"
-    words = ["convert", file, "--to", "trl", "--out"]
-    assert main([*words, str(whole)]) == 0
-
-    class Killed(BaseException):
-        pass
-
-    def dying(path: Any, manifest: Any, *, resumable: bool = True) -> Any:
-        rows = open_rows(path, manifest, resumable=resumable)
-        write_one, left = rows.write, iter(range(4))
-
-        def write(row: Any) -> None:
-            if next(left, None) is None:
-                raise Killed
-            write_one(row)
-
-        monkeypatch.setattr(rows, "write", write)
-        return rows
-
-    out = tmp_path / "out.jsonl"
-    with monkeypatch.context() as patch:
-        patch.setattr("stepmark.data.labelled.open_rows", dying)
-        with pytest.raises(Killed):
-            main([*words, str(out)])
-    assert len((tmp_path / "out.jsonl.part").read_text("utf-8").splitlines()) == 4
-    assert not out.exists()
-    assert main([*words, str(out)]) == 0
-    assert out.read_bytes() == whole.read_bytes()
-    manifests = [json.loads(Path(f"{path}.manifest.json").read_text("utf-8")) for path in (out, whole)]
-    assert manifests[0] == manifests[1]

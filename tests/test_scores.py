@@ -11,7 +11,6 @@ from stepmark.evaluation.sources import read_cases
 from stepmark.models.prm import Ledger
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Problem, Solution, Step, StepScores
-from stepmark.store import ResumableRows
 
 NAMES = ("negative", "neutral", "positive")
 
@@ -240,10 +239,8 @@ def prm(asked=None, *, stop_at=None):
 
 
 def test_graded_scores_are_what_is_on_disk(tmp_path):
-    advanced = []
     path = tmp_path / "scores.jsonl"
-    sheet = graded(MANY, prm(), path, MANIFEST, advance=lambda: advanced.append(1))
-    assert len(advanced) == 8
+    sheet = graded(MANY, prm(), path, MANIFEST)
     assert (sheet.prm, sheet.kind, sheet.threshold, sheet.aggregate) == ("made", "probability", 0.25, "mean")
     assert [row.case.id for row in sheet.rows] == [one.id for one in MANY]
     assert [row.case.id for row in sheet.refused] == ["c-3"]
@@ -310,24 +307,16 @@ def test_a_stopped_run_continues(tmp_path, stop_at):
     ]
 
 
-def test_a_part_of_other_cases_is_refused(tmp_path):
-    path = tmp_path / "scores.jsonl"
-    for rows, expected in (
-        ([{}], r"scores\.jsonl\.part:1 is not the row of 'c-0'"),
-        (
-            [{"id": "c-1"}, {"id": "c-0"}],
-            r"scores\.jsonl\.part:1 is not the row of 'c-0'",
-        ),
-        ([InputError("left out")], "delete the file to start again"),
-    ):
-        part = ResumableRows(path, MANIFEST)
-        part.identify({"prm": "made"})
-        for row in rows:
-            part.refuse(row) if isinstance(row, InputError) else part.write(row)
-        part.close()
-        with pytest.raises(UsageError, match=expected):
-            graded(MANY, prm(), path, MANIFEST)
-        part.part.unlink()
+def test_what_was_scored_of_other_cases_is_kept_where_they_are_the_same(tmp_path):
+    path, whole = tmp_path / "scores.jsonl", tmp_path / "whole.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        graded(MANY, prm(stop_at="3 0"), path, MANIFEST)
+    asked, other = [], case("c-1", ("1 x",))
+    cases = (MANY[5], MANY[2], other, MANY[0])  # another c-1, another order
+    sheet = graded(cases, prm(asked), path, {**MANIFEST, "data": "e"})
+    assert {step[0] for step in asked} == {"5", "1"}
+    assert sheet == graded(cases, prm(), whole, {**MANIFEST, "data": "e"})
+    assert path.read_bytes() == whole.read_bytes()
 
 
 def test_another_prm_does_not_continue_and_the_scores_say_whose_they_are(tmp_path):

@@ -159,7 +159,6 @@ def test_problems_that_cannot_be_searched(tmp_path, capsys):
     assert "problems.jsonl:" in said
     assert not out.exists()
     Path(f"{out}.part").unlink(missing_ok=True)
-    Path(f"{out}.part.manifest.json").unlink(missing_ok=True)
     assert main([*words, "--keep-going"]) == 0
     said = capsys.readouterr().err
     assert [row["id"] for row in rows_of(out)] == ["arithmetic-3-0", "arithmetic-3-1"]

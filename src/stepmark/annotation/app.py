@@ -80,8 +80,6 @@ class SentDecision(_Strict):
     """Record what the admin has marked on an item."""
 
     item: str
-    chosen: str | None = None
-    """The annotator whose answer was taken over."""
     reason: str = Field(default="", max_length=NOTE_CHARACTERS)
     version: str
     """Of the answers that were on the page."""
@@ -279,8 +277,7 @@ def one_dispute(store: TheStore, project: TheProject, _: Admin, id: str) -> dict
         ],
         "differing": table.differing,
         "answers_version": table.version,
-        "decision": decision
-        and {"marks": marks_data(decision.marks), "chosen": decision.chosen, "reason": decision.reason},
+        "decision": decision and {"marks": marks_data(decision.marks), "reason": decision.reason},
     }
 
 
@@ -308,13 +305,11 @@ def decide(
         raise RefusedError(
             400, "a decision gives the first error, or rates every step, and is not unsure", field="item"
         )
-    same = {each.account for each in table.answers if each.marks.ratings == marks.ratings}
     store.decide(
         Decision(
             item=item.id,
             account=person.name,
             marks=marks,
-            chosen=body.chosen if body.chosen in same else None,
             reason=body.reason,
             over=tuple(each.account for each in table.answers),
             at=store.clock(),

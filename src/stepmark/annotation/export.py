@@ -266,7 +266,7 @@ class _RowMaker:
         }
         for voice in voices:
             if isinstance(voice, Decision):
-                more = {"chosen": voice.chosen, "reason": voice.reason, "over": list(voice.over)}
+                more = {"reason": voice.reason, "over": list(voice.over)}
                 annotation["decision"] = _facts(voice) | more
         return meta | {"annotation": annotation}
 

@@ -365,8 +365,6 @@ class Decision:
     account: str
     """The admin's name."""
     marks: Marks
-    chosen: str | None = None
-    """The annotator whose ratings were taken over; None when they are the admin's own."""
     reason: str = ""
     over: tuple[str, ...] = ()
     """The annotators whose answers were compared."""

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from stepmark.data.json_rows import json_type
-from stepmark.data.messages import Chat, plain_messages
+from stepmark.data.messages import Chat, plain_messages, text_or_none
 from stepmark.data.reading import STDIO
 from stepmark.data.steps.splitting import ASKED, Segmentation, check_way, split, split_parts
 from stepmark.data.steps.splitting import split as split_text
@@ -250,8 +250,8 @@ def _chat_message(message: Mapping[str, Any], names: dict[str, str]) -> ChatMess
         role=message["role"],
         content=message.get("content") or "",
         calls=tuple(calls),
-        thought=(message.get("reasoning_content") or "").strip(),
-        speaker=message.get("name") or called,
+        thought=(text_or_none(message.get("reasoning_content")) or "").strip(),
+        speaker=text_or_none(message.get("name")) or called,
     )
 
 

@@ -197,9 +197,9 @@ class Chat:
         return None
 
     def _content(self, role: str, content: object, speaker: str | None) -> None:
-        if content is None or isinstance(content, str):
+        if content in (None, []) or isinstance(content, str):
             if content or role != "assistant":
-                self.write(role, content or "", speaker)
+                self.write(role, str(content or ""), speaker)
             return
         if not isinstance(content, list):
             raise self.error(f"expected a text or a list of parts, found {json_type(content)}", ".content")
@@ -295,22 +295,15 @@ def _known_part(part: object) -> object:
         return {"type": "tool_call", "id": part.get("id"), **part["function"]}
     if "type" in part:
         return part
-    call, answer = (
-        _first(part, ("function_call", "functionCall")),
-        _first(part, ("function_response", "functionResponse")),
-    )
+    call = _first(part, ("function_call", "functionCall"))
     if isinstance(call, Mapping):
-        return {
-            "type": "tool_call",
-            "id": call.get("id"),
-            "name": call.get("name"),
-            "arguments": call.get("args"),
-        }
+        return {**call, "type": "tool_call", "arguments": call.get("args")}
+    answer = _first(part, ("function_response", "functionResponse"))
     if isinstance(answer, Mapping):
         return {
+            **answer,
             "type": "tool_result",
             "tool_use_id": answer.get("id"),
-            "name": answer.get("name"),
             "content": answer.get("response"),
         }
     if isinstance(part.get("text"), str):

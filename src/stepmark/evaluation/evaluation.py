@@ -29,7 +29,6 @@ from stepmark.models.policies import Policy
 from stepmark.models.prm import PRM
 from stepmark.registry import Registry
 from stepmark.show.evaluation import Section, Tile
-from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
 from stepmark.store import differences, held, run_input
@@ -149,15 +148,7 @@ class Run:
         kept = f"the scores so far are kept in {path}.part; the same command continues"
         try:
             with held(path.parent):
-                prm = self.loaded(model)
-                progress = Progress(
-                    len(ordered),
-                    done=_rows_in(path.with_name(path.name + ".part")),
-                    tokens=lambda: prm.ledger.tokens_computed,
-                    shown=self.progress,
-                )
-                with progress:
-                    grade_cases(ordered, prm, path, manifest, advance=progress.advance)
+                grade_cases(ordered, self.loaded(model), path, manifest, shown=self.progress)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(kept) from None
         except BackendError as error:
@@ -355,10 +346,6 @@ def _digest(cases: Sequence[Case]) -> str:
         )
         digest.update(text.encode() + b"\n")
     return digest.hexdigest()
-
-
-def _rows_in(part: Path) -> int:
-    return part.read_bytes().count(b"\n") if part.exists() else 0
 
 
 def check_same(path: Path, manifest: Mapping[str, Any]) -> None:

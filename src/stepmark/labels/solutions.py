@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,8 +30,8 @@ from stepmark.sampling.problems import Answering
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.store import Results, row_key, run_input
-from stepmark.store.runs import ResumableRun, check_files, explained
+from stepmark.store import PartFile, Results, resumed, row_key, run_input
+from stepmark.store.runs import check_files, explained, nothing_done, working
 from stepmark.verifiers.base import VerifierLike
 from stepmark.verifiers.code_sandbox import Isolation
 
@@ -107,60 +107,68 @@ def label(
             [next(read)], read
         )  # before the model is loaded: a file of something else is refused at once
     facts = {
+        "command": "label",
         "method": {"name": labeller.name, **asdict(labeller)},  # type: ignore[call-overload]
         **({} if source is None else {"source": dict(source)}),
         "policy": asked.policy_name,
         "settings": {**asked.verifier_facts, "split": split, "columns": columns},
     }
+    records: list[Labelling] = []
     tally = Tally(None if asked.policy_name is None else needs_of(labeller).texts)
     with ExitStack() as stack:
         asked.open(stack, shown=progress)
-        run: ResumableRun[Labelling] = stack.enter_context(ResumableRun("label", given, facts, out=out))
-        run.identify(asked.load(stack, most=in_flight))
+        part = stack.enter_context(PartFile(out, facts))
+        part.identify(asked.load(stack, most=in_flight))
         store = stack.enter_context(open_replies(out if asked.asks_models else None))
-        for line in run.earlier():
-            tally.add(line)
         shown = Progress(
             given.rows,
-            done=tally.counts["solutions"] + len(tally.refused),
             tokens=asked.tokens_written,
             verb="labelled",
             shown=progress,
             together=in_flight,
         )
         models = asked.cached(store, observe=lambda _: shown.tick())
-        spent = tally.spent(budget)
-        with run.working(shown, keep_going=keep_going):
-            units = islice(_units(rows, labeller), run.done, None)
+        spent = False
 
-            async def labelled(unit: _Unit) -> Sequence[Labelling | Refusal]:
-                if isinstance(unit[0], Refusal) or run.earlier_line(_key(unit)) is not None:
-                    return [row for row in unit if isinstance(row, Refusal)]
-                group = tuple(row.solution for row in unit if not isinstance(row, Refusal))
-                return await label_group(group, labeller, *models)
+        def labelled(units: Iterator[_Unit]) -> Iterator[Sequence[Labelling | Refusal]]:
+            for _, results in run_tasks(
+                units,
+                lambda unit: label_group(tuple(row.solution for row in unit), labeller, *models),
+                in_flight=in_flight,
+            ):
+                yield results
 
-            for unit, results in run_tasks(units, labelled, in_flight=in_flight):
+        def kept(unit: _Unit, results: Sequence[Labelling | Refusal]) -> dict[str, Any]:
+            return _line(unit, results, keep_going=keep_going)
+
+        with working(part, shown, given, keep_going=keep_going):
+            for unit, line, results in resumed(
+                part, _units(rows, labeller), _key, labelled, kept, keep_going=keep_going
+            ):
+                tally.add(line)
+                shown.advance(1 if unit is None else len(unit), fresh=results is not None)
+                if out is None:
+                    records += (result for result in results or () if isinstance(result, Labelling))
+                spent = tally.spent(budget)
                 if spent:
                     break
-                line = run.earlier_line(_key(unit)) or _line(unit, results, keep_going=keep_going)
-                run.add(line, (result for result in results if isinstance(result, Labelling)), key=_key(unit))
-                tally.add(line)
-                shown.advance(len(unit))
-                spent = tally.spent(budget)
         if tally.counts["solutions"] == 0:
-            raise run.empty("nothing was labelled", tally.refused)
+            raise nothing_done(part, "nothing was labelled", tally.refused, given)
         unlabelled = 0
         if spent:  # only then: lines of the file are not rows, some may be blank
             every = read_solutions(given.source, columns=columns, how=split, keep_going=True)
             unlabelled = sum(1 for _ in every) - tally.counts["solutions"] - len(tally.refused)
-        run.finish(
-            {**tally.manifest(), "not_labelled": unlabelled},
+        part.finish(
+            {"input": given.manifest, **tally.manifest(), "not_labelled": unlabelled},
             {} if out is None else {out: lambda line: line["rows"]},
         )
-    return run.results(
-        read_labellings,
+    written = None if out is None else Path(out)
+    return Results(
+        (lambda: iter(records)) if written is None else lambda: read_labellings(written),
         tally.counts["solutions"],
+        out=written,
         refused=tally.refused,
+        manifest={**part.manifest, "input": given.manifest},
         summary=tally.summary(unlabelled, budget, out),
     )
 
@@ -181,18 +189,18 @@ def _check_asked(labeller: Labeller, policy: PolicyLike | None, verifier: Verifi
         note_idle({"verifier": verifier}, {"verifier": f"{labeller.name} compares no final answers"})
 
 
-_Unit = Sequence[SolutionRow | Refusal]
+_Unit = Sequence[SolutionRow]
 """Rows that are one piece of work: one row; or, for a tree, all that grow it."""
 
 
-def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterator[_Unit]:
+def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterator[_Unit | Refusal]:
     """Rows in their order, a piece each; for a tree those of one problem together, where the first of them stood."""
-    groups: dict[object, list[SolutionRow | Refusal]] = {}
-    for number, row in enumerate(rows):
-        if not needs_of(labeller).whole_problems:
+    groups: dict[object, list[SolutionRow]] = {}
+    for row in rows:
+        if isinstance(row, Refusal):
+            yield row
+        elif not needs_of(labeller).whole_problems:
             yield [row]
-        elif isinstance(row, Refusal):
-            groups[number] = [row]
         else:
             problem, cut = row.solution.problem, row.solution.split
             # Rollouts are cut as the solutions were, so that a tree cannot hold solutions that were cut in several ways.
@@ -200,28 +208,27 @@ def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterato
     yield from groups.values()
 
 
-def _key(unit: _Unit) -> str | None:
-    rows = [row for row in unit if not isinstance(row, Refusal)]
-    # With their places, which stand in the results.
-    return row_key({row.where: row.row for row in rows}) if len(rows) == len(unit) else None
+def _key(unit: _Unit) -> str:
+    # With their places where there are several: one may be named by its place.
+    places = [Path(row.where).name for row in unit if len(unit) > 1]
+    return row_key({"rows": [[row.row, asdict(row.solution)] for row in unit], "places": places})
 
 
 def _line(unit: _Unit, results: Sequence[Labelling | Refusal], *, keep_going: bool) -> dict[str, Any]:
     """The result of a piece of work: rows of the given solutions, then those of others; and why rows are left out.
 
     Raises:
-        InputError: a row that cannot be labelled, unless the run keeps going.
+        InputError: a row that cannot be labelled, unless the run keeps going and labels others of the piece.
     """
     given, others, refused = [], [], []
     payer: str | None = None
     for row, result in zip(unit, results, strict=True):
         if isinstance(result, Refusal):
-            error = result.error if isinstance(row, Refusal) else result.error.in_row(row.where)
-            if not keep_going:
+            error = result.error.in_row(row.where)
+            if not keep_going or len(unit) == 1:
                 raise error
             refused.append(str(error))
             continue
-        assert not isinstance(row, Refusal)
         shared = {} if payer is None else {"cost_at": payer}
         rest = {key: value for key, value in row.meta.items() if key != "outcome"}
         meta = {**rest, **_facts(result), **shared}
@@ -305,8 +312,11 @@ class Tally:
         """Solutions, those that were labelled on the way among them."""
         return self.counts["solutions"] + self.counts["others"]
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Count what `_line` made."""
+    def add(self, line: Mapping[str, Any] | InputError) -> None:
+        """Count what `_line` made, or a row that cannot be labelled."""
+        if isinstance(line, InputError):
+            self.refused.append(str(line))
+            return
         self.refused += line["refused"]
         given = line["rows"][: line["given"]]
         self.counts.update(solutions=len(given), others=len(line["rows"]) - len(given))

@@ -32,8 +32,8 @@ from stepmark.sampling import Sampled, Sampling, sample_and_judge
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.store import Results, evenly, row_key, run_input
-from stepmark.store.runs import ResumableRun, check_files, explained, usable
+from stepmark.store import PartFile, Results, evenly, resumed, row_key, run_input
+from stepmark.store.runs import check_files, explained, nothing_done, usable, working
 from stepmark.verifiers import base as verifiers
 from stepmark.verifiers.base import (
     BatchVerifier,
@@ -240,22 +240,19 @@ def sample(
     with explained(given, keep_going=keep_going):
         chosen = evenly(list(usable(rows, keep_going=keep_going)), limit)
     tally = Tally()
+    records: list[SampledSolution] = []
     facts = {
+        "command": "sample",
         "policy": asked.policy_name,
         "settings": {**asdict(how), **asked.verifier_facts, "limit": limit, "columns": columns},
     }
     with ExitStack() as stack:
         asked.open(stack, shown=progress)
-        run: ResumableRun[SampledSolution] = stack.enter_context(
-            ResumableRun("sample", given, facts, out=out)
-        )
-        run.identify(asked.load(stack, most=in_flight))
+        part = stack.enter_context(PartFile(out, facts))
+        part.identify(asked.load(stack, most=in_flight))
         store = stack.enter_context(open_replies(out))
-        for line in run.earlier():
-            tally.add(line)
         shown = Progress(
             len(chosen),
-            done=run.done,
             tokens=asked.tokens_written,
             verb="asked",
             noun="problem",
@@ -266,23 +263,36 @@ def sample(
         writes, compares = asked.cached(store, observe=lambda _: shown.tick())
         assert writes is not None
 
-        async def judged(row: ProblemRow | InputError) -> Sampled | None:
-            if isinstance(row, InputError) or run.earlier_line(_key(row)) is not None:
-                return None
-            return await sample_and_judge(row.problem, how, writes, compares)
+        def sampled(rows: Iterator[ProblemRow]) -> Iterator[Sampled]:
+            for _, result in run_tasks(
+                rows, lambda row: sample_and_judge(row.problem, how, writes, compares), in_flight=in_flight
+            ):
+                yield result
 
-        with run.working(shown, keep_going=keep_going):
-            for row, result in run_tasks(chosen[run.done :], judged, in_flight=in_flight):
-                line = run.earlier_line(_key(row)) or _line(row, result, str(asked.policy_name))
-                run.add(line, map(_record, line["rows"]), key=_key(row))
+        def kept(row: ProblemRow, result: Sampled) -> dict[str, Any]:
+            return _line(row, result, str(asked.policy_name))
+
+        with working(part, shown, given, keep_going=keep_going):
+            for _, line, result in resumed(part, chosen, _key, sampled, kept):
                 tally.add(line)
-                shown.advance()
+                shown.advance(fresh=result is not None)
+                if out is None and not isinstance(line, InputError):
+                    records += map(_record, line["rows"])
         if not tally.written:
-            raise run.empty("no solution was written", tally.why)
-        run.finish(asdict(tally), {} if out is None else {out: lambda line: line["rows"]})
+            raise nothing_done(part, "no solution was written", tally.why, given)
+        part.finish(
+            {"input": given.manifest, **asdict(tally)},
+            {} if out is None else {out: lambda line: line["rows"]},
+        )
+    written = None if out is None else Path(out)
     wrote = [] if out is None else [f"wrote {out}; every reply is in {out}.replies.sqlite"]
-    return run.results(
-        read_samples, tally.written, refused=tally.why, summary="\n".join([*tally.lines(), *wrote])
+    return Results(
+        (lambda: iter(records)) if written is None else lambda: read_samples(written),
+        tally.written,
+        out=written,
+        refused=tally.why,
+        manifest={**part.manifest, "input": given.manifest},
+        summary="\n".join([*tally.lines(), *wrote]),
     )
 
 
@@ -322,17 +332,19 @@ class Tally:
     solved: int = 0
     why: list[str] = field(default_factory=list)
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Count what `_line` made of a problem."""
-        outcomes = [row["meta"]["outcome"] for row in line["rows"]]
+    def add(self, line: Mapping[str, Any] | InputError) -> None:
+        """Count what `_line` made of a problem, or a row that is none."""
         self.problems += 1
+        if isinstance(line, InputError):
+            self.why.append(str(line))
+            return
+        outcomes = [row["meta"]["outcome"] for row in line["rows"]]
         self.written += len(outcomes)
         self.right += outcomes.count(True)
         self.wrong += outcomes.count(False)
         self.without_verdict += outcomes.count(None)
         self.blank += line["blank"]
         self.solved += line["solved"]
-        self.why += [] if line["refused"] is None else [line["refused"]]
 
     def facts(self) -> list[str]:
         """What progress reports."""
@@ -356,19 +368,19 @@ class Tally:
             yield f"left out: {amount(len(self.why) - 3, 'more problem')}"
 
 
-def _key(row: ProblemRow | InputError) -> str | None:
-    return None if isinstance(row, InputError) else row_key({**asdict(row.problem), "meta": row.meta})
+def _key(row: ProblemRow) -> str:
+    return row_key({**asdict(row.problem), "meta": row.meta})
 
 
-def _line(row: ProblemRow | InputError, judged: Sampled | None, policy: str) -> dict[str, Any]:
-    """What was sampled of one problem: its rows, and what the summary counts beside them."""
-    nothing: dict[str, Any] = {"rows": [], "blank": 0, "solved": False}
-    if isinstance(row, InputError):
-        return {**nothing, "refused": str(row)}
-    assert judged is not None
+def _line(row: ProblemRow, judged: Sampled, policy: str) -> dict[str, Any]:
+    """What was sampled of one problem: its rows, and what the summary counts beside them.
+
+    Raises:
+        InputError: the policy cannot read it.
+    """
     problem = row.problem
     if judged.refused is not None:
-        return {**nothing, "refused": f"{problem.id}: {judged.refused}"}
+        raise InputError(f"{problem.id}: {judged.refused}")
     samples = list(zip(judged.samples, judged.verdicts, strict=True))
     rows = [
         record_row(
@@ -392,5 +404,4 @@ def _line(row: ProblemRow | InputError, judged: Sampled | None, policy: str) -> 
         "rows": rows,
         "blank": len(samples) - len(rows),
         "solved": any(verdict is not None and verdict.correct for verdict in judged.verdicts),
-        "refused": None,
     }

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, cast
 
@@ -46,8 +45,8 @@ from stepmark.searches.rows import found_row, read_found, trace_row, write_page
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.store import Results, atomic_rows, row_key, run_input
-from stepmark.store.runs import ResumableRun, check_files, usable
+from stepmark.store import PartFile, Results, atomic_rows, resumed, row_key, run_input
+from stepmark.store.runs import check_files, nothing_done, usable, working
 from stepmark.verifiers.base import BatchVerifier, Verifier, VerifierLike, open_verifier, verifier_facts
 from stepmark.verifiers.checks import check_names
 from stepmark.verifiers.code_sandbox import Isolation
@@ -130,27 +129,26 @@ def search(
     limits = {"aggregate": aggregate, "checks": checks, "budget": budget}
     judge = verifier_facts(verifier, answers, isolation)
     facts = {
+        "command": "search",
         "method": _method_facts(searcher),
         **({} if source is None else {"source": dict(source)}),
         "settings": {**limits, **judge, "columns": columns, "trace": keeps_trees},
     }
     tally = _Tally()
+    records: list[Found] = []
     with ExitStack() as stack:
         checker = stack.enter_context(
             open_verifier(verifier, answers=answers, isolation=isolation, shown=progress)
         )
-        job: ResumableRun[Found] = stack.enter_context(ResumableRun("search", given, facts, out=out))
+        part = stack.enter_context(PartFile(out, facts))
         models.load(stack, most=in_flight)
-        job.identify(models.identities())
+        part.identify(models.identities())
         if progress and (whole := models.loaded.facts.get("prm.whole_prefixes")):
             sys.stderr.write(f"the PRM reads the whole prefix for every step: {whole}\n")
         fitted = _fitted(searcher, models.loaded, aggregate, checks, Budget(tokens=budget))
         store = stack.enter_context(open_replies(out))
-        for line in job.earlier():
-            tally.add(line, checker)
         shown = Progress(
             given.rows,
-            done=job.done,
             tokens=lambda: models.written + models.read,
             verb="searched",
             facts=models.facts,
@@ -164,54 +162,50 @@ def search(
             CachedVerifier(BatchVerifier(checker), store),
         )
 
-        async def searched(problem: Problem | InputError) -> Found | Refusal | None:
-            if isinstance(problem, InputError) or job.earlier_line(_key(problem)) is not None:
-                return None
-            return await search_one(problem, fitted, *asked)
+        def searched(problems: Iterator[Problem]) -> Iterator[Found | Refusal]:
+            for _, result in run_tasks(
+                problems, lambda problem: search_one(problem, fitted, *asked), in_flight=in_flight
+            ):
+                yield result
 
-        with job.working(shown, keep_going=keep_going):
+        def kept(_: Problem, result: Found | Refusal) -> dict[str, Any]:
+            return _line(result, trace=keeps_trees)
+
+        with working(part, shown, given, keep_going=keep_going):
             rows = usable(
                 problems_or_errors(given.source, columns=columns, need_answer=False), keep_going=keep_going
             )
-            left = islice(rows, job.done, None)
-            for problem, result in run_tasks(left, searched, in_flight=in_flight):
-                known = job.earlier_line(_key(problem))
-                outcome = problem if result is None else result
-                if known is None:
-                    assert not isinstance(outcome, Problem)
-                    line = _line(outcome, keep_going=keep_going, trace=keeps_trees)
-                else:
-                    line = known
-                job.add(line, [result] if isinstance(result, Found) else [], key=_key(problem))
+            for _, line, result in resumed(part, rows, _key, searched, kept, keep_going=keep_going):
                 tally.add(line, checker)
-                shown.advance()
+                shown.advance(fresh=result is not None)
+                if out is None and isinstance(result, Found):
+                    records.append(result)
         if tally.problems == 0:
-            raise job.empty("no problem could be searched", tally.refused)
+            raise nothing_done(part, "no problem could be searched", tally.refused, given)
 
         def lines() -> Iterator[dict[str, Any]]:
-            if out is not None:
-                return job.lines()
-            return (_line(record, keep_going=False, trace=True) for record in job.records)
+            return part.results() if out is not None else (_line(record, trace=True) for record in records)
 
         if report is not None:
             # Before the part is dropped: a run that is killed here has it to resume from.
             write_page(report, lines(), given.name, models.prm_name, models.threshold, checker)
         if out is not None:
-            traces = {} if trace is None else {trace: partial(_rows, "trace")}
-            job.finish(asdict(tally), {**traces, out: partial(_rows, "found")})
+            traces = {} if trace is None else {trace: partial(_row, "trace")}
+            part.finish({"input": given.manifest, **asdict(tally)}, {**traces, out: partial(_row, "found")})
         elif trace is not None:
             with atomic_rows(trace) as write:
                 for line in lines():
-                    for row in _rows("trace", line):
-                        write(row)
-        written = [str(path) for path in (out, trace, report) if path is not None]
-        summary = _summary(tally, models.saved, written, out)
-    return job.results(
-        read_found,
+                    write(line["trace"])
+        files_written = [str(path) for path in (out, trace, report) if path is not None]
+        summary = _summary(tally, models.saved, files_written, out)
+    written = None if out is None else Path(out)
+    return Results(
+        (lambda: iter(records)) if written is None else lambda: read_found(written),
         tally.problems,
+        out=written,
         refused=tally.refused,
+        manifest={**part.manifest, "input": given.manifest, "threshold": models.threshold},
         summary=summary,
-        facts={"threshold": models.threshold},
     )
 
 
@@ -232,10 +226,10 @@ class _Tally:
     read: int | None = 0
     refused: list[str] = field(default_factory=list)
 
-    def add(self, row: Mapping[str, Any], verifier: Verifier) -> None:
-        """Count the result of a problem."""
-        if row["refused"] is not None:
-            self.refused.append(row["refused"])
+    def add(self, row: Mapping[str, Any] | InputError, verifier: Verifier) -> None:
+        """Count the result of a problem, or a row that has none."""
+        if isinstance(row, InputError):
+            self.refused.append(str(row))
             return
         result = row["found"]
         self.problems += 1
@@ -344,27 +338,24 @@ class _Models:
         return (f"{amount(self.written, 'token')} written", f"{self.read:,} read by the PRM")
 
 
-def _rows(key: str, line: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _row(key: str, line: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a result has for the file of solutions (`found`) or of trees (`trace`)."""
-    return [] if line[key] is None else [line[key]]
+    return [line[key]]
 
 
-def _key(problem: Problem | InputError) -> str | None:
-    return None if isinstance(problem, InputError) else row_key(asdict(problem))
+def _key(problem: Problem) -> str:
+    return row_key(asdict(problem))
 
 
-def _line(result: Found | Refusal | InputError, *, keep_going: bool, trace: bool) -> dict[str, Any]:
+def _line(result: Found | Refusal, *, trace: bool) -> dict[str, Any]:
     """The result of one problem.
 
     Raises:
-        InputError: a problem that cannot be searched, unless the run keeps going.
+        InputError: it cannot be searched.
     """
-    if not isinstance(result, Found):
-        error = result.error if isinstance(result, Refusal) else result
-        if not keep_going:
-            raise error
-        return {"found": None, "trace": None, "refused": str(error)}
-    return {"found": found_row(result), "trace": trace_row(result) if trace else None, "refused": None}
+    if isinstance(result, Refusal):
+        raise result.error
+    return {"found": found_row(result), "trace": trace_row(result) if trace else None}
 
 
 def cached_prm(prm: StepScoring | None, name: str, store: ReplyStore | None) -> StepScoring:

@@ -67,7 +67,7 @@ def _sample(sample: dict[str, Any], row: Row, settings: rows.Reading) -> rows.La
         if isinstance(score, dict)
     }
     known = {"scores": scores, "metadata": sample.get("metadata")}
-    meta = rows.origin(row, "inspect", {}, None, **{name: value for name, value in known.items() if value})
+    meta = rows.origin(row, "inspect", {}, **{name: value for name, value in known.items() if value})
     meta["from"] = f"{row.place}/{id_}" if "samples" in row.data else meta["from"]
     return rows.LabelledRow(
         labelled=LabelledSolution(solution=one.solution, judgements=((),) * len(one.solution.steps)),

@@ -45,7 +45,7 @@ def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[ro
     steps = rows.steps_of(row, pieces, "input", MARKER)
     answer = _ANSWER.search(steps[-1].text)
     own = {} if answer is None else {"answer": answer[1].strip()}
-    meta = rows.origin(row, "math-shepherd", rows.other_columns(row, KEYS), None, **own)
+    meta = rows.origin(row, "math-shepherd", rows.other_columns(row, KEYS), **own)
     judge, kind = rows.judge_and_kind(meta, "rollouts", "value")
     problem = Problem(text=question.strip(), source=None if task == rows.UNKNOWN else task)
     solution = Solution(problem=problem, steps=steps, id=row.place)

@@ -67,7 +67,7 @@ def from_row(row: Row) -> rows.LabelledRow:
         where=row.where,
         outcome=outcome,
         repeated=repeated,
-        meta=rows.with_columns(dict(meta or {}), rows.other_columns(row, KEYS, _MAY)),
+        meta=rows.with_columns(dict(meta or {}), rows.other_columns(row, (*KEYS, *_MAY))),
     )
 
 

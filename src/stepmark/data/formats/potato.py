@@ -223,7 +223,7 @@ def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows
         yield rows.LabelledRow(
             labelled=LabelledSolution(solution=item.solution, judgements=judgements),
             where=row.where,
-            meta=rows.origin(row, "potato", rest, None, schema=schema, mode=label.get("mode"), **numbers),
+            meta=rows.origin(row, "potato", rest, schema=schema, mode=label.get("mode"), **numbers),
         )
 
 

@@ -153,7 +153,7 @@ def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows
     ) -> rows.LabelledRow:
         """The steps so far, and the last of a branch."""
         steps = tuple(Step(text=text) for text in (*texts, *(text for text, _ in last)))
-        meta = rows.origin(row, "prm800k", rest, None, prm800k=facts)
+        meta = rows.origin(row, "prm800k", rest, prm800k=facts)
         solution = Solution(problem=problem, steps=steps, id=id_)
         read = rows.labelled(row, solution, (*judgements, *(judged for _, judged in last)), meta)
         return replace(read, repeated=len(texts) if last else 0)

@@ -81,7 +81,7 @@ def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[ro
     yield rows.LabelledRow(
         labelled=_labelled(rated, last, row.place, judged),
         where=row.where,
-        meta=rows.origin(row, "prm800k-flat", rows.other_columns(row, _NAMES), None, prm800k=flags),
+        meta=rows.origin(row, "prm800k-flat", rows.other_columns(row, _NAMES), prm800k=flags),
     )
 
 

@@ -27,7 +27,7 @@ def read(row: Row, _settings: rows.Reading, counts: rows.Counts) -> Iterator[row
     steps = tuple(unnumbered(text) for text in texts_of(row.data, "modified_process", row.where))
     labelled = prmbench_labelled(row, steps)
     columns, known = rows.other_columns(row, KEYS), row.data["classification"]
-    meta = rows.origin(row, "prmbench", columns, None, classification=known)
+    meta = rows.origin(row, "prmbench", columns, classification=known)
     yield rows.LabelledRow(labelled=labelled, where=row.where, meta=meta)
 
 

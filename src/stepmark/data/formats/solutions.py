@@ -23,7 +23,8 @@ def reader(format: str) -> rows.Reader:
 
     def read(row: Row, settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
         for one in solutions_of(row, how=settings.how, marker=settings.marker, reasoning=settings.reasoning):
-            meta = rows.origin(row, format, one.columns, one.own_meta)
+            meta = {"from": row.place, "format": format, **one.own_meta}
+            meta = rows.with_columns(meta, one.columns)
             solution = replace(one.solution, id=one.solution.id or row.place)
             read = rows.labelled(row, solution, [()] * len(solution.steps), meta)
             messages = one.messages if settings.reasoning == "keep" else None

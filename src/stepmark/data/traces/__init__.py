@@ -21,7 +21,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepmark.data.formats.rows import declared
-from stepmark.data.json_rows import json_type
 from stepmark.data.messages import Chat, Object
 from stepmark.data.reading import Row
 from stepmark.data.traces.base import Trace
@@ -47,22 +46,16 @@ def chat_rows(rows: Iterable[Row | Refusal], *, keep_going: bool = False) -> Ite
         elif (split := TRACES[name].events) is None:
             yield from _chat_row(row, TRACES[name], [row.data], "", keep_going)
         else:
-            try:
+            with Chat(where=row.where).reading(f"a row of {name}"):
                 for key, event in split(row.data):
-                    if not isinstance(event, Mapping):
-                        raise row.error(f"expected an event (an object), found {json_type(event)}")
                     # Events that name no trace are those of their file; a folder has several.
                     _, events = gathered.setdefault((name, key, "" if key else row.file), (row, []))
                     events.append({**event, "where": row.where})
-            except (TypeError, AttributeError):  # an object is something else, anywhere in the nest
-                raise row.error(f"expected a row of {name}, found another shape") from None
     found: list[tuple[Row, Trace, str, Sequence[Object]]] = []
     for (name, key, _), (row, events) in _by_folder(gathered).items():
         trace = TRACES[name]
-        try:
+        with Chat(where=row.where).reading(f"rows of {name}"):
             parts = [(key, events)] if trace.conversations is None else [*trace.conversations(events)]
-        except (TypeError, AttributeError):
-            raise row.error(f"expected rows of {name}, found another shape") from None
         found += [(row, trace, id_, part) for id_, part in parts]
     continued = _continued([part for _, _, _, part in found])
     for number, (row, trace, id_, part) in enumerate(found):
