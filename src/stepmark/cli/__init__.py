@@ -175,6 +175,7 @@ def _run(tokens: list[str]) -> int:
     if {"--help", "-h"} & set(tokens) and (
         known := [word for word in app.parse_commands(tokens)[0] if not word.startswith("-")]
     ):
+        _check_subcommand(app, [word for word in tokens if word not in ("--help", "-h")])
         app.help_epilogue = f"{shown(known)}\n\n{_CONFIG}"
     if config is not None:
         from cyclopts.config import Toml
