@@ -11,7 +11,7 @@ import pytest
 from integration_worlds import PLAIN, RIGHT, WRONG, prm
 from stepmark.errors import BackendError, InputError, UnknownNameError, UsageError
 from stepmark.integrations.candidates import (
-    Grader,
+    CandidateGrader,
     UnreadWarning,
     explanation,
     facts_of,
@@ -32,7 +32,7 @@ BAD = "2 + 3 = 6\nThe answer is 6."
 
 def texts(*some, problem="2 + 3?", prm_=None, settings=None):
     return grade_texts(
-        [(problem, text) for text in some], Grader(prm_ or prm(), settings or Grade()), **LINES
+        [(problem, text) for text in some], CandidateGrader(prm_ or prm(), settings or Grade()), **LINES
     )
 
 
@@ -52,7 +52,7 @@ def test_texts_are_graded_each_in_its_place():
 
 def test_texts_that_cannot_be_cut_that_way_are_the_callers_fault():
     with pytest.raises(UnknownNameError, match="lines"):
-        grade_texts([("p", GOOD)], Grader(prm()), split="lines")
+        grade_texts([("p", GOOD)], CandidateGrader(prm()), split="lines")
 
 
 def test_callers_on_many_threads_are_graded_together_and_the_prm_is_never_entered_twice():
@@ -88,7 +88,7 @@ def test_callers_on_many_threads_are_graded_together_and_the_prm_is_never_entere
             with guard:
                 inside -= 1
 
-    grader = Grader(Watched())
+    grader = CandidateGrader(Watched())
     results = {}
 
     def ask(number):
@@ -122,7 +122,7 @@ def test_a_prm_that_fails_fails_everyone_who_waited_and_nobody_after():
             raise BackendError("the server is away")
         return 0.5
 
-    grader = Grader(ScriptedPRM(score))
+    grader = CandidateGrader(ScriptedPRM(score))
     with pytest.raises(BackendError, match="away"):
         grader.grade([Solution.of("p", ["a"])])
     [after] = grader.grade([Solution.of("p", ["a"])])

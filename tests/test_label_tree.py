@@ -17,7 +17,7 @@ from stepmark.backends.replies import MemoryReplies
 from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError
 from stepmark.labels.labelling import Labelling
-from stepmark.labels.tree import Grown, RolloutTree, cut_branch, on_lines, prefixes, priority, way_of
+from stepmark.labels.tree import RolloutTree, TreeLabels, cut_branch, on_lines, prefixes, priority, way_of
 from stepmark.problems.arithmetic_world import (
     ArithmeticPolicy,
     SolverSettings,
@@ -260,7 +260,7 @@ def test_what_holds_in_every_tree(given_one, slips, rescues, k, searches):
     world = stumbling(slips=slips, rescues=rescues)
     given = (stumbled(slips % 7),) if given_one else ()
     grown = world.run(RolloutTree(k=k, searches=searches).grow, PROBLEM, given)
-    assert isinstance(grown, Grown)
+    assert isinstance(grown, TreeLabels)
     # No prefix is rolled out twice, so no sample is asked for twice; what is asked is what is counted.
     assert len(set(world.asked)) == len(world.asked) == grown.cost.rollouts
     assert grown.cost.rollouts == k * grown.cost.probes

@@ -17,7 +17,7 @@ PUBLIC = [
     "Finding",
     "GradedSolution",
     "GradedStep",
-    "Grader",
+    "PRM",
     "Judgement",
     "LabelledRow",
     "LabelledSolution",

@@ -20,7 +20,7 @@ from stepmark.errors import UsageError  # noqa: E402
 from stepmark.models.policies.local import LocalPolicy  # noqa: E402
 from stepmark.rl.credit.methods import load_credit  # noqa: E402
 from stepmark.rl.monitor import read_watched  # noqa: E402
-from stepmark.rl.report import ProgressLines  # noqa: E402
+from stepmark.rl.report import PolicyProgressLines  # noqa: E402
 from stepmark.rl.trainer import Update  # noqa: E402
 from stepmark.training.state import read_lines  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
@@ -246,7 +246,7 @@ def test_a_methods_settings_are_its_own() -> None:
 
 def test_a_line_a_tenth_of_the_run_with_the_time_that_is_left(capsys) -> None:
     now = [0.0]
-    display = ProgressLines(None, 400, clock=lambda: now[0])
+    display = PolicyProgressLines(None, 400, clock=lambda: now[0])
     figures = {"accuracy": 0.25, "reward": None, "kl": 0.5}
     for number in range(5, 401):  # it continues an earlier run
         now[0] += 60.0

@@ -178,15 +178,15 @@ def test_names_of_what_is_no_search(tmp_path, capsys, name, said):
     [
         (
             "Nothing",
-            "the search nothing: expected search to return a Found, as `return await choose(…)` does, and got NoneType",
+            "the search nothing: expected search to return a SearchResult, as `return await choose(…)` does, and got NoneType",
         ),
         (
             "NoCoroutine",
-            "the search no-coroutine: expected `async def search(problem, policy, prm, verifier)`, which returns a Found, and got int",
+            "the search no-coroutine: expected `async def search(problem, policy, prm, verifier)`, which returns a SearchResult, and got int",
         ),
         (
             "Generator",
-            "the search generator: expected `async def search(problem, policy, prm, verifier)`, which returns a Found, and got generator",
+            "the search generator: expected `async def search(problem, policy, prm, verifier)`, which returns a SearchResult, and got generator",
         ),
     ],
 )

@@ -27,7 +27,7 @@ from stepmark.backends import (
 )
 from stepmark.backends.replies import MemoryReplies
 from stepmark.errors import BackendError, InputError, TooLongError, UsageError
-from stepmark.models.prm import Grader, Ledger
+from stepmark.models.prm import PRM, Ledger
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.models.session import CachedSession
 from stepmark.problems.arithmetic import arithmetic_problems
@@ -48,7 +48,7 @@ TREES = [BeamSearch(width=2, expand=2), DiverseTrees(subtrees=2, expand=2), Reba
 ALL = [BestOfN(n=3), Greedy(), Majority(n=3), *TREES]
 
 
-class BadPRM(Grader):
+class BadPRM(PRM):
     """Gives what `give` makes of the solution: a list of scores, or an exception."""
 
     score_kind, default_aggregate, default_threshold = "probability", "min", 0.5

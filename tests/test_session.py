@@ -23,7 +23,7 @@ from stepmark.errors import (
 from stepmark.models.engine import KeyValuePool
 from stepmark.models.families import FAMILIES
 from stepmark.models.generative import GENERATIVE, generative_prm
-from stepmark.models.prm import Grader
+from stepmark.models.prm import PRM
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.models.session import CachedSession, Extended, NextStep, WholeSolution, root_of
 from stepmark.records import Problem, Solution, Step, StepScores
@@ -171,7 +171,7 @@ def test_a_model_that_gives_nan_is_an_error(zoo, name):
         session.extend([(root_of(Problem(text="p")), Step(text="x = 6"))])
 
 
-class Counting(Grader):
+class Counting(PRM):
     """A PRM that scores a step by its length, or gives too few scores."""
 
     name, score_kind, default_aggregate, default_threshold = "counting", "unbounded", "min", None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.models.families import full_name
 from stepmark.models.load import check_arguments, load_prm
-from stepmark.rl.hacking import Watch
+from stepmark.rl.hacking import HackingWatch
 from stepmark.rl.run import train_policy
 from stepmark.rl.settings import Implicit, Refitting, Training
 
@@ -49,7 +49,7 @@ rl_command = command(
             drop=("dtype", "device", "truncate", "token_budget", "outcome", "seed"),
         ),
     },
-    methods={"training": Training, "watch": Watch, "implicit": Implicit, "refit": Refitting},
+    methods={"training": Training, "watch": HackingWatch, "implicit": Implicit, "refit": Refitting},
     optional=("implicit", "refit"),
     common=(
         "policy",

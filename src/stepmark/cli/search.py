@@ -14,7 +14,7 @@ from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
 from stepmark.models.load import check_arguments, load_prm
 from stepmark.models.policies import check_policy, load_policy
-from stepmark.searches.base import Found
+from stepmark.searches.base import SearchResult
 from stepmark.searches.methods import METHODS, OF_THE_RUN
 from stepmark.searches.run import count_of, search
 from stepmark.show.text import amount
@@ -63,7 +63,7 @@ def _run(call: Call) -> int:
     return 0
 
 
-def _print_found(found: Found, threshold: float | None) -> None:
+def _print_found(found: SearchResult, threshold: float | None) -> None:
     """Print the chosen solution, its steps coloured by their scores, and what it cost."""
     from rich.console import Console
 

@@ -31,8 +31,8 @@ from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.lazy import Lazy
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem, Refusal
-from stepmark.searches.base import Budget, Candidate, Found, Grading, Searching, Steps
-from stepmark.searches.best_of_n import Sampled
+from stepmark.searches.base import Budget, Candidate, Grading, Searching, SearchResult, Steps
+from stepmark.searches.best_of_n import SampledSearch
 from stepmark.searches.methods import METHODS, load_search, remade
 from stepmark.searches.run import Models, models_of
 from stepmark.searches.run import run as run_search
@@ -218,12 +218,12 @@ class _Contest:
 
     def search(
         self, method: Searching, problems: Sequence[Problem], budget: int, size: int | None = None
-    ) -> list[Found | Refusal]:
+    ) -> list[SearchResult | Refusal]:
         """A method at a size, with a budget, on some problems."""
         at = "" if size is None else f", size {size}"
         self.run.note(f"{method.name} at {budget:,} tokens{at}: {amount(len(problems), 'problem')}")
-        field_ = "n" if isinstance(method, Sampled) else method.sized_by
-        size = _MANY if isinstance(method, Sampled) and size is None else size
+        field_ = "n" if isinstance(method, SampledSearch) else method.sized_by
+        size = _MANY if isinstance(method, SampledSearch) and size is None else size
         more: dict[str, Any] = {} if field_ is None or size is None else {field_: size}
         search = remade(method, budget=Budget(tokens=budget), **more)
         return list(
@@ -241,7 +241,9 @@ class _Contest:
         """The size at which a method spends a budget: doubled until then; halfway back where that was too large."""
         good, too_large, size, most = 0, 0, 1, -1.0
         for _ in range(_TRIALS):
-            results = [one for one in self.search(method, pilot, budget, size) if isinstance(one, Found)]
+            results = [
+                one for one in self.search(method, pilot, budget, size) if isinstance(one, SearchResult)
+            ]
             spent = fmean(one.cost.tokens or 0 for one in results) if results else 0.0
             cut = fmean(one.stopped == "budget" for one in results) if results else 0.0
             if cut > _CUT or spent <= most:
@@ -283,7 +285,7 @@ class _Contest:
             raise InputError(f"no problem could be searched. {self.facts[-1]}")
         return list(items.values())
 
-    def _run(self, found: Found) -> dict[str, Any]:
+    def _run(self, found: SearchResult) -> dict[str, Any]:
         chosen = found.solution
         return {
             "right": chosen is not None and self._right(found.problem, chosen),

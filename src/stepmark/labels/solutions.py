@@ -114,7 +114,7 @@ def label(
         "settings": {**asked.verifier_facts, "split": split, "columns": columns},
     }
     records: list[Labelling] = []
-    tally = Tally(None if asked.policy_name is None else needs_of(labeller).texts)
+    tally = LabelTally(None if asked.policy_name is None else needs_of(labeller).texts)
     with ExitStack() as stack:
         asked.open(stack, shown=progress)
         part = stack.enter_context(PartFile(out, facts))
@@ -294,7 +294,7 @@ _COUNTS = ("solutions", "others", "found", "clean", "abstained", "wrong_later", 
 """Of a run, in its manifest. `wrong_later`: a wrong step, where an earlier one that was not judged may be wrong too."""
 
 
-class Tally:
+class LabelTally:
     """What has been labelled, and at what cost.
 
     Args:

@@ -112,7 +112,7 @@ class RolloutTree(RolloutLabeller):
         policy: Completing,
         verifier: Verifying,
         refused: dict[int, InputError] | None = None,
-    ) -> Grown:
+    ) -> TreeLabels:
         """Grow the tree of one problem, with the solutions of it that are searched first.
 
         `refused` takes the numbers of those that the policy cannot read, and why; without it the first of them ends the growing.
@@ -138,7 +138,7 @@ class RolloutTree(RolloutLabeller):
                 refused[number] = error
         while not tree.spent and (chosen := tree.select()) is not None:
             await tree.search(chosen)
-        return Grown(
+        return TreeLabels(
             given=tuple(tree.conclude(first) for first in firsts),
             rollouts=tuple(tree.conclude(path) for path in tree.paths),
             successes=root.found.successes,
@@ -148,7 +148,7 @@ class RolloutTree(RolloutLabeller):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grown:
+class TreeLabels:
     """A problem's tree. Solutions that share a beginning repeat its evidence: count it once."""
 
     given: tuple[Labelling, ...]
@@ -178,7 +178,7 @@ def priority(*, mc: float, length: float, visits: int, total: int, settings: Rol
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class State:
+class PrefixState:
     """A prefix that was rolled out."""
 
     steps: tuple[Step, ...]
@@ -200,10 +200,10 @@ class Path:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class PoolEntry:
     """A wrong rollout of a state, not yet searched."""
 
-    state: State
+    state: PrefixState
     path: Path
     length: int
 
@@ -225,8 +225,8 @@ class _Tree:
         self._problem = problem
         self._way = way_of(given)
         self._id = given[0].id if given and given[0].id else problem.id
-        self._states: dict[str, State] = {}
-        self._pool: list[Candidate] = []
+        self._states: dict[str, PrefixState] = {}
+        self._pool: list[PoolEntry] = []
         # Before any rollout: one that repeats a given solution must not enter the pool.
         self._texts = {prefixes(on_lines(solution.steps))[-1].rstrip() for solution in given}
         self._begun: set[str] = set()
@@ -240,7 +240,7 @@ class _Tree:
         """Whether no more search may start."""
         return self.searched >= self._settings.searches
 
-    async def state(self, steps: tuple[Step, ...]) -> State:
+    async def state(self, steps: tuple[Step, ...]) -> PrefixState:
         """The state of a prefix, rolled out if it is new; its wrong rollouts then join the pool."""
         text = prefixes(steps)[-1]
         if text not in self._states:
@@ -248,7 +248,7 @@ class _Tree:
             holder = Solution(problem=self._problem, steps=(*steps, Step(text="-", tail="\n")))
             probed = await self._settings.try_prefix(holder, len(steps), self._policy, self._verifier)
             self.cost += probed.cost
-            self._states[text] = State(steps=steps, found=probed)
+            self._states[text] = PrefixState(steps=steps, found=probed)
             if 0 < probed.successes < probed.trials:
                 self._add_wrong(self._states[text])
         return self._states[text]
@@ -276,7 +276,7 @@ class _Tree:
         await self._search(path, steps, low=0)
         return path
 
-    def select(self) -> Candidate | None:
+    def select(self) -> PoolEntry | None:
         """Take the best candidate out of the pool; the earliest of equals."""
         if not self._pool:
             return None
@@ -294,7 +294,7 @@ class _Tree:
         self._pool.remove(best)
         return best
 
-    async def search(self, chosen: Candidate) -> None:
+    async def search(self, chosen: PoolEntry) -> None:
         """Find the first error of a selected rollout; one that the policy cannot read again is abstained from."""
         self.searched += 1
         chosen.state.visits += 1
@@ -327,7 +327,7 @@ class _Tree:
         path.first_error = None if first_bad is None else first_bad - 1
         path.abstained = first_bad is None
 
-    def _add_wrong(self, state: State) -> None:
+    def _add_wrong(self, state: PrefixState) -> None:
         begun, probed = prefixes(state.steps)[-1], state.found
         for text, verdict, count in zip(probed.texts, probed.verdicts, probed.tokens, strict=True):
             whole = (begun + text).rstrip()
@@ -340,7 +340,7 @@ class _Tree:
             solution = Solution(problem=self._problem, steps=steps, id=name, split=way)
             path = Path(solution=solution, texts=prefixes(steps), own=verdict)
             self._pool.append(
-                Candidate(state=state, path=path, length=len(text.split()) if count is None else count)
+                PoolEntry(state=state, path=path, length=len(text.split()) if count is None else count)
             )
 
 

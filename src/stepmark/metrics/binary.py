@@ -13,7 +13,7 @@ from stepmark.metrics.intervals import Floats, shares
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bin:
+class ReliabilityBin:
     """One bin of a reliability diagram."""
 
     low: float
@@ -100,7 +100,9 @@ def expected_calibration_error(scores: Floats, labels: Floats, weights: Floats, 
     return shares(gap, weights.sum(axis=1))
 
 
-def reliability(scores: Sequence[float], labels: Sequence[float], *, bins: int = 10) -> tuple[Bin, ...]:
+def reliability(
+    scores: Sequence[float], labels: Sequence[float], *, bins: int = 10
+) -> tuple[ReliabilityBin, ...]:
     """The bins of a reliability diagram, from 0 to 1.
 
     Raises:
@@ -115,7 +117,7 @@ def reliability(scores: Sequence[float], labels: Sequence[float], *, bins: int =
         inside = member == at
         count = int(inside.sum())
         results.append(
-            Bin(
+            ReliabilityBin(
                 low=float(edges[at]),
                 high=float(edges[at + 1]),
                 count=count,

@@ -23,7 +23,7 @@ from stepmark.models.critics import RPRM, Critic, Critiqued, GenPRM, ThinkPRM, r
 from stepmark.models.files import present, read_object
 from stepmark.models.identity import named
 from stepmark.models.policies import Policy
-from stepmark.models.prm import Grader, Ledger, Session, WholePrefixSession
+from stepmark.models.prm import PRM, Ledger, Session, WholePrefixSession
 from stepmark.models.spec import SPEC_FILE
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores, read_record
 from stepmark.registry import unknown_name
@@ -181,7 +181,7 @@ def context_of(solution: Solution) -> tuple[str, ...]:
 
 
 @final
-class GenerativePRM(Grader):
+class GenerativePRM(PRM):
     """A critic and the policy that writes for it; a `models.prm.PRM`. Arguments as for `generative_prm`.
 
     The critiques of a prefix are the same for every solution that begins so: samples 0 to k-1 of one request (`Completions.first`), asked once

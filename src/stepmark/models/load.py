@@ -178,9 +178,7 @@ def prm_of(name: str, names: Registry) -> PRM:
     made: PRM = names.make(name, ("name", "score_kind", "default_aggregate", "score_many"))
     identity_of(made)
     if not isinstance(made, PRM):
-        raise UsageError(
-            f"{name}: expected a PRM derived from stepmark.Grader, found a {type(made).__name__}"
-        )
+        raise UsageError(f"{name}: expected a PRM derived from stepmark.PRM, found a {type(made).__name__}")
     return made
 
 

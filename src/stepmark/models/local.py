@@ -15,7 +15,7 @@ from stepmark.errors import CheckpointError, InputError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.engine import Engine, windows
 from stepmark.models.heads import HeadFunction, Neutral, step_scores
-from stepmark.models.prm import Grader, Ledger, Session, WholePrefixSession
+from stepmark.models.prm import PRM, Ledger, Session, WholePrefixSession
 from stepmark.models.session import (
     CachedSession,
     GrowingSession,
@@ -36,7 +36,7 @@ _WORDS = 256
 """Distributions over a vocabulary that are made at a time."""
 
 
-class WindowedPRM(Grader, ABC):
+class WindowedPRM(PRM, ABC):
     """What PRMs that read tokens share: streaming, windows, refusals. Abstract: `_window` scores."""
 
     def __init__(
@@ -168,7 +168,7 @@ class LocalPRM(WindowedPRM):
             tree = pack([text.ids for text in some])
             needed = [path[self.needed(text)] for text, path in zip(some, tree.paths, strict=True)]
             rows = np.unique(np.concatenate(needed))
-            states = Rows(rows, [engine.run(tree, rows) for engine in self.engines], len(tree))
+            states = ReadRows(rows, [engine.run(tree, rows) for engine in self.engines], len(tree))
             with torch.inference_mode():
                 result = self.read(states, some, tree.paths)
             reads = {text.index: read for text, read in zip(some, result, strict=True)}
@@ -187,7 +187,7 @@ class LocalPRM(WindowedPRM):
         """See `TokenPRM.read`."""
 
 
-class Rows:
+class ReadRows:
     """Hidden states [rows, hidden] of some tokens (`rows`, ascending) of a packed tree, one tensor a network (`session.States`)."""
 
     def __init__(self, rows: Ints, states: Sequence[Tensor], tokens: int) -> None:

@@ -104,8 +104,8 @@ class Session(Protocol):
         """Free what is stored for some prefixes; unknown ones are ignored."""
 
 
-class Grader:
-    """A process reward model: reads a prefix of a solution and scores its last step. A PRM of your own derives from it: `class MyPRM(stepmark.Grader)`.
+class PRM:
+    """A process reward model: reads a prefix of a solution and scores its last step. A PRM of your own derives from it: `class MyPRM(stepmark.PRM)`.
 
     The score of step t depends on the problem and on steps 1..t, never on what follows. A subclass has the attributes below, `identity` and
     `score_many`; all else is made of them.
@@ -378,7 +378,7 @@ class Grader:
 class _Reread:
     """A conversation that is read anew for each turn (`watch.Growing`)."""
 
-    def __init__(self, prm: Grader, problem: Problem) -> None:
+    def __init__(self, prm: PRM, problem: Problem) -> None:
         self._prm, self._problem = prm, problem
 
     def score(self, steps: Sequence[Step], step: Step) -> float:
@@ -390,10 +390,6 @@ class _Reread:
 
     def back(self, to: int) -> None:
         """Nothing is stored."""
-
-
-PRM = Grader
-"""The same, as annotations name it."""
 
 
 def identity_of(prm: PRM) -> str:

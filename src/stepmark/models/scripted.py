@@ -11,7 +11,7 @@ from typing import TypeVar, final
 from stepmark.backends import BatchPolicy, ChoiceLogprobs, Completion, Completions, Ready, cut_at_stop
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import check_score
-from stepmark.models.prm import Grader, Ledger, Session, WholePrefixSession
+from stepmark.models.prm import PRM, Ledger, Session, WholePrefixSession
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 from stepmark.show.text import amount
 
@@ -23,7 +23,7 @@ Chooses = Callable[[ChoiceLogprobs], Sequence[float]] | Sequence[Sequence[float]
 
 
 @final
-class ScriptedPRM(Grader):
+class ScriptedPRM(PRM):
     """A PRM whose scores are given.
 
     Args:

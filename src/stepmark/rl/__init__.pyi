@@ -13,7 +13,7 @@ from stepmark.rl.credit.methods import Discounted as Discounted
 from stepmark.rl.credit.methods import MinForm as MinForm
 from stepmark.rl.credit.methods import ProcessGRPO as ProcessGRPO
 from stepmark.rl.credit.methods import ProgressAdvantage as ProgressAdvantage
-from stepmark.rl.hacking import Watch as Watch
+from stepmark.rl.hacking import HackingWatch as HackingWatch
 from stepmark.rl.hacking import Watched as Watched
 from stepmark.rl.run import TrainedPolicy as TrainedPolicy
 from stepmark.rl.settings import Implicit as Implicit

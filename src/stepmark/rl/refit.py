@@ -24,12 +24,12 @@ from stepmark.models.places import folder_of
 from stepmark.records import Problem, Solution, read_record, to_data
 from stepmark.rl.monitor import Monitor
 from stepmark.rl.settings import Refitting
-from stepmark.rl.trainer import STATE_FILE, Evaluation, Trainer, Update, collect, seed_of
+from stepmark.rl.trainer import STATE_FILE, PolicyEvaluation, PolicyTrainer, Update, collect, seed_of
 from stepmark.training.examples import LabelRules
 from stepmark.training.objectives.steps import SoftLabels
 from stepmark.training.recipe import Recipe, run_recipe
 from stepmark.training.settings import Training
-from stepmark.training.state import Lines
+from stepmark.training.state import LogLines
 from stepmark.verifiers.base import BatchVerifier
 
 REFIT_FILE, REFIT_FOLDER = "refit.jsonl", "refit"
@@ -79,10 +79,10 @@ class Refit:
             )
         self.rows: list[Refitted] = []
 
-    def attach(self, trainer: Trainer, monitor: Monitor) -> None:
+    def attach(self, trainer: PolicyTrainer, monitor: Monitor) -> None:
         """Take the place of the trainer's and the monitor's PRM, from the refits of an interrupted run on."""
         self._trainer, self._monitor = trainer, monitor
-        state, self._lines = trainer.out / STATE_FILE, Lines(trainer.out / REFIT_FILE)
+        state, self._lines = trainer.out / STATE_FILE, LogLines(trainer.out / REFIT_FILE)
         saved = torch.load(state, weights_only=True, mmap=True)["done"] if state.is_file() else 0
         if self._lines.rows:
             self._lines.keep(saved)
@@ -109,7 +109,7 @@ class Refit:
         if result.replaced:
             self._use(str(result.folder), since=result.update)
 
-    def evaluated(self, evaluation: Evaluation) -> bool:
+    def evaluated(self, evaluation: PolicyEvaluation) -> bool:
         """Nothing."""
         return False
 

@@ -11,7 +11,7 @@ from stepmark.errors import UsageError
 from stepmark.metrics.intervals import Interval
 from stepmark.rl.hacking import CELLS, ShownSolution, Watched
 from stepmark.rl.monitor import Monitor, best_of
-from stepmark.rl.trainer import Evaluation, Update
+from stepmark.rl.trainer import PolicyEvaluation, Update
 from stepmark.show import colour
 from stepmark.show.evaluation import EvaluationView, Examples, Item, Section, Tile, evaluation_html
 from stepmark.show.page import CardView, ProblemView, StepView
@@ -22,7 +22,7 @@ from stepmark.show.text import amount
 from stepmark.training.report import CardFacts, card_text, smoothed
 
 
-class ProgressLines:
+class PolicyProgressLines:
     """A listener behind the monitor: prints each evaluation on standard error, and an update now and then.
 
     On a terminal at most one line every ten seconds; elsewhere also at most one each tenth of the run.
@@ -47,7 +47,7 @@ class ProgressLines:
             self._last_line, self._tenth = self._clock(), tenth
             sys.stderr.write(f"{self.line(update)}\n")
 
-    def evaluated(self, evaluation: Evaluation) -> bool:
+    def evaluated(self, evaluation: PolicyEvaluation) -> bool:
         """Print what the monitor measured."""
         row = self._monitor.rows[-1]
         sys.stderr.write(f"{words(row)}\n")

@@ -239,7 +239,7 @@ def sample(
     rows = problem_rows(given.source, columns=columns, need_answer=judge is not None)
     with explained(given, keep_going=keep_going):
         chosen = evenly(list(usable(rows, keep_going=keep_going)), limit)
-    tally = Tally()
+    tally = SampleTally()
     records: list[SampledSolution] = []
     facts = {
         "command": "sample",
@@ -320,7 +320,7 @@ def _record(row: Mapping[str, Any]) -> SampledSolution:
 
 
 @dataclass(kw_only=True, slots=True)
-class Tally:
+class SampleTally:
     """What the summary counts."""
 
     problems: int = 0

@@ -25,7 +25,7 @@ from stepmark.metrics.first_error import threshold_misfit
 from stepmark.models.lazy import Lazy, check_models, note_idle
 from stepmark.models.load import SHARED, PRMLike, lazy_prm, read_by
 from stepmark.models.places import NOTICE
-from stepmark.models.prm import PRM, Grade, Grader, Ledger, from_row, input_row, to_row
+from stepmark.models.prm import PRM, Grade, Ledger, from_row, input_row, to_row
 from stepmark.models.prm import grade as grade_stream
 from stepmark.records import GradedSolution, Refusal, ScoreKind, Solution, StepScores
 from stepmark.settings import checked
@@ -116,7 +116,7 @@ class Workers(Protocol):
 
 
 @final
-class SpreadPRM(Grader):
+class SpreadPRM(PRM):
     """A PRM (see `models.prm.PRM`) whose solutions are scored by the workers of a cluster, each with a PRM of its own.
 
     Only what keeps them busy is read ahead. Neighbours of one problem are scored by one worker together. Its name, identity, kind of

@@ -3,8 +3,8 @@ from stepmark.backends import Completions as Completions
 from stepmark.backends import ScoreRequest as ScoreRequest
 from stepmark.searches.base import Choosing as Choosing
 from stepmark.searches.base import Expanding as Expanding
-from stepmark.searches.base import Found as Found
 from stepmark.searches.base import Searching as Searching
+from stepmark.searches.base import SearchResult as SearchResult
 from stepmark.searches.base import Steps as Steps
 from stepmark.searches.beam import BeamSearch as BeamSearch
 from stepmark.searches.beam import DiverseTrees as DiverseTrees

@@ -1,7 +1,7 @@
 """What every search is, and what it gives: settings, candidates, the trace, the cost.
 
 A search is a frozen dataclass of settings with a coroutine, `search(problem, policy, prm, verifier)`, which awaits what it asks them and returns a
-`Found`. It does no other I/O: `search.run` runs many of them at once, records every reply before it is used, and resumes by replay.
+`SearchResult`. It does no other I/O: `search.run` runs many of them at once, records every reply before it is used, and resumes by replay.
 """
 
 # Without postponed annotations: the methods inherit fields from here, and a reader of a method's fields (the command line) finds their
@@ -99,7 +99,7 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
+class SearchCost:
     """What one search has cost. All are properties of the texts: replays, batches and caches change nothing."""
 
     prompt: int | None = 0
@@ -141,8 +141,8 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trace:
-    """The tree of a search. The tokens of its nodes sum to `Cost.decoded` and `Cost.prm`."""
+class SearchTrace:
+    """The tree of a search. The tokens of its nodes sum to `SearchCost.decoded` and `SearchCost.prm`."""
 
     method: str
     aggregate: str
@@ -175,7 +175,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class SearchResult:
     """What a search gives for one problem."""
 
     problem: Problem
@@ -184,8 +184,8 @@ class Found:
     """Index into `candidates`; None where there is nothing to choose."""
     candidates: tuple[Candidate, ...]
     """Every solution that it may choose. Where none was finished, the best unfinished one."""
-    trace: Trace
-    cost: Cost
+    trace: SearchTrace
+    cost: SearchCost
     stopped: Stopped
     note: str = ""
     """What else is to be known of its end."""
@@ -239,7 +239,7 @@ class Search(Protocol):
 
     async def search(
         self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
-    ) -> Found:
+    ) -> SearchResult:
         """Search one problem.
 
         Args:

@@ -45,7 +45,7 @@ from pydantic import Field
 
 from stepmark.backends import Completing, StepScoring, Verifying
 from stepmark.records import Problem
-from stepmark.searches.base import Expanding, Found
+from stepmark.searches.base import Expanding, SearchResult
 from stepmark.searches.choosing import choose
 from stepmark.searches.meaning import meaning
 from stepmark.searches.tree import Node, Tree, ranked
@@ -68,7 +68,7 @@ class BeamSearch(Expanding):
 
     async def search(
         self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
-    ) -> Found:
+    ) -> SearchResult:
         """See `Search.search`."""
         tree = Tree(problem, self, self.name, policy, prm, verifier)
         beams: list[Node] = [tree.root]
@@ -123,7 +123,7 @@ class DiverseTrees(Expanding):
 
     async def search(
         self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
-    ) -> Found:
+    ) -> SearchResult:
         """See `Search.search`."""
         tree = Tree(problem, self, self.name, policy, prm, verifier)
         # Not deduped: these are n draws of k, and each subtree chooses among its own.

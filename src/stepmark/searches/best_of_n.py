@@ -18,7 +18,7 @@ from pydantic import Field
 
 from stepmark.backends import Completing, StepScoring, Verifying
 from stepmark.records import Problem
-from stepmark.searches.base import Choice, Found, Searching, check_choice
+from stepmark.searches.base import Choice, Searching, SearchResult, check_choice
 from stepmark.searches.choosing import choose
 from stepmark.searches.tree import Tree
 from stepmark.settings import settings
@@ -34,7 +34,7 @@ class Greedy(Searching):
 
     async def search(
         self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
-    ) -> Found:
+    ) -> SearchResult:
         """See `Search.search`."""
         tree = Tree(problem, self, self.name, policy, prm, verifier, scored=False)
         ends = await tree.write_whole(tree.root, 1, 0, temperature=0.0)
@@ -42,7 +42,7 @@ class Greedy(Searching):
 
 
 @settings
-class Sampled(Searching):
+class SampledSearch(Searching):
     """N solutions, and one of them. Abstract."""
 
     n: Annotated[int, Field(ge=1)] = 16
@@ -50,7 +50,7 @@ class Sampled(Searching):
 
     async def _search(
         self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying, choice: Choice
-    ) -> Found:
+    ) -> SearchResult:
         tree = Tree(problem, self, self.name, policy, prm, verifier, scored=choice != "majority")
         ends = await tree.write_whole(tree.root, self.n, 0)
         return await choose(tree, ends, choice)
@@ -58,21 +58,21 @@ class Sampled(Searching):
 
 @final
 @settings
-class BestOfN(Sampled):
+class BestOfN(SampledSearch):
     """N solutions, and the one that the PRM scores highest."""
 
     name: ClassVar[str] = "best-of-n"
 
     async def search(
         self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
-    ) -> Found:
+    ) -> SearchResult:
         """See `Search.search`."""
         return await self._search(problem, policy, prm, verifier, "best")
 
 
 @final
 @settings
-class Majority(Sampled):
+class Majority(SampledSearch):
     """N solutions, and the commonest answer; asks no PRM."""
 
     name: ClassVar[str] = "majority"
@@ -80,14 +80,14 @@ class Majority(Sampled):
 
     async def search(
         self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
-    ) -> Found:
+    ) -> SearchResult:
         """See `Search.search`."""
         return await self._search(problem, policy, prm, verifier, "majority")
 
 
 @final
 @settings
-class WeightedVote(Sampled):
+class WeightedVote(SampledSearch):
     """N solutions, and the answer with the highest sum of PRM scores.
 
     Raises:
@@ -101,6 +101,6 @@ class WeightedVote(Sampled):
 
     async def search(
         self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
-    ) -> Found:
+    ) -> SearchResult:
         """See `Search.search`."""
         return await self._search(problem, policy, prm, verifier, "vote")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from stepmark.backends import Verifying, all_of
 from stepmark.errors import InputError, UsageError
 from stepmark.registry import unknown_name
-from stepmark.searches.base import Choice, Found
+from stepmark.searches.base import Choice, SearchResult
 from stepmark.searches.tree import Node, Tree, value_of
 from stepmark.show.text import amount
 from stepmark.verifiers.base import Verifier
@@ -47,7 +47,7 @@ class Picked:
     """For each candidate the sum of its answer; None where it did not vote. None without a vote."""
 
 
-async def choose(tree: Tree, ends: Sequence[Node], choice: Choice) -> Found:
+async def choose(tree: Tree, ends: Sequence[Node], choice: Choice) -> SearchResult:
     """The result of a search whose finished solutions end at `ends`: one of them, or, where there is none, its best unfinished one.
 
     Where checks refuted every finished solution, these are candidates too, and none of them is chosen: the search ended as a dead end.

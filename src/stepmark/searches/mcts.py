@@ -39,7 +39,7 @@ from pydantic import Field
 from stepmark.backends import Completing, StepScoring, Verifying, all_of
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem
-from stepmark.searches.base import Choice, Choosing, Expanding, Found
+from stepmark.searches.base import Choice, Choosing, Expanding, SearchResult
 from stepmark.searches.choosing import choose
 from stepmark.searches.tree import Node, Tree, value_of
 from stepmark.settings import settings
@@ -98,7 +98,7 @@ class MCTS(Expanding):
 
     async def search(
         self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
-    ) -> Found:
+    ) -> SearchResult:
         """See `Search.search`."""
         if self.verify and not (problem.answer or "").strip():
             raise InputError(

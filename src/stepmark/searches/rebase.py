@@ -28,7 +28,7 @@ from pydantic import Field
 from stepmark.backends import Completing, StepScoring, Verifying
 from stepmark.errors import UsageError
 from stepmark.records import Problem
-from stepmark.searches.base import Choice, Choosing, Found
+from stepmark.searches.base import Choice, Choosing, SearchResult
 from stepmark.searches.choosing import choose
 from stepmark.searches.tree import Node, Tree, ranked
 from stepmark.settings import settings
@@ -84,7 +84,7 @@ class Rebase(Choosing):
 
     async def search(
         self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
-    ) -> Found:
+    ) -> SearchResult:
         """See `Search.search`."""
         tree = Tree(problem, self, self.name, policy, prm, verifier)
         asks: list[tuple[Node, int]] = [(tree.root, self.width)]

@@ -11,7 +11,7 @@ from typing import Any
 from stepmark.data.reading import read_rows
 from stepmark.errors import InputError
 from stepmark.records import read_record
-from stepmark.searches.base import Cost, Found
+from stepmark.searches.base import SearchCost, SearchResult
 from stepmark.show.search import CandidateView, SearchPage, SearchView, TraceNode, search_html
 from stepmark.show.tables import Table
 from stepmark.store import atomic_write
@@ -21,14 +21,14 @@ _FOLLOWS = ("tokens", "cached", "prm_cached")
 """What is computed from the counts of a cost."""
 
 
-def cost_row(cost: Cost) -> dict[str, Any]:
-    """A `Cost` as one JSON object: what was counted, and what follows from it."""
+def cost_row(cost: SearchCost) -> dict[str, Any]:
+    """A `SearchCost` as one JSON object: what was counted, and what follows from it."""
     follows = {name: getattr(cost, name) for name in _FOLLOWS}
     return {**asdict(cost), **follows}
 
 
-def found_row(found: Found) -> dict[str, Any]:
-    """A `Found` as one JSON object, without its trace."""
+def found_row(found: SearchResult) -> dict[str, Any]:
+    """A `SearchResult` as one JSON object, without its trace."""
     row = asdict(found)
     del row["trace"]
     row["problem"] = {key: value for key, value in row["problem"].items() if value is not None}
@@ -45,8 +45,8 @@ def found_row(found: Found) -> dict[str, Any]:
     }
 
 
-def trace_row(found: Found) -> dict[str, Any]:
-    """The trace of a `Found` as one JSON object, with what it takes to read it."""
+def trace_row(found: SearchResult) -> dict[str, Any]:
+    """The trace of a `SearchResult` as one JSON object, with what it takes to read it."""
     row = asdict(found.trace)
     for node in row["nodes"]:
         for key in ("aggregate", "value"):
@@ -67,7 +67,7 @@ def _number(value: float | None) -> float | str | None:
     return value if value is None or math.isfinite(value) else "inf" if value > 0 else "-inf"
 
 
-def read_found(path: str | Path) -> Iterator[Found]:
+def read_found(path: str | Path) -> Iterator[SearchResult]:
     """What was found, from a file that `stepmark.search` wrote; the trees are in another file, so that `trace` has no nodes.
 
     Raises:
@@ -84,7 +84,7 @@ def read_found(path: str | Path) -> Iterator[Found]:
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"expected a row of stepmark search: {error!r}", where=row.where) from None
         trace = {"method": data.get("method"), "aggregate": "", "kind": "unbounded"}
-        yield read_record(Found, {**data, "trace": trace}, where=row.where)
+        yield read_record(SearchResult, {**data, "trace": trace}, where=row.where)
 
 
 def _float(value: float | str | None) -> float | None:
@@ -101,7 +101,7 @@ _STOPPED = {
 }
 
 
-def view_of(found: Found, *, threshold: float | None = None, judge: Judge | None = None) -> SearchView:
+def view_of(found: SearchResult, *, threshold: float | None = None, judge: Judge | None = None) -> SearchView:
     """What a search is shown from; see `row_view`."""
     return row_view(found_row(found), trace_row(found), threshold=threshold, judge=judge)
 

@@ -39,7 +39,7 @@ from stepmark.models.prm import PRM, Session, identity_of, scorer, why_whole_pre
 from stepmark.problems.sources import problems_or_errors
 from stepmark.records import Problem, Refusal, ScoreKind, Solution
 from stepmark.searches import tree
-from stepmark.searches.base import Budget, Found, Grading, Search
+from stepmark.searches.base import Budget, Grading, Search, SearchResult
 from stepmark.searches.methods import OF_THE_RUN, load_search, remade
 from stepmark.searches.rows import found_row, read_found, trace_row, write_page
 from stepmark.settings import checked
@@ -79,7 +79,7 @@ def search(
     policy_memory_tokens: Annotated[int, Field(ge=0)] = 65_536,
     cluster: Cluster | None = None,
     progress: bool = True,
-) -> Results[Found]:
+) -> Results[SearchResult]:
     """Search for solutions with a policy and a PRM, within a budget.
 
     A row is a problem, {"problem": "…"} or {"question": "…"}, and its reference answer where there is one. A run with `out` that is
@@ -135,7 +135,7 @@ def search(
         "settings": {**limits, **judge, "columns": columns, "trace": keeps_trees},
     }
     tally = _Tally()
-    records: list[Found] = []
+    records: list[SearchResult] = []
     with ExitStack() as stack:
         checker = stack.enter_context(
             open_verifier(verifier, answers=answers, isolation=isolation, shown=progress)
@@ -162,13 +162,13 @@ def search(
             CachedVerifier(BatchVerifier(checker), store),
         )
 
-        def searched(problems: Iterator[Problem]) -> Iterator[Found | Refusal]:
+        def searched(problems: Iterator[Problem]) -> Iterator[SearchResult | Refusal]:
             for _, result in run_tasks(
                 problems, lambda problem: search_one(problem, fitted, *asked), in_flight=in_flight
             ):
                 yield result
 
-        def kept(_: Problem, result: Found | Refusal) -> dict[str, Any]:
+        def kept(_: Problem, result: SearchResult | Refusal) -> dict[str, Any]:
             return _line(result, trace=keeps_trees)
 
         with working(part, shown, given, keep_going=keep_going):
@@ -178,7 +178,7 @@ def search(
             for _, line, result in resumed(part, rows, _key, searched, kept, keep_going=keep_going):
                 tally.add(line, checker)
                 shown.advance(fresh=result is not None)
-                if out is None and isinstance(result, Found):
+                if out is None and isinstance(result, SearchResult):
                     records.append(result)
         if tally.problems == 0:
             raise nothing_done(part, "no problem could be searched", tally.refused, given)
@@ -347,7 +347,7 @@ def _key(problem: Problem) -> str:
     return row_key(asdict(problem))
 
 
-def _line(result: Found | Refusal, *, trace: bool) -> dict[str, Any]:
+def _line(result: SearchResult | Refusal, *, trace: bool) -> dict[str, Any]:
     """The result of one problem.
 
     Raises:
@@ -443,7 +443,7 @@ def run(
     *,
     store: ReplyStore | None = None,
     in_flight: int = 16,
-) -> Iterator[Found | Refusal]:
+) -> Iterator[SearchResult | Refusal]:
     """Search a stream of problems: one result each, in their order.
 
     Raises:
@@ -461,12 +461,12 @@ def run(
 
 async def search_one(
     problem: Problem, search: Search, policy: Completing, prm: StepScoring, verifier: Verifying
-) -> Found | Refusal:
+) -> SearchResult | Refusal:
     """One problem's search; that it cannot be searched is a result and costs the others nothing."""
     searching = search.search(problem, policy, prm, verifier)
     if not inspect.isawaitable(searching):
         raise UsageError(
-            f"the search {search.name}: expected `async def search(problem, policy, prm, verifier)`, which returns a Found, and got "
+            f"the search {search.name}: expected `async def search(problem, policy, prm, verifier)`, which returns a SearchResult, and got "
             f"{type(searching).__name__}"
         )
     try:
@@ -474,9 +474,9 @@ async def search_one(
     except InputError as error:
         place = error if problem.id is None else error.at(problem.id)
         return Refusal(solution=Solution(problem=problem, steps=()), error=place)
-    if not isinstance(result, Found):
+    if not isinstance(result, SearchResult):
         raise UsageError(
-            f"the search {search.name}: expected search to return a Found, as `return await choose(…)` does, and got "
+            f"the search {search.name}: expected search to return a SearchResult, as `return await choose(…)` does, and got "
             f"{type(result).__name__}"
         )
     return result

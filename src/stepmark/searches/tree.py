@@ -24,7 +24,16 @@ from stepmark.data.steps.splitting import own_text
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.records import Problem
-from stepmark.searches.base import Budget, Candidate, Cost, Found, Searching, Steps, Stopped, Trace
+from stepmark.searches.base import (
+    Budget,
+    Candidate,
+    SearchCost,
+    Searching,
+    SearchResult,
+    SearchTrace,
+    Steps,
+    Stopped,
+)
 from stepmark.searches.meaning import meaning
 from stepmark.show.search import NodeState, TraceNode
 from stepmark.show.text import amount
@@ -224,7 +233,7 @@ class Spending:
 
     def __init__(self, budget: Budget, *, scored: bool) -> None:
         self._budget, self._scored = budget, scored
-        self.cost = Cost()
+        self.cost = SearchCost()
         """The cost so far."""
 
     def allow(self, samples: int, limit: int, longest: int) -> tuple[int, int]:
@@ -502,7 +511,7 @@ class Tree:
             answer=None if result is None else result.text,
         )
 
-    def found(self, candidates: Sequence[Candidate], chosen: int | None) -> Found:
+    def found(self, candidates: Sequence[Candidate], chosen: int | None) -> SearchResult:
         """The result, with everything let go of; `chosen` is an index into the candidates."""
         if chosen is None or not candidates[chosen].finished:
             whys = [node.why for node in self.nodes.all if node.why and not node.why.startswith(_FOLLOWS)]
@@ -518,12 +527,12 @@ class Tree:
         nodes = tuple(node.record() for node in self.nodes.all)
         assert cost.decoded is None or cost.decoded == sum(node.policy_tokens or 0 for node in nodes)
         assert cost.prm is None or cost.prm == sum(node.prm_tokens or 0 for node in nodes)
-        return Found(
+        return SearchResult(
             problem=self.problem,
             method=self.method,
             chosen=chosen,
             candidates=tuple(candidates),
-            trace=Trace(
+            trace=SearchTrace(
                 method=self.method, aggregate=self.grading.aggregate, kind=self.grading.kind, nodes=nodes
             ),
             cost=cost,

@@ -57,7 +57,7 @@ _WORTH_DROPPING = 0.8
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class Row:
+class SampleRow:
     """One sample being written."""
 
     index: int
@@ -279,20 +279,20 @@ class LocalPolicy(BatchPolicy):
         self, requests: Sequence[Completions], ready: Ready | None = None
     ) -> list[list[Completion] | InputError]:
         """Write the samples of each request; see `Policy.write`."""
-        return self._sampled(requests, Row.written, ready)
+        return self._sampled(requests, SampleRow.written, ready)
 
     def draw(self, requests: Sequence[Completions]) -> list[list[Drawn] | InputError]:
         """The same samples with their tokens, for training the model on what it wrote."""
-        return self._sampled(requests, Row.drawn)
+        return self._sampled(requests, SampleRow.drawn)
 
     def _sampled(
         self,
         requests: Sequence[Completions],
-        close: Callable[[Row], _Sample],
+        close: Callable[[SampleRow], _Sample],
         ready: Callable[[int, list[_Sample]], None] | None = None,
     ) -> list[list[_Sample] | InputError]:
         replies: list[list[_Sample] | InputError | None] = [None] * len(requests)
-        rows: list[Row] = []
+        rows: list[SampleRow] = []
         for index, request in enumerate(requests):
             try:
                 rows.extend(self._rows(index, request))
@@ -300,7 +300,7 @@ class LocalPolicy(BatchPolicy):
                 replies[index] = error
             else:
                 self.read.given += len(rows[-1].prompt)
-        samples: dict[int, list[Row]] = {}
+        samples: dict[int, list[SampleRow]] = {}
         for row in rows:
             samples.setdefault(row.index, []).append(row)
         # Prompts of like length together: little padding. Samples of one prompt stay together.
@@ -360,7 +360,7 @@ class LocalPolicy(BatchPolicy):
                 ready(index, reply)
         return replies
 
-    def _rows(self, index: int, request: Completions) -> list[Row]:
+    def _rows(self, index: int, request: Completions) -> list[SampleRow]:
         prompt = self._encoder.ids(request.prompt, request.prefill)
         self._check_length(len(prompt) + 1)
         limit = request.max_tokens
@@ -368,7 +368,7 @@ class LocalPolicy(BatchPolicy):
             limit = min(limit, self._context - len(prompt))
         first = request.first
         return [
-            Row(
+            SampleRow(
                 index=index,
                 number=number,
                 request=request,
@@ -386,7 +386,7 @@ class LocalPolicy(BatchPolicy):
             )
 
     @torch.inference_mode()
-    def _write_batch(self, rows: list[Row]) -> None:
+    def _write_batch(self, rows: list[SampleRow]) -> None:
         prompts: dict[int, int] = {}
         for row in rows:
             prompts.setdefault(row.index, len(prompts))
@@ -423,7 +423,7 @@ class LocalPolicy(BatchPolicy):
                 ids = torch.tensor([[row.new[-1]] for row in rows], device=logits.device)
                 logits = batch.read(ids, torch.ones_like(ids))
 
-    def _draw(self, table: torch.Tensor, rows: Sequence[Row]) -> None:
+    def _draw(self, table: torch.Tensor, rows: Sequence[SampleRow]) -> None:
         """Give each row that is not finished its next token, from log-probabilities [rows, vocabulary]."""
         alike: dict[tuple[float, float, int | None], list[int]] = {}
         for place, row in enumerate(rows):
@@ -440,7 +440,7 @@ class LocalPolicy(BatchPolicy):
                 self._close(rows[place])
             self.tokens_written += len(places)
 
-    def _close(self, row: Row) -> None:
+    def _close(self, row: SampleRow) -> None:
         """Set the row's text and finish if it is done."""
         stop = row.request.stop
         if row.new[-1] in self._ends:

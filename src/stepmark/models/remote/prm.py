@@ -9,7 +9,7 @@ from typing import Any, final
 from stepmark.backends import Ready, Release, ScoreRequest, StepScore
 from stepmark.errors import InputError, StepmarkError
 from stepmark.models.http import Closing
-from stepmark.models.prm import Grader
+from stepmark.models.prm import PRM
 from stepmark.models.prm import Session as ScoringSession
 from stepmark.models.remote.calls import ServedModel
 from stepmark.models.remote.client import Client
@@ -22,7 +22,7 @@ _AT_ONCE = 16
 
 
 @final
-class RemotePRM(Grader, Closing):
+class RemotePRM(PRM, Closing):
     """Scores on a server. Made by `load_prm` from an address.
 
     Its name, kind of scores, aggregate, threshold and checks are the server's; so is how the checkpoint is read.
