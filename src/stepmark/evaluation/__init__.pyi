@@ -12,6 +12,7 @@ from stepmark.evaluation.drift import Drift as Drift
 from stepmark.evaluation.evaluation import Evaluation as Evaluation
 from stepmark.evaluation.evaluation import Run as Run
 from stepmark.evaluation.evaluation import Views as Views
+from stepmark.evaluation.labels import LabelAgreement as LabelAgreement
 from stepmark.evaluation.result import Figure as Figure
 from stepmark.evaluation.result import Result as Result
 from stepmark.evaluation.robustness import Robustness as Robustness
