@@ -45,8 +45,6 @@ def _run(call: Call) -> int:
         raise UsageError('expected either FILE, a file of problems, or --problem "…", one that is typed')
     if problem is not None and not problem.strip():
         raise UsageError("`problem`: expected a text, found only white space")
-    if file == "-":
-        raise UsageError("stepmark search reads its file more than once; give it a name, not -")
     if file is not None and settings["out"] is None:
         raise UsageError("expected `out`: the file that what is found is written to")
     if not isinstance(method, str):  # as a shell passes a new line
