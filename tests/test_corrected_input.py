@@ -54,11 +54,11 @@ class Counting:
         self.asked[problem] += 1
 
 
-def grade(file: Path, out: Path, models: Counting) -> object:
+def grade(file: Path | str, out: Path, models: Counting) -> object:
     return stepmark.grade(file, models.prm, out=out, progress=False)
 
 
-def sample(file: Path, out: Path, models: Counting) -> object:
+def sample(file: Path | str, out: Path, models: Counting) -> object:
     return stepmark.sample(file, models.policy, n=1, verifier="number", out=out, progress=False, in_flight=1)
 
 
@@ -69,7 +69,7 @@ def label(file: Path, out: Path, models: Counting) -> object:
     )
 
 
-def search(file: Path, out: Path, models: Counting) -> object:
+def search(file: Path | str, out: Path, models: Counting) -> object:
     method = stepmark.searches.BestOfN(n=1)
     return stepmark.search(
         file, method=method, policy=models.policy, prm=models.prm, out=out, progress=False, in_flight=1
@@ -104,20 +104,19 @@ def test_unchanged_rows_are_kept(tmp_path, run, change):
     assert not [path.name for path in tmp_path.iterdir() if ".part" in path.name]
 
 
-def test_a_pipe_that_is_fed_again_goes_on(tmp_path, monkeypatch):
-    out, first, second = tmp_path / "out.jsonl", Counting(), Counting()
-
-    def fed(rows: list[dict[str, object]]) -> None:
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-
-    fed([*ROWS[:3], BAD])
-    with pytest.raises(InputError, match="stdin:4"):
-        stepmark.grade("-", first.prm, out=out, progress=False)
-    fed(ROWS)
-    results = stepmark.grade("-", second.prm, out=out, progress=False)
-    assert not set(first.asked) & set(second.asked)
-    assert [one.id for one in results] == [row["id"] for row in ROWS]
+@pytest.mark.parametrize("run", [grade, sample, search])
+def test_standard_input_that_is_fed_again_goes_on(tmp_path, monkeypatch, run):
+    out, first, second = tmp_path / "out.jsonl", Counting(breaks=ROWS[3]["problem"]), Counting()
+    text = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+    with pytest.raises(StepmarkError, match="away"):
+        run("-", out, first)
+    assert set(first.asked) == {row["problem"] for row in ROWS[:3]}
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+    run("-", out, second)
+    assert set(second.asked) == {row["problem"] for row in ROWS[3:]}
+    run(file_of(tmp_path / "rows.jsonl", ROWS), tmp_path / "whole.jsonl", Counting())
+    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
 def test_a_second_correction_keeps_what_both_runs_did(tmp_path):

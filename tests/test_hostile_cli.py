@@ -145,10 +145,8 @@ def test_one_message_says_what_to_do_and_nothing_is_spoilt(folder, capfd, words,
 @pytest.mark.parametrize(
     "words",
     [
-        ["search", "greedy", "PIPE", "--policy", "search_models:policy", "--out", "o"],
         ["label", "formulas", "PIPE", "--out", "o"],
         ["label", "exact", "PIPE", "--out", "o"],
-        ["sample", "PIPE", "--policy", "label_policies:program", "--out", "o"],
         [
             "evaluate",
             "search",

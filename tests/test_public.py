@@ -91,13 +91,12 @@ def test_packages_hold_the_methods_of_the_verbs():
     from stepmark.training.objectives import OBJECTIVES
 
     for package, methods in (
-        (stepmark.labels, LABELLERS.values()),
-        (stepmark.searches, SEARCHES.values()),
-        (stepmark.rl, CREDITS.values()),
-        (stepmark.training, map(OBJECTIVES.load, OBJECTIVES)),
+        (stepmark.labels, LABELLERS),
+        (stepmark.searches, SEARCHES),
+        (stepmark.rl, CREDITS),
+        (stepmark.training, OBJECTIVES),
     ):
-        for method in methods:
-            kind = method if isinstance(method, type) else type(method())
+        for kind in map(methods.load, methods):
             assert getattr(package, kind.__name__) is kind
     assert stepmark.evaluation.ProcessBench(threshold="argmax").threshold == "argmax"
     assert stepmark.labels.EveryStep(k=2).k == 2

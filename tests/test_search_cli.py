@@ -110,7 +110,6 @@ def test_the_page_of_a_run_and_of_a_typed_problem(tmp_path):
         (["beam", "FILE", "--problem", "What?"], 2, "expected either FILE"),
         (["beam", "--problem", "  "], 2, "only white space"),
         (["beam", "FILE"], 2, "expected --out"),
-        (["beam", "-", "--out", "OUT"], 2, "give it a name"),
         (["beam", "FILE", "--out", "FILE"], 2, "the input too: it would be replaced"),
         (["beam", "FILE", "--out", "OUT", "--trace", "OUT"], 2, "is --out too: it would be replaced"),
         (["beam", "FILE", "--out", "OUT", "--budget", "-1"], 2, "--budget -1: expected 0 or more"),

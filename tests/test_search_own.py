@@ -12,7 +12,7 @@ import pytest
 import own_searches
 from stepmark.cli import main
 from stepmark.errors import UsageError, raised_at, told
-from stepmark.searches.methods import own_search
+from stepmark.searches.methods import load_search
 from test_evaluate_search import MODELS, problem_file
 
 TRAP = ["--policy", "own_searches:trap_policy", "--prm", "own_searches:trap_prm", "--verifier", "number"]
@@ -80,7 +80,7 @@ def test_a_search_that_says_so_is_run_without_a_prm(tmp_path, capsys):
 def test_of_the_librarys_searches_greedy_and_majority_ask_no_prm():
     from stepmark.searches.methods import METHODS
 
-    assert {method().name for method in METHODS.values() if not method().asks_prm} == {"greedy", "majority"}
+    assert {name for name in METHODS if not METHODS.load(name).asks_prm} == {"greedy", "majority"}
 
 
 def test_flags_of_steps_that_are_left_out_keep_the_classs_own(tmp_path):
@@ -95,9 +95,9 @@ def test_flags_of_steps_that_are_left_out_keep_the_classs_own(tmp_path):
 
 
 def test_a_function_and_an_object_are_named_too():
-    assert own_search("own_searches:two", ()).method == own_searches.BestFirst(expand=2)
-    assert own_search("own_searches:two", ["rounds=3"]).method == own_searches.BestFirst(expand=2, rounds=3)
-    beam = own_search("own_searches:THE_BEAM", ["expand=3"]).method
+    assert load_search("own_searches:two", ())[0] == own_searches.BestFirst(expand=2)
+    assert load_search("own_searches:two", ["rounds=3"])[0] == own_searches.BestFirst(expand=2, rounds=3)
+    beam = load_search("own_searches:THE_BEAM", ["expand=3"])[0]
     assert (beam.width, beam.expand) == (2, 3)
 
 
@@ -112,7 +112,7 @@ def test_a_function_and_an_object_are_named_too():
     ],
 )  # fmt: skip
 def test_settings_are_read_by_the_types_of_their_fields(setting, value):
-    made = own_search("own_searches:BestFirst", [setting]).method
+    made = load_search("own_searches:BestFirst", [setting])[0]
     read = getattr(made, setting.partition("=")[0])
     assert read == value
     assert type(read) is type(value)
@@ -136,7 +136,7 @@ def test_settings_are_read_by_the_types_of_their_fields(setting, value):
 )  # fmt: skip
 def test_settings_that_cannot_be(settings, said):
     with pytest.raises(UsageError, match=re.escape(said)):
-        own_search("own_searches:BestFirst", settings)
+        load_search("own_searches:BestFirst", settings)
 
 
 # -- Names ---------------------------------------------------------------------------------------------------------
@@ -354,5 +354,5 @@ def test_a_module_named_like_one_of_pythons_is_hashed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "code", raising=False)
     (tmp_path / "code.py").write_text(MINE)
-    assert sorted(own_search("code:Mine").source["modules"]) == ["code", "own_searches"]
+    assert sorted(load_search("code:Mine")[1]["modules"]) == ["code", "own_searches"]
     sys.modules.pop("code")

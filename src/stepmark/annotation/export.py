@@ -18,7 +18,6 @@ from typing import Any, Literal
 from stepmark.annotation.items import Item, Suggestion
 from stepmark.annotation.labels import Answer, Decision, item_first
 from stepmark.annotation.project import Project
-from stepmark.catalog import unknown_name
 from stepmark.data.formats.potato import AI, CONFIRMED
 from stepmark.data.formats.prm800k import IN_META
 from stepmark.data.formats.rows import Counts, LabelledRow, Writing
@@ -26,6 +25,7 @@ from stepmark.data.labelled import write_labelled
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.consensus import Consensus
 from stepmark.records import Judgement, LabelledSolution
+from stepmark.registry import unknown_name
 from stepmark.settings import settings
 from stepmark.show.text import amount
 

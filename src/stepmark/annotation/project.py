@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 from pydantic import Field
 
 from stepmark.annotation.labels import Change, Mode
-from stepmark.catalog import unknown_name
 from stepmark.data.json_rows import json_type
 from stepmark.data.labelled import FORMATS
 from stepmark.data.reading import check_readable, read_rows
 from stepmark.data.solutions import is_graded
 from stepmark.errors import InputError, MissingExtraError, SettingError, UnknownNameError
 from stepmark.records import read_record
+from stepmark.registry import unknown_name
 from stepmark.settings import settings
 
 TRACES = "traces"

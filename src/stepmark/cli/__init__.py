@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from stepmark import __version__
-from stepmark.catalog import unknown_name
 from stepmark.cli.examples import shown
 from stepmark.errors import IdleSettingWarning, SettingError, StepmarkError, UsageError, raised_at
+from stepmark.registry import unknown_name
 
 if TYPE_CHECKING:
     from cyclopts import App

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stepmark.catalog import unknown_name
 from stepmark.data.columns import Columns, columns_of
 from stepmark.data.formats import formats
 from stepmark.data.formats.rows import (
@@ -29,6 +28,7 @@ from stepmark.data.traces import TRACES, chat_rows, trace_format
 from stepmark.data.traces.base import Trace
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Refusal
+from stepmark.registry import unknown_name
 from stepmark.settings import checked
 from stepmark.store import (
     Results,

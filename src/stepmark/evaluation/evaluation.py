@@ -16,7 +16,6 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from stepmark.catalog import Catalog
 from stepmark.data.columns import Columns
 from stepmark.data.reading import Source
 from stepmark.errors import BackendError, StepmarkError, UsageError
@@ -28,7 +27,7 @@ from stepmark.models.lazy import Lazy
 from stepmark.models.load import load_prm, prm_identity
 from stepmark.models.policies import Policy
 from stepmark.models.prm import PRM
-from stepmark.own import Kind, load_method
+from stepmark.registry import Registry
 from stepmark.show.evaluation import Section, Tile
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
@@ -402,20 +401,19 @@ _OTHERS = {
 SUMMARIES = {name: summary for name, (_, summary) in {**declared(), **_OTHERS}.items()}
 """Each evaluation in one line."""
 
-EVALUATIONS = Catalog("evaluation", {name: place for name, (place, _) in {**declared(), **_OTHERS}.items()})
-"""The library's evaluations. A step benchmark is added by its file in `benchmarks/`, any other evaluation here."""
-
-_OWN = Kind(
-    what="evaluation",
+EVALUATIONS = Registry(
+    "evaluation",
+    {name: place for name, (place, _) in {**declared(), **_OTHERS}.items()},
     call="items",
-    base=Evaluation,
+    base=lambda: Evaluation,
     wanted="a class that is a frozen dataclass derived from stepmark.evaluation.Evaluation, with a name, items(sheet) and statistic(items)",
     page="add-benchmark.md",
 )
+"""The library's evaluations. A step benchmark is added by its file in `benchmarks/`, any other evaluation here."""
 
 
 def load_evaluation(
     method: str | Evaluation, settings: Sequence[str] = ()
 ) -> tuple[Evaluation, Mapping[str, Any] | None]:
-    """An evaluation, and where it is from if it is a caller's own; see `own.load_method`."""
-    return load_method(method, settings, _OWN, EVALUATIONS)
+    """An evaluation, and where it is from if it is a caller's own; see `Registry.method`."""
+    return EVALUATIONS.method(method, settings)

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Annotated, Literal, TypeAlias, final
+from typing import Annotated, ClassVar, Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from pydantic import Field
 
 from stepmark.backends import Completing, Verifying, all_of
 from stepmark.errors import UsageError
-from stepmark.labels.labelling import Cost, Labelling, Probe, Rollouts, judged_until, probe
+from stepmark.labels.labelling import Cost, LabellerNeeds, Labelling, Probe, Rollouts, judged_until, probe
 from stepmark.labels.rollout import count_steps, labelled, own_answer
 from stepmark.records import Solution, Verdict
 from stepmark.settings import settings
@@ -262,7 +262,9 @@ def _plogp(p: Floats) -> Floats:
 @final
 @settings
 class BayesianSearch:
-    """The first error of a wrong-answer solution by Bayesian search; see the module."""
+    """The first error by Bayesian search; fewest tokens."""
+
+    needs: ClassVar[LabellerNeeds] = LabellerNeeds(policy="required", texts=("rollout", "rollouts"))
 
     name: str = "bayes"
     """Name of the judge in the output; "bayes:MODEL" names the policy."""

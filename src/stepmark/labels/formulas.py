@@ -7,10 +7,10 @@ still a mistake.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import ClassVar, final
 
 from stepmark.backends import Completing, Verifying
-from stepmark.labels.labelling import Labelling
+from stepmark.labels.labelling import LabellerNeeds, Labelling
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.settings import settings
@@ -22,7 +22,9 @@ from stepmark.verifiers.checks.equations import calculations
 @final
 @settings
 class Formulas:
-    """The labeller: steps that an exact check proves to be wrong."""
+    """Calculations checked exactly; needs no model."""
+
+    needs: ClassVar[LabellerNeeds] = LabellerNeeds(policy="none", verifier=False)
 
     vouch: bool = False
     """Call a step right that has calculations, all of them surely true. They may be the wrong calculations."""

@@ -35,13 +35,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 from pydantic import Field
 
 from stepmark.backends import Completing, Completion, Completions, Message, Verifying, all_of
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.labelling import Cost, Critiques, Labelling, token_sum
+from stepmark.labels.labelling import Cost, Critiques, LabellerNeeds, Labelling, token_sum
 from stepmark.metrics.first_error import first_wrong
 from stepmark.models.critics import refuse_markers
 from stepmark.records import Judgement, LabelledSolution, Solution
@@ -117,7 +117,14 @@ class Votes:
 @final
 @settings
 class Judge:
-    """Settings of a judge; any policy that follows instructions can be one."""
+    """A language model as the critic, sampled and voted; needs no reference answer.
+
+    Any policy that follows instructions can be one.
+    """
+
+    needs: ClassVar[LabellerNeeds] = LabellerNeeds(
+        policy="required", verifier=False, texts=("reply", "replies"), named_after_policy=True
+    )
 
     ask: Literal["place", "steps"] = "place"
     """For the place of the first error in the whole solution, or about one step after another."""

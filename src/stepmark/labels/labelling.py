@@ -104,6 +104,21 @@ class Labelling:
         return self.labelled._repr_html_()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabellerNeeds:
+    """What a labeller asks, as its class says under `needs`."""
+
+    policy: Literal["required", "optional", "none"] = "optional"
+    verifier: bool = True
+    """Whether it compares final answers."""
+    whole_problems: bool = False
+    """Whether it labels all solutions of a problem together, by `label_together`."""
+    texts: tuple[str, str] = ("text", "texts")
+    """What a text that the policy writes for it is called, and several."""
+    named_after_policy: bool = False
+    """Whether its labels are the policy's opinion, and carry its name."""
+
+
 class Labeller(Protocol):
     """A way to label the steps of a solution: a frozen dataclass of settings with one method."""
 

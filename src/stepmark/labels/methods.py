@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,66 +17,44 @@ from stepmark.backends import (
     run_tasks,
 )
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.bayes import BayesianSearch
-from stepmark.labels.formulas import Formulas
-from stepmark.labels.judge import Judge
-from stepmark.labels.labelling import Labeller, Labelling
-from stepmark.labels.rollout import BinarySearch, EveryStep, RolloutLabeller
-from stepmark.labels.tree import RolloutTree
-from stepmark.own import Kind, load_method
+from stepmark.labels.labelling import Labeller, LabellerNeeds, Labelling
 from stepmark.records import Refusal, Solution
+from stepmark.registry import Registry
 
-METHODS: Mapping[str, Callable[[], Labeller]] = {
-    "rollout": EveryStep,
-    "binary": BinarySearch,
-    "bayes": BayesianSearch,
-    "tree": RolloutTree,
-    "judge": Judge,
-    "formulas": Formulas,
-}
-"""The library's labellers. To add one: a module with its class, and a line here."""
-
-_OWN = Kind(
-    what="labeller",
+METHODS = Registry(
+    "labeller",
+    {
+        "rollout": "stepmark.labels.rollout:EveryStep",
+        "binary": "stepmark.labels.rollout:BinarySearch",
+        "bayes": "stepmark.labels.bayes:BayesianSearch",
+        "tree": "stepmark.labels.tree:RolloutTree",
+        "judge": "stepmark.labels.judge:Judge",
+        "formulas": "stepmark.labels.formulas:Formulas",
+    },
     call="label",
     wanted="a class, or a function whose call gives one, that is a frozen dataclass of its settings with a name and async label(solution, policy, verifier)",
     page="add-labeller.md",
 )
+"""The library's labellers. To add one: a module with its class, which says what it needs (`LabellerNeeds`), and a line here."""
 
 
 def load_labeller(
     method: str | Labeller, settings: Sequence[str] = ()
 ) -> tuple[Labeller, Mapping[str, Any] | None]:
-    """A labeller, and where it is from if it is a caller's own; see `own.load_method`."""
-    return load_method(method, settings, _OWN, METHODS)
+    """A labeller, and where it is from if it is a caller's own; see `Registry.method`."""
+    return METHODS.method(method, settings)
 
 
-def needs_policy(labeller: Labeller) -> bool:
-    """Whether a labeller cannot work without a policy; one of the caller's own may do without."""
-    return isinstance(labeller, RolloutLabeller | BayesianSearch | Judge)
-
-
-def asks_policy(labeller: Labeller) -> bool:
-    """Whether a labeller asks a policy, if there is one."""
-    return not isinstance(labeller, Formulas)
-
-
-def asks_verifier(labeller: Labeller) -> bool:
-    """Whether a labeller asks for verdicts on final answers."""
-    return not isinstance(labeller, Formulas | Judge)
-
-
-def texts_of(labeller: Labeller) -> tuple[str, str]:
-    """What a text that a policy writes for a labeller is called, and several."""
-    if isinstance(labeller, Judge):
-        return "reply", "replies"
-    return ("rollout", "rollouts") if needs_policy(labeller) else ("text", "texts")
+def needs_of(labeller: Labeller) -> LabellerNeeds:
+    """What a labeller asks; one of the caller's own that does not say asks a policy, if there is one, and a verifier."""
+    needs: LabellerNeeds = getattr(labeller, "needs", LabellerNeeds())
+    return needs
 
 
 def named_after(labeller: Labeller, policy: str | None) -> Labeller:
     """A judge without a name of its own is named after its policy, since its opinion is that model's."""
-    if isinstance(labeller, Judge) and labeller.name == "judge":
-        return replace(labeller, name=f"judge:{policy}")
+    if needs_of(labeller).named_after_policy and labeller.name == "judge":
+        return replace(labeller, name=f"judge:{policy}")  # type: ignore[type-var]
     return labeller
 
 
@@ -125,12 +103,13 @@ async def label_group(
     """
     writes, compares = policy or Missing("policy"), verifier or Missing("verifier")
     try:
-        if isinstance(labeller, RolloutTree):
-            return await labeller.label_together(group, writes, compares)
+        if needs_of(labeller).whole_problems:
+            together: tuple[Result, ...] = await labeller.label_together(group, writes, compares)  # type: ignore[attr-defined]
+            return together
         (solution,) = group
         labelling = labeller.label(solution, writes, compares)
         if not inspect.isawaitable(labelling):
-            raise UsageError(f"the labeller {labeller.name}: expected {_OWN.wanted}")
+            raise UsageError(f"the labeller {labeller.name}: expected {METHODS.wanted}")
         return (await labelling,)
     except InputError as error:
         return tuple(Refusal(solution=solution, error=error) for solution in group)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 
@@ -32,6 +32,7 @@ from stepmark.backends import Completing, Verifying, all_of
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import (
     Cost,
+    LabellerNeeds,
     Labelling,
     Probe,
     Rollouts,
@@ -64,6 +65,7 @@ def soft_label(evidence: Judgement) -> float | None:
 class RolloutLabeller:
     """What labellers that roll out with k fixed have in common; not one itself."""
 
+    needs: ClassVar[LabellerNeeds] = LabellerNeeds(policy="required", texts=("rollout", "rollouts"))
     name: str = ""
     """Who judged, in the output."""
     k: Annotated[int, Field(ge=1)] = 8
@@ -133,7 +135,7 @@ class RolloutLabeller:
 @final
 @settings
 class EveryStep(RolloutLabeller):
-    """Math-Shepherd's labels: k rollouts from every prefix (see the module for what each setting changes)."""
+    """Every step, k rollouts each (Math-Shepherd)."""
 
     name: str = "every-step"
     """Name of the judge in the output; "every-step:MODEL" names the policy."""
@@ -242,7 +244,7 @@ def count_steps(solution: Solution) -> int:
 @final
 @settings
 class BinarySearch(RolloutLabeller):
-    """OmegaPRM's search for the first error: k rollouts at about log2 M prefixes."""
+    """The first error by binary search (OmegaPRM)."""
 
     name: str = "binary-search"
     """Name of the judge in the output; "binary-search:MODEL" names the policy."""

@@ -22,16 +22,7 @@ from stepmark.data.solutions import SolutionRow, read_solutions
 from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling, token_sum
-from stepmark.labels.methods import (
-    asks_policy,
-    asks_verifier,
-    label_group,
-    load_labeller,
-    named_after,
-    needs_policy,
-    texts_of,
-)
-from stepmark.labels.tree import RolloutTree
+from stepmark.labels.methods import label_group, load_labeller, named_after, needs_of
 from stepmark.models.lazy import note_idle
 from stepmark.models.policies import PolicyLike
 from stepmark.records import LabelledSolution, Refusal, read_record
@@ -104,7 +95,7 @@ def label(
     _check_asked(labeller, policy, verifier)
     asked = Answering(
         policy,
-        verifier if asks_verifier(labeller) else None,
+        verifier if needs_of(labeller).verifier else None,
         answers=answers,
         isolation=isolation,
         cluster=cluster,
@@ -123,7 +114,7 @@ def label(
         "settings": {**asked.verifier_facts, "split": split, "columns": columns},
     }
     records: list[Labelling] = []
-    tally = Tally(None if asked.policy_name is None else texts_of(labeller))
+    tally = Tally(None if asked.policy_name is None else needs_of(labeller).texts)
     with ExitStack() as stack:
         asked.open(stack, shown=progress)
         part = stack.enter_context(PartFile(out, facts))
@@ -188,13 +179,13 @@ def _check_asked(labeller: Labeller, policy: PolicyLike | None, verifier: Verifi
     Raises:
         UsageError: it says which.
     """
-    if policy is None and needs_policy(labeller):
+    if policy is None and needs_of(labeller).policy == "required":
         raise UsageError(
             "expected `policy`: a model's folder or hub name, http://HOST/v1#MODEL, or package.module:factory"
         )
-    if policy is not None and not asks_policy(labeller):
+    if policy is not None and needs_of(labeller).policy == "none":
         note_idle({"policy": policy}, {"policy": f"{labeller.name} asks nothing of a policy"})
-    if verifier != "math" and not asks_verifier(labeller):
+    if verifier != "math" and not needs_of(labeller).verifier:
         note_idle({"verifier": verifier}, {"verifier": f"{labeller.name} compares no final answers"})
 
 
@@ -208,7 +199,7 @@ def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterato
     for row in rows:
         if isinstance(row, Refusal):
             yield row
-        elif not isinstance(labeller, RolloutTree):
+        elif not needs_of(labeller).whole_problems:
             yield [row]
         else:
             problem, cut = row.solution.problem, row.solution.split

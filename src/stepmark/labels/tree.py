@@ -34,14 +34,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import sqrt
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 
 from stepmark.backends import Completing, Verifying
 from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError
-from stepmark.labels.labelling import Cost, Labelling, Probe
+from stepmark.labels.labelling import Cost, LabellerNeeds, Labelling, Probe
 from stepmark.labels.rollout import RolloutLabeller, count_steps, first_bad_prefix, labelled, own_answer
 from stepmark.records import Problem, Refusal, Solution, Step, Verdict
 from stepmark.settings import settings
@@ -50,7 +50,14 @@ from stepmark.settings import settings
 @final
 @settings
 class RolloutTree(RolloutLabeller):
-    """OmegaPRM's tree; the defaults are the paper's."""
+    """A tree of rollouts a problem, each used again as a solution (OmegaPRM).
+
+    The defaults are the paper's.
+    """
+
+    needs: ClassVar[LabellerNeeds] = LabellerNeeds(
+        policy="required", texts=("rollout", "rollouts"), whole_problems=True
+    )
 
     name: str = "rollout-tree"
     """Name of the judge in the output; "rollout-tree:MODEL" names the policy."""

@@ -23,9 +23,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, ScoreKindError
 from stepmark.records import ScoreKind
+from stepmark.registry import unknown_name
 
 AGGREGATES: tuple[str, ...] = ("product", "min", "mean", "last", "max", "sum-logit", "softmin")
 """Every way to make one number of step scores."""

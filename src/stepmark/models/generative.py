@@ -18,7 +18,6 @@ from typing import Any, final
 
 from stepmark.backends import CachedPolicy, Completing, ReplyStore, run_tasks
 from stepmark.backends.replies import MemoryReplies
-from stepmark.catalog import unknown_name
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.critics import RPRM, Critic, Critiqued, GenPRM, ThinkPRM, refuse_markers
 from stepmark.models.files import present, read_object
@@ -27,6 +26,7 @@ from stepmark.models.policies import Policy
 from stepmark.models.prm import Grader, Ledger, Session, WholePrefixSession
 from stepmark.models.spec import SPEC_FILE
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores, read_record
+from stepmark.registry import unknown_name
 
 Settings = ThinkPRM | GenPRM | RPRM
 

@@ -233,7 +233,7 @@ def sample(
         instruction=instruction,
     )
     check_files({"out": out}, problems)
-    given = run_input(problems, again=True, hashed=out is not None)
+    given = run_input(problems, hashed=out is not None)
     judge = None if verifier == "none" else verifier
     asked = Answering(policy, judge, answers=answers, isolation=isolation, cluster=cluster)
     rows = problem_rows(given.source, columns=columns, need_answer=judge is not None)

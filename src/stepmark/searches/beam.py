@@ -55,7 +55,7 @@ from stepmark.settings import settings
 @final
 @settings
 class BeamSearch(Expanding):
-    """Beam search over steps."""
+    """Step by step: k steps after each beam, the best b are continued."""
 
     name: ClassVar[str] = "beam"
     sized_by: ClassVar[str | None] = "width"
@@ -112,7 +112,7 @@ def best_of(nodes: Sequence[Node], count: int, why: str) -> list[Node]:
 @final
 @settings
 class DiverseTrees(Expanding):
-    """Diverse verifier tree search."""
+    """Diverse trees: subtrees that do not compete, each continued from its best step."""
 
     name: ClassVar[str] = "dvts"
     sized_by: ClassVar[str | None] = "subtrees"

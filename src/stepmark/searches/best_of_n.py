@@ -27,7 +27,7 @@ from stepmark.settings import settings
 @final
 @settings
 class Greedy(Searching):
-    """One solution, always the likeliest token. The yardstick that costs least."""
+    """One solution, always the likeliest token; asks no PRM."""
 
     name: ClassVar[str] = "greedy"
     asks_prm: ClassVar[bool] = False
@@ -59,7 +59,7 @@ class Sampled(Searching):
 @final
 @settings
 class BestOfN(Sampled):
-    """The solution with the highest aggregate of its step scores."""
+    """N solutions, and the one that the PRM scores highest."""
 
     name: ClassVar[str] = "best-of-n"
 
@@ -73,7 +73,7 @@ class BestOfN(Sampled):
 @final
 @settings
 class Majority(Sampled):
-    """The commonest answer; no PRM is asked."""
+    """N solutions, and the commonest answer; asks no PRM."""
 
     name: ClassVar[str] = "majority"
     asks_prm: ClassVar[bool] = False
@@ -88,7 +88,7 @@ class Majority(Sampled):
 @final
 @settings
 class WeightedVote(Sampled):
-    """The answer with the highest sum of aggregates.
+    """N solutions, and the answer with the highest sum of PRM scores.
 
     Raises:
         UsageError: the aggregate can be negative, and is no weight.

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stepmark.backends import Verifying, all_of
-from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, UsageError
+from stepmark.registry import unknown_name
 from stepmark.searches.base import Choice, Found
 from stepmark.searches.tree import Node, Tree, value_of
 from stepmark.show.text import amount

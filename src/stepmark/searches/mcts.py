@@ -63,7 +63,7 @@ class _Place:
 @final
 @settings
 class MCTS(Expanding):
-    """PRM-guided MCTS.
+    """Monte Carlo tree search with PUCT and the PRM's value.
 
     Raises:
         UsageError: a setting out of its range; values that cannot be averaged.

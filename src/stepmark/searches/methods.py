@@ -2,64 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from stepmark.errors import StepmarkError, UsageError, told
-from stepmark.own import Kind, Own, load_method, own
+from stepmark.registry import Registry
 from stepmark.searches.base import Search, Searching
-from stepmark.searches.beam import BeamSearch, DiverseTrees
-from stepmark.searches.best_of_n import BestOfN, Greedy, Majority, WeightedVote
-from stepmark.searches.mcts import MCTS
-from stepmark.searches.rebase import Rebase
 
 S = TypeVar("S")
 
 
-METHODS: Mapping[str, Callable[[], Search]] = {
-    "greedy": Greedy,
-    "best-of-n": BestOfN,
-    "majority": Majority,
-    "weighted-vote": WeightedVote,
-    "beam": BeamSearch,
-    "dvts": DiverseTrees,
-    "rebase": Rebase,
-    "mcts": MCTS,
-}
-"""The library's searches. To add one: a module with its class, and a line here."""
-
-OF_THE_RUN = ("grading", "budget")
-"""Fields of every search that a run fills in, from the PRM and from its own settings."""
-
-_OWN = Kind(
-    what="search",
+METHODS = Registry(
+    "search",
+    {
+        "greedy": "stepmark.searches.best_of_n:Greedy",
+        "best-of-n": "stepmark.searches.best_of_n:BestOfN",
+        "majority": "stepmark.searches.best_of_n:Majority",
+        "weighted-vote": "stepmark.searches.best_of_n:WeightedVote",
+        "beam": "stepmark.searches.beam:BeamSearch",
+        "dvts": "stepmark.searches.beam:DiverseTrees",
+        "rebase": "stepmark.searches.rebase:Rebase",
+        "mcts": "stepmark.searches.mcts:MCTS",
+    },
     call="search",
-    base=Searching,
+    base=lambda: Searching,
     wanted="a class, or a function whose call gives one, that is a frozen dataclass derived from stepmark.searches.base.Searching (or "
     "Choosing, Expanding) with a name and `async def search(problem, policy, prm, verifier)`",
     page="add-search.md",
-    flags={
+    decided={
         "grading": "`aggregate` and the PRM",
         "budget": "`budget`, of an evaluation `budgets`",
     },
 )
+"""The library's searches. To add one: a module with its class, whose docstring begins with its line in lists, and a line here."""
 
-
-def own_search(name: str, settings: Sequence[str] = (), *, setting: str = "method") -> Own:
-    """The search behind "package.module:Class"; see `own.own`.
-
-    Raises:
-        UsageError: as there.
-    """
-    return own(name, settings, _OWN, setting=setting)
+OF_THE_RUN = ("grading", "budget")
+"""Fields of every search that a run fills in, from the PRM and from its own settings."""
 
 
 def load_search(
     method: str | Search, settings: Sequence[str] = ()
 ) -> tuple[Search, Mapping[str, Any] | None]:
-    """A search, and where it is from if it is a caller's own; see `own.load_method`."""
-    return load_method(method, settings, _OWN, METHODS)
+    """A search, and where it is from if it is a caller's own; see `Registry.method`."""
+    return METHODS.method(method, settings)
 
 
 def remade(search: S, **changes: Any) -> S:

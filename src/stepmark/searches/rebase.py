@@ -60,7 +60,7 @@ def allocation(scores: Sequence[float], *, width: int, temperature: float) -> li
 @final
 @settings
 class Rebase(Choosing):
-    """Reward balanced search.
+    """Each round's steps shared out by the softmax of the scores (REBASE).
 
     Raises:
         UsageError: a setting out of its range; an aggregate that can be infinite.

@@ -123,7 +123,7 @@ def search(
     files = {"out": out, "trace": trace, "report": report}
     check_files(files, problems)
     searcher, source = load_search(method, settings)
-    given = run_input(problems, again=True, hashed=out is not None)
+    given = run_input(problems, hashed=out is not None)
     keeps_trees = out is None or trace is not None or report is not None
     models = _Models(searcher, policy, prm, memory_tokens, policy_memory_tokens, cluster)
     limits = {"aggregate": aggregate, "checks": checks, "budget": budget}

@@ -74,7 +74,8 @@ class PartFile:
             self._made_by, size = self._read(self._handle)
             if not self._places:  # whatever run it is of, nothing was done
                 size = 0
-            self._check_same({**self._made_by, "models": None}, {**self.manifest, "models": None})
+            now = {**self.manifest, "models": self._made_by.get("models")}
+            self._check_same(self._made_by, now, "was made otherwise")
             self._handle.truncate(size)
         except BaseException:
             self._handle.close()
@@ -110,27 +111,15 @@ class PartFile:
                     key, _ = data["key"], dict(data["result"])
                     self._places.setdefault(str(key), size)
             except (ValueError, KeyError, TypeError, RecursionError) as error:
-                self._refuse(
-                    f"{self._part}:{number} is damaged ({error!r}). Delete this line, and its row is done again"
-                    if number > 1
-                    else f"{self._part}:1 is damaged ({error!r})"
-                )
+                again = ". Delete this line, and its row is done again" if number > 1 else ""
+                self._refuse(f"{self._part}:{number} is damaged ({error!r}){again}")
             size += len(line)
         return made_by, size
 
-    def _check_same(
-        self,
-        old: object,
-        new: object,
-        how: str = "was made otherwise",
-        to_do: str = "Run with the same settings",
-        at: str = "",
-    ) -> None:
-        if self._places and (changed := differences(old, new, at)):
-            count = amount(len(self._places), "row")
-            self._refuse(
-                f"{self._part} holds {count} of an interrupted run that {how}: {'; '.join(changed)}. {to_do} to continue it"
-            )
+    def _check_same(self, old: Mapping[str, Any], new: Mapping[str, Any], how: str) -> None:
+        if self._places and (changed := differences(old, new)):
+            holds = f"{self._part} holds {amount(len(self._places), 'row')} of an interrupted run"
+            self._refuse(f"{holds} that {how}: {'; '.join(changed)}. Use the same again to continue it")
 
     def _refuse(self, why: str) -> NoReturn:
         raise UsageError(f"{why}. Delete {self._part} to start again, or choose another `out`")
@@ -143,13 +132,7 @@ class PartFile:
         """
         self.manifest["models"] = dict(models)
         if self._places:
-            self._check_same(
-                self._made_by.get("models"),
-                self.manifest["models"],
-                "another model made",
-                "Use that model again",
-                "models",
-            )
+            self._check_same(self._made_by, self.manifest, "another model made")
         elif self._handle is not None:
             self._append(self.manifest)
 

@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias, final
 
 from stepmark.backends import Ready, VerdictRequest, batched
-from stepmark.catalog import Catalog
 from stepmark.errors import UsageError
 from stepmark.records import Verdict
+from stepmark.registry import Registry
 from stepmark.verifiers.decimals import as_english
 from stepmark.verifiers.finder import Answers, FoundAnswer, find_answer, without_thoughts
 from stepmark.verifiers.quantities import LONGEST, key
@@ -31,7 +31,7 @@ from stepmark.version import __version__
 if TYPE_CHECKING:
     from stepmark.verifiers.code_sandbox import Isolation
 
-VERIFIERS = Catalog(
+VERIFIERS = Registry(
     "answer verifier",
     {
         "math": "stepmark.verifiers.math:MathVerifier",

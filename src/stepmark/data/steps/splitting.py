@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import overload
 
-from stepmark.catalog import unknown_name
 from stepmark.data.steps import lines as borders
 from stepmark.data.steps.code import code_cuts, looks_like_code
 from stepmark.data.steps.lines import Span
 from stepmark.data.steps.thoughts import Reasoning, Section, limit_cuts, sections, turn_cuts
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Step
+from stepmark.registry import unknown_name
 from stepmark.show.text import amount
 
 WAYS: tuple[str, ...] = (

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkab
 from pydantic import Field
 
 from stepmark.backends import ChoiceLogprobs, Completion, Completions
-from stepmark.catalog import FACTORY, Catalog
 from stepmark.errors import UsageError
 from stepmark.models.lazy import Bits, Lazy, check_device, is_server, note_idle
 from stepmark.models.prm import Reading
+from stepmark.registry import FACTORY, Registry
 from stepmark.settings import check_arguments, checked
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -54,7 +54,7 @@ class LocalReader(Protocol):
         """The tokens of its prompts."""
 
 
-POLICIES = Catalog(
+POLICIES = Registry(
     "policy",
     {
         "scripted": "stepmark.models.scripted:ScriptedPolicy",

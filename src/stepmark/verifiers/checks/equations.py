@@ -31,6 +31,7 @@ from stepmark.verifiers.units import Unit, conversions, unit_of
 
 Truth = Literal["right", "wrong", "unknown"]
 
+_EQUALS = re.compile(r"[=≈≃]|\\(?:approx|simeq|doteq)")
 _MARKED = re.compile(r"<<([^<>=\n]{1,100})=([^<>=\n]{1,60})>>")
 # Words before an expression that number a thing: "box 1 + 2" adds no numbers.
 _THINGS = """
@@ -123,6 +124,8 @@ class Equation:
 
 def equations(text: str) -> list[Equation]:
     """The equations of a text, in order, those too that cannot be read. The time is linear in the length of the text."""
+    if not _EQUALS.search(text):
+        return []  # most texts
     pieces, units = tokens(text)
     out: list[Equation] = []
     for at, token in enumerate(pieces):
@@ -311,7 +314,7 @@ def _doubt(text: str, equation: Equation, *, adds: bool) -> str:
     if (
         len(a) == 1
         and not equation.chained
-        and _PUT_IN.search(text[max(0, equation.start - 60) : equation.start])
+        and _PUT_IN.search(text[max(0, equation.start - 100) : equation.start])
     ):
         return "a condition that is tried"
     if equation.has("pi") and _DEGREES.search(text):
