@@ -152,7 +152,7 @@ def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
 def lead(figures: Figures, way: str, n: int = MOST) -> str:
     """The lead over the vote in points with its interval; in bold where the interval is above 0."""
     figure = figures[f"over majority/{way}/{n}"]
-    text = ("+" if (figure.value or 0.0) > 0 else "") + shown(figure)
+    text = _signed(figure)
     return f"**{text}**" if figure.low is not None and figure.low > 0 else text
 
 
@@ -189,7 +189,8 @@ def _title(way: str) -> str:
 
 
 def _signed(figure: Figure | None) -> str:
-    return ("+" if figure is not None and (figure.value or 0.0) > 0 else "") + shown(figure)
+    text = shown(figure)
+    return text if text.startswith(("-", "–", "0.0")) else f"+{text}"
 
 
 def page(
