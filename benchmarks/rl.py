@@ -47,7 +47,7 @@ from stepmark.models.prm import PRM
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor
-from stepmark.rl.hacking import Watch, Watched
+from stepmark.rl.hacking import Watched
 from stepmark.rl.implicit import OnlineImplicit
 from stepmark.rl.monitor import Monitor
 from stepmark.rl.settings import Implicit, Training
@@ -158,7 +158,6 @@ def points(rows: Sequence[Watched]) -> list[Point]:
                 steps=None if row.steps is None else row.steps.value,
                 tokens=None if row.tokens is None else row.tokens.value,
                 divergence=None if row.divergence is None else row.divergence.value,
-                cusum=row.cusum,
                 alarmed=row.alarmed,
             )
         )
@@ -205,7 +204,6 @@ def train(folder: Path, world: World, method: Method, seed: int, prm: PRM | None
         folder,
         prm=used,
         implicit=implicit,
-        watch=Watch(probes=0, examples=2, resamples=200),
         seed=seed,
     )
     training, held_out = world.problems()

@@ -34,7 +34,6 @@ class Point:
     """A solution."""
     divergence: float | None = None
     """KL from the start, nats a token; None where no reference was kept."""
-    cusum: float | None = None
     alarmed: int | None = None
     """The update of the first alarm so far."""
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmarks.rl_figures import Point
 from benchmarks.tool_world import ACTIONS, Episode, PRMNoise, ToolProblem, ToolWorld, View
 from stepmark.rl.credit.turns import Turns
-from stepmark.rl.hacking import Baseline, Cusum
+from stepmark.rl.hacking import ALARM_ABOVE, rise
 
 Credit = Callable[[Turns], Tensor]
 """Advantages [B, K] of turns."""
@@ -151,22 +151,22 @@ def train(method: Method, setting: Setting, worlds: Worlds, *, rate: float, seed
     training, held_out = worlds
     dice, table, noise = random.Random(f"turns {seed}"), method.table(), method.noise
     history: list[Point] = []
-    monitor, alarmed = Cusum(), None
-    baseline: Baseline | None = None
-    gaps: list[float | None] = []
+    alarmed: int | None = None
+    first: list[bool] | None = None
     for update in range(setting.updates + 1):
         if update % setting.every == 0 or update == setting.updates:
             watched = random.Random(f"held out {seed} {update}")
             episodes = [problem.play(table, watched) for problem in held_out]
-            score = cusum = None
+            score = None
             if noise is not None:
-                means = [sum(each) / len(each) for each in (scores(noise, one) for one in episodes)]
-                right = [one.success for one in episodes]
-                baseline = baseline or Baseline.of(means, right, kind="probability")
-                assert baseline is not None
-                gaps.append(baseline.gap(means, right))
-                score, cusum = sum(means) / len(means), monitor.path(gaps)[-1]
-                if alarmed is None and cusum is not None and cusum > monitor.alarm_above:
+                graded = [scores(noise, one) for one in episodes]
+                slipped = [
+                    min(each) >= 0.5 and not one.success for each, one in zip(graded, episodes, strict=True)
+                ]
+                first = first or slipped
+                means = [sum(each) / len(each) for each in graded]
+                score, risen = sum(means) / len(means), rise(first, slipped)
+                if alarmed is None and risen is not None and risen > ALARM_ABOVE:
                     alarmed = update
             history.append(
                 Point(
@@ -175,7 +175,6 @@ def train(method: Method, setting: Setting, worlds: Worlds, *, rate: float, seed
                     accuracy=success(table, held_out),
                     step_return=score,
                     steps=sum(len(one.turns) for one in episodes) / len(episodes),
-                    cusum=cusum,
                     alarmed=alarmed,
                 )
             )

@@ -85,8 +85,28 @@ def words_that_look_like_addresses(app: Sphinx, doctree: nodes.document) -> None
             link.parent.replace(link, nodes.Text(link.astext()))
 
 
+def generated(app: Sphinx, name: str, source: list[str]) -> None:
+    """Fill in what is generated from the step benchmarks: their table, and their classes."""
+    from stepmark.evaluation.benchmarks import declared
+    from stepmark.evaluation.evaluation import load_evaluation
+
+    known = {benchmark: load_evaluation(benchmark)[0] for benchmark in declared()}
+    rows = [
+        f"| `{name}` | {one.question} | {', '.join(map(str.lower, one.shown))} | {one.paper} | {one.licence or 'see its page'} |"
+        for name, one in known.items()
+    ]
+    head = [
+        "| `stepmark evaluate` | the question | figures | paper | licence |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    places = [f".. autoclass:: {place.replace(':', '.')}" for place, _ in declared().values()]
+    source[0] = source[0].replace("<!-- step benchmarks -->", "\n".join([*head, *rows]))
+    source[0] = source[0].replace(".. step benchmarks", "\n".join(places))
+
+
 def setup(app: Sphinx) -> None:
     """Add what is ours to Sphinx."""
+    app.connect("source-read", generated)
     # Before napoleon, which has the priority 500.
     app.connect("autodoc-process-docstring", whole_sentences, priority=400)
     app.connect("autodoc-process-docstring", plain_types)

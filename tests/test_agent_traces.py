@@ -485,7 +485,7 @@ def test_blocks_of_anthropic_read_alike_in_every_row(rows, tmp_path):
         ([USER, {"role": "user", "content": [part("tool_use", name="f")]}, OWN], "[1].content[0].type", "a tool's result or a file, found 'tool_use'"),
         ([{"role": "user", "content": [part("hologram")]}, OWN], "[0].content[0].type", "found 'hologram'"),
         ([USER, {**OWN, "content": [part("text", text="x"), part("output_audio")]}], "[1].content[1].type", "found 'output_audio'"),
-        ([{**USER, "function_call": {"name": "f"}}, OWN], "[0].tool_calls", "found one in a user message"),
+        ([{**USER, "function_call": {"name": "f"}}, OWN], "[0].tool_calls[0]", "found one in a user message"),
         ([USER, {**OWN, "content": [part("thinking", thinking="x")], "audio": {"id": "a"}}], "[1].audio", "found audio"),
     ],
 )  # fmt: skip

@@ -17,8 +17,8 @@ from stepmark.annotation.project import Help, Project
 from stepmark.data.formats.rows import Counts
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
+from stepmark.evaluation.benchmarks.who_and_when import WhoAndWhen
 from stepmark.evaluation.run import evaluate
-from stepmark.evaluation.who_and_when import WhoAndWhen
 from stepmark.records import Problem, Solution, Step
 from stepmark.training.examples import LabelRules, examples
 from stepmark.training.run import training_rows

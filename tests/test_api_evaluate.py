@@ -136,7 +136,7 @@ def test_a_result_has_figures_and_shows_itself(tmp_path):
         }
     )
     for text in (str(result), repr(result), result.table()):
-        assert text.startswith("ProcessBench: sums\n") and "First-error accuracy (%)" in text
+        assert text.startswith("ProcessBench: sums\n") and "ProcessBench (%)" in text
     assert "<table" in result._repr_html_() and "<h4>ProcessBench: sums</h4>" in result._repr_html_()
     assert result.save(tmp_path / "saved") == tmp_path / "saved"
     saved = json.loads((tmp_path / "saved" / "result.json").read_text())
@@ -187,7 +187,7 @@ class Weakest(stepmark.evaluate.Evaluation):
     ("call", "kind", "said"),
     [
         ({"method": "procesbench"}, UsageError, "did you mean 'processbench'"),
-        ({"method": 3}, UsageError, "`method`: expected processbench, prmbench"),
+        ({"method": 3}, UsageError, "`method`: expected agent-processbench, agentrx"),
         ({"limit": 0}, SettingError, "limit=0: expected 1 or more"),
         ({"resamples": 5}, SettingError, "resamples=5: expected 100 or more"),
         ({"seed": "1"}, SettingError, "seed='1': expected a whole number"),

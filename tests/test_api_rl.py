@@ -41,7 +41,6 @@ def run(problems, policy, prm="rl_models:wordy", **more):
     settings = {
         "credit": "process-grpo",
         "training": training(),
-        "watch": stepmark.rl.Watch(probes=0),
         "held_out": 3,
         "verifier": "text",
         "progress": False,
@@ -60,14 +59,14 @@ def test_the_functions_folder_is_the_commands(tmp_path, policy, capsys) -> None:
         credit="process-grpo",
         settings=["process_weight=0.5"],
         training=training(seed=4),
-        watch=stepmark.rl.Watch(probes=0, cusum=stepmark.rl.Cusum(slack=2)),
+        watch=stepmark.rl.Watch(threshold=0.4),
     )
     assert capsys.readouterr().err == ""  # without progress
     words = ["rl", str(file), "--policy", policy, "--prm", "rl_models:wordy", "--credit", "process-grpo"]
     words += ["--set", "process_weight=0.5", "--out", str(other), "--updates", "1", "--problems", "2"]
     words += ["--group", "3", "--max-tokens", "6", "--prompt", "text", "--instruction", "", "--warmup", "0"]
-    words += ["--learning-rate", "1e-2", "--evaluate-every", "1", "--seed", "4", "--probes", "0"]
-    words += ["--slack", "2", "--held-out", "3", "--verifier", "text"]
+    words += ["--learning-rate", "1e-2", "--evaluate-every", "1", "--seed", "4"]
+    words += ["--threshold", "0.4", "--held-out", "3", "--verifier", "text"]
     assert main(words) == 0
     assert trained.summary.replace(str(one), str(other)) in capsys.readouterr().err
     names = sorted(str(path.relative_to(one)) for path in one.rglob("*") if path.is_file())
@@ -86,7 +85,7 @@ def test_the_functions_folder_is_the_commands(tmp_path, policy, capsys) -> None:
         out=one,
         credit=stepmark.rl.ProcessGRPO(process_weight=0.5),
         training=training(seed=4),
-        watch=stepmark.rl.Watch(probes=0, cusum=stepmark.rl.Cusum(slack=2)),
+        watch=stepmark.rl.Watch(threshold=0.4),
     )
     assert "this run is done" in again.summary
     assert again.updates == trained.updates

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepmark import load_prm
-from stepmark.evaluation.prmbench import CATEGORIES
+from stepmark.evaluation.benchmarks.prmbench import PRMBench
 from stepmark.models.backbone import load_tokenizer
 from stepmark.training.checkpoint import write_trained
 from stepmark.training.net import Net, layout_for
@@ -206,7 +206,7 @@ def default_prm_data(folder):
             "modified_process": [f"1. {true}", f"2. {true if kind == 'multi_solutions' else false}"],
             "error_steps": [] if kind == "multi_solutions" else [2],
         }
-        for at, kind in enumerate(name for inside in CATEGORIES.values() for name in inside)
+        for at, kind in enumerate(name for inside in PRMBench.categories.values() for name in inside)
     ]
     packed(folder / "prmbench" / "prmbench.dev.jsonl.gz", bench)
     candidates = [

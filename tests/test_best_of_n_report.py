@@ -287,6 +287,36 @@ def test_a_file_of_scores_that_does_not_fit_is_found_before_answers_are_compared
         stepmark.evaluate(BestOfN(verifier="number"), data=rows, scores=scores)
 
 
+def test_a_wrong_number_of_scores_is_found_at_its_row_with_both_counts(tmp_path: Path) -> None:
+    from stepmark.errors import InputError
+
+    scores = tmp_path / "scores.jsonl"
+    scores.write_text('{"id": "a/0", "scores": [0.5, 0.6, 0.7]}\n')
+    rows = [{"id": "a", "question": "1?", "gold": "2", "candidates": [{"text": "1 + 1 = 2.\n\nSo 2."}]}]
+    never = {"id": "b", "question": "1?", "gold": "2", "candidates": [{"text": 5}]}  # not read any more
+    with pytest.raises(InputError) as caught:
+        stepmark.evaluate(BestOfN(verifier="number"), data=[*rows, never], scores=scores)
+    for part in ("expected 2 scores", "found 3", "`steps`"):
+        assert part in str(caught.value)
+    steps = [rows[0] | {"candidates": [{"steps": ["1 + 1", "= 2.", "So 2."], "correct": True}]}]
+    result = stepmark.evaluate(BestOfN(verifier="number"), data=steps, scores=scores, progress=False)
+    assert result.figures["accuracy/single/1"].value == 1
+
+
+def test_what_rests_on_a_quarter_of_the_candidates_has_no_interval(tmp_path: Path) -> None:
+    def candidates(number: int) -> list[dict[str, object]]:
+        known = [number % 2 == 0, None, None, None]
+        return [{"model": "org/m", "text": f"{n}", "answer": "1", "correct": c} for n, c in enumerate(known)]
+
+    rows = [{"id": str(n), "question": f"q{n}", "gold": "1", "candidates": candidates(n)} for n in range(12)]
+    prm = stepmark.ScriptedPRM(lambda problem, steps: 0.5)
+    figures = stepmark.evaluate(BestOfN(), prm, data=rows, resamples=100, progress=False).figures
+    assert figures["policy/org/m/unknown"].value == 3 / 4
+    for name, figure in figures.items():
+        if name.startswith(("accuracy", "policy/org/m/acc", "policy/org/m/auc", "held out", "over majority")):
+            assert figure.low is None, name
+
+
 def test_scores_of_grade_are_those_of_the_candidates(tmp_path: Path) -> None:
     rows = [{"problem": f"p{n}", "solutions": ["bad", "good"], "answer": "3", "id": n} for n in range(2)]
     data, scores = tmp_path / "rows.jsonl", tmp_path / "graded.jsonl"

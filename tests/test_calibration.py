@@ -117,9 +117,7 @@ def by_loops(pairs, bins):
     found["brier"] = sum(w * (x - y) ** 2 for x, y, w in pairs) / total
     ece = 0.0
     for at in range(bins):
-        part = [
-            (x, y, w) for x, y, w in pairs if at / bins <= x < (at + 1) / bins or (at == bins - 1 and x == 1)
-        ]
+        part = [(x, y, w) for x, y, w in pairs if at / bins < x <= (at + 1) / bins or (at == 0 and x == 0)]
         ece += abs(sum(w * (x - y) for x, y, w in part))
     found["ece"] = ece / total
     wins = rights = wrongs = 0.0

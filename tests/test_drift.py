@@ -164,7 +164,7 @@ def by_loops(items, part, weights):
     pairs = sum(w for _, w in right) * sum(w for _, w in wrong)
     ece = 0.0
     for at in range(10):
-        ece += abs(sum(w * (s - y) for s, y, w in both if min(int(s * 10), 9) == at))
+        ece += abs(sum(w * (s - y) for s, y, w in both if at / 10 < s <= (at + 1) / 10 or (at == s == 0)))
     found = {
         "accuracy": mean([(float(i["outcome"]), w) for i, w in known]),
         "mean_score": mean([(s, w) for s, _, w in both]),

@@ -304,9 +304,14 @@ def test_weights_are_repetitions(found):
         assert brier(x, y, w)[0] == pytest.approx(sum((s - t) ** 2 for s, t in repeated) / len(repeated))
         gaps = {}
         for s, t in repeated:
-            gaps.setdefault(min(round(s * 10), 9), []).append(s - t)
+            gaps.setdefault(max(round(s * 10) - 1, 0), []).append(s - t)
         expected = sum(abs(sum(gap)) for gap in gaps.values()) / len(repeated)
         assert expected_calibration_error(x, y, w, bins=10)[0] == pytest.approx(expected)
+
+
+def test_a_bin_holds_its_upper_edge():
+    found = reliability([0.0, 0.5, 0.5, 0.75, 1.0], [0, 1, 0, 1, 1], bins=2)
+    assert [b.count for b in found] == [3, 2]  # (0, 0.5] with 0, and (0.5, 1]
 
 
 def test_reliability_by_hand():

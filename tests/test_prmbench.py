@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.benchmarks.prmbench import PRMBench
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.prmbench import CATEGORIES, PRMBench, items_of
 from stepmark.evaluation.result import as_markdown, html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores, score_lengths
 from stepmark.evaluation.sources import read_prmbench
@@ -26,6 +26,7 @@ def evaluate(sheet, *, threshold=None, resamples=1000):
     return PRMBench(threshold=threshold).of_sheet(sheet, Run(resamples=resamples))
 
 
+CATEGORIES = PRMBench.categories
 NAMED = os.environ.get("STEPMARK_DATA")
 DATA = Path(NAMED) if NAMED else Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -218,7 +219,7 @@ def test_a_step_that_a_check_refutes_is_called_wrong_where_it_has_a_score():
         ("all", (1, 1, 1, 0, 1, True)),
         ("unit", (1, 2, 0, 0, 1, False)),
     ):
-        (item,) = items_of(sheet, Policy(threshold=0.5, words="0.5"), checks)
+        (item,) = PRMBench(checks=checks).items_of(sheet, Policy(threshold=0.5, words="0.5"))
         assert tuple(item[name] for name in counts) == expected
     with pytest.raises(UsageError, match="names of checks"):
         PRMBench(checks="no such").check(Run(resamples=1))

@@ -29,7 +29,7 @@ torch.set_num_threads(1)
 TESTS = Path(__file__).parent
 SMALL = {
     "--updates": "2", "--problems": "2", "--group": "3", "--max-tokens": "6", "--prompt": "text", "--instruction": "",
-    "--learning-rate": "1e-2", "--warmup": "0", "--evaluate-every": "1", "--save-every": "1", "--probes": "0",
+    "--learning-rate": "1e-2", "--warmup": "0", "--evaluate-every": "1", "--save-every": "1",
     "--held-out": "3", "--verifier": "text",
 }  # fmt: skip
 
@@ -108,7 +108,7 @@ def test_killed_with_a_signal_it_goes_on_to_the_same_weights(
 
 def test_what_a_run_writes(tmp_path, policy, capsys) -> None:
     file, out = problems(tmp_path), tmp_path / "out"
-    assert main(words(file, policy, out, updates=1, probes=2, seed=3)) == 0
+    assert main(words(file, policy, out, updates=1, seed=3)) == 0
     card = (out / "README.md").read_text()
     for part in (
         "0.0000 [0.0000, 0.5615]",
@@ -124,7 +124,6 @@ def test_what_a_run_writes(tmp_path, policy, capsys) -> None:
     assert [row.update for row in rows] == [0, 1]
     assert rows[0].divergence.value == pytest.approx(0, abs=1e-6)
     assert rows[1].divergence.value > 0
-    assert rows[1].probes["empty"].count == 2
     assert "\nbest: after update 0" in capsys.readouterr().err
 
 
@@ -144,14 +143,14 @@ def test_prime_runs_with_its_implicit_prm_and_without_a_reference(tmp_path, poli
     }
     assert record["implicit"] == {"model": None, "beta": 0.05, "learning_rate": 1e-3, "clip": 10.0}
     row = read_watched(out / "monitor.jsonl")[-1]
-    assert (row.kind, row.divergence, row.cusum) == ("log-ratio", None, None)
+    assert (row.kind, row.divergence, row.rise) == ("log-ratio", None, None)
 
 
-def test_it_stops_at_the_alarm_and_stays_stopped(tmp_path, policy, capsys, no_page) -> None:
-    # Any gap at all is an alarm here.
+def test_it_stops_at_the_alarm_and_stays_stopped(tmp_path, policy, capsys, no_page, monkeypatch) -> None:
+    # Anything but the first evaluation is an alarm here.
+    monkeypatch.setattr("stepmark.rl.monitor.rise", lambda first, now: 0.0 if first is now else 9.0)
     file, out = problems(tmp_path), tmp_path / "out"
-    more = words(file, policy, out, updates=6, slack=0, alarm_above=0, group=6, learning_rate="5e-2")
-    assert main([*more, "--stop-on-hack"]) == 0
+    assert main([*words(file, policy, out, updates=6, group=6), "--stop-on-hack"]) == 0
     shown = capsys.readouterr().err
     rows = read_watched(out / "monitor.jsonl")
     assert rows[-1].alarmed == rows[-1].update < 6

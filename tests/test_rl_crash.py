@@ -26,7 +26,6 @@ HOW = [
     "--warmup=0",
     "--evaluate-every=1",
     "--save-every=2",
-    "--probes=0",
     "--held-out=3",
     "--verifier=text",
 ]

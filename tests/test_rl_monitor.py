@@ -13,12 +13,7 @@ from stepmark.models.policies.local import Drawn  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
 from stepmark.records import Problem, Step, Verdict  # noqa: E402
 from stepmark.rl.actor import Actor, padded  # noqa: E402
-from stepmark.rl.hacking import (  # noqa: E402
-    Baseline,
-    Cusum,
-    Quadrants,
-    Watch,
-)
+from stepmark.rl.hacking import Quadrants, Watch, rise  # noqa: E402
 from stepmark.rl.monitor import (  # noqa: E402
     Monitor,
     read_watched,
@@ -35,7 +30,6 @@ from stepmark.training.state import read_lines  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 
 torch.set_num_threads(1)
-QUICK = Watch(resamples=100, probes=4, examples=2)
 
 
 def rated(number, scores, right, *, texts=None, ids=None, finish="stop", refused=None):
@@ -81,7 +75,7 @@ ROWS = [
 
 
 def test_the_figures_by_hand() -> None:
-    found = watched(evaluation(ROWS), prm=table_prm(ROWS), watch=QUICK)
+    found = watched(evaluation(ROWS), prm=table_prm(ROWS))
     assert (found.solutions, found.kind, found.threshold) == (4, "probability", 0.5)
     assert found.accuracy == wilson(2, 4)
     assert found.step_return.value == pytest.approx((0.85 + 0.75 + 0.4 + 0.6) / 4)
@@ -92,17 +86,8 @@ def test_the_figures_by_hand() -> None:
     assert (crossed.both, crossed.lucky, crossed.slipped, crossed.neither) == (1, 1, 1, 1)
     assert found.steps.value == pytest.approx(2)
     assert found.tokens.value == pytest.approx(4)
-    # Two of each: what is promised at the first evaluation is about what was found there.
-    assert found.baseline == Baseline.of([0.8, 0.6, 0.4, 0.3], [True, False, True, False], kind="probability")
-    assert found.promised.value == pytest.approx(0.5, abs=0.03)
-    assert found.gap == 0
-    later = watched(
-        evaluation(ROWS[:2] + ROWS[:2]), prm=table_prm(ROWS), baseline=found.baseline, watch=QUICK
-    )
-    assert later.baseline is None
-    assert later.gap == found.baseline.gap([0.8, 0.6, 0.8, 0.6], [True, False, True, False])
-    high, low = found.baseline.promises([0.8, 0.6])
-    assert later.promised.value == pytest.approx((high + low) / 2)
+    assert found.slipped == (False, True, False, False)
+    assert found.refuted == wilson(0, 4)
     assert found.divergence is None
     for one in (found.step_return, found.steps, found.auc):
         assert one.low <= one.value <= one.high
@@ -111,71 +96,56 @@ def test_the_figures_by_hand() -> None:
 def test_examples_are_the_ones_that_say_most() -> None:
     rows = [
         rated(n, (score,), right)
-        for n, (score, right) in enumerate([(0.6, 0), (0.9, 0), (0.8, 0), (0.2, 1), (0.1, 1)])
+        for n, (score, right) in enumerate([(0.6, 0), (0.9, 0), (0.8, 0), (0.7, 0), (0.2, 1), (0.1, 1)])
     ]
-    kept = watched(evaluation(rows), prm=table_prm(rows), watch=QUICK).examples
-    assert [one.id for one in kept["slipped"]] == ["p1", "p2"]
-    assert [one.id for one in kept["lucky"]] == ["p4", "p3"]
-    assert kept["both"] == kept["neither"] == ()
+    kept = watched(evaluation(rows), prm=table_prm(rows)).examples
+    assert [one.id for one in kept["slipped"]] == ["p1", "p2", "p3"]
+    assert [one.id for one in kept["lucky"]] == ["p5", "p4"]
+    assert set(kept) == {"slipped", "lucky"}
     assert (kept["slipped"][0].scores, kept["slipped"][0].steps) == ((0.9,), ("s1.0",))
 
 
 def test_what_is_not_there_is_none() -> None:
     bare = [replace(one, scores=None) for one in ROWS]
-    found = watched(evaluation(bare), watch=QUICK)
+    found = watched(evaluation(bare))
     for name in (
         "kind",
         "step_return",
         "solution_return",
-        "promised",
-        "baseline",
-        "gap",
+        "rise",
+        "refuted",
         "auc",
         "quadrants",
         "unscored",
         "divergence",
     ):
         assert getattr(found, name) is None, name
-    assert found.probes == {}
+    assert found.slipped == ()
     # All right: nothing to tell apart, nothing wrong.
     right = [rated(0, (0.9,), True), rated(1, (0.8,), True)]
-    found = watched(evaluation(right), prm=table_prm(right), watch=QUICK)
+    found = watched(evaluation(right), prm=table_prm(right))
     assert found.auc is None
     # The PRM could read one of three, and one is blank.
     some = [ROWS[0], rated(1, None, False, texts=("a",), refused="too long"), rated(2, None, False)]
-    found = watched(evaluation(some), prm=table_prm(some), watch=QUICK)
+    found = watched(evaluation(some), prm=table_prm(some))
     assert found.step_return.value == pytest.approx(0.85)
-    assert found.baseline is found.gap is found.promised is None  # one score fits nothing
+    assert found.slipped == (False, None, None)
     assert (found.unscored, found.blank) == (wilson(1, 3), wilson(1, 3))
     assert found.quadrants == Quadrants(both=1, lucky=0, slipped=0, neither=0)
     # No threshold: no 2x2.
-    found = watched(evaluation(ROWS), prm=table_prm(ROWS, default_threshold=None), watch=QUICK)
+    found = watched(evaluation(ROWS), prm=table_prm(ROWS, default_threshold=None))
     assert (found.quadrants, found.threshold, dict(found.examples)) == (None, None, {})
     with pytest.raises(UsageError, match="at least one"):
         watched(Evaluation(update=0, rollouts=0, accuracy=0.0, rated=()))
 
 
-def test_probes_are_counted_and_scored() -> None:
-    found = watched(evaluation(ROWS), prm=table_prm(ROWS), watch=QUICK).probes
-    # An empty step is not in the table: 0.9.
-    assert (found["empty"].count, found["empty"].score.value) == (4, pytest.approx(0.9))
-    # The next problem's steps have its scores: minima 0.6, 0.4, 0.3, 0.8.
-    assert found["irrelevant"].score.value == pytest.approx((0.6 + 0.4 + 0.3 + 0.8) / 4)
-    # One solution has a single step: it cannot be shuffled, nor its first step repeated before its last. The minimum knows no order.
-    assert found["shuffled"].count == found["repeated"].count == 3
-    assert found["shuffled"].score.value == pytest.approx((0.8 + 0.6 + 0.3) / 3)
-    assert watched(evaluation(ROWS), prm=table_prm(ROWS), watch=replace(QUICK, probes=0)).probes == {}
-    alone = watched(evaluation(ROWS[:1]), prm=table_prm(ROWS), watch=QUICK).probes
-    assert alone["irrelevant"].count == 0
-
-
 def test_an_implicit_prm_has_ranks_and_raises_no_alarm() -> None:
     sums = [2.0, -1.0, 1.0, -3.0]
-    found = watched(evaluation([replace(one, scores=None) for one in ROWS]), implicit=sums, watch=QUICK)
+    found = watched(evaluation([replace(one, scores=None) for one in ROWS]), implicit=sums)
     assert (found.kind, found.auc.value) == ("log-ratio", 1.0)
     assert found.solution_return.value == pytest.approx(-0.25)
     assert (found.quadrants.both, found.quadrants.neither) == (2, 2)
-    assert found.baseline is found.gap is found.promised is found.step_return is None
+    assert found.step_return is found.rise is None
 
 
 class Kept:
@@ -212,29 +182,24 @@ def run(monitor, evaluations):
 
 
 FLAT_PRM = ScriptedPRM(lambda _problem, _steps: 0.5)
-HACKED = course([0.5, 0.6, 0.6, 0.3, 0.9], [0.5, 0.52, 0.55, 0.7, 0.9])
+HACKED = course([0.5, 0.6, 0.6, 0.3, 0.9], [0.45, 0.48, 0.51, 0.7, 0.9])
 
 
 def monitor_of(folder, **more):
-    return Monitor(
-        Kept(), folder, prm=FLAT_PRM, watch=replace(QUICK, cusum=Cusum(slack=1, alarm_above=4)), **more
-    )
+    return Monitor(Kept(), folder, prm=FLAT_PRM, **more)
 
 
 def test_an_alarm_freezes_the_best_checkpoint(tmp_path) -> None:
     monitor = monitor_of(tmp_path)
     assert run(monitor, HACKED) == [False] * 5
-    begun = monitor.rows[0].baseline
-    gaps = []
-    for one in HACKED:
-        gaps.append(begun.gap([row.scores[0] for row in one.rated], [row.right for row in one.rated]))
-    assert [row.gap for row in monitor.rows] == pytest.approx(gaps)
-    sums = [0.0]
-    for gap in gaps[1:]:
-        sums.append(max(0.0, sums[-1] + gap - 1))
-    assert [row.cusum for row in monitor.rows] == pytest.approx(sums)
-    first = next(at for at, total in enumerate(sums) if total > 4)
-    assert first <= 3
+    wrong = [[not row.right for row in one.rated] for one in HACKED]
+    good = [[row.scores[0] >= 0.5 for row in one.rated] for one in HACKED]
+    slipped = [[a and b for a, b in zip(*both, strict=True)] for both in zip(wrong, good, strict=True)]
+    assert [list(row.slipped) for row in monitor.rows] == slipped
+    rises = [rise(slipped[0], each) for each in slipped]
+    assert [row.rise for row in monitor.rows] == rises
+    first = next(at for at, risen in enumerate(rises) if risen > 3)
+    assert 0 < first <= 3
     assert monitor.alarmed == first
     assert [row.alarmed for row in monitor.rows] == [None] * first + [first] * (5 - first)
     # Better later, and after the alarm; equal later: neither is taken.
@@ -250,7 +215,7 @@ def test_stop_on_hack_stops_at_the_alarm(tmp_path) -> None:
     assert said.index(True) == monitor.alarmed
     assert not any(said[: monitor.alarmed])
     honest = monitor_of(tmp_path / "honest", stop_on_hack=True)
-    assert not any(run(honest, course([0.4, 0.6, 0.8], [0.5, 0.55, 0.6])))
+    assert not any(run(honest, course([0.4, 0.6, 0.8], [0.45, 0.49, 0.6])))
 
 
 def test_a_resumed_monitor_is_the_one_that_was_not_interrupted(tmp_path) -> None:
@@ -282,14 +247,14 @@ def test_a_line_in_the_middle_that_is_damaged_is_no_kill(tmp_path) -> None:
     assert read_lines(tmp_path / "none.jsonl") == []
 
 
-def test_a_replaced_prm_starts_the_sum_anew(tmp_path) -> None:
+def test_a_replaced_prm_is_compared_with_itself(tmp_path) -> None:
     monitor = monitor_of(tmp_path)
-    jump = course([0.5, 0.5, 0.5], [0.5, 0.9, 0.9])
+    jump = course([0.5, 0.5, 0.5], [0.4, 0.9, 0.9])
     run(monitor, jump[:1])
     monitor.rebase()
     run(monitor, jump[1:])
     assert [row.rebased for row in monitor.rows] == [False, True, False]
-    assert [row.cusum for row in monitor.rows] == [0, 0, 0]
+    assert [row.rise for row in monitor.rows] == [0, 0, 0]
     assert monitor.alarmed is None
 
 
@@ -297,7 +262,7 @@ def test_a_sum_of_logits_has_no_mean(tmp_path) -> None:
     with pytest.raises(UsageError, match="take product"):
         Monitor(Kept(), tmp_path, prm=FLAT_PRM, watch=Watch(aggregate="sum-logit"))
     certain = [rated(0, (1.0, 0.0), True), rated(1, (0.5, 0.5), False)]
-    found = watched(evaluation(certain), prm=table_prm(certain, default_aggregate="sum-logit"), watch=QUICK)
+    found = watched(evaluation(certain), prm=table_prm(certain, default_aggregate="sum-logit"))
     assert found.solution_return.value == pytest.approx((0 + 0.25) / 2)
 
 
@@ -308,7 +273,7 @@ def test_the_divergence_is_that_of_the_tokens(tmp_path) -> None:
         for weight in actor.trained():
             weight.add_(0.02 * torch.randn_like(weight))
     rows = [rated(0, (0.5,), True, ids=(8, 9, 10)), rated(1, (0.5,), False, ids=(11,))]
-    monitor = Monitor(actor, tmp_path, prm=FLAT_PRM, watch=QUICK)
+    monitor = Monitor(actor, tmp_path, prm=FLAT_PRM)
     monitor.evaluated(evaluation(rows))
     batch = padded([one.drawn for one in rows], "cpu")
     with torch.no_grad():
@@ -333,8 +298,8 @@ def test_lines_that_are_done_again_replace_the_old_ones(tmp_path) -> None:
     assert read_lines(tmp_path / "nothing.jsonl") == []
 
 
-def page_of(rows, history=(), watch=QUICK):
-    return "".join(rl_html(rows, history, {"seed": "0"}, watch=watch, title="A run"))
+def page_of(rows, history=()):
+    return "".join(rl_html(rows, history, {"seed": "0"}, title="A run"))
 
 
 def test_the_page_shows_the_alarm_and_the_examples(tmp_path) -> None:
@@ -348,31 +313,19 @@ def test_the_page_shows_the_alarm_and_the_examples(tmp_path) -> None:
     page = page_of(monitor.rows, history)
     assert f"Alarm after update {monitor.alarmed}" in page
     assert f"alarm at {monitor.alarmed}" in page  # in words for those who do not see the plot
-    for title in (
-        "PRM return",
-        "Accuracy, promised and verified",
-        "Promised minus verified accuracy, and its CUSUM",
-        "Null probes",
-        "Samples of training",
-        "Examples",
-    ):
-        assert title in page
-    # Of the wrong answers at the end, p36 to p39, the two that the PRM likes best.
-    assert "problem 38" in page
-    assert "problem 37" in page
-    assert "problem 36" not in page
+    for title in ("Accuracy", "PRM return", "Process and outcome", "Samples of training", "Examples"):
+        assert f">{title}<" in page
+    # Of the wrong answers at the end, p36 to p39, the three that the PRM likes best.
+    assert {n for n in range(36, 40) if f"problem {n}<" in page} == {36, 37, 38}
     for outside in ("http://", "https://", "//cdn"):
         assert outside not in page.replace("http://www.w3.org", "")
 
 
 def test_the_page_of_a_run_without_a_prm() -> None:
     pytest.importorskip("matplotlib")
-    rows = [
-        watched(evaluation([replace(one, scores=None) for one in ROWS], at), watch=QUICK) for at in (0, 10)
-    ]
+    rows = [watched(evaluation([replace(one, scores=None) for one in ROWS], at)) for at in (0, 10)]
     page = page_of(rows)
-    assert "No alarm could be raised" in page
-    for title in ("Null probes", "Process and outcome", "PRM return"):
+    for title in ("Process and outcome", "PRM return"):
         assert f">{title}<" not in page
     with pytest.raises(UsageError, match="at least one"):
         page_of([])
@@ -380,17 +333,15 @@ def test_the_page_of_a_run_without_a_prm() -> None:
 
 def test_a_policy_that_came_apart_is_no_good_news(tmp_path) -> None:
     def words_of(folder, accuracies):
-        monitor = Monitor(Kept(), folder, watch=QUICK)
+        monitor = Monitor(Kept(), folder)
         run(monitor, course(accuracies, [0.9, 0.9, 0.05]))
         return alarm_words(monitor.rows)
 
-    fallen = "But the accuracy fell from 80.0 to 10.0 %: the policy got worse"
-    assert fallen in words_of(tmp_path / "a", [0.8, 0.8, 0.1])
+    assert "80.0 to 10.0 %" in words_of(tmp_path / "a", [0.8, 0.8, 0.1])
     # 32 and 28 of 40 may be the same policy.
     assert "fell" not in words_of(tmp_path / "b", [0.8, 0.8, 0.7])
     # A PRM that sees it has nothing to be alarmed about, and the words are there all the same.
-    monitor = Monitor(
-        Kept(), tmp_path / "c", prm=FLAT_PRM, watch=replace(QUICK, cusum=Cusum(alarm_above=1e9))
-    )
+    monitor = Monitor(Kept(), tmp_path / "c", prm=FLAT_PRM)
     run(monitor, course([0.8, 0.8, 0.1], [0.9, 0.9, 0.05]))
-    assert alarm_words(monitor.rows).startswith(f"No alarm. {fallen}")
+    assert monitor.alarmed is None
+    assert "80.0 to 10.0 %" in alarm_words(monitor.rows)

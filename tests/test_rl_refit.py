@@ -15,7 +15,6 @@ from stepmark.records import Problem  # noqa: E402
 from stepmark.rl import refit as refitting  # noqa: E402
 from stepmark.rl.actor import Actor  # noqa: E402
 from stepmark.rl.credit.methods import ProcessGRPO  # noqa: E402
-from stepmark.rl.hacking import Watch  # noqa: E402
 from stepmark.rl.monitor import Monitor, read_watched  # noqa: E402
 from stepmark.rl.refit import Refit  # noqa: E402
 from stepmark.rl.settings import Refitting, Training  # noqa: E402
@@ -97,7 +96,7 @@ class Dies:
 def run(folder, adapter, *, dies=None):
     """Six updates, refits after 2, 4 and 6, saved states and evaluations after 3 and 6."""
     who, prm = Actor(tiny_model(TOKENIZER), TOKENIZER, name="tiny"), constant(0.9)
-    monitor = Monitor(who, folder, prm=prm, watch=Watch(probes=0, resamples=100))
+    monitor = Monitor(who, folder, prm=prm)
     refit = Refit(str(adapter), PROBLEMS, HOW, seed=0)
     how = Training(
         updates=6, problems=2, group=2, max_tokens=8, prompt="text", instruction="", learning_rate=1e-2, warmup=0,
@@ -163,7 +162,7 @@ def test_the_command_trains_the_prm_further(tmp_path, adapter, capsys, monkeypat
     words = ["rl", str(file), "--policy", str(policy), "--credit", "process-grpo", "--prm", str(adapter)]
     words += ["--out", str(out), "--updates", "2", "--problems", "2", "--group", "2", "--max-tokens", "12"]
     words += ["--prompt", "text", "--instruction", "", "--evaluate-every", "2", "--held-out", "3"]
-    words += ["--probes", "0", "--verifier", "number", "--device", "cpu", "--refit", "--refit-every", "1"]
+    words += ["--verifier", "number", "--device", "cpu", "--refit", "--refit-every", "1"]
     words += ["--refit-problems", "4", "--refit-held-out", "4", "--refit-rollouts", "2"]
     assert main(words) == 0
     assert [row["update"] for row in read_lines(out / "refit.jsonl")] == [1, 2]

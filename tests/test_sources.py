@@ -7,14 +7,14 @@ import types
 
 import pytest
 
+from stepmark.data.formats.prmbench import unnumbered
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.benchmarks.processbench import ProcessBench
 from stepmark.evaluation.cases import first_error, step_labels
 from stepmark.evaluation.sources import (
-    HUB_FILES,
     files_of,
     read_cases,
     read_prmbench,
-    without_number,
 )
 
 WRONG = {
@@ -192,17 +192,19 @@ def test_a_row_that_is_no_prmbench_row(write, key, value, said):
     [
         ("3. So x = 2.", "So x = 2."),
         (" 12. So. And so.", "So. And so."),
-        ("12345. x", "x"),
-        ("123456. x", "123456. x"),
+        ("Step 3. So x = 2.", "So x = 2."),
+        ("STEP 3.So x = 2. ", "So x = 2."),
+        ("  So x = 2.\n", "So x = 2."),
         ("3.5 is it", "3.5 is it"),
         ("So 3. x", "So 3. x"),
-        ("3. ", "3. "),
-        ("3.", "3."),
+        ("3. ", "3."),
+        ("Step 3.", "Step 3."),
         ("", ""),
     ],
 )
 def test_step_numbers_are_taken_off(step, text):
-    assert without_number(step) == text
+    cut = unnumbered(step)
+    assert (cut.text, cut.raw) == (text, step)
 
 
 # --- the other shapes
@@ -385,10 +387,10 @@ def hub(monkeypatch):
 def test_the_hub(hub, write):
     places = {
         name: write(json.dumps([{**WRONG, "id": f"{name.partition('.')[0]}-0"}]), name=name)
-        for name in HUB_FILES["processbench"][1]
+        for name in ProcessBench.files
     }
     asked = hub(places.__getitem__)
-    files = files_of(["hub"], dataset="processbench")
+    files = files_of(["hub"], dataset=ProcessBench.dataset, names=ProcessBench.files)
     assert files == tuple(places.values())
     assert asked == [("Qwen/ProcessBench", name, "dataset") for name in places]
     assert [case.group for case in read_cases(files)] == ["gsm8k", "math", "olympiadbench", "omnimath"]

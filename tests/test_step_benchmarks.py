@@ -1,4 +1,4 @@
-"""AgentProcessBench, DeltaBench, Hard2Verify, ToolPRMBench and AgentRx: figures against counts by hand, and rows that are refused."""
+"""Step benchmarks: figures against counts by hand, and rows that are refused."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.agent_processbench import AgentProcessBench
+from stepmark.evaluation.benchmarks import declared
+from stepmark.evaluation.benchmarks.agent_processbench import AgentProcessBench
+from stepmark.evaluation.benchmarks.deltabench import DeltaBench
+from stepmark.evaluation.benchmarks.hard2verify import Hard2Verify
+from stepmark.evaluation.benchmarks.prmbench import PRMBench
+from stepmark.evaluation.benchmarks.processbench import ProcessBench
+from stepmark.evaluation.evaluation import load_evaluation
 from stepmark.evaluation.run import evaluate
-from stepmark.evaluation.step_labels import DeltaBench, Hard2Verify
 
 
 def figures(method: Any, data: Any, **more: Any) -> dict[str, float]:
@@ -245,9 +250,126 @@ def test_agentrx_counts_messages_from_one(tmp_path):
     assert (far["agentrx/step"], far["agentrx/within one"], far["agentrx/within 3"]) == (0, 0, 1)
 
 
+STEPS = ["All men are mortal.", "Socrates is mortal.", "So Socrates is a man."]
+
+
+def test_gr_ben_counts_from_one(tmp_path):
+    rows = [
+        {"id": f"FOLIO-{n}", "domain": "FOLIO", "generator": "m", "problem": f"P {n}?", "steps": STEPS, "label": label,
+         "final_answer_correct": label == -1}
+        for n, label in enumerate((3, 1, -1))
+    ]  # fmt: skip
+    file = scored(tmp_path, {"FOLIO-0": [0.9, 0.9, 0.1], "FOLIO-1": [0.9, 0.1, 0.9], "FOLIO-2": [0.9] * 3})
+    assert figures("gr-ben", rows, scores=file) == {
+        "FOLIO/error": 1 / 2,
+        "FOLIO/correct": 1,
+        "FOLIO/f1": pytest.approx(2 / 3),
+    }
+
+
+def test_big_bench_mistake_gives_the_accuracy_of_all_traces(tmp_path):
+    rows = [
+        {"input": f"Sort {n}.", "steps": ["a", "b"], "answer": "a", "target": "a", "mistake_index": mistake}
+        for n, mistake in enumerate((0, 1, None, None))
+    ]
+    data = written(tmp_path, rows, "word_sorting.jsonl")
+    marks = {"word_sorting/0": [0.1, 0.9], "word_sorting/1": [0.9, 0.9], "word_sorting/2": [0.9, 0.9], "word_sorting/3": [0.9, 0.1]}  # fmt: skip
+    found = figures("big-bench-mistake", data, scores=scored(tmp_path, marks))
+    assert found["word_sorting/accuracy"] == 2 / 4
+    assert (found["word_sorting/error"], found["word_sorting/correct"]) == (1 / 2, 1 / 2)
+
+
+def mr_ben(first: str, steps: Any = None, **more: Any) -> dict[str, Any]:
+    known = {"Question_UUID": "q", "Subject": "college_logic", "Question": "Which?", "Options": "A: x", "Sampled_Model": "m"}  # fmt: skip
+    steps = ["Step 1: One.", "", "Step 2: Two,", "and more.", "Solution: A"] if steps is None else steps
+    correctness = "correct" if first == "N/A" else "incorrect"
+    row = {"Model_Solution_Steps": steps, "Model_Solution_Correctness": correctness}
+    return known | row | {"Model_Solution_First_Error_Step": first} | more
+
+
+def test_mr_ben_reads_nested_solutions_programs_and_unmarked_errors(tmp_path):
+    program = "def f():\n\n    return 1"
+    coding = {"Subject": "coding", "Options": None}
+    solutions = {
+        "q": [mr_ben("2"), mr_ben("N/A"), mr_ben("3")],
+        "r": [mr_ben("    return 1", program, Question_UUID="r", Subject="coding"), mr_ben("", program, Question_UUID="r", **coding)],
+    }  # fmt: skip
+    data = tmp_path / "logic.json"
+    data.write_text(json.dumps(solutions))
+    marks = {"q/0": [0.9, 0.1, 0.9], "q/1": [0.9] * 3, "q/2": [0.9] * 3, "r/0": [0.9, 0.1]}
+    result = evaluate("mr-ben", data=str(data), scores=scored(tmp_path, marks), resamples=100, progress=False)
+    assert any("1 wrong solution without a mark" in fact for fact in result.facts)
+    values = {name: figure.value for name, figure in result.figures.items()}
+    assert (values["logic/error"], values["logic/correct"], values["coding/error"]) == (1 / 2, 1, 1)
+    # named wrong: q/0; truth wrong: q/0 and q/2 of three. tp 1, fn 1, tn 1
+    assert values["logic/mcc"] == pytest.approx(1 / (1 * 2 * 1 * 2) ** 0.5)
+    texts = [["One.", "Two,\nand more.", "Solution: A"], ["def f():", "return 1"]]
+    from stepmark.evaluation.benchmarks.mr_ben import MRBen
+    from stepmark.evaluation.evaluation import Run
+
+    cases = list(MRBen().cases(str(data), Run()))
+    assert [list(cases[at].solution.texts) for at in (0, 3)] == texts
+
+
+def test_socratic_prmbench_means_its_patterns(tmp_path):
+    def row(kind: str, wrong: list[int]) -> dict[str, Any]:
+        process = ["1. Plan.", "2. Do.", "3. Check."]
+        known = {"idx": "0", "modified_question": "Q?", "modified_process": process, "error_steps": wrong}
+        return known | {"classification": kind}
+
+    data = written(tmp_path, [row("detection_error", [2]), row("correction_error", [3])])
+    marks = {"detection_error_0": [0.9, 0.1, 0.9], "correction_error_0": [0.9, 0.1, 0.1]}
+    found = figures("socratic-prmbench", data, scores=scored(tmp_path, marks))
+    half = (2 / 3 + 2 / 3) / 2  # tp 1, fn 1; tn 1, fn 1
+    assert found["detection_error/prmscore"] == 1
+    assert found["correction_error/prmscore"] == pytest.approx(half)
+    assert found["verification/prmscore"] == pytest.approx((1 + half) / 2)
+    assert "deduction/prmscore" not in found
+
+
+def test_redundant_steps_are_judged_by_the_neutral_class(tmp_path):
+    rows = [
+        {"idx": "0", "modified_question": "Q?", "modified_process": ["a", "b"], "error_steps": [2], "classification": kind}
+        for kind in ("redundency", "counterfactual")
+    ]  # fmt: skip
+    classes = {
+        "classes": [[0.1, 0.1, 0.8], [0.1, 0.3, 0.6]],
+        "class_names": ["negative", "neutral", "positive"],
+    }
+    file = scored(tmp_path, {"redundency_0": [0.9, 0.9], "counterfactual_0": [0.9, 0.9]}, **classes)
+    found = figures("prmbench", rows, scores=file)
+    assert (found["redundency/prmscore"], found["counterfactual/negative_f1"]) == (1, 0)
+    by_threshold = figures(PRMBench(neutral_over=None), rows, scores=file)
+    assert by_threshold["redundency/negative_f1"] == 0
+
+
+def test_a_judge_is_measured_on_first_errors(tmp_path):
+    rows = [
+        {"id": f"mine-{n}", "generator": "m", "problem": f"P {n}?", "steps": STEPS, "label": label,
+         "final_answer_correct": label == -1}
+        for n, label in enumerate((1, -1))
+    ]  # fmt: skip
+    predicted = [row | {"label": label} for row, label in zip(rows, (1, 0), strict=True)]
+    file = written(tmp_path, predicted, "judged.jsonl")
+    found = figures(ProcessBench(labels=file), rows)
+    assert (found["mine/error"], found["mine/correct"]) == (1, 0)
+
+
+def test_every_benchmark_says_what_it_is():
+    for name in declared():
+        method = load_evaluation(name)[0]
+        assert method.name == name
+        assert method.title and method.question and method.paper and method.shown
+
+
 @pytest.mark.parametrize(
     ("name", "row", "field"),
     [
+        ("gr-ben", {"id": "a", "domain": "d", "generator": "m", "problem": "p", "steps": STEPS, "label": 0}, "label"),
+        ("gr-ben", {"id": "a", "domain": "d", "generator": "m", "problem": "p", "steps": STEPS, "label": 4}, "label"),
+        ("big-bench-mistake", {"input": "p", "steps": ["a"], "mistake_index": 1}, "mistake_index"),
+        ("big-bench-mistake", {"input": "p", "steps": ["a"]}, "mistake_index"),
+        ("mr-ben", mr_ben("1", Model_Solution_Correctness="yes"), "Model_Solution_Correctness"),
         ("agent-processbench", TURNS[0] | {"step_labels": {"1": 1}}, "step_labels"),
         ("agent-processbench", TURNS[0] | {"step_labels": {"1": 1, "3": 2, "5": 1}}, "step_labels"),
         ("agent-processbench", TURNS[0] | {"query_index": None}, "query_index"),

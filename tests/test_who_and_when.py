@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from stepmark.errors import IdleSettingWarning, InputError
+from stepmark.evaluation.benchmarks.who_and_when import WhoAndWhen
+from stepmark.evaluation.blame import base_name
 from stepmark.evaluation.run import evaluate
-from stepmark.evaluation.who_and_when import WhoAndWhen, base_name
 
 
 def row(id: str, step: int, agent: str, speakers: str = "PTPV", **more: Any) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def test_labels_name_steps_too(tmp_path):
     labels.write_text("".join(json.dumps(one) + "\n" for one in made))
     result = evaluate(WhoAndWhen(labels=str(labels)), data=ROWS, resamples=100, progress=False)
     assert (values(result)["step"], values(result)["within one"]) == (2 / 4, 3 / 4)
-    with pytest.raises(InputError, match="labels of every conversation"):
+    with pytest.raises(InputError, match="labels of every"):
         evaluate(WhoAndWhen(labels=str(labels)), data=[*ROWS, row("e", 0, "P")], progress=False)
 
 

@@ -12,31 +12,13 @@ from rich.console import Console
 
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
-from stepmark.evaluation.evaluation import EVALUATIONS, Evaluation, load_evaluation
+from stepmark.evaluation.evaluation import EVALUATIONS, SUMMARIES, Evaluation, load_evaluation
 from stepmark.evaluation.run import evaluate
 from stepmark.models.families import full_name
 from stepmark.models.load import check_arguments, load_prm
 from stepmark.models.policies import check_policy, load_policy
 
 app = App(name="evaluate", help="Measure what a PRM is good for.", help_format="plaintext")
-
-_SUMMARIES = {
-    "processbench": "First-error accuracy and F1 on ProcessBench, with intervals.",
-    "prmbench": "PRMScore on PRMBench, per class, per category and overall, with intervals.",
-    "who-and-when": "Which agent of a failed conversation is to blame, and which step, on Who&When.",
-    "agentrx": "Which step of a failed trajectory is the critical one, on AgentRx.",
-    "agent-processbench": "StepAcc and FirstErrAcc on AgentProcessBench: turns of tool-using agents.",
-    "tool-prmbench": "Which of two next actions of an agent is right, on ToolPRMBench.",
-    "deltabench": "F1 of the wrong sections of long chains of thought, on DeltaBench.",
-    "hard2verify": "Balanced F1 of steps, responses and first errors, on Hard2Verify.",
-    "best-of-n": "Accuracy of the candidate that is chosen: by the PRM, by votes, by an ORM, by an oracle.",
-    "search": "Search methods at equal tokens: accuracy against what policy and PRM spend together.",
-    "robustness": "Whether the PRM can be talked into a higher score, and sees what is broken on purpose.",
-    "disagreement": "How often a right answer rests on a wrong step, and right steps end in a wrong answer.",
-    "verifier": "False positives and negatives of answer verifiers on labelled pairs.",
-    "calibration": "Whether a score of 0.8 means right four times in five: reliability, ECE, Brier score, AUC.",
-    "drift": "The same PRM on several policies, or stages of a training: does it still tell right from wrong.",
-}
 
 _COMMON = ("data", "prm", "scores", "out", "threshold", "policy", "budgets", "limit", "columns")
 
@@ -154,7 +136,7 @@ def __getattr__(name: str) -> Callable[..., int]:
     return _command(EVALUATIONS.load(name))
 
 
-for _name, _summary in _SUMMARIES.items():
+for _name, _summary in SUMMARIES.items():
     app.command(f"{__name__}:{_name}", name=_name, help=_summary)
 app.command(
     f"{__name__}:compare",

@@ -34,38 +34,6 @@ EXAMPLES = {
         "stepmark evaluate processbench --data hub --prm qwen-7b",
         "stepmark evaluate --method my_package:MyEvaluation --data rows.jsonl",
     ),
-    "evaluate processbench": (
-        "stepmark evaluate processbench --data hub",
-        "stepmark evaluate processbench --data gsm8k.json --prm my-prm --out result",
-    ),
-    "evaluate prmbench": (
-        "stepmark evaluate prmbench --data hub",
-        "stepmark evaluate prmbench --data prmbench.jsonl --prm my-prm --limit 200",
-    ),
-    "evaluate who-and-when": (
-        "stepmark evaluate who-and-when --data conversations.jsonl",
-        "stepmark evaluate who-and-when --data conversations.jsonl --labels judged.jsonl --out result",
-    ),
-    "evaluate agentrx": (
-        "stepmark evaluate agentrx --data tau_dataset_failed.json tau_ground_truth.json",
-        "stepmark evaluate agentrx --data failed.json truth.json --rule first --threshold 0.3",
-    ),
-    "evaluate agent-processbench": (
-        "stepmark evaluate agent-processbench --data AgentProcessBench",
-        "stepmark evaluate agent-processbench --data AgentProcessBench --labels predictions.jsonl --scoring script",
-    ),
-    "evaluate tool-prmbench": (
-        "stepmark evaluate tool-prmbench --data prmbench_GTA.json",
-        "stepmark evaluate tool-prmbench --data prmbench_GTA.json --no-functions",
-    ),
-    "evaluate deltabench": (
-        "stepmark evaluate deltabench --data Deltabench_v1.jsonl",
-        "stepmark evaluate deltabench --data Deltabench_v1.jsonl --threshold tuned:math",
-    ),
-    "evaluate hard2verify": (
-        "stepmark evaluate hard2verify --data decrypted.jsonl",
-        "stepmark evaluate hard2verify --data decrypted.jsonl --labels judged.jsonl",
-    ),
     "evaluate best-of-n": (
         "stepmark evaluate best-of-n --data samples.jsonl",
         "stepmark evaluate best-of-n --data samples.jsonl --prm my-prm --sizes 1 4 16",
@@ -157,10 +125,15 @@ EXAMPLES = {
 
 
 def examples(command: Sequence[str]) -> tuple[str, str]:
-    """Two examples of a command; for a method without its own, two that fit all methods of `search` or `label`."""
+    """Two examples of a command; for a method without its own, two that fit all methods of `evaluate`, `search` or `label`."""
     words = " ".join(command)
     if words in EXAMPLES:
         return EXAMPLES[words]
+    if command[0] == "evaluate":
+        return (
+            f"stepmark {words} --data data.jsonl",
+            f"stepmark {words} --data data --prm my-prm --out result",
+        )
     file, out = ("problems", "found") if command[0] == "search" else ("solutions", "labels")
     start = f"stepmark {words} {file}.jsonl"
     return (

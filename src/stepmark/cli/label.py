@@ -52,7 +52,7 @@ def _run(call: Call) -> int:
 
 
 def _run_exact(call: Call) -> int:
-    from stepmark.labels.variants import exact
+    from stepmark.labels.exact import exact
 
     settings = dict(call.settings)
     file = call.inputs[0] if call.inputs else None
@@ -93,7 +93,7 @@ def _command(name: str | None) -> Callable[..., int]:
 
 
 def _exact() -> Callable[..., int]:
-    from stepmark.labels.variants import exact
+    from stepmark.labels.exact import exact
 
     return command(
         exact,

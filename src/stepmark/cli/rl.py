@@ -51,7 +51,6 @@ rl_command = command(
     },
     methods={"training": Training, "watch": Watch, "implicit": Implicit, "refit": Refitting},
     optional=("implicit", "refit"),
-    hidden=("resamples",),
     common=(
         "policy",
         "prm",

@@ -80,7 +80,7 @@ def check_columns(columns: Columns, found: Iterable[str]) -> None:
 
 
 def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
-    """A row with its columns renamed as the caller says; a column whose name another one takes moves under `meta`.
+    """A row with its columns renamed as the caller says. A column that could be taken for the same field, or has its name, moves under `meta`.
 
     Raises:
         InputError: `meta` is no object, and something is to move there.
@@ -88,6 +88,12 @@ def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
     if not columns:
         return row
     named = {column: name for name, column in columns.items()}
+    taken = {
+        other
+        for name, column in columns.items()
+        for other in _rivals(name)
+        if other not in CONTENT_NAMES or row.get(column) is not None
+    }
     data: dict[str, Any] = {}
     aside: dict[str, Any] = {}
     for column, value in row.items():
@@ -96,7 +102,7 @@ def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
             data[name] = value
         elif name is not None:
             aside[name.removeprefix(META)] = value
-        elif column in columns:  # its name is another column's now
+        elif plain(column) in taken or column in columns:
             aside[column] = value
         else:
             data[column] = value
@@ -108,37 +114,40 @@ def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
     return data
 
 
-def columns_of(row: Mapping[str, Any], field: str, named: Collection[str] = ()) -> list[str]:
-    """The columns of a row (under our names) that may hold a field, those that hold nothing (null) left out; its own name is the first.
+def _rivals(name: str) -> Collection[str]:
+    """The names of columns that could be taken for the same field; a row has one solution, whatever its field."""
+    if name in CONTENT_NAMES:
+        return CONTENT_NAMES
+    return next((names for names in map(names_of, ALIASES) if name in names), ())
 
-    `named` are the fields for which the caller named a column, which alone is it then.
-    """
-    return [column for column in _columns(tuple(row), field, frozenset(named)) if row[column] is not None]
+
+def names_of(field: str) -> tuple[str, ...]:
+    """The name of a field and its other names."""
+    return (field, *ALIASES.get(field, ()))
+
+
+CONTENT_NAMES = frozenset(name for field in CONTENT for name in names_of(field))
+
+
+def columns_of(row: Mapping[str, Any], field: str) -> list[str]:
+    """The columns of a row (under our names) that may hold a field, those that hold nothing (null) left out; its own name is the first."""
+    return [column for column in _columns(tuple(row), field) if row[column] is not None]
 
 
 @lru_cache(maxsize=4096)
-def _columns(columns: tuple[str, ...], field: str, named: frozenset[str]) -> tuple[str, ...]:
-    names = (field, *ALIASES.get(field, ()))
-    if not named.isdisjoint(names):
-        return tuple(name for name in names if name in named and name in columns)
+def _columns(columns: tuple[str, ...], field: str) -> tuple[str, ...]:
     # A column that is written as the name itself comes before others ("Field").
     return tuple(
         column
-        for name in names
+        for name in names_of(field)
         for column in sorted(columns, key=lambda column: column != name)
         if plain(column) == name
     )
 
 
-def content_of(row: Mapping[str, Any], named: Collection[str] = ()) -> list[tuple[str, str]]:
-    """The fields and columns of a row (under our names) that may hold a solution, of which it has one; `named` as `columns_of`."""
-    own = {name: field for field in CONTENT for name in (field, *ALIASES.get(field, ()))}
-    explicit = [
-        (own[column], column)
-        for column in row
-        if column in named and column in own and row[column] is not None
-    ]
-    return explicit or [(field, column) for field in CONTENT for column in columns_of(row, field, named)]
+def content_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The fields and columns of a row (under our names) that may hold a solution, of which it has one."""
+    return [(field, column) for field in CONTENT for column in columns_of(row, field)]
 
 
 def plain(column: str) -> str:
@@ -146,13 +155,13 @@ def plain(column: str) -> str:
     return re.sub(r"[\s-]+", "_", column.strip().lower())
 
 
-def chosen(row: Mapping[str, Any], field: str, named: Collection[str] = ()) -> str | None:
-    """The column that holds a field: that of its own name, or else the only one of its common names; `named` as `columns_of`.
+def chosen(row: Mapping[str, Any], field: str) -> str | None:
+    """The column that holds a field: that of its own name, or else the only one of its common names.
 
     Raises:
         InputError: two common names.
     """
-    result = columns_of(row, field, named)
+    result = columns_of(row, field)
     if len(result) > 1 and plain(result[0]) != field:
         raise InputError(
             f"{result[0]!r} and {result[1]!r} may both be the {field}: say which it is with `columns` ({field}={result[0]})",
@@ -166,15 +175,15 @@ def riding(row: Mapping[str, Any], used: Collection[str]) -> dict[str, Any]:
     return {column: value for column, value in row.items() if column not in used}
 
 
-def problem_column(row: Mapping[str, Any], named: Collection[str] = ()) -> str:
-    """The column that holds the problem; `named` as `columns_of`.
+def problem_column(row: Mapping[str, Any]) -> str:
+    """The column that holds the problem.
 
     Raises:
         InputError: there is none, or there are two.
     """
-    column = chosen(row, "problem", named)
+    column = chosen(row, "problem")
     if column is None:
-        known = ("problem", *ALIASES["problem"])
+        known = names_of("problem")
         null = next((name for name in known if name in row), None)
         raise InputError(
             f"expected a problem under one of {quoted(known)}; found {quoted(row)}. Say which column it is with `columns` (problem=COLUMN)"
@@ -195,17 +204,16 @@ def quoted(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def reference_answer(row: Mapping[str, Any], named: Collection[str] = ()) -> tuple[str | None, str | None]:
-    """The reference answer of a row and its column; of a worked answer that ends in "#### x" (GSM8K's), x. `named` as `columns_of`.
+def reference_answer(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The reference answer of a row and its column; of a worked answer that ends in "#### x" (GSM8K's), x.
 
-    An object under a common name that the caller did not give (`ground_truth` of agents: the calls that are expected) is no answer.
+    An object under another name than `answer` (`ground_truth` of agents: the calls that are expected) is no answer.
 
     Raises:
         InputError: neither a text nor a number, or two columns that may be it.
     """
-    column = chosen(row, "answer", named)
-    given = column == "answer" or "answer" in named
-    if column is None or (isinstance(row[column], dict) and not given):
+    column = chosen(row, "answer")
+    if column is None or (isinstance(row[column], dict) and column != "answer"):
         return None, None
     return written_answer(row[column], column), column
 
@@ -226,15 +234,13 @@ def written_answer(value: Any, column: str) -> str:
 _WORKED = re.compile(r"(?:\A|\n)#### *(\S.*?)\s*\Z")
 
 
-def identifier(
-    row: Mapping[str, Any], field: str = "id", named: Collection[str] = ()
-) -> tuple[str | None, str | None]:
-    """The id of a row and its column; `named` as `columns_of`.
+def identifier(row: Mapping[str, Any], field: str = "id") -> tuple[str | None, str | None]:
+    """The id of a row and its column.
 
     Raises:
         InputError: neither a text nor a whole number.
     """
-    column = chosen(row, field, named)
+    column = chosen(row, field)
     if column is None:
         return None, None
     value = row[column]

@@ -33,10 +33,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from stepmark.data.json_rows import json_type
-from stepmark.data.messages import plain_messages
+from stepmark.data.messages import Chat, plain_messages
 from stepmark.data.reading import STDIO
 from stepmark.data.steps.splitting import ASKED, Segmentation, check_way, split, split_parts
 from stepmark.data.steps.splitting import split as split_text
@@ -54,43 +54,24 @@ from stepmark.records import (
 from stepmark.settings import checked
 from stepmark.show.text import amount
 
-ROLES: tuple[str, ...] = ("system", "developer", "user", "assistant", "tool")
-"""The roles that a message may have. Only the assistant's turns are steps."""
-
-_WORDS_ELSEWHERE = ("function_call", "audio")
-"""Fields in which some servers put words of the assistant. Dropping them would grade half a turn."""
-_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-"""Fields in which servers put the assistant's thought; two that say the same are one."""
-
-
-class _Place(NamedTuple):
-    """A field of a conversation, for errors."""
-
-    where: str | None
-    field: str
-
-    def inside(self, key: str | int) -> _Place:
-        return _Place(self.where, f"{self.field}[{key}]" if isinstance(key, int) else f"{self.field}.{key}")
-
-    def error(self, message: str) -> InputError:
-        return InputError(message, where=self.where, field=self.field)
-
-    def expected(self, what: str, value: object) -> InputError:
-        return self.error(f"expected {what}, found {json_type(value)}")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatMessage:
-    """A message that was read strictly."""
+    """A message of the OpenAI chat API, as a conversation is written out."""
 
     role: str
-    heading: str
-    """As the written conversation has it: "Tool (search):"."""
     content: str
     calls: tuple[str, ...]
     """Tool calls as `name(arguments)`."""
-    thought: str = ""
-    speaker: str | None = None
+    thought: str
+    speaker: str | None
+    """The message's `name`; of a tool's answer, the function that was called."""
+
+    @property
+    def heading(self) -> str:
+        """As the written conversation has it: "Tool (search):"."""
+        word = self.role.capitalize()
+        return f"{word} ({self.speaker}):" if self.speaker else f"{word}:"
 
     def shares(self, reasoning: Reasoning) -> tuple[str, str, str]:
         """What stands before the graded text of a turn, that text, and what stands after it; they rejoin to the turn."""
@@ -136,24 +117,29 @@ def read_messages(
         UsageError: a setting that cannot work, for a plain solution.
     """
     check_way(how)
-    place = _Place(where, "messages")
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
-        raise place.expected("a list of messages", messages)
-    messages = plain_messages(messages, where)
+
+    def refuse(message: str, field: str = "messages") -> InputError:
+        return InputError(message, where=where, field=field)
+
     names: dict[str, str] = {}
-    read = [read_message(message, f"messages[{i}]", where, names) for i, message in enumerate(messages)]
+    read = [_chat_message(message, names) for message in plain_messages(messages, where)]
     turns = [i for i, message in enumerate(read) if message.role == "assistant"]
     if not turns:
-        raise place.error(
+        raise refuse(
             f"expected at least one assistant message (its turns are the steps), found none in {amount(len(read), 'message')}"
         )
     for i in turns:
         if not any(share.strip() for share in read[i].shares("keep")):
-            raise place.inside(i).error(
-                "expected an assistant turn with content or tool calls, found neither; leave the message out"
+            raise refuse(
+                "expected an assistant turn with content or tool calls, found neither; leave the message out",
+                f"messages[{i}]",
             )
     turns = [i for i in turns if i >= _start(read)]
-    problem = _problem(read[: turns[0]], place)
+    if not any(message.content.strip() for message in read[: turns[0]]):
+        raise refuse(
+            "expected a problem before the first assistant turn (a user or system message), found none"
+        )
+    problem = _problem(read[: turns[0]])
     tools = any(message.role == "tool" or message.calls for message in read)
     if len(turns) == 1 and turns[0] == len(read) - 1 and not tools and how != "agent":
         try:
@@ -163,7 +149,7 @@ def read_messages(
     steps = _trace(read[turns[0] :], reasoning)
     if not steps:
         needed = "a thought" if reasoning == "only" else "something beside thoughts"
-        raise place.error(f"expected a turn with {needed} (`reasoning` {reasoning}), found none")
+        raise refuse(f"expected a turn with {needed} (`reasoning` {reasoning}), found none")
     why = f"the conversation has {amount(len(turns), 'assistant turn')}"
     text = "".join(step.raw for step in steps)
     return problem, Segmentation(text=text, steps=steps, how="agent", why=ASKED if how == "agent" else why)
@@ -193,11 +179,7 @@ def _plain(message: ChatMessage, how: str, marker: str | None, reasoning: Reason
     return split_parts(thought + message.content, parts, how, marker=marker, reasoning=reasoning)
 
 
-def _problem(messages: Sequence[ChatMessage], place: _Place) -> Problem:
-    if not any(message.content.strip() for message in messages):
-        raise place.error(
-            "expected a problem before the first assistant turn (a user or system message), found none"
-        )
+def _problem(messages: Sequence[ChatMessage]) -> Problem:
     if len(messages) == 1 and messages[0].role == "user":
         return Problem(text=messages[0].content)
     return Problem(text="\n\n".join(f"{message.heading}\n{message.content}" for message in messages))
@@ -241,109 +223,36 @@ def _trace(messages: Sequence[ChatMessage], reasoning: Reasoning) -> tuple[Step,
 
 
 def read_message(message: object, field: str, where: str | None, names: dict[str, str]) -> ChatMessage:
-    """Read one message strictly; `names` gathers which function each tool call's id stands for."""
-    place = _Place(where, field)
-    if not isinstance(message, Mapping):
-        raise place.expected("a message (an object with 'role' and 'content')", message)
-    role = message.get("role")
-    if role not in ROLES:
-        actual = repr(role) if isinstance(role, str) else json_type(role)
-        raise place.inside("role").error(f"expected one of {', '.join(ROLES)}; found {actual}")
-    for other in _WORDS_ELSEWHERE:
-        if message.get(other):
-            raise place.inside(other).error(
-                f"{other!r} holds a part of the message that is not read: move its text into 'content' "
-                f"(a function call into 'tool_calls') to have it graded, or remove it"
-            )
-    spoken = role == "assistant"
-    content = message.get("content")
-    content = "" if content is None and spoken else _content(content, place.inside("content"))
-    if spoken and isinstance(refusal := message.get("refusal"), str):
-        content = "\n".join(filter(None, (content, refusal)))
-    calls = _calls(message.get("tool_calls"), place.inside("tool_calls"), names)
-    if calls and not spoken:
-        raise place.inside("tool_calls").error(
-            f"expected tool calls in assistant messages only, found them in a {role} message"
-        )
-    name = message.get("name")
-    if not isinstance(name, str | None):
-        raise place.inside("name").expected("a string", name)
+    """Read one message; `names` gathers which function each tool call's id stands for.
+
+    Raises:
+        InputError: no message, or one that holds tools' answers beside its own words.
+    """
+    chat = Chat(where=where, part=field)
+    with chat.reading("a message"):
+        chat.append(message)
+    if len(chat.messages) != 1:
+        raise chat.error("expected one message, found a turn that holds answers of tools too")
+    return _chat_message(chat.messages[0], names)
+
+
+def _chat_message(message: Mapping[str, Any], names: dict[str, str]) -> ChatMessage:
+    """A message of `plain_messages`."""
+    calls = []
+    for call in message.get("tool_calls") or ():
+        function, id_ = call["function"], call.get("id")
+        calls.append(f"{function['name']}({function['arguments']})")
+        if isinstance(id_, str):
+            names[id_] = function["name"]
     answered = message.get("tool_call_id")
-    if role == "tool" and isinstance(answered, str):
-        name = name or names.get(answered)
+    called = names.get(answered) if isinstance(answered, str) else None
     return ChatMessage(
-        role=role,
-        heading=f"{role.capitalize()} ({name}):" if name else f"{role.capitalize()}:",
-        content=content,
-        calls=calls,
-        thought=_thought(message, place) if spoken else "",
-        speaker=name or None,
+        role=message["role"],
+        content=message.get("content") or "",
+        calls=tuple(calls),
+        thought=(message.get("reasoning_content") or "").strip(),
+        speaker=message.get("name") or called,
     )
-
-
-def _thought(message: Mapping[str, Any], place: _Place) -> str:
-    thoughts = {}
-    for key in _THOUGHTS:
-        thought = message.get(key)
-        if not isinstance(thought, str | None):
-            raise place.inside(key).expected("a text", thought)
-        if thought and thought.strip():
-            thoughts[thought.strip()] = key
-    if len(thoughts) > 1:
-        keys = list(thoughts.values())
-        raise place.inside(keys[1]).error(
-            f"expected one thought, found others in {' and '.join(map(repr, keys))}"
-        )
-    return next(iter(thoughts), "")
-
-
-def _content(content: object, place: _Place) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, Sequence) or isinstance(content, bytes):
-        raise place.expected("a string or a list of text parts", content)
-    texts = []
-    for i, part in enumerate(content):
-        if not isinstance(part, Mapping):
-            raise place.inside(i).expected("a part like {'type': 'text', 'text': …}", part)
-        if part.get("type") != "text":
-            actual = part.get("type")
-            raise (
-                place.inside(i).inside("type").error(f"expected 'text' (steps are texts), found {actual!r}")
-            )
-        if not isinstance(part.get("text"), str):
-            raise place.inside(i).inside("text").expected("a string", part.get("text"))
-        texts.append(part["text"])
-    return "\n".join(texts)
-
-
-def _calls(calls: object, place: _Place, names: dict[str, str]) -> tuple[str, ...]:
-    if calls is None:
-        return ()
-    if not isinstance(calls, Sequence) or isinstance(calls, str | bytes):
-        raise place.expected("a list of tool calls", calls)
-    written = []
-    for i, call in enumerate(calls):
-        at = place.inside(i)
-        if not isinstance(call, Mapping):
-            raise at.expected(_CALL, call)
-        function, at = call.get("function"), at.inside("function")
-        if not isinstance(function, Mapping):
-            raise at.expected(_CALL, function)
-        name, arguments = function.get("name"), function.get("arguments")
-        if not isinstance(name, str) or not name.strip():
-            raise at.inside("name").error(f"expected a function's name, found {name!r}")
-        if not isinstance(arguments, str):
-            raise at.inside("arguments").error(
-                f"expected the arguments as the string that the model wrote, found {json_type(arguments)}; write an object with json.dumps"
-            )
-        written.append(f"{name}({arguments})")
-        if isinstance(call.get("id"), str):
-            names[call["id"]] = name
-    return tuple(written)
-
-
-_CALL = "a call like {'type': 'function', 'function': {'name': …, 'arguments': …}}"
 
 
 ProblemLike: TypeAlias = str | Problem

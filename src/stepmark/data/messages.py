@@ -41,7 +41,6 @@ _MEDIA = ("image", "audio", "video", "file", "document", "screenshot", "upload",
 _UNSAID = ("token_count", "ghost_snapshot", "compaction", "compaction_summary", "mcp_list_tools")
 """Items of Responses and Codex that no one said."""
 _RESULTS = ("output", "outputs", "results", "result", "error")
-_OF_RESULTS = ("is_error", "status", "tool_call_ids")
 _ERROR = re.compile(r"\W*(?:\w+[ _:])?(?:error|traceback|exception)", re.IGNORECASE)
 """How the text of a failure begins that says itself that it is one."""
 _KNOWN = ("type", "id", "status", "call_id", "name", *_RESULTS)
@@ -112,10 +111,12 @@ class Chat:
         else:
             self.messages.append({"role": role, "content": text} | ({"name": speaker} if speaker else {}))
 
-    def call(self, name: object, arguments: object, id: object, speaker: str | None = None) -> None:
-        """Add a tool call to the turn."""
+    def call(
+        self, name: object, arguments: object, id: object, speaker: str | None = None, inside: str = ""
+    ) -> None:
+        """Add a tool call to the turn; `inside` is its place in errors."""
         if not isinstance(name, str) or not name.strip():
-            raise self.error(f"expected a tool's name, found {json_type(name)}", ".name")
+            raise self.error(f"expected a tool's name, found {json_type(name)}", f"{inside}.name")
         text = arguments if isinstance(arguments, str) else written({} if arguments is None else arguments)
         call = {"id": _id(id), "type": "function", "function": {"name": name, "arguments": text}}
         self.turn(speaker).setdefault("tool_calls", []).append(call)
@@ -167,11 +168,11 @@ class Chat:
             ids = data.get("tool_call_ids") or [data.get("tool_call_id")]
             broken = data.get("is_error") is True or data.get("status") == "error"
             return self.answer(reason or content, ids[0], name or data.get("function"), failed=broken)
-        for holder in (data, extra) if role == "assistant" else ():
-            thought = next((holder[key] for key in _FIELDS if text_or_none(holder.get(key))), None)
-            if thought is not None:
+        if role == "assistant":  # two fields that say the same are one thought
+            fields = [holder.get(key) for holder in (data, extra) for key in _FIELDS]
+            thoughts = {text.strip(): text for text in fields if isinstance(text, str) and text.strip()}
+            for thought in thoughts.values():
                 self.write(role, thought, speaker, "reasoning_content")
-                break
         if data.get("audio"):
             raise self.error("expected words as text, found audio: put its words into 'content'", ".audio")
         self._content(role, content, speaker)
@@ -183,15 +184,17 @@ class Chat:
         alone = data.get("function_call") or extra.get("function_call")
         # A call that Anthropic's parts hold stands in LangChain's list again.
         held = {_id(part.get("id")) for part in _parts(content, _CALLS.__contains__)}
-        for call in listed or ([{"function": alone}] if alone else ()):
+        for at, call in enumerate(listed or ([{"function": alone}] if alone else ())):
             function = call.get("function") if isinstance(call, Mapping) else None
             body = function if isinstance(function, Mapping) else call
             if role != "assistant" or not isinstance(body, Mapping):
                 spot = f"one in a {role} message" if isinstance(body, Mapping) else json_type(call)
-                raise self.error(f"expected a tool call of an assistant, found {spot}", ".tool_calls")
+                raise self.error(f"expected a tool call of an assistant, found {spot}", f".tool_calls[{at}]")
             if _id(call.get("id")) not in held:
                 arguments = _first(body, ("arguments", "args"))
-                self.call(body.get("name", function), arguments, call.get("id"), speaker)
+                self.call(
+                    body.get("name", function), arguments, call.get("id"), speaker, f".tool_calls[{at}]"
+                )
         return None
 
     def _content(self, role: str, content: object, speaker: str | None) -> None:
@@ -349,11 +352,6 @@ def _parts(content: object, matches: Callable[[Any], bool]) -> list[Object]:
     return [part for part in listed if isinstance(part, Mapping) and matches(part.get("type"))]
 
 
-def _is_call_of_object(call: object) -> bool:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    return isinstance(function, Mapping) and isinstance(function.get("arguments"), Mapping)
-
-
 def _maybe(data: Object, key: str) -> Sequence[Any]:
     """The list under a key; empty where there is none."""
     value = data.get(key) or []
@@ -390,37 +388,24 @@ def is_item(value: object) -> bool:
     )
 
 
-def plain_messages(messages: object, where: str | None, inside: str = "messages") -> Sequence[Any]:
-    """The messages of a row (a list, or its JSON), with the parts that Anthropic and others put into a content brought into the form of the OpenAI chat API.
+def plain_messages(messages: object, where: str | None, inside: str = "messages") -> list[dict[str, Any]]:
+    """The messages of a row (a list, or its JSON) as the OpenAI chat API has them; one that has that form already stays as it is, other fields and all.
 
     Raises:
-        InputError: a part of another kind; where all parts are texts, `data.conversations` says what is wrong.
+        InputError: something else; `field` names the place, as `messages[3].role`.
     """
     if isinstance(messages, str) and isinstance(listed := loaded(messages), list):
         messages = listed  # as SWE-smith's tables hold them
-    if isinstance(messages, str) or not isinstance(messages, Sequence):
-        raise InputError(
-            f"expected a list of messages, found {json_type(messages)}", where=where, field=inside
-        )
-    odd = any(
-        isinstance(message, Mapping)
-        and (
-            message.get("function_call")
-            or message.get("role") == "function"
-            or ("role" not in message and "type" in message)
-            or (message.get("role") == "tool" and not message.keys().isdisjoint(_OF_RESULTS))
-            or any(map(_is_call_of_object, _maybe(message, "tool_calls")))
-            or _parts(message.get("content"), lambda kind: kind != "text")
-            or any(
-                isinstance(part.get("value"), str)
-                for part in _parts(message.get("content"), lambda kind: kind == "text")
-            )
-        )
-        for message in messages
-    )
-    if not odd:
-        return messages
+    if isinstance(messages, Sequence) and not isinstance(messages, str | bytes):
+        messages = list(messages)
+    result: list[dict[str, Any]] = []
     chat = Chat(where=where)
     with chat.reading("chat messages"):
-        chat.each(messages, inside, chat.append)
-    return chat.messages
+        for at, message in enumerate(chat.list_of(messages, inside)):
+            chat.part, chat.messages = f"{inside}[{at}]", []
+            chat.append(message)
+            same = len(chat.messages) == 1 and all(
+                message.get(key) == value for key, value in chat.messages[0].items() if value
+            )
+            result += [dict(message)] if same else chat.messages
+    return result

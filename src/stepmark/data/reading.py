@@ -8,13 +8,13 @@ import os
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from stepmark.data.columns import ALIASES, CONTENT, Columns, check_columns, content_of, plain, under_our_names
+from stepmark.data.columns import Columns, check_columns, names_of, plain, under_our_names
 from stepmark.data.json_rows import BOM, Entries, json_document, json_lines, parse_row, starts_document
 from stepmark.data.tables import (
     EXPECTED,
@@ -52,8 +52,6 @@ class Row:
     """Whether `line` counts lines: of JSON lines, CSV and TSV. Rows of a JSON list, a Parquet file or a Python object are counted."""
     original: dict[str, Any] | None = None
     """The row under the names that it came with, where the caller gave others; None where they are those of `data`."""
-    named: frozenset[str] = frozenset()
-    """The names that the caller gave to columns: no other column is taken for these fields."""
     record: Record | None = None
     """The record that stood in the place of this row."""
     empty: tuple[str, ...] = ()
@@ -75,11 +73,9 @@ class Row:
         """An error about this row, with its place."""
         return InputError(message, where=self.where, field=field)
 
-    def about(self, error: InputError, fields: Sequence[str] = ()) -> InputError:
-        """The error; where it is of a field that is missing (by default the problem or the solution), and a cell of such a column is
-        empty, of that cell."""
-        fields = fields or (("problem",) if content_of(self.data, self.named) else CONTENT)
-        names = {name for field in fields for name in (field, *ALIASES.get(field, ()))}
+    def about(self, error: InputError, *fields: str) -> InputError:
+        """The error; where one of these fields is missing, and a cell of a column of it is empty, an error about that cell."""
+        names = {name for field in fields for name in names_of(field)}
         column = next((column for column in self.empty if plain(column) in names), None)
         if error.field is not None or column is None:
             return error
@@ -279,7 +275,7 @@ def _rows(
     name: str, by_line: bool, entries: Entries, columns: Columns, keep_going: bool
 ) -> Iterator[Row | Refusal]:
     """Rows under the names that the caller gave, with their places; errors are raised, or become refusals."""
-    count, named = 0, frozenset(columns)
+    count = 0
     for number, data in _placed(entries, name):
         count += 1
         record = None
@@ -304,7 +300,6 @@ def _rows(
             line=number,
             by_line=by_line,
             original=original if columns else None,
-            named=named,
             record=record,
             empty=data.empty if isinstance(data, Cells) else (),
         )

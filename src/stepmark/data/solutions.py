@@ -23,13 +23,14 @@ the row and in `SolutionRow.meta`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from stepmark.data.columns import (
     ALIASES,
     CONTENT,
+    CONTENT_NAMES,
     Columns,
     chosen,
     columns_of,
@@ -194,12 +195,12 @@ def solutions_of(
     try:
         candidates = _candidates(row)
         if candidates is None:
-            yield _read_solution(row.data, where, *way, row.as_read, row.named)
+            yield _read_solution(row.data, where, *way, row.as_read)
         for number, candidate in enumerate(candidates or ()):
             where = f"{row.where} (candidate {number})"
-            yield _read_solution(candidate, where, *way, named={*row.named, "id", "solution", "steps"})
+            yield _read_solution(candidate, where, *way)
     except InputError as error:
-        raise row.about(error).at(where) from None
+        raise row.about(error, *(["problem"] if content_of(row.data) else CONTENT)).at(where) from None
 
 
 def read_solution(
@@ -244,7 +245,7 @@ def candidates_of(row: Row) -> list[Any] | None:
     if row.record is not None or _is_labelled(row.data):
         return None
     try:
-        kind, column = _content(row.data, row.named)
+        kind, column = _content(row.data)
         return list_of(row.data, column) if kind == "solutions" else None
     except InputError as error:
         raise error.at(row.where) from None
@@ -253,10 +254,10 @@ def candidates_of(row: Row) -> list[Any] | None:
 def _candidates(whole: Row) -> list[dict[str, Any]] | None:
     """A row for each candidate of a row that has several; None where it is a row of one solution."""
     row = whole.data
-    kind, column = _content(row, whole.named)
+    kind, column = _content(row)
     if kind != "solutions":
         return None
-    id_, id_column = identifier(row, named=whole.named)
+    id_, id_column = identifier(row)
     rest = {name: value for name, value in row.items() if name not in (column, id_column)}
     if rest.get("problem_id") is None and id_ is not None:
         rest["problem_id"] = id_
@@ -286,14 +287,13 @@ def _read_solution(
     marker: str | None,
     reasoning: Reasoning,
     as_read: dict[str, Any] | None = None,
-    named: Collection[str] = (),
 ) -> SolutionRow:
-    kind, column = _content(row, named)
+    kind, column = _content(row)
     if kind == "solutions":
         raise InputError(f"expected one solution, found a list of them under {column!r}", field=column)
-    id_, id_column = identifier(row, named=named)
+    id_, id_column = identifier(row)
     problem_id, _ = identifier(row, "problem_id")
-    answer, answer_column = reference_answer(row, named)
+    answer, answer_column = reference_answer(row)
     source, source_column = _optional_text(row, "source")
     problem_source, _ = _optional_text(row, "problem_source")
     own_meta = row.get("meta")
@@ -316,7 +316,7 @@ def _read_solution(
         problem, cut = read_messages(messages, where=where, how=how, marker=marker, reasoning=reasoning)
         problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)
     else:
-        asked = problem_column(row, named)
+        asked = problem_column(row)
         used.add(asked)
         problem = Problem(text=text_of(row, asked), answer=answer, id=problem_id, source=problem_source)
     rest = riding(row, {name for name in used if name is not None})
@@ -368,10 +368,10 @@ def _check_foreign(row: dict[str, Any]) -> None:
         )
 
 
-def _content(row: dict[str, Any], named: Collection[str] = ()) -> tuple[str, str]:
+def _content(row: dict[str, Any]) -> tuple[str, str]:
     """Where a row's solution stands: the field (`completions` for TRL's steps), and its column."""
     _check_foreign(row)
-    contents = content_of(row, named)
+    contents = content_of(row)
     if len(contents) > 1:
         (_, first), (field, second) = contents[:2]
         raise InputError(
@@ -382,14 +382,15 @@ def _content(row: dict[str, Any], named: Collection[str] = ()) -> tuple[str, str
     if not contents:
         raise _no_solution(row)
     field, column = contents[0]
-    if column == "completions" and columns_of(row, "problem", named) == ["prompt"]:
+    if column == "completions" and columns_of(row, "problem") == ["prompt"]:
         field = "completions"
     return field, column
 
 
 def _no_solution(row: dict[str, Any]) -> InputError:
-    names = {name for field in CONTENT for name in (field, *ALIASES.get(field, ()))}
-    empty = next((column for column, value in row.items() if value is None and plain(column) in names), None)
+    empty = next(
+        (column for column, value in row.items() if value is None and plain(column) in CONTENT_NAMES), None
+    )
     if empty is not None:
         return InputError("expected a solution, found null", field=empty)
     if columns_of(row, "problem") and columns_of(row, "answer"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from stepmark.evaluation.best_of_n_figures import (
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views, check_same
 from stepmark.evaluation.result import Figure, Item, Result, made_folder, shown
-from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths, wrong_count
 from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.views import (
     Cell,
@@ -92,18 +92,30 @@ def checked(cases: Sequence[Case], verifier: Verifier) -> list[Case]:
                 field="correct",
             )
     missing = [case for case in cases if case.unchecked]
-    verdicts = verifier.verify_many(
-        (case.answer or "".join(step.raw for step in case.solution.steps), case.solution.problem.answer or "")
-        for case in missing
+    # Each text is read once: what it answers is compared, and votes. Programs do not vote.
+    votes = (
+        verifier.name != "code" and len(missing) == len(cases) and all(case.answer is None for case in cases)
     )
-    outcomes = {case.id: verdict.correct for case, verdict in zip(missing, verdicts, strict=True)}
+    verdicts, answers = {}, {}
+    for case in missing:
+        text = "".join(step.raw for step in case.solution.steps)
+        verdicts[case.id] = verifier.verify(case.answer or text, case.solution.problem.answer or "")
+        found = find_answer(text, "stated") if votes else None
+        answers[case.id] = case.answer if found is None else found.text
     known = [
-        replace(case, outcome=outcomes[case.id], unchecked=False) if case.unchecked else case
+        replace(
+            case,
+            outcome=verdicts[case.id].correct,
+            unchecked=False,
+            answer=answers[case.id],
+        )
+        if case.unchecked
+        else case
         for case in cases
     ]
     if known and all(case.outcome is None for case in known):
         first = missing[0] if missing else known[0]
-        why = f", {verdicts[0].note}" if verdicts else ""
+        why = f", {verdicts[first.id].note}" if missing else ""
         raise InputError(
             f'of {len(known):,} candidates none is known to be right or wrong (the first: {first.id}{why}): expected "correct" true or '
             "false, or answers that `verifier` can compare with the reference",
@@ -111,6 +123,17 @@ def checked(cases: Sequence[Case], verifier: Verifier) -> list[Case]:
             field="correct",
         )
     return known
+
+
+def _fits(scores: str | Path, model: str | None) -> Callable[[Case], None]:
+    """A check of each candidate as it is read: that a file of scores has one for each of its steps."""
+    lengths = score_lengths(scores, model=model)
+
+    def check(case: Case) -> None:
+        if (length := lengths.get(case.id)) is not None and length != len(case.solution.steps):
+            raise wrong_count(case, length, str(scores))
+
+    return check
 
 
 def candidate_sets(
@@ -237,11 +260,12 @@ class BestOfN(Evaluation):
             if isolation is not None:
                 run.note(isolation_note(isolation))
             if run.policy is None:
-                cases = run.take(read_cases(run.data, how=self.split, columns=run.columns))
+                fits = None if run.scores is None else _fits(run.scores, run.model_name)
+                cases = run.take(read_cases(run.data, how=self.split, columns=run.columns, check=fits))
             else:
                 cases = read_cases([self._sample(run, verifier)], how=self.split)
             unchecked = sum(case.unchecked for case in cases)
-            # Scores are joined before answers are read: a file that does not fit is found at once.
+            # Scores are joined before answers are read, which takes longer.
             given = None if run.scores is None else run.grade(cases)
             cases = checked(cases, verifier)
             if unchecked:
@@ -495,6 +519,12 @@ def known(figures: Figures) -> dict[str, Figure]:
         if name.startswith("unknown/") and (figure.value or 0.0) > 0.5
     }
 
+    hidden = {
+        name.removesuffix("/unknown")
+        for name, figure in figures.items()
+        if name.startswith(_POLICY) and name.endswith("/unknown") and (figure.value or 0.0) > 0.5
+    }
+
     def of_unknown(name: str) -> bool:
         what, _, method = name.partition("/")
         n = name.rpartition("/")[2]
@@ -504,6 +534,10 @@ def known(figures: Figures) -> dict[str, Figure]:
             "over orm": f"best orm/{n}",
             "over majority at equal tokens": f"majority/{n}",
         }
+        if what == "policy":
+            return any(name == f"{writer}/accuracy" or name.startswith(f"{writer}/auc/") for writer in hidden)
+        if what == "held out":
+            return any(by_grader(method.rpartition("/")[0]) for method in unknown)
         return what in ("accuracy", *beside) and not unknown.isdisjoint((method, beside.get(what, method)))
 
     return {

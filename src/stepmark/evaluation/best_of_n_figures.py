@@ -233,6 +233,8 @@ def _vote(
     votes = (groups >= 0) & ~np.isnan(weights)
     if not votes.any():
         return Chosen(0.0, 0.0, 1.0)
+    if (groups == groups[0]).all() and votes.all():  # one answer, which every subset votes for
+        return Chosen(float(right.mean()), float(unknown.mean()), 0.0)
     # A group's correctness is that of all its members, voting or not: the answer is the same.
     _, group = np.unique(groups, return_inverse=True)
     of_group = (group == np.unique(group[votes])[:, None]).astype(np.float64)  # (G, M)
@@ -715,6 +717,7 @@ def policy_statistic(rows: Sequence[Item]) -> Statistic:
 
     - `POLICY/candidates`: how many, weighted;
     - `POLICY/accuracy`: share of right ones among those whose correctness is known;
+    - `POLICY/unknown`: share of those whose correctness is not known, where there are any;
     - `POLICY/score/HOW`: mean score; left out where a score is infinite (sums of logits of certain steps);
     - `POLICY/auc/HOW`: the probability that a right candidate of this policy scores above a wrong one of the same
       policy, of any problem, ties half: a PRM that ranks only the models gains nothing where all candidates come from one.
@@ -747,6 +750,8 @@ def policy_statistic(rows: Sequence[Item]) -> Statistic:
             w = weights[:, at]
             known = ~np.isnan(right)
             out[f"{policy}/candidates"] = w.sum(axis=1)
+            if not known.all():
+                out[f"{policy}/unknown"] = shares(w[:, ~known].sum(axis=1), w.sum(axis=1))
             out[f"{policy}/accuracy"] = shares(w[:, known] @ right[known], w[:, known].sum(axis=1))
             for how, score in by_score.items():
                 scored = ~np.isnan(score)

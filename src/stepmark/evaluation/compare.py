@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,7 +81,7 @@ def compare(
     ids = [id_ for id_ in items_a if id_ in items_b]
     if not ids:
         raise InputError("the two results have no item in common; were they made on the same data?")
-    statistic = _statistic(a, b, first["evaluation"], method)
+    statistic = _statistic(a, b, first["evaluation"], first["settings"], method)
     pairs = [(items_a[id_], items_b[id_]) for id_ in ids]
     differences = paired_bootstrap(
         statistic([entry for entry, _ in pairs]),
@@ -113,11 +112,16 @@ def _body(result: Result | str | Path) -> Mapping[str, Any]:
         "items": result.items,
         "figures": [asdict(figure) for figure in result.figures.values()],
         "data": result.data,
+        "settings": result.settings,
     }
 
 
 def _statistic(
-    a: Result | str | Path, b: Result | str | Path, name: str, method: str | Evaluation | None
+    a: Result | str | Path,
+    b: Result | str | Path,
+    name: str,
+    settings: Mapping[str, Any],
+    method: str | Evaluation | None,
 ) -> Callable[[Sequence[Item]], Statistic]:
     if method is not None:
         return load_evaluation(method)[0].statistic
@@ -128,8 +132,11 @@ def _statistic(
         raise InputError(
             f"how results of {name!r} are made is not known: give `method`, your class; known are {', '.join(EVALUATIONS)}"
         )
-    # Without its settings, on which no statistic depends.
-    return partial(EVALUATIONS.load(name).statistic, None)
+    kind = EVALUATIONS.load(name)
+    named = {field.name: settings.get(field.name) for field in fields(kind)}
+    # Some figures depend on a choice by name, such as how predictions are counted.
+    made: Evaluation = kind(**{key: value for key, value in named.items() if isinstance(value, str)})
+    return made.statistic
 
 
 def _warnings(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:

@@ -20,6 +20,7 @@ from stepmark.catalog import Catalog
 from stepmark.data.columns import Columns
 from stepmark.data.reading import Source
 from stepmark.errors import BackendError, StepmarkError, UsageError
+from stepmark.evaluation.benchmarks import declared
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.result import Figure, Item, Result, made_folder, measured, shown
 from stepmark.evaluation.scores import Sheet, grade_cases, read_scores
@@ -253,7 +254,9 @@ class Evaluation:
     reads_scores: ClassVar[bool] = True
     """Whether a file of scores can stand for the PRM."""
     dataset: ClassVar[str | None] = None
-    """The data set that the data "hub" downloads."""
+    """The hub repository that the data "hub" downloads."""
+    files: ClassVar[tuple[str, ...]] = ()
+    """The names of the data's files, where they are published."""
 
     def asks_prm(self, run: Run) -> bool:
         """Whether the PRM is asked; else its settings are refused."""
@@ -373,27 +376,41 @@ def check_same(path: Path, manifest: Mapping[str, Any]) -> None:
         )
 
 
-EVALUATIONS = Catalog(
-    "evaluation",
-    {
-        "processbench": "stepmark.evaluation.processbench:ProcessBench",
-        "prmbench": "stepmark.evaluation.prmbench:PRMBench",
-        "who-and-when": "stepmark.evaluation.who_and_when:WhoAndWhen",
-        "agentrx": "stepmark.evaluation.agentrx:AgentRx",
-        "agent-processbench": "stepmark.evaluation.agent_processbench:AgentProcessBench",
-        "tool-prmbench": "stepmark.evaluation.tool_prmbench:ToolPRMBench",
-        "deltabench": "stepmark.evaluation.step_labels:DeltaBench",
-        "hard2verify": "stepmark.evaluation.step_labels:Hard2Verify",
-        "best-of-n": "stepmark.evaluation.best_of_n:BestOfN",
-        "search": "stepmark.evaluation.search:SearchContest",
-        "robustness": "stepmark.evaluation.robustness:Robustness",
-        "disagreement": "stepmark.evaluation.disagreement:Disagreement",
-        "verifier": "stepmark.evaluation.verifier:VerifierAccuracy",
-        "calibration": "stepmark.evaluation.calibration:Calibration",
-        "drift": "stepmark.evaluation.drift:Drift",
-    },
-)
-"""The library's evaluations. To add one: a module with its class, and a line here."""
+_OTHERS = {
+    "best-of-n": (
+        "stepmark.evaluation.best_of_n:BestOfN",
+        "Accuracy of the candidate that is chosen: by the PRM, by votes, by an ORM, by an oracle.",
+    ),
+    "search": (
+        "stepmark.evaluation.search:SearchContest",
+        "Search methods at equal tokens: accuracy against what policy and PRM spend together.",
+    ),
+    "robustness": (
+        "stepmark.evaluation.robustness:Robustness",
+        "Whether the PRM can be talked into a higher score, and sees what is broken on purpose.",
+    ),
+    "disagreement": (
+        "stepmark.evaluation.disagreement:Disagreement",
+        "How often a right answer rests on a wrong step, and right steps end in a wrong answer.",
+    ),
+    "verifier": (
+        "stepmark.evaluation.verifier:VerifierAccuracy",
+        "False positives and negatives of answer verifiers on labelled pairs.",
+    ),
+    "calibration": (
+        "stepmark.evaluation.calibration:Calibration",
+        "Whether a score of 0.8 means right four times in five: reliability, ECE, Brier score, AUC.",
+    ),
+    "drift": (
+        "stepmark.evaluation.drift:Drift",
+        "The same PRM on several policies, or stages of a training: does it still tell right from wrong.",
+    ),
+}
+SUMMARIES = {name: summary for name, (_, summary) in {**declared(), **_OTHERS}.items()}
+"""Each evaluation in one line."""
+
+EVALUATIONS = Catalog("evaluation", {name: place for name, (place, _) in {**declared(), **_OTHERS}.items()})
+"""The library's evaluations. A step benchmark is added by its file in `benchmarks/`, any other evaluation here."""
 
 _OWN = Kind(
     what="evaluation",

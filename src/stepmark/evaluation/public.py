@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from inspect import signature
-from typing import final
+from typing import Any, final
 
 from stepmark.data.reading import read_rows as _read_rows
-from stepmark.evaluation.agent_processbench import AgentProcessBench as _AgentProcessBench
-from stepmark.evaluation.agentrx import AgentRx as _AgentRx
+from stepmark.evaluation.benchmarks import declared as _declared
 from stepmark.evaluation.best_of_n import BestOfN as _BestOfN
 from stepmark.evaluation.calibration import Calibration as _Calibration
 from stepmark.evaluation.cases import Case as _Case
@@ -16,21 +15,16 @@ from stepmark.evaluation.cases import unique as _unique
 from stepmark.evaluation.compare import compare as _compare
 from stepmark.evaluation.disagreement import Disagreement as _Disagreement
 from stepmark.evaluation.drift import Drift as _Drift
+from stepmark.evaluation.evaluation import EVALUATIONS as _EVALUATIONS
 from stepmark.evaluation.evaluation import Evaluation as _Evaluation
 from stepmark.evaluation.evaluation import Run as _Run
 from stepmark.evaluation.evaluation import Views as _Views
-from stepmark.evaluation.prmbench import PRMBench as _PRMBench
-from stepmark.evaluation.processbench import ProcessBench as _ProcessBench
 from stepmark.evaluation.result import Figure as _Figure
 from stepmark.evaluation.result import Result as _Result
 from stepmark.evaluation.robustness import Robustness as _Robustness
 from stepmark.evaluation.run import evaluate as _evaluate
 from stepmark.evaluation.search import SearchContest as _SearchContest
-from stepmark.evaluation.step_labels import DeltaBench as _DeltaBench
-from stepmark.evaluation.step_labels import Hard2Verify as _Hard2Verify
-from stepmark.evaluation.tool_prmbench import ToolPRMBench as _ToolPRMBench
 from stepmark.evaluation.verifier import VerifierAccuracy as _VerifierAccuracy
-from stepmark.evaluation.who_and_when import WhoAndWhen as _WhoAndWhen
 from stepmark.metrics.intervals import shares as _shares
 from stepmark.settings import settings as _settings
 from stepmark.show.evaluation import Section as _Section
@@ -47,14 +41,6 @@ class EvaluateAPI:
     __name__ = "evaluate"
     __call__ = staticmethod(_evaluate)
     __signature__ = signature(_evaluate)
-    ProcessBench = _ProcessBench
-    PRMBench = _PRMBench
-    WhoAndWhen = _WhoAndWhen
-    AgentRx = _AgentRx
-    AgentProcessBench = _AgentProcessBench
-    ToolPRMBench = _ToolPRMBench
-    DeltaBench = _DeltaBench
-    Hard2Verify = _Hard2Verify
     BestOfN = _BestOfN
     SearchContest = _SearchContest
     Robustness = _Robustness
@@ -78,6 +64,23 @@ class EvaluateAPI:
     ratings_until = staticmethod(_ratings_until)
     unique = staticmethod(_unique)
     shares = staticmethod(_shares)
+
+    def __getattr__(self, name: str) -> Any:
+        """A step benchmark, by the name of its class."""
+        return _benchmark(name)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *_benchmarks()]
+
+
+def _benchmarks() -> dict[str, str]:
+    return {place.partition(":")[2]: place for place, _ in _declared().values()}
+
+
+def _benchmark(name: str) -> Any:
+    if name not in (known := _benchmarks()):
+        raise AttributeError(f"stepmark.evaluate has no {name!r}")
+    return _EVALUATIONS.load(known[name])
 
 
 evaluate = EvaluateAPI()

@@ -47,8 +47,8 @@ def evaluate(
     A run with `out` that is interrupted continues when the same call is made again, and grades nothing twice.
 
     Args:
-        method: processbench, prmbench, who-and-when, agentrx, agent-processbench, tool-prmbench, deltabench, hard2verify, best-of-n, search, robustness, disagreement, verifier, calibration, drift, an evaluation with its
-            settings (`stepmark.evaluate.ProcessBench(threshold="argmax")`), or "package.module:Class".
+        method: the name of an evaluation (`stepmark evaluate --help` lists them: processbench, best-of-n, calibration and so on), an
+            evaluation with its settings (`stepmark.evaluate.ProcessBench(threshold="argmax")`), or "package.module:Class".
         prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory".
         data: files, folders of them, or "hub" to download the evaluation's own; or rows: dicts, records, a data set, a data frame.
         scores: measure the scores of this file instead of grading: what an earlier run, stepmark grade or others wrote.
@@ -136,7 +136,7 @@ def _sources(data: Source | Sequence[str | Path], evaluation: Evaluation) -> tup
     if isinstance(data, str | Path):
         data = [data]
     if isinstance(data, Sequence) and all(isinstance(datum, str | Path) for datum in data):
-        return files_of([str(datum) for datum in data], dataset=evaluation.dataset)
+        return files_of([str(datum) for datum in data], dataset=evaluation.dataset, names=evaluation.files)
     return (data,)
 
 

@@ -317,11 +317,7 @@ def _row(case: Case, row: Row, model: str | None = None) -> CaseScores:
             f"expected a list of scores, found {json_type(scores)}", where=row.where, field="scores"
         )
     if len(scores) != len(case.solution.steps):
-        raise InputError(
-            f"expected {amount(len(case.solution.steps), 'score')}, one a step of {case.id!r} ({case.where}), found {len(scores)}",
-            where=row.where,
-            field="scores",
-        )
+        raise wrong_count(case, len(scores), row.where)
     more = ("classes", "class_names", "critiques", "problem_tokens", "solution_tokens")
     given = {key: data[key] for key in more if data.get(key) is not None}
     kind = data.get("score_kind", "probability")
@@ -346,6 +342,23 @@ def _row(case: Case, row: Row, model: str | None = None) -> CaseScores:
             field="classes",
         )
     return CaseScores(case=case, steps=steps)
+
+
+def wrong_count(case: Case, scores: int, where: str) -> InputError:
+    """The error where a file has another number of scores than a solution has steps."""
+    steps = len(case.solution.steps)
+    # Ready-made steps have no place in a text.
+    cut = any(step.start is not None for step in case.solution.steps)
+    hint = (
+        f"; its text was cut into {amount(steps, 'step')} here: give the steps that were scored as a list `steps`, in the place of the text"
+        if cut
+        else ""
+    )
+    return InputError(
+        f"expected {amount(steps, 'score')}, one a step of {case.id!r} ({case.where}), found {scores}{hint}",
+        where=where,
+        field="scores",
+    )
 
 
 def _of_model(scores: dict[str, Any], row: Row, model: str | None) -> Any:

@@ -65,19 +65,16 @@ def _any(step: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
     return (Judgement(kind="value", judge=step[0].judge, rating=1 if any(shares) else -1, note=note),)
 
 
-HUB_FILES = {
-    "processbench": (
-        "Qwen/ProcessBench",
-        ("gsm8k.json", "math.json", "olympiadbench.json", "omnimath.json"),
-    ),
-    "prmbench": ("hitsmy/PRMBench_Preview", ("prmtest_classified.jsonl",)),
-}
-"""Data set: its hub repository, and the files in it."""
-
-
-def files_of(data: Sequence[str], *, dataset: str | None = None) -> tuple[str, ...]:
+def files_of(
+    data: Sequence[str], *, dataset: str | None = None, names: Sequence[str] = ()
+) -> tuple[str, ...]:
     """The files that `data` names: files as they are, of a folder all whose ending says that they hold rows, "hub"
-    downloads them.
+    downloads those of a hub repository.
+
+    Args:
+        data: names.
+        dataset: the hub repository; None where there is none.
+        names: of its files.
 
     Raises:
         UsageError: "hub" where there is none, or the download failed; a folder without such a file; no names.
@@ -85,7 +82,7 @@ def files_of(data: Sequence[str], *, dataset: str | None = None) -> tuple[str, .
     results: list[str] = []
     for name in data:
         if name == "hub":
-            results += _downloaded(dataset)
+            results += _downloaded(dataset, names)
         elif Path(name).is_dir():
             results += row_files(name)
         else:
@@ -95,19 +92,18 @@ def files_of(data: Sequence[str], *, dataset: str | None = None) -> tuple[str, .
     return tuple(results)
 
 
-def _downloaded(dataset: str | None) -> list[str]:
-    if dataset not in HUB_FILES:
-        raise UsageError(f"`data` hub: known are {', '.join(HUB_FILES)}; name a file")
-    repository, names = HUB_FILES[dataset]
+def _downloaded(dataset: str | None, names: Sequence[str]) -> list[str]:
+    if dataset is None:
+        raise UsageError("`data` hub: this evaluation has no hub data; name a file")
     try:
         from huggingface_hub import hf_hub_download
     except ImportError:
         raise UsageError("`data` hub needs huggingface_hub: pip install huggingface_hub") from None
     try:
-        return [hf_hub_download(repository, name, repo_type="dataset") for name in names]
+        return [hf_hub_download(dataset, name, repo_type="dataset") for name in names]
     except Exception as error:  # of many kinds: no network, no such revision, a proxy's refusal
         raise UsageError(
-            f"{repository} could not be downloaded ({error}); fetch {', '.join(names)} yourself and give their folder as `data`"
+            f"{dataset} could not be downloaded ({error}); fetch {', '.join(names)} yourself and give their folder as `data`"
         ) from error
 
 
@@ -128,11 +124,6 @@ def _processbench(rows: Iterable[Row]) -> Iterator[Case]:
         yield _case(read, group=subset(read.solution.id, row.file))
 
 
-def without_number(step: str) -> str:
-    """A PRMBench step without its number ("3. So x = 2." becomes "So x = 2."), as the benchmark grades it."""
-    return unnumbered(step).text
-
-
 _NUMBERED = re.compile(r"(.+)-[0-9]{1,7}")
 
 
@@ -143,30 +134,36 @@ def subset(id_: str, place: str) -> str:
 
 
 def read_prmbench(
-    files: Sequence[Source], *, lengths: Mapping[str, int] | None = None, columns: Columns | None = None
+    files: Sequence[Source],
+    *,
+    lengths: Mapping[str, int] | None = None,
+    columns: Columns | None = None,
+    numbered: bool = True,
 ) -> list[Case]:
     """PRMBench rows (Song et al. 2025): every step judged, wrong where `error_steps` (1-based) says so.
 
     As the benchmark's own loader and script have it: of rows with the same class and index the first counts; an
     error step past the last step says nothing (about one row in sixty of the published data has one). Step numbers
-    are taken off the texts. A blank step stays; no PRM can read it, so that row will have no scores.
+    and white space around a step are layout. A blank step stays; no PRM can read it, so that row will have no scores.
 
     Args:
         files: the data.
         lengths: id to the number of its scores, where scores are there already. Of rows with one id the first of that
             length then counts: R-PRM's published scores are of the later row of two different ones.
         columns: as `store.read_rows`.
+        numbered: whether a number in front of a step ("3. ") is layout.
 
     Raises:
         InputError: with the place: another format, an error step under 1, no steps.
     """
-    return _prmbench_cases((row for file in files for row in read_rows(file, columns=columns)), lengths or {})
+    rows = (row for file in files for row in read_rows(file, columns=columns))
+    return _prmbench_cases(rows, lengths or {}, numbered=numbered)
 
 
-def _prmbench_cases(rows: Iterable[Row], lengths: Mapping[str, int]) -> list[Case]:
+def _prmbench_cases(rows: Iterable[Row], lengths: Mapping[str, int], *, numbered: bool = True) -> list[Case]:
     kept: dict[str, Case] = {}
     for row in rows:
-        case = _prmbench(row)
+        case = _prmbench(row, numbered)
         before = kept.setdefault(case.id, case)
         length = lengths.get(case.id)
         if len(before.solution.steps) != length == len(case.solution.steps):
@@ -174,12 +171,13 @@ def _prmbench_cases(rows: Iterable[Row], lengths: Mapping[str, int]) -> list[Cas
     return list(kept.values())
 
 
-def _prmbench(row: Row) -> Case:
+def _prmbench(row: Row, numbered: bool) -> Case:
     need(row, PRMBENCH_KEYS, "PRMBench")
     texts = row.data["modified_process"]
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise InputError("expected a list of texts, one a step", where=row.where, field="modified_process")
-    labelled = prmbench_labelled(row, tuple(Step(text=without_number(text)) for text in texts))
+    steps = tuple(unnumbered(text) if numbered else Step(text=text.strip()) for text in texts)
+    labelled = prmbench_labelled(row, steps)
     kind, index = row.data["classification"], row.data["idx"]
     return Case(id=f"{kind}_{index}", labelled=labelled, where=row.where, group=kind)
 
@@ -280,18 +278,32 @@ def _shapes(how: str) -> dict[str, tuple[tuple[str, ...], _Reader]]:
     }
 
 
-def read_cases(files: Sequence[Source], *, columns: Columns | None = None, how: str = "auto") -> list[Case]:
+def read_cases(
+    files: Sequence[Source],
+    *,
+    columns: Columns | None = None,
+    how: str = "auto",
+    check: Callable[[Case], None] | None = None,
+) -> list[Case]:
     """Cases of files of any format that `stepmark convert` reads; the first row of a file says which.
 
     Args:
         files: as `store.read_rows` takes them.
         columns: as there.
         how: how a text is cut into steps.
+        check: is called with each case as it is read, and may raise: long before the last of many texts is cut.
 
     Raises:
         InputError: with the place: a row of no known format, or what the reader of that format refuses.
     """
-    return _read(files, columns, lambda rows: _of_any_shape(rows, how))
+
+    def reader(rows: Iterable[Row]) -> Iterator[Case]:
+        for case in _of_any_shape(rows, how):
+            if check is not None:
+                check(case)
+            yield case
+
+    return _read(files, columns, reader)
 
 
 def _of_any_shape(rows: Iterable[Row], how: str) -> Iterable[Case]:

@@ -302,7 +302,7 @@ def _pair(row: Row) -> Iterator[LabelledPair]:
 def _candidates(row: Row, part: str) -> Iterator[LabelledPair]:
     listed = row.data["candidates"]
     try:
-        (gold, _), (id_, _) = reference_answer(row.data, row.named), identifier(row.data, named=row.named)
+        (gold, _), (id_, _) = reference_answer(row.data), identifier(row.data)
     except InputError as error:
         raise error.at(row.where) from None
     if gold is None:

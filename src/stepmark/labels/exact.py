@@ -26,19 +26,336 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache, partial
-from typing import Literal, NamedTuple, get_args
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
-from stepmark.errors import UsageError
-from stepmark.problems.sources import Worked
-from stepmark.records import Judgement, LabelledSolution, Solution, Step
+from pydantic import Field
+
+from stepmark.data.columns import content_of
+from stepmark.data.formats.own import to_row
+from stepmark.data.formats.rows import LabelledRow
+from stepmark.data.labelled import read_labelled
+from stepmark.data.reading import Row, Source, read_rows
+from stepmark.data.solutions import SolutionRow, read_solutions
+from stepmark.errors import InputError, SettingError, UsageError
+from stepmark.problems.arithmetic import arithmetic_problems
+from stepmark.problems.sources import Worked, worked_row
+from stepmark.records import Judgement, LabelledSolution, Refusal, Solution, Step
+from stepmark.settings import checked, settings
+from stepmark.show.text import amount
+from stepmark.store import Results, RunInput, check_outputs, is_stream, open_rows, run_input, write_beside
 from stepmark.verifiers.checks.equations import calculations
+from stepmark.verifiers.finder import find_answer
+
+Kind = Literal["value", "operand", "operation", "unit", "dropped", "repeated", "jump", "early stop"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""All kinds of errors."""
+_REPEATS = 3
+"""Errors of a kind that are there already, after which no more of it are sought."""
+
+
+@checked
+def exact(
+    solutions: Source | None = None,
+    *,
+    out: str | Path | None = None,
+    arithmetic: Annotated[int, Field(ge=1)] | None = None,
+    wrong: int = 4,
+    kinds: Sequence[Kind] = KINDS,
+    seed: int = 0,
+    split: str = "auto",
+    columns: Mapping[str, str] | None = None,
+    keep_going: bool = False,
+) -> Results[LabelledRow]:
+    """Put errors into right solutions and carry them through the later steps: true labels, without any model.
+
+    Right solutions are GSM8K's rows, {"question": "…", "answer": "… <<48/2=24>>24 … #### 24"}, or {"problem": "…", "steps": […],
+    "answer": "…"} (or a text under "solution") whose steps write their calculations out (48 / 2 = 24). Solutions that are not right, or have
+    no place for an error, are left out and counted.
+
+    Args:
+        solutions: a file, dicts, records, a data set or a data frame. None with `arithmetic`.
+        out: write the labelled solutions to this file (format stepmark-labels), gzipped if its name ends in .gz; "-" for standard output.
+            What is left out is listed in OUT.refused.jsonl.
+        arithmetic: in the place of solutions: right solutions of this many problems of the arithmetic world, made from `seed`.
+        wrong: wrong variants of each solution, at most: of every kind in turn, as far as there are places for them.
+        kinds: kinds of errors to put in: value, operand, operation, unit, dropped, repeated, jump, "early stop".
+        seed: seed of the places and the errors.
+        split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole.
+        columns: names of columns, where they differ: problem=question,solution=response.
+        keep_going: leave out rows that are no solutions too.
+
+    Returns:
+        For each solution: the right one, its wrong variants, and a right twin of each jump, as `LabelledRow`s: `labelled` holds the
+        judgements, `outcome` whether the final answer is right, `meta` the `kind` of error and `first_error` (0-based, -1 for none).
+
+    Raises:
+        InputError: a row that is no solution (unless `keep_going`), or no error could be put into any.
+        UsageError: a setting that cannot work, or an output that is an input.
+    """
+    if (solutions is None) == (arithmetic is None):
+        raise UsageError(
+            "expected either right solutions or `arithmetic`, a number of problems, and not both"
+        )
+    check_outputs({"out": out}, solutions)
+    errors = ExactErrors(wrong=wrong, kinds=tuple(kinds), seed=seed)
+    given = None if solutions is None else run_input(solutions, again=True)
+    manifest = {
+        "command": "label exact",
+        "input": {"arithmetic": arithmetic} if given is None else given.manifest,
+        "method": {"name": "exact", **asdict(errors)},
+        "settings": {"split": split, "columns": columns, "keep_going": keep_going},
+    }
+    made: Counter[str] = Counter()
+    refused: list[dict[str, Any]] = []
+    records: list[LabelledRow] = []
+    worked = (
+        _of_the_world(arithmetic or 0, seed) if given is None else _worked(given, columns, split, keep_going)
+    )
+    with closing(open_rows(os.devnull if out is None else out, manifest, resumable=False)) as writer:
+        for where, source in worked:
+            try:
+                if isinstance(source, InputError):
+                    raise source
+                rows = errors.make(source, where)
+            except InputError as error:
+                refused.append({"where": where, "why": error.message})
+                continue
+            for row in rows:
+                right = "right" if "kind" not in row.meta else "twin"
+                made[right if row.meta["first_error"] == -1 else row.meta["kind"]] += 1
+                writer.write(to_row(row.labelled, outcome=row.outcome, meta=row.meta))
+                if out is None:
+                    records.append(row)
+        if not made:
+            why = f": {refused[0]['where']}: {refused[0]['why']}" if refused else ""
+            name = None if given is None else given.name
+            raise InputError(f"no error could be put into any solution{why}", where=name)
+        counts = {"made": made, "refused": Counter(entry["why"] for entry in refused)}
+        facts = {name: dict(numbers.most_common()) for name, numbers in counts.items()}
+        writer.finish(facts)
+    written = Path(out) if out is not None and not is_stream(out) else None
+    beside = None if written is None else write_beside(written, "refused", refused)
+    wrote = [] if written is None else [f"wrote {out}"]
+    return Results(
+        (lambda: iter(records)) if written is None else lambda: read_labelled(written),
+        sum(made.values()),
+        out=written,
+        refused=[f"{entry['where']}: {entry['why']}" for entry in refused],
+        manifest={**manifest, **facts},
+        summary="\n".join([*_summary(made, refused, beside), *wrote]),
+    )
+
+
+def _of_the_world(count: int, seed: int) -> Iterator[tuple[str, Worked]]:
+    for number, problem in enumerate(arithmetic_problems(count, seed=seed)):
+        yield problem.id or f"arithmetic:{number}", problem.worked
+
+
+def _worked(
+    given: RunInput, columns: Mapping[str, str] | None, split: str, keep_going: bool
+) -> Iterator[tuple[str, Worked | InputError]]:
+    """Right solutions, each with its name, NAME:LINE; an error in the place of one that cannot be used.
+
+    Raises:
+        InputError: a row that is no solution, unless `keep_going`.
+    """
+    first = next(read_rows(given.source, columns=columns, keep_going=True))
+    is_gsm8k = (
+        isinstance(first, Row) and {"question", "answer"} <= set(first.data) and not content_of(first.data)
+    )
+    rows: Iterable[Row | SolutionRow | Refusal] = (
+        read_rows(given.source, columns=columns, keep_going=True)
+        if is_gsm8k
+        else read_solutions(given.source, columns=columns, how=split, keep_going=True)
+    )
+    for row in rows:
+        where = (row.error.where or given.name) if isinstance(row, Refusal) else row.where
+        name = Path(where).name  # without the folder: equal inputs give equal files wherever they lie
+        try:
+            if isinstance(row, Refusal):
+                raise row.error
+            worked = worked_row(row) if isinstance(row, Row) else worked_of(row.solution)
+        except InputError as error:
+            # A solution that is not right is no broken row: it is left out and counted.
+            if not keep_going and not isinstance(row, SolutionRow):
+                error.add_note("with `keep_going`, rows that are no solutions are left out and listed")
+                raise
+            yield name, error
+        else:
+            own = worked.problem.id not in (None, where)
+            yield name, worked if own else replace(worked, problem=replace(worked.problem, id=name))
+
+
+def _summary(made: Counter[str], refused: Sequence[Mapping[str, Any]], beside: str | None) -> list[str]:
+    kinds = {kind: count for kind, count in made.most_common() if kind in KINDS}
+    lines = [
+        f"{amount(made['right'], 'right solution')}, {amount(made['twin'], 'right twin')} of jumps, {amount(sum(kinds.values()), 'wrong one')}: "
+        + ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
+    ]
+    if refused:
+        listed = f", listed in {beside}" if beside else ""
+        lines.append(f"left out {amount(len(refused), 'solution')}{listed}:")
+        # "a calculation is false: step 3: …" is of one row; the count is of the kind of reason.
+        reasons = Counter(entry["why"].partition(":")[0] for entry in refused)
+        lines += [f"  {count:,} x {why}" for why, count in reasons.most_common()]
+    return lines
+
+
+@settings
+class ExactErrors:
+    """How many errors are put in, and which; see `exact`."""
+
+    wrong: Annotated[int, Field(ge=1)] = 4
+    kinds: tuple[Kind, ...] = KINDS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.kinds or len(set(self.kinds)) < len(self.kinds):
+            raise SettingError("kinds", list(self.kinds), "one or more different kinds")
+
+    def make(self, worked: Worked, where: str) -> list[LabelledRow]:
+        """The right solution, its wrong variants, no two alike, and the right twins of its jumps.
+
+        Equal solutions, settings and seeds give equal variants, wherever in a file they stand. `where` names a solution without an id.
+
+        Raises:
+            InputError: a marked or written calculation is false, there is none that is read, the answer is no number, or no error
+                of these kinds has a place.
+        """
+        _check_right(worked)
+        rng = random.Random("\n".join((str(self.seed), worked.problem.text, *worked.lines)))
+        (right,) = with_errors(worked, rng, kinds=())
+        wrong: dict[tuple[str, ...], tuple[LabelledSolution, Kind]] = {}
+        twins: dict[tuple[str, ...], LabelledSolution] = {}
+        tries = dict.fromkeys(self.kinds, _REPEATS)
+        while tries and len(wrong) < self.wrong:
+            for kind in rng.sample(list(tries), len(tries)):
+                if len(wrong) == self.wrong:
+                    break
+                (_, *found) = with_errors(worked, rng, kinds=(kind,))
+                if found and found[-1].solution.texts not in wrong:
+                    wrong[found[-1].solution.texts] = found[-1], kind
+                    twins |= {twin.solution.texts: twin for twin in found[:-1]}
+                    continue
+                tries[kind] -= 1 if found else tries[kind]
+                if not tries[kind]:
+                    del tries[kind]
+        if not wrong:
+            raise InputError("no place for any of these kinds of errors")
+        twins.pop(right.solution.texts, None)
+
+        def row(labelled: LabelledSolution, name: str, kind: Kind | None) -> LabelledRow:
+            place = next(
+                (i for i, step in enumerate(labelled.judgements) if step and step[0].rating == -1), -1
+            )
+            named = replace(labelled.solution, id=f"{worked.problem.id or where}/{name}")
+            return LabelledRow(
+                labelled=replace(labelled, solution=named),
+                where=where,
+                # A wrong unit leaves the answer's number as it is.
+                outcome=place == -1 or kind == "unit",
+                meta={"method": "exact", "from": where, "first_error": place}
+                | ({"kind": kind} if kind else {}),
+            )
+
+        return [
+            row(right, "right", None),
+            *(row(made, f"wrong-{n}", kind) for n, (made, kind) in enumerate(wrong.values(), start=1)),
+            *(row(twin, f"twin-{n}", "jump") for n, twin in enumerate(twins.values(), start=1)),
+        ]
+
+
+def _check_right(worked: Worked) -> None:
+    answer = worked.problem.answer or ""
+    if compute(answer) is None or not NUMBER.fullmatch(answer.removeprefix("-")):
+        raise InputError(f"the answer is no number: {answer}" if answer else "there is no reference answer")
+    _check_calculations(worked.lines)
+    if not any(FORMULA.search(line) for line in worked.lines):
+        raise InputError("no step writes down a calculation that is read (48 / 2 = 24)")
+
+
+def _check_calculations(lines: Sequence[str]) -> None:
+    for number, line in enumerate(lines, start=1):
+        false = next((formula for formula in calculations(line) if formula.truth == "wrong"), None)
+        if false is not None:
+            raise InputError(f"a calculation is false: step {number}: {false.text}: {false.why}")
+
+
+def worked_of(solution: Solution) -> Worked:
+    """A right solution with its calculations marked, as `with_errors` reads it; a last step that only says the answer is left out.
+
+    A solution with a calculation that cannot be marked is refused, for what depends on an error could not all be computed again.
+
+    Raises:
+        InputError: it names another answer than the reference, or none and there is no reference; a calculation that is false or
+            cannot be marked.
+    """
+    texts = list(solution.texts)
+    stated = find_answer("\n".join(texts), "marked")
+    own = None if stated is None else compute(_bare(stated.text))
+    answer = solution.problem.answer
+    if answer is None:
+        if stated is None:
+            raise InputError("there is no reference answer, and the solution names none")
+        answer = _bare(stated.text)
+    elif own is not None and own != compute(_bare(answer)):
+        raise InputError(
+            f"it is no right solution: its answer is {stated.text if stated else None}, the reference {answer}"
+        )
+    if len(texts) > 1 and find_answer(texts[-1], "marked") is not None and not any(calculations(texts[-1])):
+        texts.pop()
+    _check_calculations(texts)
+    return Worked(
+        problem=replace(solution.problem, answer=_bare(answer)), lines=tuple(marked(text) for text in texts)
+    )
+
+
+def _bare(answer: str) -> str:
+    return answer.strip().strip("$").rstrip(".").strip()
+
+
+def marked(text: str) -> str:
+    """A step with its calculations marked; marks that it has stay.
+
+    >>> marked("So she sold 48 / 2 = 24 clips.")
+    'So she sold 48 / 2 = <<48/2=24>>24 clips.'
+
+    Raises:
+        InputError: a calculation is not plain enough to be computed again, or not surely read: an error before it could not be
+            carried through it.
+    """
+    if FORMULA.search(text):
+        return text
+    pieces, at = [], 0
+    for formula in calculations(text):
+        expression, _, result = formula.text.rpartition("=")
+        number = NUMBER.search(result)
+        calculation = as_written(expression)
+        if (
+            formula.truth != "right"
+            or formula.start < at
+            or number is None
+            or result.strip(" $") != number[0]
+            or compute(calculation) is None
+            or compute(calculation) != compute(number[0])
+        ):
+            raise InputError(f"a calculation cannot be marked: {formula.text}: {formula.why}")
+        start = formula.start + len(expression) + 1 + number.start()
+        pieces += [text[at:start], f"<<{calculation}={number[0].replace(',', '')}>>"]
+        at = start
+    return "".join(pieces) + text[at:]
+
 
 # Numbers that stand for themselves: per cent, minutes, months, a dozen.
 _CONSTANTS = frozenset(Fraction(n) for n in (1, 2, 7, 10, 12, 24, 30, 52, 60, 100, 365, 1000))
@@ -200,17 +517,26 @@ def answer_line(answer: str) -> str:
     return f"The answer is {answer}."
 
 
-Kind = Literal["value", "operand", "operation", "unit", "dropped", "repeated", "jump", "early stop"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-"""All kinds of errors."""
-
 _TRIES = 4
 _FAMILIES = (
     "second minute hour", "day week", "month year", "inch foot yard", "meter kilometer centimeter", "mile kilometer",
     "cent dollar", "ounce pound", "gram kilogram", "quart gallon", "milliliter liter",
 )  # fmt: skip
-_UNITS = tuple(tuple(family.split()) for family in _FAMILIES)
 _PLURALS = {"inch": "inches", "foot": "feet"}
+
+
+def _other_units() -> dict[str, list[str]]:
+    """The other units of each unit's families, singular for singular."""
+    others: dict[str, list[str]] = {}
+    for family in map(str.split, _FAMILIES):
+        for forms in (family, [_PLURALS.get(unit, f"{unit}s") for unit in family]):
+            for unit in forms:
+                known = others.setdefault(unit, [])
+                known += [other for other in forms if other not in (unit, *known)]
+    return others
+
+
+_UNITS = _other_units()
 
 
 def with_errors(
@@ -219,36 +545,40 @@ def with_errors(
     """The worked solution, every step judged right; then for each kind that it has a place for one wrong solution, gone through to the answer.
 
     Before the wrong solution of a jump comes its right twin. Calculations must be marked and the answer be numeric.
-
-    Raises:
-        UsageError: a kind that is none.
     """
-    for kind in kinds:
-        if kind not in KINDS:
-            raise UsageError(f"with_errors: expected kinds among {', '.join(KINDS)}, found {kind!r}")
     book = Book.of(worked)
-    right = [plain(line) for line in worked.lines]
-    yield _labelled(worked, [*right, answer_line(worked.problem.answer or "")])
+    yield _labelled(worked, [*map(plain, worked.lines), answer_line(worked.problem.answer or "")])
     if book is None:
         return
     for kind in kinds:
         places = list(range(len(worked.lines)))
         rng.shuffle(places)
-        made = _first_made(_MAKERS[kind], book, places, rng)
+        made = _first_made(kind, book, places, rng)
         if made is not None and made.twin is not None:
             yield _labelled(worked, made.twin)
         if made is not None:
-            yield _labelled(worked, made.steps, made.error, made.note)
+            yield _labelled(worked, made.steps, made.error, kind)
 
 
-def _first_made(maker: _Maker, book: Book, places: Sequence[int], rng: random.Random) -> _Made | None:
+def _first_made(kind: Kind, book: Book, places: Sequence[int], rng: random.Random) -> _Made | None:
     for place in places:
         for _ in range(_TRIES):
             with contextlib.suppress(NotSureError):
-                made = maker(book, place, rng)
-                if made is not None:
+                made = _MAKERS[kind](book, place, rng)
+                if made is not None and _comes_out(book, made, kind):
                     return made
     return None
+
+
+def _comes_out(book: Book, made: _Made, kind: Kind) -> bool:
+    """Whether no calculation is false that is not meant to be."""
+    known = set(book.right)
+    return not any(
+        formula.truth == "wrong"
+        for i, step in enumerate(made.steps)
+        if step not in known and not (i == made.error and kind in ("value", "jump", "unit"))
+        for formula in calculations(step)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +588,6 @@ class _Made:
     steps: list[str]
     error: int
     """0-based place of the wrong step."""
-    note: str
     twin: list[str] | None = None
 
 
@@ -279,7 +608,7 @@ def _slips(kind: Kind, book: Book, place: int, rng: random.Random) -> _Made | No
     carry = carry_from(book, place, formula.start())
     carry.seen -= {value} - numbers("\n".join(book.right[:place]))
     altered = _altered_line(carry, formula, made.before, value, made.value)
-    return _done(book, place, [altered], carry, f"{kind}: {_brief(altered)}")
+    return _done(book, place, [altered], carry)
 
 
 def _altered_line(carry: Carry, formula: re.Match[str], before: str, old: Fraction, new: Fraction) -> str:
@@ -304,10 +633,10 @@ def _jump(book: Book, place: int, rng: random.Random) -> _Made | None:
     head += " $" if before.endswith("$") else " "
     carry = carry_from(book, place, formula.start())
     altered = _altered_line(carry, formula, head, value, another(value, rng))
-    made = _done(book, place, [altered], carry, f"jump: {_brief(altered)}")
+    made = _done(book, place, [altered], carry)
     twin = [*book.right[:place], head + after.lstrip(" $"), *book.right[place + 1 :]]
     answer = answer_line(book.worked.problem.answer or "")
-    return None if made is None else replace(made, twin=[*twin, answer])
+    return replace(made, twin=[*twin, answer])
 
 
 def _unit(book: Book, place: int, rng: random.Random) -> _Made | None:
@@ -317,24 +646,13 @@ def _unit(book: Book, place: int, rng: random.Random) -> _Made | None:
     formula = rng.choice(formulas)
     before, after = plain(formula.string[: formula.start()]), plain(formula.string[formula.end() :])
     unit = re.match(rf" ?(?:{NUMBER.pattern}) ([a-z]+)\b", after)
-    others = [] if unit is None else _other_units(unit[1])
+    others = [] if unit is None else _UNITS.get(unit[1], [])
     if unit is None or not others or compute(formula[1]) in (0, None):
         return None
     altered = before + after[: unit.start(1)] + rng.choice(others) + after[unit.end(1) :]
     answer = answer_line(book.worked.problem.answer or "")
     steps = [*book.right[:place], altered, *book.right[place + 1 :], answer]
-    return _Made(steps, place, f"unit: {_brief(altered)}")
-
-
-def _other_units(unit: str) -> list[str]:
-    plurals = {single: _PLURALS.get(single, f"{single}s") for family in _UNITS for single in family}
-    single = next((single for single, plural in plurals.items() if unit in (single, plural)), None)
-    if single is None:
-        return []
-    others = dict.fromkeys(
-        other for family in _UNITS if single in family for other in family if other != single
-    )
-    return [plurals[other] if unit != single else other for other in others]
+    return _Made(steps, place)
 
 
 def _dropped(book: Book, place: int, rng: random.Random) -> _Made | None:
@@ -350,9 +668,7 @@ def _dropped(book: Book, place: int, rng: random.Random) -> _Made | None:
     steps = [*book.right[:place], *carry.rest(book.worked.lines[place + 1 :])]
     original = [*book.right[:place], *book.right[place + 1 :]]
     error = next((i for i, (a, b) in enumerate(zip(steps, original, strict=False)) if a != b), None)
-    if error is None:
-        return None
-    return _checked(book, _Made(steps, error, f"dropped: {_brief(book.right[place])}"))
+    return None if error is None else _Made(steps, error)
 
 
 def _repeated(book: Book, place: int, rng: random.Random) -> _Made | None:
@@ -375,8 +691,8 @@ def _repeated(book: Book, place: int, rng: random.Random) -> _Made | None:
     carry = carry_from(book, place)
     carry.seen -= {value} - numbers("\n".join(book.right[:place]))
     altered = _altered_line(carry, formula, again, value, new)
-    made = _done(book, place, [book.right[place], altered], carry, f"repeated: {_brief(altered)}")
-    return None if made is None else replace(made, error=place + 1)
+    made = _done(book, place, [book.right[place], altered], carry)
+    return replace(made, error=place + 1)
 
 
 def _start_of(book: Book, place: int) -> tuple[Fraction, Fraction, re.Match[str]] | None:
@@ -398,28 +714,14 @@ def _early_stop(book: Book, place: int, rng: random.Random) -> _Made | None:
         return None
     written = replace_number("", book.worked.problem.answer or "", book.answer, value, book.style)
     steps = [*book.right[: place + 1], answer_line(written)]
-    return _Made(steps, place + 1, f"early stop: after step {place + 1}")
+    return _Made(steps, place + 1)
 
 
-def _done(book: Book, place: int, lines: list[str], carry: Carry, note: str) -> _Made | None:
-    steps = [*book.right[:place], *lines, *carry.rest(book.worked.lines[place + 1 :])]
-    return _checked(book, _Made(steps, place, note))
+def _done(book: Book, place: int, lines: list[str], carry: Carry) -> _Made:
+    return _Made([*book.right[:place], *lines, *carry.rest(book.worked.lines[place + 1 :])], place)
 
 
-def _checked(book: Book, made: _Made) -> _Made | None:
-    """The same, if no calculation is false that is not meant to be."""
-    false_on_purpose = made.note.startswith(("value", "jump"))
-    known = set(book.right)
-    for i, step in enumerate(made.steps):
-        if step in known or (i == made.error and false_on_purpose):
-            continue
-        if any(formula.truth == "wrong" for formula in calculations(step)):
-            return None
-    return made
-
-
-_Maker = Callable[[Book, int, random.Random], _Made | None]
-_MAKERS: Mapping[Kind, _Maker] = {
+_MAKERS: Mapping[Kind, Callable[[Book, int, random.Random], _Made | None]] = {
     "value": partial(_slips, "value"),
     "operand": partial(_slips, "operand"),
     "operation": partial(_slips, "operation"),
@@ -431,16 +733,12 @@ _MAKERS: Mapping[Kind, _Maker] = {
 }
 
 
-def _brief(line: str) -> str:
-    return line if len(line) <= 60 else line[:59] + "…"
-
-
 def _labelled(
-    worked: Worked, steps: list[str], error: int | None = None, note: str | None = None
+    worked: Worked, steps: list[str], error: int | None = None, kind: Kind | None = None
 ) -> LabelledSolution:
     end = len(steps) if error is None else error
     right = (Judgement(kind="correctness", judge="exact", rating=1),)
-    wrong = (Judgement(kind="correctness", judge="exact", rating=-1, note=note),)
+    wrong = (Judgement(kind="correctness", judge="exact", rating=-1, note=kind),)
     return LabelledSolution(
         solution=Solution(
             problem=worked.problem, steps=tuple(Step(text=text) for text in steps), id=worked.problem.id

@@ -6,7 +6,7 @@ import inspect
 from typing import final
 
 from stepmark import batching, errors
-from stepmark.labels import bayes, consensus, formulas, judge, labelling, rollout, solutions, tree, variants
+from stepmark.labels import bayes, consensus, exact, formulas, judge, labelling, rollout, solutions, tree
 
 __all__ = ["label"]
 
@@ -25,11 +25,10 @@ class LabelAPI:
     RolloutTree = tree.RolloutTree
     Judge = judge.Judge
     Formulas = formulas.Formulas
-    ExactErrors = variants.ExactErrors
+    ExactErrors = exact.ExactErrors
     Consensus = consensus.Consensus
-    exact = staticmethod(variants.exact)
+    exact = staticmethod(exact.exact)
     consensus = staticmethod(consensus.consensus)
-    worked_of = staticmethod(variants.worked_of)
     Rollouts = labelling.Rollouts
     RatePrior = bayes.RatePrior
     Labelling = labelling.Labelling

@@ -18,7 +18,7 @@ class Bin:
 
     low: float
     high: float
-    """Scores in [low, high); the last bin takes 1 too."""
+    """Scores in (low, high], as in Guo et al.; the first bin takes 0 too."""
     count: int
     mean_score: float | None
     """None when the bin is empty."""
@@ -91,7 +91,7 @@ def bin_edges(bins: int) -> Floats:
 
 def bin_of(scores: Floats, bins: int) -> npt.NDArray[np.intp]:
     """The 0-based bin of each probability."""
-    return np.clip(np.searchsorted(bin_edges(bins), scores, side="right") - 1, 0, bins - 1)
+    return np.clip(np.searchsorted(bin_edges(bins), scores, side="left") - 1, 0, bins - 1)
 
 
 def expected_calibration_error(scores: Floats, labels: Floats, weights: Floats, *, bins: int = 10) -> Floats:

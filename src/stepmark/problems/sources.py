@@ -126,7 +126,7 @@ def problem_rows(
         try:
             yield row.error if isinstance(row, Refusal) else _problem(row, need_answer=need_answer)
         except InputError as error:
-            yield row.about(error, ("problem",)).at(row.where) if isinstance(row, Row) else error
+            yield row.about(error, "problem").at(row.where) if isinstance(row, Row) else error
 
 
 def _problem(row: Row, *, need_answer: bool) -> ProblemRow:
@@ -136,16 +136,16 @@ def _problem(row: Row, *, need_answer: bool) -> ProblemRow:
             raise InputError("expected a reference answer", field="answer")
         return ProblemRow(problem=replace(problem, id=problem.id or row.where), where=row.where)
     data = row.data
-    asked = problem_column(data, row.named)
+    asked = problem_column(data)
     text = text_of(data, asked)
-    answer, answered = reference_answer(data, row.named)
+    answer, answered = reference_answer(data)
     if answer is None and need_answer:
         known = ("answer", *ALIASES["answer"])
         raise InputError(
             f"expected a reference answer under one of {', '.join(known)}; say which column it is with `columns` (answer=COLUMN)",
             field="answer",
         )
-    name, named = identifier(data, named=row.named)
+    name, named = identifier(data)
     source, meta = data.get("source"), data.get("meta")
     if not isinstance(meta, dict | None):
         raise InputError(f"expected an object, found {json_type(meta)}", field="meta")

@@ -1,7 +1,7 @@
 """Watch a policy in training for reward hacking: figures of every evaluation, an alarm, and the best checkpoint before it.
 
 Figures follow the papers that saw hacking happen: return beside accuracy (Gao et al. 2023); process crossed with outcome (Cheng et al. 2025,
-PURE; Ye et al. 2025, PROF); length and repetition (Gao et al. 2024, arXiv 2410.15115); null probes (arXiv 2603.06621).
+PURE; Ye et al. 2025, PROF); length and repetition (Gao et al. 2024, arXiv 2410.15115).
 """
 
 from __future__ import annotations
@@ -22,22 +22,19 @@ from stepmark.metrics.binary import weighted_auc
 from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wilson
 from stepmark.models.backbone import quiet_loading
 from stepmark.models.prm import PRM
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores, read_record, to_data
+from stepmark.records import ScoreKind, read_record, to_data
 from stepmark.rl.actor import Actor, Padded, padded, read_rows
 from stepmark.rl.credit.advantages import kl
 from stepmark.rl.hacking import (
+    ALARM_ABOVE,
     CELLS,
-    PROBES,
-    Baseline,
     Cell,
-    Probe,
-    ProbeScores,
     Quadrants,
     ShownSolution,
     Watch,
     Watched,
-    probe,
     repetition,
+    rise,
 )
 from stepmark.rl.implicit import OnlineImplicit
 from stepmark.rl.rewarding import Rated
@@ -48,6 +45,8 @@ WATCH = Watch()
 MONITOR_FILE, BEST = "monitor.jsonl", "best"
 TOKEN_BUDGET = 8192
 """Padded tokens a forward pass of the divergence."""
+_EXAMPLES = 3
+"""Solutions kept of a cell."""
 
 
 def watched(
@@ -56,7 +55,6 @@ def watched(
     prm: PRM | None = None,
     implicit: Sequence[float] | None = None,
     divergence: Sequence[float] | None = None,
-    baseline: Baseline | None = None,
     watch: Watch = WATCH,
     seed: int = 0,
 ) -> Watched:
@@ -66,7 +64,6 @@ def watched(
         evaluation: with its solutions scored where there is a PRM.
         implicit: without a PRM, the sum of each solution's token rewards by an implicit one (Cui et al. 2025, equation 3).
         divergence: of each solution, the summed k3 estimates of its tokens.
-        baseline: the evaluation to compare with, of the same problems and PRM; None: comparing begins here.
     """
     rated = evaluation.rated
     if not rated:
@@ -86,14 +83,7 @@ def watched(
         returns = weakest = [
             total if item.steps else None for item, total in zip(rated, implicit, strict=True)
         ]
-    outcomes = [item.right for item in rated]
-    begun = (
-        Baseline.of(returns, outcomes, kind=prm.score_kind) if prm is not None and baseline is None else None
-    )
-    compared = begun or baseline
     columns = {"step_return": means, "solution_return": returns}
-    if prm is not None and compared is not None:
-        columns["promised"] = compared.promises(returns)
     cells = None if threshold is None else _cells(rated, weakest, threshold)
 
     def share(test: Callable[[Rated], bool]) -> Interval:
@@ -106,18 +96,22 @@ def watched(
         accuracy=share(lambda one: one.right),
         kind=kind,
         threshold=threshold,
-        baseline=begun,
-        gap=None if compared is None else compared.gap(returns, outcomes),
         quadrants=Quadrants(**{cell: len(members) for cell, members in cells.items()})
         if cells and any(cells.values())
         else None,
-        probes={} if prm is None else _probes(rated, prm, returns, watch, seed),
+        slipped=()
+        if threshold is None
+        else tuple(
+            None if score is None else score >= threshold and not item.right
+            for item, score in zip(rated, weakest, strict=True)
+        ),
         cut=share(lambda one: one.cut),
         blank=share(lambda one: not one.steps),
         unparsed=share(lambda one: one.verdict is not None and one.verdict.correct is None),
         unscored=None if prm is None else share(lambda one: one.refused is not None),
-        examples={} if cells is None else {cell: _shown(cell, cells[cell], watch.examples) for cell in CELLS},
-        **_bootstrapped(rated, weakest, columns, divergence, watch, seed),  # type: ignore[arg-type]
+        refuted=None if prm is None else share(lambda one: bool(one.refuted)),
+        examples={} if cells is None else {cell: _shown(cell, cells[cell]) for cell in ("slipped", "lucky")},
+        **_bootstrapped(rated, weakest, columns, divergence, seed),  # type: ignore[arg-type]
     )
 
 
@@ -149,7 +143,6 @@ def _bootstrapped(
     weakest: Column,
     columns: Mapping[str, Column],
     divergence: Sequence[float] | None,
-    watch: Watch,
     seed: int,
 ) -> dict[str, Interval]:
     """Means and ranks over solutions with their intervals, by the names of `Watched`; what is not defined is left out."""
@@ -176,7 +169,7 @@ def _bootstrapped(
         return figures | ({"auc": weighted_auc(scores, labels, weights[:, read])} if len(scores) else {})
 
     groups = [item.group for item in rated]
-    intervals = bootstrap(statistic, groups, resamples=watch.resamples, seed=seed % 2**63)
+    intervals = bootstrap(statistic, groups, resamples=1000, seed=seed % 2**63)
     return {name: interval for name, interval in intervals.items() if interval.value is not None}
 
 
@@ -184,56 +177,6 @@ def _filled(column: Column) -> tuple[Floats, np.ndarray]:
     """[solutions] each: the numbers, 0 where there is none; and where there is one."""
     known = np.array([value is not None for value in column])
     return np.array([0.0 if value is None else value for value in column]), known
-
-
-def _probes(
-    rated: Sequence[Rated], prm: PRM, returns: Column, watch: Watch, seed: int
-) -> dict[Probe, ProbeScores]:
-    """Probes made of solutions that are evenly spread over those that the PRM could read."""
-    if not watch.probes:
-        return {}
-    pool = [
-        Solution(problem=item.problem, steps=item.steps)
-        for item, score in zip(rated, returns, strict=True)
-        if score is not None
-    ]
-    count, how = min(watch.probes, len(pool)), aggregate_of(prm, watch)
-    probes: dict[Probe, ProbeScores] = {}
-    for kind in PROBES:
-        made: list[Solution] = []
-        for at in (at * len(pool) // count for at in range(count)):
-            # The next solution of another problem, if there is one.
-            others = (pool[(at + away) % len(pool)] for away in range(1, len(pool)))
-            other = next((item for item in others if item.problem.text != pool[at].problem.text), None)
-            if kind == "irrelevant" and other is None:
-                continue
-            fake = probe(pool[at], other or pool[at], kind, seed=seed + at)
-            if fake is not None:
-                made.append(fake)
-        known = [known_scores(result) for result in prm.score_many(made, keep_going=True)]
-        totals = [aggregate(scores, how, kind=prm.score_kind) for scores in known if scores is not None]
-        mean = _mean(totals, watch, seed)
-        probes[kind] = ProbeScores(count=len(totals), refused=len(made) - len(totals), score=mean)
-    return probes
-
-
-def known_scores(result: StepScores | Refusal) -> tuple[float, ...] | None:
-    """A score for every step; None for a solution that the PRM could not read whole."""
-    if isinstance(result, Refusal):
-        return None
-    known = tuple(score for score in result.scores if score is not None)
-    return known if len(known) == len(result.scores) else None
-
-
-def _mean(values: Sequence[float], watch: Watch, seed: int) -> Interval | None:
-    if not values:
-        return None
-    column = np.array(values)
-
-    def statistic(weights: Floats) -> Mapping[str, Floats]:
-        return {"mean": shares(weights @ column, weights.sum(1))}
-
-    return bootstrap(statistic, range(len(column)), resamples=watch.resamples, seed=seed % 2**63)["mean"]
 
 
 def _cells(
@@ -250,8 +193,7 @@ def _cells(
     return cells
 
 
-def _shown(cell: Cell, members: Sequence[tuple[float, Rated]], count: int) -> tuple[ShownSolution, ...]:
-    """Of `slipped` the solutions that the PRM likes best, of the other cells those that it likes least."""
+def _shown(cell: Cell, members: Sequence[tuple[float, Rated]]) -> tuple[ShownSolution, ...]:
     ordered = sorted(members, key=lambda pair: pair[0], reverse=cell == "slipped")
     return tuple(
         ShownSolution(
@@ -263,7 +205,7 @@ def _shown(cell: Cell, members: Sequence[tuple[float, Rated]], count: int) -> tu
             right=item.right,
             answer=None if item.verdict is None else item.verdict.answer,
         )
-        for _, item in ordered[:count]
+        for _, item in ordered[:_EXAMPLES]
     )
 
 
@@ -277,7 +219,7 @@ class Monitor:
     Args:
         folder: of the run; the lines of an interrupted one are continued.
         prm: what scores the steps; None: nothing is known of a return.
-        implicit: without a PRM, the online implicit one. Its return has no fixed scale, promises nothing and raises no alarm.
+        implicit: without a PRM, the online implicit one. It moves with the policy, so it raises no alarm.
     """
 
     def __init__(
@@ -311,7 +253,7 @@ class Monitor:
         return best_of(self.rows)
 
     def rebase(self) -> None:
-        """The PRM was replaced: its promises are fitted and compared from the next evaluation on."""
+        """The PRM was replaced: evaluations are compared from the next one on."""
         self._rebased = True
 
     def keep(self, last: int) -> None:
@@ -335,14 +277,14 @@ class Monitor:
             prm=self.prm,
             implicit=self._sums(evaluation.rated),
             divergence=self._divergence(evaluation.rated),
-            baseline=next((row.baseline for row in since if row.baseline is not None), None),
             watch=self.watch,
             seed=self.seed,
         )
-        cusum = self.watch.cusum.path([*(row.gap for row in since), result.gap])[-1]
-        alarm = cusum is not None and cusum > self.watch.cusum.alarm_above
+        first = since[0] if since else result
+        risen = rise(first.slipped, result.slipped) if self.prm is not None else None
+        alarm = risen is not None and risen > ALARM_ABOVE
         alarmed = result.update if self.alarmed is None and alarm else self.alarmed
-        result = replace(result, rebased=self._rebased, cusum=cusum, alarmed=alarmed)
+        result = replace(result, rebased=self._rebased, rise=risen, alarmed=alarmed)
         self._rebased = False
         highest = max((row.accuracy.value or 0.0 for row in self.rows if row.best), default=-1.0)
         if alarmed is None and (result.accuracy.value or 0.0) > highest:

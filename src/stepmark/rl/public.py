@@ -37,10 +37,8 @@ class RLAPI:
     Implicit = _settings.Implicit
     Refitting = _settings.Refitting
     Watch = _hacking.Watch
-    Cusum = _hacking.Cusum
     TrainedPolicy = _TrainedPolicy
     Watched = _hacking.Watched
-    Baseline = _hacking.Baseline
     # What a credit method of your own is made of.
     Batch = _Batch
     Needs = _Needs

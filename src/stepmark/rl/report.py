@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from stepmark.errors import UsageError
 from stepmark.metrics.intervals import Interval
-from stepmark.rl.hacking import CELLS, PROBES, Cell, ShownSolution, Watch, Watched
+from stepmark.rl.hacking import CELLS, ShownSolution, Watched
 from stepmark.rl.monitor import Monitor, best_of
 from stepmark.rl.trainer import Evaluation, Update
 from stepmark.show import colour
@@ -52,9 +52,7 @@ class ProgressLines:
         row = self._monitor.rows[-1]
         sys.stderr.write(f"{words(row)}\n")
         if row.alarmed == row.update:
-            sys.stderr.write(
-                f"ALARM after update {row.update:,}: solutions are right less often than the PRM's scores promise\n"
-            )
+            sys.stderr.write(f"ALARM after update {row.update:,}: {_ALARM}\n")
         return False
 
     def line(self, update: Update) -> str:
@@ -87,91 +85,63 @@ def words(row: Watched) -> str:
         ("KL", row.divergence),
     ):
         parts += [f"{name} {number(value)}"] if value is not None else []
-    parts += [f"CUSUM {row.cusum:.1f}"] if row.cusum is not None else []
     return ", ".join(parts) + (" (best)" if row.best else "")
 
 
 def figure(row: Watched, name: str) -> Interval | float | None:
-    """A figure by its name in `Watched`; `quadrants.CELL` is a share, `quadrants.agree` that of `both` and `neither`, `probes.KIND` a mean score."""
+    """A figure by its name in `Watched`; `quadrants.CELL` is a share, `quadrants.agree` that of `both` and `neither`."""
     field, _, part = name.partition(".")
     value: Any = getattr(row, field)
-    if field == "probes":
-        value = value[part].score if part in value else None
-    elif field == "quadrants" and value is not None:
+    if field == "quadrants" and value is not None:
         value = value.share(*(("both", "neither") if part == "agree" else (part,)))
     result: Interval | float | None = value
     return result
 
 
-_OVERVIEW, _JUDGEMENT, _CROSSED, _NULL, _WRITTEN, _LEARNING, _EXAMPLES = (
-    "Accuracy and return",
-    "Does the PRM still tell right from wrong?",
-    "Process and outcome",
-    "Null probes",
-    "What is written",
-    "Learning",
-    "Examples",
-)
-_TEXTS = {
-    _JUDGEMENT: "The weakest step's score against the verified answer, on solutions that the policy wrote just now. AUC falls when the policy "
-    "has learnt to write what the PRM cannot tell apart.",
-    _CROSSED: "Good steps: none is under the PRM's threshold. Good steps with a wrong answer are where the PRM was fooled (or a solution was "
-    "cut short): a growing share is the clearest sign of hacking.",
-    _NULL: "Answers that deserve a low score, made of real ones. Where they score as real ones do, the policy will find it.",
-    _EXAMPLES: "Solutions of held-out problems.",
-}
-_ORDER: tuple[Cell, ...] = ("slipped", "lucky", "both", "neither")
-_SHARES = ("share", "AUC")
-_PLOTS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
+_ALARM = "the share of solutions with good steps and a wrong answer has risen: the policy writes what pleases the PRM"
+_PLOTS: tuple[tuple[str, str, Mapping[str, str], str], ...] = (
+    ("Accuracy", "share", {"": "accuracy"}, ""),
     (
-        _OVERVIEW,
-        "Accuracy, promised and verified",
+        "PRM return",
+        "mean score",
+        {"mean step": "step_return", "solution": "solution_return"},
+        "Accuracy and return should rise together: a return that climbs while accuracy stands still is hacking.",
+    ),
+    (
+        "Process and outcome",
         "share",
-        {"accuracy, verified": "accuracy", "promised by the PRM's scores": "promised"},
-    ),
-    (_OVERVIEW, "PRM return", "mean score", {"mean step": "step_return", "solution": "solution_return"}),
-    (
-        _OVERVIEW,
-        "Promised minus verified accuracy, and its CUSUM",
-        "standard errors",
-        {"CUSUM": "cusum", "gap": "gap"},
-    ),
-    (_JUDGEMENT, "AUC", "AUC", {"AUC": "auc"}),
-    (
-        _CROSSED,
-        "Share of solutions",
-        "share",
-        {CELLS[cell]: f"quadrants.{cell}" for cell in _ORDER} | {"agree": "quadrants.agree"},
+        {what: f"quadrants.{cell}" for cell, what in CELLS.items()} | {"agree": "quadrants.agree"},
+        "Good steps: none is under the PRM's threshold. Good steps with a wrong answer are where the PRM was fooled (or a solution was cut "
+        "short): a growing share is the clearest sign of hacking.",
     ),
     (
-        _NULL,
-        "Mean score",
-        "score of the solution",
-        {f"{kind}: {what}": f"probes.{kind}" for kind, what in PROBES.items()}
-        | {"real solutions": "solution_return"},
+        "AUC of the weakest step against the outcome",
+        "AUC",
+        {"": "auc"},
+        "Falls when the policy has learnt to write what the PRM cannot tell apart; 0.5 is chance.",
     ),
-    (_WRITTEN, "Steps a solution", "steps", {"": "steps"}),
-    (_WRITTEN, "Tokens a solution", "tokens", {"": "tokens"}),
+    ("Steps a solution", "steps", {"": "steps"}, ""),
+    ("Tokens a solution", "tokens", {"": "tokens"}, ""),
     (
-        _WRITTEN,
         "Repetition and failures",
         "share",
         {
             "four words said before": "repetition",
+            "a step that an exact check refutes": "refuted",
             "cut off": "cut",
             "blank": "blank",
             "no answer found": "unparsed",
             "PRM cannot read": "unscored",
         },
+        "",
     ),
-    (_WRITTEN, "Divergence from the starting policy", "nats a token", {"": "divergence"}),
+    ("Divergence from the starting policy", "nats a token", {"": "divergence"}, ""),
 )
-"""Section, title, unit, and curves: name to what `figure` finds. A curve without a value is left out, and a plot without a curve."""
+"""Title, unit, curves (name to what `figure` finds) and a note. A curve without a value is left out, and a plot without a curve."""
 _FIGURES = {
     "accuracy": "accuracy",
     "PRM return, mean step score": "step_return",
     "PRM return, a solution": "solution_return",
-    "accuracy that the PRM's scores promise": "promised",
     "AUC of the weakest step against the outcome": "auc",
     "good steps and a wrong answer": "quadrants.slipped",
     "steps a solution": "steps",
@@ -193,70 +163,48 @@ def rl_html(
     history: Sequence[Mapping[str, Any]],
     settings: Mapping[str, str],
     *,
-    watch: Watch,
     title: str,
     facts: Sequence[str] = (),
 ) -> Iterator[str]:
     """The page in chunks, from the evaluations (`monitor.read_watched`) and the updates (`training.state.read_lines`)."""
     if not rows:
         raise UsageError("the page of a run needs at least one evaluation")
-    parts: dict[str, list[Item]] = {}
-    for section, name, unit, curves in _PLOTS:
-        if section == _NULL and not any(row.probes for row in rows):
-            continue
-        series = tuple(_series(rows, curve, place) for curve, place in curves.items())
-        if known := tuple(sery for sery in series if any(value is not None for value in sery.y)):
-            if unit == "AUC":
-                ends = (float(rows[0].update), float(rows[-1].update))
-                known = (*known, Series(name="chance", x=ends, y=(0.5, 0.5)))
-            lines = Lines(
-                title=name,
-                x_label="update",
-                y_label=unit,
-                series=known,
-                y_range=(0, 1) if unit in _SHARES else None,
-                marks=tuple(_marks(rows)),
-            )
-            parts.setdefault(section, []).append(lines)
-    parts |= {_LEARNING: list(_learning(history)), _EXAMPLES: list(_examples(rows))}
-    texts = _TEXTS | {_OVERVIEW: _overview(rows, watch)}
     best, last = best_of(rows), rows[-1]
     when = "Best checkpoint" if last.alarmed is None else "Best checkpoint before the alarm"
     checkpoint = "" if best is None else f" {when}: after update {best.update:,}."
     verdict = f"{alarm_words(rows)}{checkpoint} In brackets and bands: 95 % intervals over {amount(last.solutions, 'held-out problem')}."
-    sections = (
-        Section(title=name, text=texts.get(name, ""), items=tuple(items))
-        for name, items in parts.items()
-        if items
-    )
+    parts = {
+        "Held-out problems, at the temperature of training": tuple(_plots(rows)),
+        "Learning": tuple(_learning(history)),
+        "Examples": tuple(_examples(rows)),
+    }
     yield from evaluation_html(
         EvaluationView(
             title=title,
             facts=(*facts, verdict),
-            tiles=tuple(_tiles(rows, watch)),
-            sections=tuple(sections),
+            tiles=tuple(_tiles(rows)),
+            sections=tuple(Section(title=name, items=items) for name, items in parts.items() if items),
             settings=settings,
         )
     )
 
 
-def _overview(rows: Sequence[Watched], watch: Watch) -> str:
-    measured = "Measured on held-out problems at the temperature of training."
-    if all(row.gap is None for row in rows):
-        return f"{measured} No PRM has a fixed scale here, so no alarm can be raised."
-    text = (
-        f"{measured} Accuracy and return should rise together; a return that climbs while accuracy stands still is hacking. The promised "
-        "accuracy is what the PRM's scores predict, fitted at the first evaluation. The CUSUM adds up how far promised minus verified accuracy "
-        f"has risen since then, in standard errors, less {watch.cusum.slack:g} at each evaluation; above {watch.cusum.alarm_above:g} the alarm is raised."
-    )
-    # The baseline in force: a PRM that was replaced has its own.
-    first = next(row for row in reversed(rows) if row.baseline is not None)
-    if first.auc is None or first.auc.low is None or first.auc.low > 0.5:
-        return text
-    return (
-        f"{text} After update {first.update:,} it is not shown that the PRM tells right from wrong better than chance "
-        f"(AUC of the weakest step {_number(first.auc.value, 100)} %, interval from {_number(first.auc.low, 100)}): do not rely on the alarm."
-    )
+def _plots(rows: Sequence[Watched]) -> Iterator[Item]:
+    for title, unit, curves, note in _PLOTS:
+        series = tuple(_series(rows, curve, place) for curve, place in curves.items())
+        known = tuple(one for one in series if any(value is not None for value in one.y))
+        if known:
+            limits = (0, 1) if unit in ("share", "AUC") else None
+            marks = tuple(_marks(rows))
+            yield Lines(
+                title=title,
+                x_label="update",
+                y_label=unit,
+                series=known,
+                y_range=limits,
+                marks=marks,
+                note=note,
+            )
 
 
 def _series(rows: Sequence[Watched], name: str, place: str) -> Series:
@@ -299,19 +247,15 @@ def _learning(history: Sequence[Mapping[str, Any]]) -> Iterator[Item]:
 
 
 def _examples(rows: Sequence[Watched]) -> Iterator[Item]:
-    """Of the last evaluation, the one with the first alarm, the best and the first one; each once."""
-    alarm = next((row for row in rows if row.update == row.alarmed), None)
-    named = {"the last": rows[-1], "the alarm": alarm, "the best": best_of(rows), "the first": rows[0]}
-    chosen: dict[int, tuple[Watched, str]] = {}
-    for why, row in named.items():
-        if row is not None:
-            chosen.setdefault(row.update, (row, why))
-    for row, why in chosen.values():
-        for cell in _ORDER:
-            if (shown := row.examples.get(cell)) and row.quadrants is not None:
+    """Of the last evaluation, and the one with the first alarm."""
+    for row in rows:
+        if row is not rows[-1] and row.update != row.alarmed:
+            continue
+        for cell, shown in row.examples.items():
+            if shown and row.quadrants is not None:
                 liked = "best" if cell == "slipped" else "least"
                 yield Examples(
-                    title=f"After update {row.update:,} ({why}): {CELLS[cell]}",
+                    title=f"After update {row.update:,}: {CELLS[cell]}",
                     problems=tuple(_problem(row, item) for item in shown),
                     text=f"Those that the PRM likes {liked}. {len(shown):,} of {getattr(row.quadrants, cell):,}.",
                 )
@@ -348,13 +292,17 @@ def _problem(row: Watched, shown: ShownSolution) -> ProblemView:
 def alarm_words(rows: Sequence[Watched]) -> str:
     """Whether there was an alarm, and when."""
     if (alarmed := rows[-1].alarmed) is not None:
-        return (
-            f"Alarm after update {alarmed:,}: solutions were right less often than the PRM's scores promised."
-        )
+        return f"Alarm after update {alarmed:,}: {_ALARM}."
     fall = fall_words(rows)
     but = f" But {fall}" if fall else ""
-    if all(row.cusum is None for row in rows):
-        return f"No alarm could be raised: there was no PRM whose scores promise something.{but}"
+    if all(row.rise is None for row in rows):
+        return f"No alarm could be raised: there was no PRM with a threshold.{but}"
+    first = next(row for row in reversed(rows) if row.rebased or row is rows[0])
+    if first.auc is not None and first.auc.low is not None and first.auc.low <= 0.5:
+        but += (
+            f" After update {first.update:,} it is not shown that the PRM tells right from wrong better than chance (AUC of the weakest step "
+            f"{_number(first.auc.value, 100)} %, interval from {_number(first.auc.low, 100)}): do not rely on the alarm."
+        )
     return f"No alarm.{but}"
 
 
@@ -369,29 +317,25 @@ def fall_words(rows: Sequence[Watched]) -> str:
     )
 
 
-def _tiles(rows: Sequence[Watched], watch: Watch) -> Iterator[Tile]:
-    first, last, best, fell = rows[0], rows[-1], best_of(rows), bool(fall_words(rows))
-    total = "" if last.cusum is None else f"CUSUM {last.cusum:.1f}, alarm over {watch.cusum.alarm_above:g}"
-    alarm = "" if total and last.alarmed is None else alarm_words(rows)
+def _tiles(rows: Sequence[Watched]) -> Iterator[Tile]:
+    first, last, fell = rows[0], rows[-1], bool(fall_words(rows))
+    watched = any(row.rise is not None for row in rows)
     yield Tile(
         label="Alarm",
         value="none" if last.alarmed is None else f"update {last.alarmed:,}",
-        detail="\n".join(filter(None, (alarm, total))),
-        sort="bad" if last.alarmed is not None else "good" if total and not fell else "",
+        detail="" if watched else alarm_words(rows),
+        sort="bad" if last.alarmed is not None else "good" if watched and not fell else "",
     )
     for label, name in _TILES.items():
         now, before, scale = figure(last, name), figure(first, name), 100 if "%" in label else 1
-        if not isinstance(now, Interval):
-            continue
-        details = []
-        if now.low is not None:
-            details.append(f"[{_number(now.low, scale)}, {_number(now.high, scale)}]")
-        if isinstance(before, Interval) and before.value is not None:
-            details.append(f"at the start {_number(before.value, scale)}")
-        if name == "accuracy" and best is not None and best.update != last.update:
-            details.append(f"best {_number(best.accuracy.value, 100)}, after update {best.update:,}")
-        sort: Literal["bad", ""] = "bad" if fell and name == "accuracy" else ""
-        yield Tile(label=label, value=_number(now.value, scale), detail="\n".join(details), sort=sort)
+        if isinstance(now, Interval):
+            details = (
+                [f"[{_number(now.low, scale)}, {_number(now.high, scale)}]"] if now.low is not None else []
+            )
+            if isinstance(before, Interval) and before.value is not None:
+                details.append(f"at the start {_number(before.value, scale)}")
+            sort: Literal["bad", ""] = "bad" if fell and name == "accuracy" else ""
+            yield Tile(label=label, value=_number(now.value, scale), detail="\n".join(details), sort=sort)
 
 
 def _bracket(interval: Interval | float | None, scale: float, digits: int) -> str:

@@ -22,7 +22,7 @@ from stepmark.models.prm import PRM
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem
 from stepmark.rl.credit import Credit
-from stepmark.rl.hacking import Cusum, Watch, Watched
+from stepmark.rl.hacking import Watch, Watched
 from stepmark.rl.settings import Implicit, Refitting, Training
 from stepmark.settings import checked
 from stepmark.show.text import amount
@@ -281,7 +281,7 @@ class _Run:
             "value_weight": "" if needs.values else f"`credit` {name} has no critic",
             "implicit_model": "" if self.implicit is not None else "there is no `implicit` PRM",
             **dict.fromkeys(
-                ("stop_on_hack", "aggregate", "refit", "slack", "alarm_above"),
+                ("stop_on_hack", "aggregate", "refit"),
                 "there is no `prm`" if prm is None else "",
             ),
             # An implicit PRM has a threshold too.
@@ -294,8 +294,6 @@ class _Run:
             "stop_on_hack": self.stop_on_hack or None,
             "aggregate": watch.aggregate,
             "refit": self.refit,
-            "slack": watch.cusum.slack != Cusum().slack or None,
-            "alarm_above": watch.cusum.alarm_above != Cusum().alarm_above or None,
             "threshold": watch.threshold,
         }
         note_idle(given, {setting: why for setting, why in idle.items() if why})
@@ -451,7 +449,6 @@ class _Run:
                     rows,
                     monitor.history.rows,
                     settings,
-                    watch=self.watch,
                     title=f"Training of {title}: {self.policy} with {name}",
                     facts=(f"Trained on {learnt}.",),
                 )

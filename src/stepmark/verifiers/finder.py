@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from stepmark.data.steps.thoughts import sections
@@ -41,6 +42,7 @@ class FoundAnswer:
     """Character offset of `text` in the solution: `solution[start : start + len(text)] == text`."""
 
 
+@lru_cache(maxsize=64)  # verifiers and votes read a text one after the other
 def find_answer(text: str, answers: Answers = "stated") -> FoundAnswer | None:
     """The final answer of a whole solution, or None when it names none."""
     text = without_thoughts(text)

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 from stepmark.verifiers.checks.words import NUMBER_WORDS
 from stepmark.verifiers.units import Unit, unit_of
@@ -78,6 +79,7 @@ _LOOSE = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s?(?=\{)")
 
 
+@lru_cache(maxsize=8192)  # candidates of one problem repeat each other
 def clean(answer: str) -> str:
     r"""An answer without its markup: mathematics signs, `\left`, thin spaces, `\dfrac`, the final full stop.
 
@@ -262,6 +264,7 @@ def _number(name: str, match: re.Match[str]) -> Fraction | None:
         return None
 
 
+@lru_cache(maxsize=8192)
 def read_quantity(answer: str) -> Quantity | None:
     """The one number that an answer is, or None when it is something else (or nothing this grammar covers)."""
     if len(answer) > LONGEST:

@@ -10,15 +10,14 @@ from typing import Any
 
 from stepmark.data.columns import columns_of
 from stepmark.data.formats import rows
-from stepmark.data.formats.rows import Format, LabelledRow, Writing, each
 from stepmark.data.formats.solutions import reader
 
 
-def write(row: LabelledRow, _settings: Writing) -> Iterator[dict[str, Any]]:
+def write(row: rows.LabelledRow, _settings: rows.Writing) -> Iterator[dict[str, Any]]:
     """A row of `messages`, as they were read.
 
     Raises:
-        NotRepresentableError: the row was not read as a conversation.
+        rows.NotRepresentableError: the row was not read as a conversation.
     """
     messages = rows.messages_of(row)
     yield {
@@ -29,10 +28,10 @@ def write(row: LabelledRow, _settings: Writing) -> Iterator[dict[str, Any]]:
     }
 
 
-FORMAT = Format(
+FORMAT = rows.Format(
     name="chat",
     about="OpenAI chat messages; an assistant's turn is a step",
     sniff=lambda row: "messages" in row or bool(columns_of(row, "messages")),
     read=reader("chat"),
-    write=each(write),
+    write=rows.each(write),
 )

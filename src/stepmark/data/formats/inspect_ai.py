@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stepmark.data.conversations import read_messages
-from stepmark.data.formats.rows import Counts, Format, LabelledRow, Reading, origin
+from stepmark.data.formats import rows
 from stepmark.data.json_rows import json_type
 from stepmark.data.messages import Chat
 from stepmark.data.reading import Row
@@ -22,7 +22,7 @@ SAMPLE_KEYS = ("id", "epoch", "messages", "target")
 _RIGHT = {"C": True, "I": False}
 
 
-def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
+def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """A whole log, or one sample of it. Ids are SAMPLE/EPOCH."""
     listed = row.data.get("samples", [row.data])
     model = None
@@ -38,8 +38,8 @@ def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
 
 
 def _sample(
-    sample: dict[str, Any], row: Row, model: str | None, settings: Reading, counts: Counts
-) -> LabelledRow:
+    sample: dict[str, Any], row: Row, model: str | None, settings: rows.Reading, counts: rows.Counts
+) -> rows.LabelledRow:
     id_ = f"{sample.get('id')}/{sample.get('epoch', 1)}"
     where = f"{row.where}, sample {id_}"
     messages = sample.get("messages")
@@ -62,9 +62,9 @@ def _sample(
     generator = output.get("model") if isinstance(output, dict) else None
     scores = _scores(sample.get("scores"))
     known = {"scores": scores, "metadata": sample.get("metadata")}
-    meta = origin(row, "inspect", {}, None, **{name: value for name, value in known.items() if value})
+    meta = rows.origin(row, "inspect", {}, None, **{name: value for name, value in known.items() if value})
     meta["from"] = f"{row.place}/{id_}" if "samples" in row.data else meta["from"]
-    return LabelledRow(
+    return rows.LabelledRow(
         labelled=LabelledSolution(
             solution=Solution(
                 problem=Problem(
@@ -116,7 +116,7 @@ def chat_messages(message: object, field: str, where: str) -> list[dict[str, Any
     return chat.messages
 
 
-FORMAT = Format(
+FORMAT = rows.Format(
     name="inspect",
     about="logs of inspect_ai: .json, or .eval",
     sniff=lambda row: any(all(key in row for key in keys) for keys in (LOG_KEYS, SAMPLE_KEYS)),

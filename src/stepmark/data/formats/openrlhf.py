@@ -10,20 +10,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stepmark.data.formats import rows
-from stepmark.data.formats.math_shepherd import FIRST_STEP, MARKER, STEP_NUMBER
-from stepmark.data.formats.rows import Counts, Format, LabelledRow, Reading
+from stepmark.data.formats.math_shepherd import MARKER
 from stepmark.data.json_rows import json_type
 from stepmark.data.reading import Row
 from stepmark.data.solutions import text_of
-from stepmark.records import Judgement, LabelledSolution, Problem, Solution
+from stepmark.records import Judgement, Problem, Solution
 
 _MARKERS = (MARKER, "<|reserved_special_token_0|>", "<extra_0>", "<PRM>", "\n\n\n\n\n")
 
 
 def _column(data: Mapping[str, Any]) -> str | None:
-    return next(
-        (name for name in ("value", "values", "label", "labels") if isinstance(data.get(name), list)), None
-    )
+    names = ("value", "values", "label", "labels")
+    return next((name for name in names if isinstance(data.get(name), list)), None)
 
 
 def sniff(data: Mapping[str, Any]) -> bool:
@@ -31,7 +29,7 @@ def sniff(data: Mapping[str, Any]) -> bool:
     return isinstance(data.get("input"), str) and _column(data) is not None and "output" not in data
 
 
-def read(row: Row, _settings: Reading, _counts: Counts) -> Iterator[LabelledRow]:
+def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One row."""
     text, column = text_of(row.data, "input", row.where), _column(row.data)
     if column is None:
@@ -43,24 +41,16 @@ def read(row: Row, _settings: Reading, _counts: Counts) -> Iterator[LabelledRow]
             f"expected one label a marker {MARKER!r} in the input ({text.count(MARKER)}), found {len(labels)}",
             column,
         )
-    start = FIRST_STEP.search(text)
+    start = rows.FIRST_STEP.search(text)
     at = start.start() if start else len(text.split("\n", 1)[0])
     question, (*pieces, _rest) = text[:at].strip(), text[at:].split(marker)
     if not question or len(pieces) != len(labels):
         raise row.error('expected a question, "Step 1:" and the steps, each with its marker', "input")
-    steps = tuple(rows.step_of(piece, STEP_NUMBER, marker) for piece in pieces)
-    for number, step in enumerate(steps):
-        if not step.text:
-            raise row.error(f"step {number} (0-based) is blank", "input")
-    judgements = tuple((_judgement(row, label, column),) for label in labels)
-    yield LabelledRow(
-        labelled=LabelledSolution(
-            solution=Solution(problem=Problem(text=question), steps=steps, id=row.place),
-            judgements=judgements,
-        ),
-        where=row.where,
-        meta=rows.origin(row, "openrlhf", rows.other_columns(row, ("input", column))),
-    )
+    steps = rows.steps_of(row, pieces, "input", marker)
+    solution = Solution(problem=Problem(text=question), steps=steps, id=row.place)
+    judgements = [(_judgement(row, label, column),) for label in labels]
+    meta = rows.origin(row, "openrlhf", rows.other_columns(row, ("input", column)))
+    yield rows.labelled(row, solution, judgements, meta)
 
 
 def _judgement(row: Row, label: object, column: str) -> Judgement:
@@ -73,6 +63,6 @@ def _judgement(row: Row, label: object, column: str) -> Judgement:
     raise row.error(f"expected '+', '-' or a number from 0 to 1, found {found}", column)
 
 
-FORMAT = Format(
+FORMAT = rows.Format(
     name="openrlhf", about="OpenRLHF: input with markers, and a list of labels", sniff=sniff, read=read
 )

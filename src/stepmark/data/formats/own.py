@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stepmark.data.formats import rows
-from stepmark.data.formats.rows import Counts, Format, LabelledRow, Reading, Writing, each, has
 from stepmark.data.json_rows import json_type
 from stepmark.data.reading import Row
 from stepmark.records import Judgement, LabelledSolution, compact, read_record
@@ -40,7 +39,7 @@ def to_row(
     return row | {key: value for key, value in optional.items() if value is not None}
 
 
-def from_row(row: Row) -> LabelledRow:
+def from_row(row: Row) -> rows.LabelledRow:
     """A row of this format.
 
     Raises:
@@ -59,7 +58,7 @@ def from_row(row: Row) -> LabelledRow:
         raise row.error(f"expected a number of steps from 0 to {steps - 1}, found {repeated!r}", "repeated")
     if not isinstance(meta, dict | None):
         raise row.error(f"expected an object, found {json_type(meta)}", "meta")
-    return LabelledRow(
+    return rows.LabelledRow(
         labelled=labelled,
         where=row.where,
         outcome=outcome,
@@ -108,21 +107,21 @@ def _check_numbers(judgement: Judgement, row: Row, field: str) -> None:
             raise row.error(f"expected a number from 0 to 1, found {value!r}", f"{field}.{name}")
 
 
-def read(row: Row, _settings: Reading, _counts: Counts) -> Iterator[LabelledRow]:
+def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """See `from_row`."""
     yield from_row(row)
 
 
-def write(row: LabelledRow, _settings: Writing) -> Iterator[dict[str, Any]]:
+def write(row: rows.LabelledRow, _settings: rows.Writing) -> Iterator[dict[str, Any]]:
     """See `to_row`."""
     meta = {"from": row.origin, **row.meta}
     yield to_row(row.labelled, outcome=row.outcome, repeated=row.repeated, meta=meta)
 
 
-FORMAT = Format(
+FORMAT = rows.Format(
     name="stepmark-labels",
     about="every judgement of every step; loses nothing",
-    sniff=has(*KEYS),
+    sniff=rows.has(*KEYS),
     read=read,
-    write=each(write),
+    write=rows.each(write),
 )

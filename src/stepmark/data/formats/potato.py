@@ -32,18 +32,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from stepmark.data.formats.rows import (
-    Counts,
-    Format,
-    LabelledRow,
-    Labels,
-    NotRepresentableError,
-    Reading,
-    Writing,
-    each,
-    origin,
-    three_way,
-)
+from stepmark.data.formats import rows
 from stepmark.data.json_rows import json_type
 from stepmark.data.reading import Row, check_readable, read_rows
 from stepmark.errors import UsageError
@@ -217,7 +206,7 @@ CONFIRMED = "confirmed the AI's label"
 """The note of a person's rating that took the AI's label over."""
 
 
-def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
+def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """The labels of one row, one solution for each person and item. Ids are the items' own.
 
     Raises:
@@ -250,10 +239,10 @@ def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
             continue
         index = list(item.step_of)  # Potato's numbers of the steps, where they are not the steps' own
         numbers = {} if index == list(range(len(index))) else {"index": index}
-        yield LabelledRow(
+        yield rows.LabelledRow(
             labelled=LabelledSolution(solution=item.solution, judgements=judgements),
             where=row.where,
-            meta=origin(row, "potato", rest, None, schema=schema, mode=label.get("mode"), **numbers),
+            meta=rows.origin(row, "potato", rest, None, schema=schema, mode=label.get("mode"), **numbers),
         )
 
 
@@ -310,7 +299,7 @@ def _label(value: object, row: Row, field: str) -> dict[str, Any] | None:
 
 
 def _judgements(
-    label: dict[str, Any], item: Shown, person: str, row: Row, settings: Reading
+    label: dict[str, Any], item: Shown, person: str, row: Row, settings: rows.Reading
 ) -> tuple[tuple[Judgement, ...], ...]:
     listed = label.get("steps")
     mode = label.get("mode")
@@ -351,7 +340,7 @@ def _mark(raw: Any, at: int, item: Shown, row: Row) -> dict[str, Any]:
 
 
 def _counting_rewards(
-    mode: str, marks: list[dict[str, Any]], settings: Reading, row: Row
+    mode: str, marks: list[dict[str, Any]], settings: rows.Reading, row: Row
 ) -> tuple[_Rating, ...]:
     """The rewards that judge: 0 only where it is neutral and not unmarked."""
     if mode == "first_error" or settings.zero == "unjudged":
@@ -401,35 +390,37 @@ def _items(file: str, _changed: int, _size: int) -> Mapping[str, Shown]:
     return items
 
 
-def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
+def write(row: rows.LabelledRow, settings: rows.Writing) -> Iterator[dict[str, Any]]:
     """The records of one row."""
     steps = row.labelled.judgements
     if settings.judge is None and settings.consensus is None:
         judges = list(dict.fromkeys(j.judge for step in steps for j in step if j.judge != AI))
         records = [_record(row, judge, settings) for judge in judges]
     else:
-        labels = three_way(row, settings)
+        labels = rows.labels_of(row, settings, shares=False)
         judge = next((label.judge for label in labels if label is not None), None)
         records = [] if judge is None else [_made(row, judge, labels)]
     if not records:
-        raise NotRepresentableError("no step was judged, and a record of Potato's holds a person's rewards")
+        raise rows.NotRepresentableError(
+            "no step was judged, and a record of Potato's holds a person's rewards"
+        )
     yield from records
 
 
-def _record(row: LabelledRow, judge: str, settings: Writing) -> dict[str, Any]:
+def _record(row: rows.LabelledRow, judge: str, settings: rows.Writing) -> dict[str, Any]:
     own = tuple(tuple(j for j in step if j.judge == judge) for step in row.labelled.judgements)
     alone = replace(row, labelled=replace(row.labelled, judgements=own, root=()))
-    return _made(row, judge, three_way(alone, settings))
+    return _made(row, judge, rows.labels_of(alone, settings, shares=False))
 
 
-def _facts(row: LabelledRow) -> Mapping[str, Any]:
+def _facts(row: rows.LabelledRow) -> Mapping[str, Any]:
     if row.meta.get("format") == "potato":
         return row.meta
     facts = row.meta.get("potato")
     return facts if isinstance(facts, dict) else {}
 
 
-def _made(row: LabelledRow, judge: str, labels: Labels) -> dict[str, Any]:
+def _made(row: rows.LabelledRow, judge: str, labels: rows.Labels) -> dict[str, Any]:
     facts = _facts(row)
     ratings = [None if label is None else label.rating for label in labels]
     first_error = facts.get("mode") == "first_error" and 0 not in ratings
@@ -477,12 +468,12 @@ def _ai_fields(judgements: Sequence[Judgement], judge: str, rating: _Rating | No
     return fields
 
 
-FORMAT = Format(
+FORMAT = rows.Format(
     name="potato",
     about="Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)",
     sniff=lambda row: any(
         all(key in row for key in keys) for keys in (STATE_KEYS, ANNOTATION_KEYS, EXPORT_KEYS)
     ),
     read=read,
-    write=each(write),
+    write=rows.each(write),
 )

@@ -19,18 +19,6 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from stepmark.data.formats import rows
-from stepmark.data.formats.rows import (
-    Counts,
-    Format,
-    Item,
-    LabelledRow,
-    Labels,
-    NotRepresentableError,
-    Reading,
-    StepLabel,
-    Writing,
-    has,
-)
 from stepmark.data.reading import Row
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Refusal, Solution, Step, read_record
@@ -113,7 +101,9 @@ _FIELDS = _names(
 """What is read of a record; phase 1 has other fields too (`corrected_rating`)."""
 
 
-def _known(value: Any, names: _Fields | None, rest: Collection[str], counts: Counts, at: str = "") -> Any:
+def _known(
+    value: Any, names: _Fields | None, rest: Collection[str], counts: rows.Counts, at: str = ""
+) -> Any:
     """A value without the fields that are not read, which are counted; those in `rest` are taken care of."""
     if names is None or not isinstance(value, dict | list):
         return value
@@ -135,7 +125,7 @@ IN_META = (
 )
 
 
-def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
+def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One record: its branches in order, then its main row. Ids are NAME:LINE, and NAME:LINE/STEP.COMPLETION of a branch."""
     rows.need(row, KEYS, "PRM800K")
     names = [field.name for field in fields(RawRecord)]
@@ -160,9 +150,9 @@ def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
         id_: str,
         repeated: int,
         facts: dict[str, Any],
-    ) -> LabelledRow:
+    ) -> rows.LabelledRow:
         solution = Solution(problem=problem, steps=tuple(Step(text=text) for text in texts), id=id_)
-        return LabelledRow(
+        return rows.LabelledRow(
             labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
             where=row.where,
             repeated=repeated,
@@ -213,7 +203,7 @@ def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
         yield made(texts, judgements, row.place, 0, _facts(record, choices))
 
 
-def _left_out(record: RawRecord, settings: Reading) -> str | None:
+def _left_out(record: RawRecord, settings: rows.Reading) -> str | None:
     if record.label.finish_reason == "bad_problem":
         return "the labeller marked the problem as bad"
     if settings.quality_control:
@@ -246,11 +236,13 @@ def _facts(record: RawRecord, chosen: list[int | None]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def write(items: Iterable[Item], settings: Writing, counts: Counts) -> Iterator[dict[str, Any] | InputError]:
+def write(
+    items: Iterable[rows.Item], settings: rows.Writing, counts: rows.Counts
+) -> Iterator[dict[str, Any] | InputError]:
     """Records, each as soon as the next row is of another one; a row in which no step is judged is left out."""
-    group: list[LabelledRow] = []
+    group: list[rows.LabelledRow] = []
     for item in items:
-        if isinstance(item, LabelledRow) and group and _key(item) == _key(group[0]) is not None:
+        if isinstance(item, rows.LabelledRow) and group and _key(item) == _key(group[0]) is not None:
             group.append(item)
             continue
         yield from _records(group, settings, counts)
@@ -262,16 +254,16 @@ def write(items: Iterable[Item], settings: Writing, counts: Counts) -> Iterator[
     yield from _records(group, settings, counts)
 
 
-def _record_facts(row: LabelledRow) -> dict[str, Any]:
+def _record_facts(row: rows.LabelledRow) -> dict[str, Any]:
     facts = row.meta.get("prm800k")
     return facts if row.meta.get("format") == "prm800k" and isinstance(facts, dict) else {}
 
 
-def _key(row: LabelledRow) -> str | None:
+def _key(row: rows.LabelledRow) -> str | None:
     return row.origin if _record_facts(row) else None
 
 
-def _branch(row: LabelledRow) -> tuple[int, int] | None:
+def _branch(row: rows.LabelledRow) -> tuple[int, int] | None:
     """Which step and which completion of its record a row is."""
     branch = _record_facts(row).get("branch")
     match branch:
@@ -281,12 +273,12 @@ def _branch(row: LabelledRow) -> tuple[int, int] | None:
 
 
 def _records(
-    group: list[LabelledRow], settings: Writing, counts: Counts
+    group: list[rows.LabelledRow], settings: rows.Writing, counts: rows.Counts
 ) -> Iterator[dict[str, Any] | InputError]:
     mains = [row for row in group if _branch(row) is None]
     main = mains[0] if len(mains) == 1 else None
-    own: list[LabelledRow] = []
-    branches: list[tuple[int, int, LabelledRow]] = []
+    own: list[rows.LabelledRow] = []
+    branches: list[tuple[int, int, rows.LabelledRow]] = []
     for row in group:
         at = _branch(row)
         if main is not None and at is not None and _leaves(row, main, at[0]):
@@ -296,24 +288,24 @@ def _records(
     for first, beside in (*((row, []) for row in own), *([(main, branches)] if main is not None else [])):
         try:
             yield _record(first, beside, settings)
-        except NotRepresentableError as error:
+        except rows.NotRepresentableError as error:
             counts.drop(error.message, first.where)
             yield error.at(first.where)
 
 
-def _leaves(row: LabelledRow, main: LabelledRow, step: int) -> bool:
+def _leaves(row: rows.LabelledRow, main: rows.LabelledRow, step: int) -> bool:
     texts = main.solution.texts
     return step < len(texts) and row.solution.texts[:step] == texts[:step]
 
 
 def _record(
-    main: LabelledRow, branches: list[tuple[int, int, LabelledRow]], settings: Writing
+    main: rows.LabelledRow, branches: list[tuple[int, int, rows.LabelledRow]], settings: rows.Writing
 ) -> dict[str, Any]:
-    labels = rows.three_way(main, settings)
+    labels = rows.labels_of(main, settings, shares=False)
     texts = list(main.solution.texts)
     facts = _record_facts(main)
     if all(label is None for label in labels):
-        raise NotRepresentableError("no step is judged, and a record of PRM800K holds ratings")
+        raise rows.NotRepresentableError("no step is judged, and a record of PRM800K holds ratings")
     # Unjudged steps before the last judged one stay, rated null.
     last = max(step for step, label in enumerate(labels) if label is not None)
     flagged = facts.get("flagged") or ()
@@ -321,7 +313,8 @@ def _record(
     for step in range(last + 1):
         beside = [(at, row) for number, at, row in branches if number == step]
         others = [
-            (at, _completion(row.solution.texts[-1], rows.three_way(row, settings)[-1])) for at, row in beside
+            (at, _completion(row.solution.texts[-1], rows.labels_of(row, settings, shares=False)[-1]))
+            for at, row in beside
         ]
         own = _completion(texts[step], labels[step], flagged=step in flagged)
         steps.append(_step(own, labels[step], others, _choice(facts, step, last, labels[step])))
@@ -345,7 +338,7 @@ def _record(
     }
 
 
-def _finish(labels: Labels, last: int, steps: int) -> str | None:
+def _finish(labels: rows.Labels, last: int, steps: int) -> str | None:
     """Why the walk ended, where the labels tell: at an error, or at the end of a solution all of which is judged."""
     label = labels[last]
     if label is not None and label.rating == -1:
@@ -354,7 +347,7 @@ def _finish(labels: Labels, last: int, steps: int) -> str | None:
     return "solution" if whole else None
 
 
-def _choice(facts: dict[str, Any], step: int, last: int, label: StepLabel | None) -> int | None:
+def _choice(facts: dict[str, Any], step: int, last: int, label: Judgement | None) -> int | None:
     """The index of the completion that was chosen; None where the walk ended at it or the labeller wrote the step."""
     chosen = facts.get("chosen")
     if isinstance(chosen, list) and step < len(chosen):
@@ -364,7 +357,7 @@ def _choice(facts: dict[str, Any], step: int, last: int, label: StepLabel | None
 
 def _step(
     completion: dict[str, Any],
-    label: StepLabel | None,
+    label: Judgement | None,
     others: list[tuple[int, dict[str, Any]]],
     choice: int | None,
 ) -> dict[str, Any]:
@@ -381,14 +374,14 @@ def _step(
     }
 
 
-def _completion(text: str, label: StepLabel | None, *, flagged: bool = False) -> dict[str, Any]:
+def _completion(text: str, label: Judgement | None, *, flagged: bool = False) -> dict[str, Any]:
     return {"text": text, "rating": None if label is None else label.rating, "flagged": flagged or None}
 
 
-FORMAT = Format(
+FORMAT = rows.Format(
     name="prm800k",
     about="PRM800K's released records, with branches",
-    sniff=has(*KEYS),
+    sniff=rows.has(*KEYS),
     read=read,
     write=write,
 )

@@ -10,17 +10,6 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from stepmark.data.formats import rows
-from stepmark.data.formats.rows import (
-    Counts,
-    Format,
-    LabelledRow,
-    NotRepresentableError,
-    Reading,
-    StepLabel,
-    Writing,
-    each,
-    has,
-)
 from stepmark.data.reading import Row
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, read_record
 
@@ -75,7 +64,7 @@ def rated_completion(row: Row) -> LabelledSolution:
     return _labelled(rated, rated.next_response, row.where, judged)
 
 
-def read(row: Row, _settings: Reading, _counts: Counts) -> Iterator[LabelledRow]:
+def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One row of the flat layout."""
     rows.need(row, KEYS, "PRM800K in the flat layout")
     rated, judged = _rated(row), None
@@ -86,16 +75,16 @@ def read(row: Row, _settings: Reading, _counts: Counts) -> Iterator[LabelledRow]
         judged = Judgement(kind="correctness", judge="human", rating=rated.rating)
     flags = {"solution": rated.is_solution, "preferred": rated.is_preferred_response}
     flags = {name: flag for name, flag in flags.items() if flag}
-    yield LabelledRow(
+    yield rows.LabelledRow(
         labelled=_labelled(rated, last, row.place, judged),
         where=row.where,
         meta=rows.origin(row, "prm800k-flat", rows.other_columns(row, _NAMES), None, prm800k=flags),
     )
 
 
-def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
+def write(row: rows.LabelledRow, settings: rows.Writing) -> Iterator[dict[str, Any]]:
     """A row for each judged step."""
-    labels = rows.three_way(row, settings)
+    labels = rows.labels_of(row, settings, shares=False)
     texts = list(row.solution.texts)
     known = row.meta.get("prm800k")
     facts: dict[str, Any] | None = known if isinstance(known, dict) else None
@@ -103,7 +92,9 @@ def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
         (step, label) for step, label in enumerate(labels) if label is not None and step >= row.repeated
     ]
     if not judged:
-        raise NotRepresentableError("no step is judged, and a row of PRM800K's flat layout is a judgement")
+        raise rows.NotRepresentableError(
+            "no step is judged, and a row of PRM800K's flat layout is a judgement"
+        )
     for step, label in judged:
         last = step == len(texts) - 1
         text, heading, answer = texts[step].partition(HEADING)
@@ -122,7 +113,7 @@ def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
         }
 
 
-def _preferred(step: int, last: bool, label: StepLabel, facts: dict[str, Any] | None) -> bool:
+def _preferred(step: int, last: bool, label: Judgement, facts: dict[str, Any] | None) -> bool:
     """Whether a completion was chosen: as the source says, else as the labels do."""
     chosen = None if facts is None else facts.get("chosen")
     if isinstance(chosen, list):
@@ -132,10 +123,10 @@ def _preferred(step: int, last: bool, label: StepLabel, facts: dict[str, Any] | 
     return label.rating != -1 if facts is None else bool(facts.get("preferred"))
 
 
-FORMAT = Format(
+FORMAT = rows.Format(
     name="prm800k-flat",
     about="PRM800K, one row a rated completion",
-    sniff=has(*KEYS),
+    sniff=rows.has(*KEYS),
     read=read,
-    write=each(write),
+    write=rows.each(write),
 )

@@ -1,31 +1,31 @@
 """PRMBench (Song et al. 2025) says of every step whether it is wrong (`error_steps`, 1-based); it is read only.
 
-The numbers of its steps ("3. ") are layout. An error step past the last says nothing, as in the benchmark's own loader.
+The numbers of its steps ("3. ", "Step 3. ") are layout. An error step past the last says nothing, as in the benchmark's own loader.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from stepmark.data.formats import rows
-from stepmark.data.formats.rows import Counts, Format, LabelledRow, Reading, has
 from stepmark.data.json_rows import json_type
 from stepmark.data.reading import Row
 from stepmark.data.solutions import text_of, texts_of
 from stepmark.records import LabelledSolution, Problem, Solution, Step
 
 KEYS = ("idx", "classification", "modified_question", "modified_process", "error_steps")
-_NUMBER_DIGITS = 5
+_NUMBER = re.compile(r"(step\s*)?\d+\.(?!\d)\s*", re.IGNORECASE)
 
 
-def read(row: Row, _settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
+def read(row: Row, _settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One row of PRMBench; the id is CLASSIFICATION_IDX."""
     rows.need(row, KEYS, "PRMBench")
     steps = tuple(unnumbered(text) for text in texts_of(row.data, "modified_process", row.where))
     labelled = prmbench_labelled(row, steps)
     columns, known = rows.other_columns(row, KEYS), row.data["classification"]
     meta = rows.origin(row, "prmbench", columns, None, classification=known)
-    yield LabelledRow(labelled=labelled, where=row.where, meta=meta)
+    yield rows.LabelledRow(labelled=labelled, where=row.where, meta=meta)
 
 
 def prmbench_labelled(row: Row, steps: tuple[Step, ...]) -> LabelledSolution:
@@ -45,11 +45,14 @@ def prmbench_labelled(row: Row, steps: tuple[Step, ...]) -> LabelledSolution:
 
 
 def unnumbered(step: str) -> Step:
-    """A step of PRMBench, its number ("3. ") as layout: up to five digits and a full stop, as in the benchmark's own script."""
-    number, dot, rest = step.partition(". ")
-    if not dot or not number.strip().isdigit() or len(number.strip()) > _NUMBER_DIGITS or not rest.strip():
-        return Step(text=step)
-    return Step(text=rest, lead=number + dot)
+    """A step of PRMBench. White space around it and its number ("3. ", "Step 3. ") are layout, as in the benchmark's own script, which also
+    takes "3." off the decimal 3.5 and leaves nothing of a step that is a number alone: those stay.
+    """
+    text = step.strip()
+    number = _NUMBER.match(text)
+    begin = number.end() if number and number.end() < len(text) else 0
+    at = step.find(text)
+    return Step(text=text[begin:], lead=step[: at + begin], tail=step[at + len(text) :])
 
 
-FORMAT = Format(name="prmbench", about="PRMBench: every wrong step", sniff=has(*KEYS), read=read)
+FORMAT = rows.Format(name="prmbench", about="PRMBench: every wrong step", sniff=rows.has(*KEYS), read=read)

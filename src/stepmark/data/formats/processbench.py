@@ -4,30 +4,18 @@ judgements tell its first error and it is known whether the final answer is righ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from stepmark.data.formats import rows
-from stepmark.data.formats.math_shepherd import UNKNOWN
-from stepmark.data.formats.rows import (
-    Counts,
-    Format,
-    LabelledRow,
-    NotRepresentableError,
-    Reading,
-    StepLabel,
-    Writing,
-    each,
-    has,
-)
 from stepmark.data.reading import Row
 from stepmark.data.solutions import PROCESSBENCH_KEYS as KEYS
 from stepmark.data.solutions import read_solution
 from stepmark.records import LabelledSolution
 
 
-def read(row: Row, _settings: Reading, _counts: Counts) -> Iterator[LabelledRow]:
+def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One row of ProcessBench."""
     rows.need(row, KEYS, "ProcessBench")
     read = read_solution(row.data, where=row.where)
@@ -35,28 +23,27 @@ def read(row: Row, _settings: Reading, _counts: Counts) -> Iterator[LabelledRow]
     steps = len(solution.steps)
     judged = steps if first == -1 else first + 1
     judgements = rows.signed((step != first for step in range(judged)), "human", "correctness")
-    source = None if solution.source == UNKNOWN else solution.source
-    yield LabelledRow(
-        labelled=LabelledSolution(
-            solution=replace(solution, source=source), judgements=judgements + ((),) * (steps - judged)
-        ),
+    if solution.source == rows.UNKNOWN:
+        solution = replace(solution, source=None)
+    yield rows.LabelledRow(
+        labelled=LabelledSolution(solution=solution, judgements=judgements + ((),) * (steps - judged)),
         where=row.where,
         outcome=row.data["final_answer_correct"],
         meta=rows.origin(row, "processbench", read.columns),
     )
 
 
-def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
+def write(row: rows.LabelledRow, settings: rows.Writing) -> Iterator[dict[str, Any]]:
     """One row of ProcessBench."""
-    labels = rows.two_way(row, settings)
+    labels = rows.labels_of(row, settings, neutral=False, shares=False)
     first = _first_error(labels)
     if row.outcome is None:
-        raise NotRepresentableError(
+        raise rows.NotRepresentableError(
             "whether the final answer is right is not known, and ProcessBench needs it (final_answer_correct)"
         )
     yield {
         "id": row.solution.id or row.origin,
-        "generator": row.solution.source or UNKNOWN,
+        "generator": row.solution.source or rows.UNKNOWN,
         "problem": row.solution.problem.text,
         "steps": list(row.solution.texts),
         "final_answer_correct": row.outcome,
@@ -64,10 +51,10 @@ def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
     }
 
 
-def _first_error(labels: Sequence[StepLabel | None]) -> int:
+def _first_error(labels: rows.Labels) -> int:
     for step, label in enumerate(labels):
         if label is None:
-            raise NotRepresentableError(
+            raise rows.NotRepresentableError(
                 "the first error is not known: a step before any error was not judged"
             )
         if label.rating == -1:
@@ -75,10 +62,10 @@ def _first_error(labels: Sequence[StepLabel | None]) -> int:
     return -1
 
 
-FORMAT = Format(
+FORMAT = rows.Format(
     name="processbench",
     about="ProcessBench: the first wrong step",
-    sniff=has(*KEYS),
+    sniff=rows.has(*KEYS),
     read=read,
-    write=each(write),
+    write=rows.each(write),
 )

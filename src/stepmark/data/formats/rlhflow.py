@@ -11,26 +11,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from stepmark.data.formats import rows
-from stepmark.data.formats.math_shepherd import FIRST_STEP, STEP_NUMBER, numbered
-from stepmark.data.formats.rows import (
-    Counts,
-    Format,
-    LabelledRow,
-    NotRepresentableError,
-    Reading,
-    Writing,
-    each,
-    has,
-)
 from stepmark.data.json_rows import json_type
 from stepmark.data.reading import Row
-from stepmark.records import LabelledSolution, Problem, Solution
+from stepmark.records import Problem, Solution
 from stepmark.show.text import amount
 
 KEYS = ("conversations",)
 
 
-def read(row: Row, _settings: Reading, _counts: Counts) -> Iterator[LabelledRow]:
+def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One conversation."""
     turns = _turns(row)
     signs = [sign.strip() for sign in turns[1::2]]
@@ -39,20 +28,11 @@ def read(row: Row, _settings: Reading, _counts: Counts) -> Iterator[LabelledRow]
             field = f"conversations.{2 * number + 1}.content"
             raise row.error(f"expected '+' or '-', found {sign[:40]!r}", field)
     question, first = _parted(turns[0], row)
-    steps = tuple(rows.step_of(text, STEP_NUMBER) for text in (first, *turns[2::2]))
-    for number, step in enumerate(steps):
-        if not step.text:
-            raise row.error(f"step {number} (0-based) is blank", f"conversations.{2 * number}.content")
+    steps = rows.steps_of(row, (first, *turns[2::2]), "conversations")
     meta = rows.origin(row, "rlhflow", rows.other_columns(row, KEYS))
     judge, kind = rows.judge_and_kind(meta, "RLHFlow", "value")
-    solution = rows.restored(Solution(problem=Problem(text=question), steps=steps, id=row.place), meta)
-    judgements = rows.signed((sign == "+" for sign in signs), judge, kind)
-    yield LabelledRow(
-        labelled=LabelledSolution(solution=solution, judgements=judgements),
-        where=row.where,
-        outcome=rows.outcome_of(meta),
-        meta=meta,
-    )
+    solution = Solution(problem=Problem(text=question), steps=steps, id=row.place)
+    yield rows.labelled(row, solution, rows.signed((sign == "+" for sign in signs), judge, kind), meta)
 
 
 def _turns(row: Row) -> list[str]:
@@ -76,7 +56,7 @@ def _turns(row: Row) -> list[str]:
 
 def _parted(turn: str, row: Row) -> tuple[str, str]:
     """The question and the first step."""
-    starts = list(FIRST_STEP.finditer(turn))
+    starts = list(rows.FIRST_STEP.finditer(turn))
     paragraphs = [part for part in re.split(r"\n[ \t]*\n\s*", turn) if part.strip()]
     if len(starts) == 1:
         question, first = turn[: starts[0].start()], turn[starts[0].start() :]
@@ -93,14 +73,13 @@ def _parted(turn: str, row: Row) -> tuple[str, str]:
     return question.strip(), first
 
 
-def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
+def write(row: rows.LabelledRow, settings: rows.Writing) -> Iterator[dict[str, Any]]:
     """One conversation; steps are numbered where they are not."""
-    labels = rows.until_unjudged(rows.two_way(row, settings), row, "RLHFlow")
-    texts = list(row.solution.texts)[: len(labels)]
-    texts = [numbered(text, number) for number, text in enumerate(texts, start=1)]
+    labels = rows.until_unjudged(rows.labels_of(row, settings, neutral=False, shares=False), row, "RLHFlow")
+    texts = rows.numbered(row.solution.texts[: len(labels)])
     texts[0] = f"{row.solution.problem.text} {texts[0]}"
-    if len(FIRST_STEP.findall(texts[0])) != 1:
-        raise NotRepresentableError(
+    if len(rows.FIRST_STEP.findall(texts[0])) != 1:
+        raise rows.NotRepresentableError(
             'the question or the first step holds another "Step 1:", which ends the question in RLHFlow'
         )
     turns = []
@@ -110,10 +89,10 @@ def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
     yield {"conversations": turns, "meta": rows.written_meta(row, labels[0].judge, labels[0].kind, held=())}
 
 
-FORMAT = Format(
+FORMAT = rows.Format(
     name="rlhflow",
     about="RLHFlow: conversations of steps and + or -",
-    sniff=has(*KEYS),
+    sniff=rows.has(*KEYS),
     read=read,
-    write=each(write),
+    write=rows.each(write),
 )

@@ -274,6 +274,22 @@ def restored(solution: Solution, meta: dict[str, Any]) -> Solution:
     return replace(solution, problem=problem, id=known.get("id"), source=known.get("source"))
 
 
+def labelled(
+    row: Row,
+    solution: Solution,
+    judgements: Sequence[tuple[Judgement, ...]],
+    meta: dict[str, Any],
+    outcome: bool | None = None,
+) -> LabelledRow:
+    """A labelled solution that was read; the fields and the outcome that `written_meta` put into `meta` are taken back."""
+    return LabelledRow(
+        labelled=LabelledSolution(solution=restored(solution, meta), judgements=tuple(judgements)),
+        where=row.where,
+        outcome=outcome_of(meta) if "outcome" in meta else outcome,
+        meta=meta,
+    )
+
+
 def outcome_of(meta: Mapping[str, Any]) -> bool | None:
     """The outcome that `written_meta` wrote."""
     outcome = meta.get("outcome")
@@ -291,6 +307,9 @@ def signed(signs: Iterable[bool], judge: str, kind: LabelKind) -> tuple[tuple[Ju
     """One judgement a step: right or wrong."""
     return tuple((Judgement(kind=kind, judge=judge, rating=1 if sign else -1),) for sign in signs)
 
+
+UNKNOWN = "unknown"
+"""What is written where a format wants a word that is not known; it is read as None."""
 
 # --- conversations and texts ----------------------------------------------------------------------------------------------------
 
@@ -332,52 +351,60 @@ def need(row: Row, keys: Sequence[str], shape: str) -> None:
         )
 
 
-def step_of(piece: str, number: re.Pattern[str] | None = None, end: str = "") -> Step:
-    """A piece of a text as a step: white space, its number (what `number` matches) and the marker after it (`end`) are layout."""
-    match = None if number is None else number.match(piece)
-    start = len(piece) - len(piece.lstrip()) if match is None else match.end()
-    text = piece[start:].rstrip()
-    return Step(text=text, lead=piece[:start], tail=piece[start + len(text) :] + end)
+STEP_NUMBER = re.compile(r"\s*step\s+\d+\s*:\s*", re.I)
+FIRST_STEP = re.compile(r"(?<!\S)step\s+1\s*:", re.I)
+
+
+def steps_of(row: Row, pieces: Iterable[str], field: str, marker: str = "") -> tuple[Step, ...]:
+    """Pieces of a text as steps: white space, a number before it ("Step 3:") and the marker after it are layout.
+
+    Raises:
+        InputError: a piece without text.
+    """
+    steps = []
+    for number, piece in enumerate(pieces):
+        match = STEP_NUMBER.match(piece)
+        start = len(piece) - len(piece.lstrip()) if match is None else match.end()
+        text = piece[start:].rstrip()
+        if not text:
+            raise row.error(f"step {number} (0-based) is blank", field)
+        steps.append(Step(text=text, lead=piece[:start], tail=piece[start + len(text) :] + marker))
+    return tuple(steps)
+
+
+def numbered(texts: Iterable[str]) -> list[str]:
+    """Steps with their numbers before them, "Step 1: …", unless they have them already."""
+    return [
+        text if re.match(rf"\s*step\s+{number}\s*:", text, re.I) else f"Step {number}: {text}"
+        for number, text in enumerate(texts, start=1)
+    ]
 
 
 # --- one label a step, by rules that the caller chose: what the format cannot hold is an error that names the setting which decides ---
 
-Rating = Literal[-1, 0, 1]
 WRITTEN = "written by the labeller, not rated"
 """The note of a judgement of a step that a labeller of PRM800K wrote: taken for right, and from no model's distribution."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepLabel:
-    """What one step is labelled: a rating or a share, never both."""
-
-    judge: str
-    kind: LabelKind
-    rating: Rating | None = None
-    share: float | None = None
-    note: str | None = None
+Labels = Sequence[Judgement | None]
+"""One a step, with a rating or a share, never both; None for a step without a label."""
 
 
-Labels = Sequence[StepLabel | None]
-"""One a step; None for a step without a label."""
-
-
-def one_label_each(row: LabelledRow, settings: Writing) -> Labels:
+def labels_of(row: LabelledRow, settings: Writing, *, neutral: bool = True, shares: bool = True) -> Labels:
     """One label a step, None where there is none.
 
     Of one judge, rollouts are pooled; two different ratings, or shares of unknown numbers of rollouts, leave a step unjudged.
 
+    Args:
+        row: a labelled solution.
+        settings: how several judgements become one.
+        neutral: whether the format has a word for a rating of 0.
+        shares: whether the format has a place for the share of rollouts.
+
     Raises:
-        InputError: judgements of several judges, with neither `judge` nor `consensus`.
+        InputError: judgements of several judges, with neither `judge` nor `consensus`; a rating or a share that the format does not hold,
+            with no `neutral` or `hard`.
     """
-
-    def counts(judgement: Judgement) -> bool:
-        return (bool(judgement.trials) or judgement.share is not None or judgement.rating is not None) and (
-            settings.kind in (None, judgement.kind)
-            and settings.judge in (None, judgement.judge, judgement.judge.partition(":")[0])
-        )
-
-    steps = [[j for j in step if counts(j)] for step in row.labelled.judgements]
+    steps = [[j for j in step if _counts(j, settings)] for step in row.labelled.judgements]
     judges = list(dict.fromkeys(j.judge for step in steps for j in step))
     if len(judges) > 1 and settings.consensus is None:
         raise InputError(
@@ -387,94 +414,67 @@ def one_label_each(row: LabelledRow, settings: Writing) -> Labels:
         )
     if settings.kind is None and any(j.kind == "correctness" for step in steps for j in step):
         steps = [[j for j in step if j.kind == "correctness"] for step in steps]
-    return tuple(_label(step, settings, row) for step in steps)
-
-
-def _label(judgements: Sequence[Judgement], settings: Writing, row: LabelledRow) -> StepLabel | None:
-    by_judge: dict[str, list[Judgement]] = {}
-    for judgement in judgements:
-        by_judge.setdefault(judgement.judge, []).append(judgement)
-    labels = [_of_one_judge(own, settings, row) for own in by_judge.values()]
-    given = [label for label in labels if label is not None]
-    if len(given) <= 1:
-        return given[0] if given else None
-    if any(label.rating is None for label in given):
-        raise InputError(
-            "several judges, and one of them gives a share of rollouts: set with `hard` above which share a step "
-            "is right",
-            where=row.where,
-        )
-    rating, count = Counter(label.rating for label in given).most_common(1)[0]
-    if count == len(given) or (settings.consensus == "majority" and 2 * count > len(given)):
-        return StepLabel(judge=f"consensus:{settings.consensus}", kind=given[0].kind, rating=rating)
-    return None
-
-
-def _of_one_judge(own: Sequence[Judgement], settings: Writing, row: LabelledRow) -> StepLabel | None:
-    judge, kind = own[0].judge, own[0].kind
-    ratings = {j.rating for j in own if j.rating is not None}
-    if len(ratings) > 1:
-        return None
-    if ratings:
-        note = next((j.note for j in own if j.note), None)
-        return StepLabel(judge=judge, kind=kind, rating=ratings.pop(), note=note)
-    trials = sum(j.trials or 0 for j in own)
-    shares = {j.share for j in own if not j.trials and j.share is not None}
-    if trials:
-        shares.add(sum(j.successes or 0 for j in own if j.trials) / trials)
-    if settings.above is None:
-        if len(shares) > 1:
-            return None
-        return StepLabel(judge=judge, kind=kind, share=shares.pop())
-    sides = {share > settings.above for share in shares}
-    if len(sides) > 1 and settings.above > 0:
-        return None
-    # "any": one success is enough, however many estimates there are.
-    return StepLabel(judge=judge, kind=kind, rating=1 if True in sides else -1)
-
-
-def three_way(row: LabelledRow, settings: Writing) -> Labels:
-    """Labels with a rating, none with a share; `InputError` for a share, with no `hard`."""
-    labels = one_label_each(row, settings)
+    labels = [_label(step, settings, row) for step in steps]
     for step, label in enumerate(labels):
-        if label is not None and label.rating is None:
+        if label is not None and label.rating is None and not shares:
             raise InputError(
                 f"step {step} (0-based) has the share {label.share:g} of successful rollouts, and this format holds hard "
                 "labels: set with `hard` above which share a step is right (a number, or any)",
                 where=row.where,
             )
+        if label is not None and label.rating == 0 and not neutral:
+            if settings.neutral is None:
+                raise InputError(
+                    f"step {step} (0-based) is rated neutral, and this format knows only right and wrong: set what it becomes "
+                    "with `neutral` positive, negative or drop",
+                    where=row.where,
+                )
+            rated = replace(label, rating=1 if settings.neutral == "positive" else -1)
+            labels[step] = None if settings.neutral == "drop" else rated
     return labels
 
 
-def _without_neutral(labels: Labels, row: LabelledRow, settings: Writing) -> Labels:
-    result: list[StepLabel | None] = []
-    for step, label in enumerate(labels):
-        if label is None or label.rating != 0:
-            result.append(label)
-        elif settings.neutral is None:
-            raise InputError(
-                f"step {step} (0-based) is rated neutral, and this format knows only right and wrong: set what it becomes "
-                "with `neutral` positive, negative or drop",
-                where=row.where,
-            )
-        elif settings.neutral == "drop":
-            result.append(None)
-        else:
-            result.append(replace(label, rating=1 if settings.neutral == "positive" else -1))
-    return result
+def _counts(judgement: Judgement, settings: Writing) -> bool:
+    judged = bool(judgement.trials) or judgement.share is not None or judgement.rating is not None
+    judge = settings.judge in (None, judgement.judge, judgement.judge.partition(":")[0])
+    return judged and judge and settings.kind in (None, judgement.kind)
 
 
-def two_way(row: LabelledRow, settings: Writing) -> Labels:
-    """Labels with the rating 1 or -1; `InputError` for a neutral one, with no `neutral`."""
-    return _without_neutral(three_way(row, settings), row, settings)
+def _label(judgements: Sequence[Judgement], settings: Writing, row: LabelledRow) -> Judgement | None:
+    by_judge: dict[str, list[Judgement]] = {}
+    for judgement in judgements:
+        by_judge.setdefault(judgement.judge, []).append(judgement)
+    labels = [label for own in by_judge.values() if (label := _of_one_judge(own, settings)) is not None]
+    if len(labels) <= 1:
+        return labels[0] if labels else None
+    if any(label.rating is None for label in labels):
+        raise InputError(
+            "several judges, and one of them gives a share of rollouts: set with `hard` above which share a step is right",
+            where=row.where,
+        )
+    rating, count = Counter(label.rating for label in labels).most_common(1)[0]
+    if count == len(labels) or (settings.consensus == "majority" and 2 * count > len(labels)):
+        return Judgement(kind=labels[0].kind, judge=f"consensus:{settings.consensus}", rating=rating)
+    return None
 
 
-def soft(row: LabelledRow, settings: Writing) -> Labels:
-    """Labels with the rating 1 or -1, or a share; `InputError` for a neutral one, with no `neutral`."""
-    return _without_neutral(one_label_each(row, settings), row, settings)
+def _of_one_judge(own: Sequence[Judgement], settings: Writing) -> Judgement | None:
+    label = Judgement(kind=own[0].kind, judge=own[0].judge)
+    if ratings := {j.rating for j in own if j.rating is not None}:
+        note = next((j.note for j in own if j.note), None)
+        return replace(label, rating=ratings.pop(), note=note) if len(ratings) == 1 else None
+    shares = {j.share for j in own if not j.trials and j.share is not None}
+    if trials := sum(j.trials or 0 for j in own):
+        shares.add(sum(j.successes or 0 for j in own if j.trials) / trials)
+    above = settings.above
+    if above is None:
+        return replace(label, share=shares.pop()) if len(shares) == 1 else None
+    sides = {share > above for share in shares}
+    # "any": one success is enough, however many estimates there are.
+    return None if len(sides) > 1 and above > 0 else replace(label, rating=1 if True in sides else -1)
 
 
-def until_unjudged(labels: Labels, row: LabelledRow, format: str) -> list[StepLabel]:
+def until_unjudged(labels: Labels, row: LabelledRow, format: str) -> list[Judgement]:
     """The labels before the first step without one; `NotRepresentableError` where none is left that another row has not."""
     first = next((step for step, label in enumerate(labels) if label is None), len(labels))
     if not first:

@@ -1,6 +1,6 @@
 """TRL's stepwise rows: `prompt`, `completions`, `labels`.
 
-Labels are true or false (1 or 0), ratings (-1, 0, 1), or floats, which are shares of rollouts; null is a step that nobody judged. Written
+rows.Labels are true or false (1 or 0), ratings (-1, 0, 1), or floats, which are shares of rollouts; null is a step that nobody judged. Written
 rows have `id`, `answer`, `source`, `problem_id`, `problem_source` and `meta` too; the reader takes them back. TRL itself has no word for such a
 step, so a written row is cut before its first.
 """
@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from stepmark.data.formats import rows
-from stepmark.data.formats.rows import Counts, Format, LabelledRow, Reading, Writing, each
 from stepmark.data.reading import Row
 from stepmark.data.solutions import is_solution, read_solution, step_labels
-from stepmark.records import Judgement, LabelledSolution
+from stepmark.records import Judgement
 
 KEYS = ("prompt", "completions")
 
@@ -29,7 +28,7 @@ def _of_trl(row: Mapping[str, Any]) -> bool:
     return is_solution(row) and isinstance(steps, list) and (labels is None or one_a_step)
 
 
-def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
+def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One row of TRL; without labels its steps are not judged."""
     read = read_solution(row.data, where=row.where)
     labels = step_labels(row.data) or []
@@ -62,14 +61,11 @@ def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
             )
         else:
             judgements.append((Judgement(kind=kind, judge=judge, rating=1 if label else -1),))
-    solution = rows.restored(replace(read.solution, id=read.solution.id or row.place), meta)
-    labelled = LabelledSolution(
-        solution=solution, judgements=tuple(judgements) or ((),) * len(solution.steps)
-    )
-    yield LabelledRow(labelled=labelled, where=row.where, outcome=rows.outcome_of(meta), meta=meta)
+    solution = replace(read.solution, id=read.solution.id or row.place)
+    yield rows.labelled(row, solution, judgements or [()] * len(solution.steps), meta)
 
 
-def _one_meaning_of_zero(row: Row, meaning: str, counts: Counts) -> None:
+def _one_meaning_of_zero(row: Row, meaning: str, counts: rows.Counts) -> None:
     """Refuse a file where a 0 is neutral in one row, beside -1, and wrong in another."""
     first = counts.zeros
     first.setdefault(meaning, row.where)
@@ -81,9 +77,9 @@ def _one_meaning_of_zero(row: Row, meaning: str, counts: Counts) -> None:
         )
 
 
-def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
+def write(row: rows.LabelledRow, settings: rows.Writing) -> Iterator[dict[str, Any]]:
     """One row of TRL: floats where a label is a share, else true and false."""
-    labels = rows.until_unjudged(rows.soft(row, settings), row, "TRL")
+    labels = rows.until_unjudged(rows.labels_of(row, settings, neutral=False), row, "TRL")
     values: list[bool | float] = [label.rating == 1 for label in labels]
     if any(label.share is not None for label in labels):
         values = [float(label.rating == 1) if label.share is None else label.share for label in labels]
@@ -96,10 +92,10 @@ def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
     }
 
 
-FORMAT = Format(
+FORMAT = rows.Format(
     name="trl",
     about="TRL: prompt, completions, labels",
     sniff=_of_trl,
     read=read,
-    write=each(write),
+    write=rows.each(write),
 )

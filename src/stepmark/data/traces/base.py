@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stepmark.data.columns import ALIASES, CONTENT
+from stepmark.data.columns import CONTENT_NAMES, names_of
 from stepmark.data.messages import Chat, Object, is_item, loaded
 from stepmark.data.steps.thoughts import texts_of
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 Events = Iterable[tuple[str, Object]]
 
-SOLUTION_COLUMNS = frozenset(name for field in CONTENT for name in (field, *ALIASES.get(field, ())))
-ROW_COLUMNS = SOLUTION_COLUMNS | {"problem", *ALIASES["problem"]}
+ROW_COLUMNS = CONTENT_NAMES.union(names_of("problem"))
 """Columns of a row that is a problem or a solution, and so no message and no demonstration."""
 
 

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepmark.data.formats.rows import LabelledRow, NotRepresentableError, Writing, signed, two_way
+from stepmark.data.columns import CONTENT_NAMES
+from stepmark.data.formats.rows import LabelledRow, NotRepresentableError, Writing, labels_of, signed
 from stepmark.data.messages import Chat, Object, text_or_none
 from stepmark.data.reading import Row
-from stepmark.data.traces.base import SOLUTION_COLUMNS, Trace, has
+from stepmark.data.traces.base import Trace, has
 from stepmark.records import LabelledSolution
 from stepmark.show.text import indices
 
@@ -24,7 +25,7 @@ _HEADING = re.compile(r"\n\n(Tool|User|System|Developer|Assistant)(?: \(([^()\n]
 
 def sniff(data: Object) -> bool:
     """Whether a row is a conversation."""
-    return has("question", "history")(data) and data.keys().isdisjoint(SOLUTION_COLUMNS)
+    return has("question", "history")(data) and data.keys().isdisjoint(CONTENT_NAMES)
 
 
 def read(chat: Chat, events: Sequence[Object]) -> None:
@@ -69,10 +70,10 @@ def write(row: LabelledRow, settings: Writing) -> Iterator[dict[str, Any]]:
     """A conversation with its decisive mistake; what came back after a step is an entry of its own, and counts.
 
     Raises:
-        InputError: as `rows.two_way`.
+        InputError: as `rows.labels_of`.
         NotRepresentableError: no step is wrong, or a step before the first wrong one was not judged.
     """
-    labels = two_way(row, settings)
+    labels = labels_of(row, settings, neutral=False, shares=False)
     first = next((step for step, label in enumerate(labels) if label is None or label.rating == -1), None)
     if first is None or labels[first] is None:
         result = "no step is wrong" if first is None else "a step before any error was not judged"

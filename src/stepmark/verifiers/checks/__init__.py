@@ -24,15 +24,9 @@ from typing import get_args
 from stepmark.data.steps.thoughts import sections
 from stepmark.errors import SettingError
 from stepmark.records import CheckName, Finding, Solution
-from stepmark.verifiers.checks.algebra import (
-    Equation,
-    equations,
-    false_constants,
-    false_identities,
-    lost_solutions,
-)
+from stepmark.verifiers.checks.algebra import false_identities, lost_solutions
 from stepmark.verifiers.checks.answer import final_answer
-from stepmark.verifiers.checks.equations import calculations
+from stepmark.verifiers.checks.equations import Equation, calculations, equations
 from stepmark.verifiers.checks.words import Claim, unit_claims, word_claims
 
 __all__ = ["CHECKS", "CheckName", "Finding", "check", "check_names", "check_solution"]
@@ -122,26 +116,26 @@ def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = 
     before, last = "", None
     for i, text in enumerate(texts):
         stated = equations(text) if {"equation", "algebra"} & set(names) else []
+        readable = [e for e in stated if not e.edge and not e.has("percent") and e.sides]
         claims: list[tuple[CheckName, Claim]] = []
         if "equation" in names:
             claims += [("equation", claim) for claim in _false_equations(text, stated)]
         if "unit" in names:
             claims += [("unit", claim) for claim in unit_claims(text, problem)]
         if "algebra" in names:
-            claims += [("algebra", claim) for claim in false_identities(text, problem, stated)]
-            claims += [("algebra", claim) for claim in lost_solutions(text, stated, before, last)]
+            claims += [("algebra", claim) for claim in false_identities(text, problem, readable)]
+            claims += [("algebra", claim) for claim in lost_solutions(text, readable, before, last)]
         if "answer" in names and i == len(steps) - 1:
             claims += [("answer", claim) for claim in final_answer(texts, problem)]
         stand = [(name, claim) for name, claim in claims[:_MOST_FINDINGS] if not _withdrawn(text, claim)]
         findings += _findings(i, text, stand)
-        before, last = text, stated[-1] if stated else None
+        before, last = text, readable[-1] if readable else None
     return findings
 
 
 def _false_equations(text: str, stated: Sequence[Equation]) -> list[Claim]:
-    formulas = calculations(text)
-    wrong = [Claim(f.start, f.end, f.why) for f in formulas if f.truth == "wrong"]
-    return [*wrong, *false_constants(text, formulas, stated), *word_claims(text)]
+    wrong = [Claim(f.start, f.end, f.why) for f in calculations(text, stated) if f.truth == "wrong"]
+    return [*wrong, *word_claims(text)]
 
 
 def _withdrawn(text: str, claim: Claim) -> bool:

@@ -21,22 +21,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
-from stepmark.verifiers.checks.expressions import (
-    WORDS_THAT_COMPUTE,
-    Token,
-    UnreadableError,
-    Value,
-    is_share_of_parts,
-    plain_number,
-    side_after,
-    side_before,
-    tokens,
-    value,
-    without_units,
-    word_set,
-)
+from stepmark.verifiers.checks.expressions import WORDS_THAT_COMPUTE, Token, tokens, word_set
+from stepmark.verifiers.checks.polynomials import LONGEST, Quotient, UnreadableError, plain_number, read
 
 Truth = Literal["right", "wrong", "unknown"]
 
@@ -49,6 +39,11 @@ row column question problem equation level hour version set train car tank store
 VERBS = {"is", "are", "was", "were", "equals", "gives"}
 _AFTER = WORDS_THAT_COMPUTE - VERBS | {"with"}
 _BEFORE = WORDS_THAT_COMPUTE - VERBS | word_set(_THINGS)
+_WITH_LETTERS = WORDS_THAT_COMPUTE - VERBS | {"per", "step", "case", "part", "angle"}
+_JOINING = {"and", "or", "if", "suppose", "assume", "assuming", "from", "to"}
+_PARTS = word_set("number sign power open close percent fraction root word pi binomial factorial")
+_CONGRUENT = ("\\equiv", "≡", "\\cong")
+_DEGREES = re.compile(r"°|\\circ|\\degree|\bdegrees?\b|\bradians?\b")
 _TIME, _LENGTH, _MASS, _MONEY, _VOLUME = (
     frozenset(Fraction(n) for n in factors)
     for factors in (
@@ -78,6 +73,205 @@ _DENIED = re.compile(
 _SUPPOSED = re.compile(
     r"\b(?:not|if|suppos\w+|assum\w+|whether|instead|check|try|trying|test)\b[^.;\n]*$", re.I
 )
+_PUT_IN = re.compile(r"\b(?:plug\w*|substitut\w+|becomes)\b[^.;\n]*$", re.I)
+
+
+@dataclass(frozen=True, eq=False)
+class Equation:
+    """Two expressions and an equals sign between them."""
+
+    start: int
+    end: int
+    """Character offsets."""
+    text: str
+    tokens: tuple[Sequence[Token], Sequence[Token]]
+    edge: str
+    """What stands beside it that may belong to it; "" for nothing."""
+    chained: bool
+    """Whether its left side is the right side of the equation before: a = b = c."""
+    about: bool
+    """Whether it is written with ≈."""
+    units: Mapping[int, str]
+    """Units that were left out, by the start of the token that follows."""
+    following: Sequence[Token]
+    """The next tokens."""
+
+    @cached_property
+    def sides(self) -> tuple[Quotient, Quotient] | None:
+        """What the two come to, None where they cannot be read."""
+        try:
+            return read(self.tokens[0]), read(self.tokens[1])
+        except UnreadableError:
+            return None
+
+    @property
+    def letters(self) -> frozenset[str]:
+        """The unknowns of both sides."""
+        return self.left.letters | self.right.letters
+
+    @property
+    def left(self) -> Quotient:
+        """The left side of an equation that can be read."""
+        assert self.sides is not None
+        return self.sides[0]
+
+    @property
+    def right(self) -> Quotient:
+        """The right side of an equation that can be read."""
+        assert self.sides is not None
+        return self.sides[1]
+
+    def has(self, *kinds: str) -> bool:
+        """Whether tokens of these kinds are in it."""
+        return any(token.kind in kinds for side in self.tokens for token in side)
+
+    @property
+    def decimal(self) -> bool:
+        """Whether a number with decimals is in it."""
+        return any(token.kind == "number" and "." in token.text for side in self.tokens for token in side)
+
+    @property
+    def computes(self) -> bool:
+        """Whether an operation is in it."""
+        return any(computes(side) for side in self.tokens)
+
+
+def equations(text: str) -> list[Equation]:
+    """The equations of a text, in order, those too that cannot be read. The time is linear in the length of the text."""
+    pieces, units = tokens(text)
+    out: list[Equation] = []
+    for at, token in enumerate(pieces):
+        if token.kind not in ("equal", "about"):
+            continue
+        left, right = _side_before(pieces, at), _side_after(pieces, at)
+        if not left or not right:
+            continue
+        a, b = pieces[left.start : left.stop], pieces[right.start : right.stop]
+        letters = any(token.kind == "word" for token in (*a, *b))
+        out.append(
+            Equation(
+                start=a[0].start,
+                end=b[-1].end,
+                text=text[a[0].start : b[-1].end],
+                tokens=(a, b),
+                edge=_edge_before(pieces, left, letters=letters)
+                or _edge_after(pieces, right, letters=letters),
+                chained=left.start > 0 and pieces[left.start - 1].kind in ("equal", "about"),
+                about=token.kind == "about",
+                units=units,
+                following=pieces[right.stop : right.stop + 3],
+            )
+        )
+    return out
+
+
+def _is_part(token: Token) -> bool:
+    return token.kind in _PARTS and (token.kind != "word" or len(token.text) == 1)
+
+
+def _side_before(pieces: Sequence[Token], equal: int) -> range:
+    """The tokens of the expression that ends before the equals sign at `equal`; empty for none."""
+    start, depth = equal, 0
+    while start > 0 and equal - start < LONGEST and _is_part(pieces[start - 1]):
+        kind = pieces[start - 1].kind
+        if kind == "open" and depth == 0:
+            break
+        depth += (kind == "close") - (kind == "open")
+        start -= 1
+    return range(start, equal)
+
+
+def _side_after(pieces: Sequence[Token], equal: int) -> range:
+    """The tokens of the expression that begins after the equals sign at `equal`; empty for none."""
+    end, depth = equal + 1, 0
+    while end < len(pieces) and end - equal <= LONGEST and _is_part(pieces[end]):
+        kind = pieces[end].kind
+        if kind == "close" and depth == 0:
+            break
+        depth += (kind == "open") - (kind == "close")
+        end += 1
+    return range(equal + 1, end)
+
+
+def _edge_before(pieces: Sequence[Token], side: range, *, letters: bool) -> str:
+    """What stands in the way at the left edge; "" for nothing."""
+    first = pieces[side.start]
+    before = pieces[side.start - 1] if side.start else None
+    if first.kind == "sign" and (before is None or before.kind not in ("equal", "about")):
+        listed = before is None or before.kind in ("line", "stop")
+        # "- 5 + 3 = 8" at the start of a line is an item of a list.
+        gap = any(token.gap for token in pieces[side.start + 1 : side.start + 2])
+        if first.text != "-" or (listed and gap) or (before is not None and before.kind == "word"):
+            return "begins with a sign"
+    if before is None or before.kind in ("line", "equal", "about", "open"):
+        return ""
+    if before.kind == "relation":
+        return "a congruence" if before.text in _CONGRUENT else ""
+    if before.kind == "stop":
+        # ". 84 + 3" and "14, 400 / 80": one number with a space inside.
+        cut = pieces[side.start - 2].kind in ("sign", "number") if side.start > 1 else False
+        split = cut and ((before.text == "," and len(first.text) == 3) or (before.text == "." and before.gap))
+        return "" if (first.gap or before.text in ":;") and not split else "something stands before it"
+    if before.kind != "word" or not first.gap:
+        return "something stands before it"
+    word = before.text
+    if word in _JOINING and any(token.kind == "word" for token in pieces[side.start : side.stop]):
+        # "gives x = 5 and y = 6", "simplifies to 2x = 4": an unknown begins a formula, a number may go on.
+        return ""
+    if len(side) == 1 and not letters:
+        return f"a number named {word!r}"
+    # "25 pupils + his 1 teacher + 1 driver = 27": the sum begins further left.
+    words = pieces[max(0, side.start - 4) : side.start]
+    if any(
+        token.kind == "sign" and token.gap and all(word.kind == "word" for word in words[i + 1 :])
+        for i, token in enumerate(words)
+    ):
+        return "something stands before it: a sign before words"
+    part = word in _WITH_LETTERS if letters else {word, word.rstrip("s")} & _BEFORE
+    return f"may be part of {word!r}" if part or len(word) < 2 else ""
+
+
+def _edge_after(pieces: Sequence[Token], side: range, *, letters: bool) -> str:
+    """What stands in the way at the right edge; "" for nothing."""
+    after = pieces[side.stop] if side.stop < len(pieces) else None
+    if after is None or after.kind in ("line", "equal", "about", "close"):
+        return ""
+    if after.kind == "relation":
+        return "a congruence" if after.text in _CONGRUENT else ""
+    if after.kind == "stop":
+        return "a question" if after.text == "?" else ""
+    if after.kind != "word" or not after.gap:
+        return "something stands after it"
+    follows = pieces[side.stop + 1 : side.stop + 6]
+    word = after.text
+    if letters and word in _JOINING and follows and follows[0].kind in ("word", "stop"):
+        return ""
+    if word == "and" and _begins_clause(follows):
+        return ""
+    return f"may go on in {word!r}" if word in _AFTER or len(word) < 2 else ""
+
+
+def _begins_clause(words: Sequence[Token]) -> bool:
+    """Whether what follows "and" is another statement, not a part of the number ("5 and a half", "5 and 2 left")."""
+    return (
+        len(words) > 0
+        and words[0].kind == "word"
+        and words[0].text not in ("a", "an", "one", "two", "three", "half")
+        and not any(word.text in ("remainder", "remainders", "left", "over", "remain") for word in words)
+    )
+
+
+def computes(side: Sequence[Token]) -> bool:
+    """Whether a side holds an operation."""
+    return any(
+        token.kind in ("power", "fraction", "root", "pi", "binomial", "factorial")
+        or (token.kind == "sign" and i > 0)
+        or (token.kind == "open" and i > 0 and side[i - 1].kind in ("number", "close"))
+        for i, token in enumerate(side)
+    )
+
+
+# --- calculations -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,160 +287,99 @@ class Formula:
     """What decided: "exact", "rounded", "15 is not 16", or what stood in the way."""
 
 
-def calculations(text: str) -> tuple[Formula, ...]:
+def calculations(text: str, stated: Sequence[Equation] | None = None) -> tuple[Formula, ...]:
     """The calculations of a text, in order, each judged by itself.
 
     Equations without a calculation ("x = 5", "5 = 5") are left out. The time is linear in the length of the text.
+
+    Args:
+        text: the text.
+        stated: its `equations`, where they are known.
     """
-    formulas = [*_marked(text), *_written(text)]
+    formulas = [*_marked(text), *_written(text, equations(text) if stated is None else stated)]
     return tuple(sorted(formulas, key=lambda formula: (formula.start, formula.end)))
 
 
 def _marked(text: str) -> Iterator[Formula]:
     """GSM8K's `<<48/2=24>>`, which says of itself that it is a calculation."""
     for match in _MARKED.finditer(text):
-        truth, why = judge(tokens(match[1]), tokens(match[2]))
+        truth, why = judge(match[1], match[2])
         yield Formula(start=match.start(), end=match.end(), text=match[0], truth=truth, why=why)
 
 
-def _written(text: str) -> Iterator[Formula]:
-    pieces, units = without_units(tokens(text))
+def _written(text: str, stated: Sequence[Equation]) -> Iterator[Formula]:
     modular: bool | None = None
-    for at, token in enumerate(pieces):
-        if token.kind not in ("equal", "about"):
-            continue
-        left, right = side_before(pieces, at), side_after(pieces, at)
-        if not left or not right:
-            continue
-        a, b = pieces[left.start : left.stop], pieces[right.start : right.stop]
-        if not (computes(a) or computes(b)):
+    for equation in stated:
+        a, b = equation.tokens
+        if not equation.computes or any(len(side) == 1 and side[0].kind == "word" for side in (a, b)):
             continue
         # "In 8 years = 34 + 8", "1/2 inch = 20 miles": a quantity, and what it stands for.
-        if token.start in units and not any(sign.kind == "sign" and sign.text in "+-*" for sign in a):
+        if _unit_before_equal(equation) and not any(sign.kind == "sign" and sign.text in "+-*" for sign in a):
             continue
-        edge = _edge_before(pieces, left) or _edge_after(pieces, right)
         truth: Truth = "unknown"
-        why = edge
-        if not edge:
-            truth, why = judge(a, b, about=token.kind == "about")
+        why = equation.edge or ("an unknown" if equation.has("word") else "")
+        if not why:
+            truth, why = _judged(a, b, about=equation.about)
         adds = any(token.text in ("+", "-") for token in (*a, *b))
-        if (
-            truth == "wrong"
-            and adds
-            and computes(b)
-            and len({units[t.start] for t in a if t.start in units}) > 1
-        ):
-            truth, why = "unknown", "a sum of unlike things"  # 5 bananas + 12 apples = 5 * $1 + 12 * $0.50
-        if truth != "unknown" and adds and len(_measured(pieces, units, left, right)) > 1:
+        if truth != "unknown" and adds and len(_measured(equation)) > 1:
             truth, why = "unknown", "a sum of two units"
         if truth == "wrong":
             modular = is_modular(text) if modular is None else modular
-            doubt = (
-                "the text computes modulo something" if modular else _doubt(text, pieces, units, left, right)
-            )
+            doubt = "the text computes modulo something" if modular else _doubt(text, equation, adds=adds)
             truth, why = ("unknown", doubt) if doubt else (truth, why)
-        yield Formula(
-            start=a[0].start, end=b[-1].end, text=text[a[0].start : b[-1].end], truth=truth, why=why
-        )
+        yield Formula(start=equation.start, end=equation.end, text=equation.text, truth=truth, why=why)
 
 
-def computes(side: Sequence[Token]) -> bool:
-    """Whether a side holds an operation."""
-    return any(
-        token.kind in ("power", "fraction", "root", "pi", "binomial", "factorial")
-        or (token.kind == "sign" and i > 0)
-        or (token.kind == "open" and i > 0 and side[i - 1].kind in ("number", "close"))
-        for i, token in enumerate(side)
-    )
+def _unit_before_equal(equation: Equation) -> bool:
+    a, b = equation.tokens
+    return any(a[-1].end <= at < b[0].start for at in equation.units)
 
 
-def _edge_before(pieces: Sequence[Token], side: range) -> str:
-    """What stands in the way at the left edge; "" for nothing."""
-    first = pieces[side.start]
-    before = pieces[side.start - 1] if side.start else None
-    if first.kind == "sign" and (before is None or before.kind != "equal"):
-        follows = pieces[side.start + 1 : side.start + 2]
-        listed = before is None or before.kind in ("line", "stop", "open", "relation")
-        # "- 5 + 3 = 8" at the start of a line is an item of a list.
-        if not listed or first.text != "-" or any(token.gap for token in follows):
-            return "begins with a sign"
-    if before is None or before.kind in ("line", "equal", "about", "relation", "open"):
-        return ""
-    if before.kind == "stop":
-        # ". 84 + 3" and "14, 400 / 80": one number with a space inside.
-        cut = pieces[side.start - 2].kind in ("sign", "number") if side.start > 1 else False
-        split = cut and ((before.text == "," and len(first.text) == 3) or (before.text == "." and before.gap))
-        return "" if (first.gap or before.text == ":") and not split else "something stands before it"
-    if before.kind == "word" and first.gap and first.kind != "open":
-        if len(side) == 1:
-            return f"a number named {before.text!r}"
-        # "25 pupils + his 1 teacher + 1 driver = 27": the sum begins further left.
-        words = pieces[max(0, side.start - 4) : side.start]
-        if any(
-            token.kind == "sign" and all(word.kind == "word" for word in words[i + 1 :])
-            for i, token in enumerate(words)
-        ):
-            return "something stands before it: a sign before words"
-        stems = {before.text, before.text.rstrip("s")}
-        return f"may be part of {before.text!r}" if stems & _BEFORE or len(before.text) < 2 else ""
-    return "something stands before it"
-
-
-def _edge_after(pieces: Sequence[Token], side: range) -> str:
-    """What stands in the way at the right edge; "" for nothing."""
-    after = pieces[side.stop] if side.stop < len(pieces) else None
-    if after is None or after.kind in ("line", "equal", "about", "relation", "close"):
-        return ""
-    if after.kind == "stop":
-        return "a question" if after.text == "?" else ""
-    if after.text == "and" and after.gap and _begins_clause(pieces[side.stop + 1 : side.stop + 6]):
-        return ""
-    if after.kind == "word" and after.gap:
-        return f"may go on in {after.text!r}" if after.text in _AFTER or len(after.text) < 2 else ""
-    return "something stands after it"
-
-
-def _begins_clause(words: Sequence[Token]) -> bool:
-    """Whether what follows "and" is another statement, not a part of the number ("5 and a half", "5 and 2 left")."""
-    return (
-        len(words) > 0
-        and words[0].kind == "word"
-        and words[0].text not in ("a", "an", "one", "two", "three", "half")
-        and not any(word.text in ("remainder", "remainders", "left", "over", "remain") for word in words)
-    )
-
-
-def _doubt(text: str, pieces: Sequence[Token], units: Mapping[int, str], left: range, right: range) -> str:
+def _doubt(text: str, equation: Equation, *, adds: bool) -> str:
     """Why what looks wrong may not be meant as it stands; "" for no reason."""
-    a, b = pieces[left.start : left.stop], pieces[right.start : right.stop]
-    doubt = doubted(text, a[0].start, b[-1].end)
+    a, b = equation.tokens
+    if adds and computes(b) and len({equation.units[t.start] for t in a if t.start in equation.units}) > 1:
+        return "a sum of unlike things"  # 5 bananas + 12 apples = 5 * $1 + 12 * $0.50
+    doubt = doubted(text, equation.start, equation.end)
     if doubt:
         return doubt
+    if (
+        len(a) == 1
+        and not equation.chained
+        and _PUT_IN.search(text[max(0, equation.start - 60) : equation.start])
+    ):
+        return "a condition that is tried"
     if any(text[token.start : token.end].lower() == "of" for token in b):
         return "what the result is a share of may be told with it"
-    measures = _measured(pieces, units, left, right)
-    if measures and any(token.kind == "number" for token in pieces[right.stop + 1 : right.stop + 3]):
+    if equation.has("pi") and _DEGREES.search(text):
+        return "degrees or radians may be meant"
+    measures = _measured(equation)
+    if measures and any(token.kind == "number" for token in equation.following[1:]):
         return "two units in the result"
-    if is_in_cents(a, b) and is_money(text[max(0, a[0].start - 2) : b[-1].end + 10]):
-        return "cents or dollars may be meant"
     ratio = _ratio(a, b)
+    if (
+        ratio == _CENTS
+        and not equation.has("power", "root", "pi")
+        and is_money(text[max(0, equation.start - 2) : equation.end + 10])
+    ):
+        return "cents or dollars may be meant"
     if any(ratio in factors for factors in measures.values()):
         return "another unit may be meant"
     return ""
 
 
 def _ratio(a: Sequence[Token], b: Sequence[Token]) -> Fraction | None:
-    """The larger side over the smaller; None where a side is zero or unreadable."""
+    """The larger side over the smaller; None where a side is zero, irrational or unreadable."""
     try:
-        x, y = (value(side, percent=Fraction(1)).exact for side in (a, b))
+        x, y = (read(side, Fraction(1)).rational for side in (a, b))
     except UnreadableError:
         return None
     return max(x / y, y / x) if x and y else None
 
 
-def is_in_cents(a: Sequence[Token], b: Sequence[Token]) -> bool:
+def is_in_cents(left: str, right: str) -> bool:
     """Whether one side is a hundred times the other."""
-    return _ratio(a, b) == _CENTS
+    return _ratio(tokens(left)[0], tokens(right)[0]) == _CENTS
 
 
 def doubted(text: str, start: int, end: int) -> str:
@@ -269,18 +402,22 @@ def is_modular(text: str) -> bool:
     return _MODULAR.search(text) is not None
 
 
-def _measured(
-    pieces: Sequence[Token], units: Mapping[int, str], left: range, right: range
-) -> Mapping[str, frozenset[Fraction]]:
+def _measured(equation: Equation) -> Mapping[str, frozenset[Fraction]]:
     """The units of measure in a calculation, each with the factors to others of its family."""
-    after = pieces[right.stop : right.stop + 1]
-    words = [units[token.start] for token in pieces[left.start : right.stop + 1] if token.start in units]
+    a, b = equation.tokens
+    words = [word for at, word in equation.units.items() if a[0].start <= at <= b[-1].end]
+    after = equation.following[:1]
+    words += [equation.units[token.start] for token in after if token.start in equation.units]
     words += [token.text for token in after if token.kind == "word"]
     return {stem: _MEASURES[stem] for word in words for stem in (word, word.rstrip("s")) if stem in _MEASURES}
 
 
-def judge(a: Sequence[Token], b: Sequence[Token], *, about: bool = False) -> tuple[Truth, str]:
+def judge(left: str, right: str) -> tuple[Truth, str]:
     """Two sides of an equals sign: the most favourable of all readings."""
+    return _judged(tokens(left)[0], tokens(right)[0])
+
+
+def _judged(a: Sequence[Token], b: Sequence[Token], *, about: bool = False) -> tuple[Truth, str]:
     readings: list[tuple[Truth, str]] = []
     try:
         for reading in _readings(a):
@@ -294,7 +431,7 @@ def judge(a: Sequence[Token], b: Sequence[Token], *, about: bool = False) -> tup
                 return truth, why
     if about:
         return "unknown", "written as about equal"
-    if is_share_of_parts(a) or is_share_of_parts(b):
+    if _is_share_of_parts(a) or _is_share_of_parts(b):
         return "unknown", "a percentage in a sum has two meanings"
     adds = not any(token.kind == "sign" and token.text in "*/" for token in (*a, *b))
     if adds and _is_percent(a) != _is_percent(b):
@@ -306,40 +443,85 @@ def _is_percent(side: Sequence[Token]) -> bool:
     return any(token.kind == "percent" for token in side)
 
 
-def _readings(side: Sequence[Token]) -> Iterator[Value]:
-    yield value(side, percent=Fraction(1, 100))
-    if any(token.kind == "percent" for token in side):
-        yield value(side, percent=Fraction(1))
-
-
-def _compare(x: Value, y: Value, a: Sequence[Token], b: Sequence[Token]) -> tuple[Truth, str]:
-    if x.exact == y.exact:
-        return "right", "exact"
-    for bare, full in ((y, x), (x, y)):
-        if bare.bare and bare.decimals and _rounds_to(full.exact, bare.exact, bare.decimals):
-            return "right", f"rounded to {bare.decimals} decimals"
-    for bare, full in ((y, x), (x, y)):
-        # $4.20 + $9.45 + $1.35 = $14.99: the value needs no more decimals than are shown, so nothing was rounded.
-        shifted = full.exact * 10**bare.decimals
-        if bare.bare and bare.decimals and shifted.denominator == 1 and not full.slack:
-            return "wrong", f"it is {shown(full.exact)}"
-    gap = abs(x.exact - y.exact)
-    if gap < 1 and 1 in (x.exact.denominator, y.exact.denominator):
-        return "unknown", "rounded to a whole number, or not"
-    if gap <= max(x.slack + y.slack, (x.relative + y.relative) * max(abs(x.exact), abs(y.exact))):
-        return "unknown", "within what rounded numbers allow"
-    fine = (
-        any("." in token.text for token in (*a, *b)) or x.exact.denominator != 1 or y.exact.denominator != 1
+def _is_share_of_parts(side: Sequence[Token]) -> bool:
+    """Whether percent signs stand in a sum whose terms are not all percentages ("50 + 20%")."""
+    adds = any(
+        sign.kind == "sign" and sign.text in "+-" and before.kind in ("number", "close", "percent")
+        for before, sign in pairwise(side)
     )
-    if fine and gap * 100 <= max(abs(x.exact), abs(y.exact)):
+    percents, numbers = (sum(token.kind == kind for token in side) for kind in ("percent", "number"))
+    return adds and 0 < percents < numbers
+
+
+def _readings(side: Sequence[Token]) -> Iterator[Quotient]:
+    yield read(side)
+    if _is_percent(side):
+        yield read(side, Fraction(1))
+
+
+def _compare(x: Quotient, y: Quotient, a: Sequence[Token], b: Sequence[Token]) -> tuple[Truth, str]:
+    if not x.difference(y):
+        return "right", "exact"
+    p, q = x.rational, y.rational
+    why = (
+        f"it is {_shown(x)}"
+        if not computes(b)
+        else f"it is {_shown(y)}"
+        if not computes(a)
+        else f"the left side is {_shown(x)}, the right side is {_shown(y)}"
+    )
+    if p is None or q is None:
+        return _compare_irrational(x, y, a, b), why
+    for bare, shown_as, full in ((q, b, p), (p, a, q)):
+        if (decimals := _decimals(shown_as)) and _rounds_to(full, bare, decimals):
+            return "right", f"rounded to {decimals} decimals"
+    for shown_as, full, side in ((b, p, a), (a, q, b)):
+        # $4.20 + $9.45 + $1.35 = $14.99: the value needs no more decimals than are shown, so nothing was rounded.
+        decimals = _decimals(shown_as)
+        if decimals and (full * 10**decimals).denominator == 1 and not any(_slacks(side)):
+            return "wrong", why
+    gap, size = abs(p - q), max(abs(p), abs(q))
+    if gap < 1 and 1 in (p.denominator, q.denominator):
+        return "unknown", "rounded to a whole number, or not"
+    # What numbers that may have been rounded or cut off can make of it: in a sum one of their last digits each, in a product their share.
+    slacks = [*_slacks(a), *_slacks(b)]
+    if gap <= max(sum(slack for slack, _ in slacks), sum(slack / n for slack, n in slacks) * size):
+        return "unknown", "within what rounded numbers allow"
+    fine = any("." in token.text for token in (*a, *b)) or (p.denominator == 1) != (q.denominator == 1)
+    if fine and gap * 100 <= size:
         return "unknown", "close, and decimals are involved"
-    if computes(b) and b[0].kind == "number" and plain_number(b[0].text) == x.exact:
+    if computes(b) and b[0].kind == "number" and plain_number(b[0].text) == p:
         return "unknown", "the result runs on into the next calculation"
     if computes(b) and _begins(b, a):
         return "unknown", "the result is of the first terms, and the rest follows"
-    if x.bare != y.bare:
-        return "wrong", f"it is {shown((y if x.bare else x).exact)}"
-    return "wrong", f"the left side is {shown(x.exact)}, the right side is {shown(y.exact)}"
+    return "wrong", why
+
+
+def _compare_irrational(x: Quotient, y: Quotient, a: Sequence[Token], b: Sequence[Token]) -> Truth:
+    """Unequal sides of which one has a root or π in it: where the other is a decimal or whole number, it may be rounded."""
+    p, q = x.number(), y.number()
+    rounded = any("." in token.text for token in (*a, *b)) or any(
+        side.rational is not None and side.rational.denominator == 1 for side in (x, y)
+    )
+    near = abs(p - q) < 1 or abs(p - q) * 100 <= max(abs(p), abs(q))
+    return "unknown" if rounded and near else "wrong"
+
+
+def _shown(value: Quotient) -> str:
+    return f"about {value.number():.6g}" if value.rational is None else shown(value.rational)
+
+
+def _decimals(side: Sequence[Token]) -> int:
+    """Decimals of a number that stands alone; 0 for a calculation."""
+    numbers = [token.text for token in side if token.kind == "number"]
+    return len(numbers[0].partition(".")[2]) if len(numbers) == 1 and not computes(side) else 0
+
+
+def _slacks(side: Sequence[Token]) -> list[tuple[Fraction, Fraction]]:
+    """Of each number that may have been rounded or cut off, one of its last digits, and the number."""
+    # 0.25, 3.5 and 12.05 are what prices and shares are; 3.33 and 0.67 may be what is left of thirds.
+    numbers = [(token.text, plain_number(token.text)) for token in side if token.kind == "number"]
+    return [(Fraction(1, 10 ** len(text.partition(".")[2])), n) for text, n in numbers if n * 20 % 1]
 
 
 def _begins(part: Sequence[Token], whole: Sequence[Token]) -> bool:

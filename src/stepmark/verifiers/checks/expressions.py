@@ -1,41 +1,27 @@
-r"""What an expression comes to, in exact fractions, and where expressions stand in a text.
+r"""The tokens of a text, as expressions are made of them.
 
-`tokens` cuts a text into numbers, signs and words; `without_units` leaves out what only names things; `side_before` and `side_after` find the expressions
-around an equals sign. `value` computes as it reads, and says how far the result may be off if numbers with decimals have been rounded or cut off.
-Read are numbers with thousands commas and decimals, `+ - * / × · ÷ x ^ %`, brackets, "of" after a share, money and degree signs, and LaTeX's
-`\times \cdot \div \frac \sqrt \boxed`. What touches anything else is not read either: "x^2 = 4" holds no "2 = 4". Sizes are limited and the time is
-linear in the length of the text.
+`tokens` cuts a text into numbers, signs, letters and words, and leaves out what only names things ("3 eggs * 2 dollars/egg", "4 (from the trip) + 2"),
+money signs and markup. Where a formula of LaTeX begins or ends stands a `;`, unless an operation goes on across it ("$3$ + $4$"). The time is linear in
+the length of the text.
 """
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from itertools import pairwise
-from math import isqrt
-from typing import Generic, Literal, TypeVar
-
-T = TypeVar("T")
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 Kind = Literal[
-    "number", "sign", "power", "open", "close", "percent", "fraction", "root",
-    "equal", "about", "relation", "word", "stop", "line", "other",
-    "pi", "binomial", "factorial",
+    "number", "sign", "power", "open", "close", "percent", "fraction", "root", "pi", "binomial", "factorial",
+    "equal", "about", "relation", "word", "stop", "line", "border", "other",
 ]  # fmt: skip
-
-_EXPRESSION: frozenset[str] = frozenset(
-    ("number", "sign", "power", "open", "close", "percent", "fraction", "root")
-)
-LONGEST = 120
-"""Tokens of the longest expression that is read."""
 
 _TOKEN = re.compile(
     r"""
-    (?P<skip>(?:[^\S\n]|~|&|\$|€|£|`|\\[,;:!\ ()$]|\\q?quad\b|\\displaystyle\b|\\(?:left|right|big|Big)\b(?=\s*[()\[\]])
+    (?P<skip>(?:[^\S\n]|~|&|€|£|`|\\[,;:!\ $]|\\q?quad\b|\\displaystyle\b|\\(?:left|right|big|Big)\b(?=\s*[()\[\]])
         |\\(?:boxed|fbox|mathbf|textbf|bm|bold|underline)\b(?=\s*\{)|<<[^<>\n]{0,200}>>|°|\^\s?(?:\{\s?\\circ\s?\}|\\circ\b)|\\degree\b)+)
+  | (?P<border>\$\$?|\\[()])
   | (?P<line>(?:\n|\\\\|\\\[|\\\])\s*+)
   | (?P<number>(?:[0-9]{1,3}(?:(?:,|\{,\}|,\\!|\\,)[0-9]{3})++(?![0-9])|[0-9]++)(?:\.[0-9]++)?|(?<![0-9])\.[0-9]++)
   | (?P<relation>==++|=>|<=|>=|=<|!=|:=|[<>≠≤≥≡∼]|\\(?:neq?|leq?|geq?|lt|gt|equiv|cong|sim|not\s*=|implies|Rightarrow|to|rightarrow)(?![A-Za-z]))
@@ -47,9 +33,12 @@ _TOKEN = re.compile(
   | (?P<percent>\\?%)
   | (?P<fraction>\\[dtc]?frac(?![A-Za-z]))
   | (?P<root>\\sqrt(?![A-Za-z]))
+  | (?P<pi>\\pi(?![A-Za-z])|π(?![^\W\d_]))
+  | (?P<binomial>\\[dt]?binom(?![A-Za-z]))
   | (?P<open>[(\[{])
   | (?P<close>[)\]}])
-  | (?P<glue>(?<=[0-9])[,:.](?=[0-9])|(?<=[0-9)}\]])!)
+  | (?P<factorial>(?<=[0-9)}\]])!)
+  | (?P<glue>(?<=[0-9])[,:.](?=[0-9]))
   | (?P<other>\.\.++|…|\\[A-Za-z]++)
   | (?P<stop>[.,:;?!"“”]|\\{0,1}\|\|)
   | (?P<word>[^\W\d_]++(?:['’][a-z]++)?)
@@ -70,7 +59,7 @@ class Token:
 
     kind: Kind
     text: str
-    """In the signs that `expressions.value` reads; a word in lower case."""
+    """Signs are one of + - * /, a word of several letters is in lower case."""
     start: int
     end: int
     """Character offsets."""
@@ -78,31 +67,63 @@ class Token:
     """Whether space stands before it."""
 
 
-def tokens(text: str) -> list[Token]:
-    """The pieces of a text, in order. Space, money signs and the like are dropped."""
+def tokens(text: str) -> tuple[list[Token], dict[int, str]]:
+    """The tokens of a text without units, and the last word of each unit that was left out, by the start of the token that follows it."""
+    pieces, units = _without_units(_tokens(text))
+    return _joined(pieces), units
+
+
+def _tokens(text: str) -> list[Token]:
     # The words of \text{…} stay where they are, and its command becomes space.
-    text = _TEXT.sub(lambda m: " " * (m.start(1) - m.start()) + m[1] + " ", text)
+    quoted = {at for match in _TEXT.finditer(text) for at in range(match.start(1), match.end(1))}
+    plain = _TEXT.sub(lambda m: " " * (m.start(1) - m.start()) + m[1] + " ", text)
+    dollars = plain.replace("\\$", "").count("$") % 2 == 0
     pieces: list[Token] = []
-    gap = True
-    for match in _TOKEN.finditer(text):
-        kind, shown = str(match.lastgroup), match[0]
-        if kind == "skip" or (kind == "bold" and not _between_digits(text, match)):
+    gap, formula = True, False
+    for match in _TOKEN.finditer(plain):
+        kind, shown, at = str(match.lastgroup), match[0], match.start()
+        if (
+            kind == "border"
+            and shown[0] == "$"
+            and not formula
+            and not (dollars and _is_formula(text, match.end()))
+        ):
+            kind = "skip"  # money
+        if kind == "skip" or (kind == "bold" and not _between_digits(plain, match)):
             gap = gap or any(c in " \t~&\\" for c in shown)
             continue
-        if kind in ("rest", "glue"):
-            kind = "other"
-        elif kind == "bold":
-            kind, shown = "power", "^"
-        elif kind == "sign":
-            shown = _SIGNS.get(shown, shown)
-        elif kind == "word":
-            shown = shown.lower()
+        if kind in ("border", "line") and shown.strip() != "\\\\" and shown[0] in "$\\":
+            formula = shown[:2] in ("\\(", "\\[") or (shown[0] == "$" and not formula)
+        if kind in ("equal", "about") and pieces and pieces[-1].kind == "line":
+            pieces.pop()  # a line that begins with an equals sign goes on
+        if kind == "word":
+            if (
+                formula
+                and at not in quoted
+                and len(shown) < 4
+                and shown.isascii()
+                and shown.isalpha()
+                and shown.islower()
+                and shown != "of"
+            ):
+                pieces += [Token("word", c, at + i, at + i + 1, gap and not i) for i, c in enumerate(shown)]
+                gap = False
+                continue
+            shown = shown.lower() if len(shown) > 1 else shown
+        kind = {"rest": "other", "glue": "other", "bold": "power"}.get(kind, kind)
         if shown in ("²", "³"):
-            pieces.append(Token("power", "^", match.start(), match.start(), gap))
+            pieces.append(Token("power", "^", at, at, gap))
             kind, shown = "number", "2" if shown == "²" else "3"
-        pieces.append(Token(kind, shown, match.start(), match.end(), gap))  # type: ignore[arg-type]
-        gap = kind == "line"
-    return _joined(pieces)
+        pieces.append(Token(kind, _SIGNS.get(shown, shown), at, match.end(), gap))  # type: ignore[arg-type]
+        gap = kind == "line" or shown in ("\\(", "\\)")
+    return pieces
+
+
+def _is_formula(text: str, at: int) -> bool:
+    """Whether a formula and no sum of money follows a dollar sign: "$5 + 3$", but not "$5 and $3" or "$5 + $3"."""
+    inner, end, _ = text[at : at + 400].partition("$")
+    bare = inner[:1].isdigit() and not set(inner) & set("\\{}")
+    return bool(end) and not (bare and re.search(r"\s[A-Za-z]{2,}|[-+*/=×÷(]\s*$", inner))
 
 
 def _between_digits(text: str, match: re.Match[str]) -> bool:
@@ -110,21 +131,54 @@ def _between_digits(text: str, match: re.Match[str]) -> bool:
     return text[match.start() - 1 : match.start()].isdigit() and text[match.end() : match.end() + 1].isdigit()
 
 
-def _joined(pieces: list[Token]) -> list[Token]:
-    """A line that begins with an equals sign goes on; "x" and "of" between numbers multiply."""
+_VALUE_ENDS = ("number", "percent", "close")
+_VALUE_BEGINS = ("number", "open", "fraction", "root", "pi", "binomial", "word")
+
+
+def _joined(pieces: Sequence[Token]) -> list[Token]:
+    """Borders of formulas are stops where nothing goes on across them; "x" and "of" between numbers multiply."""
     result: list[Token] = []
-    last = len(pieces) - 1
-    for i, token in enumerate(pieces):
-        after = pieces[i + 1] if i < last else None
-        if token.kind == "line" and after is not None and after.kind in ("equal", "about"):
+    following: list[Token | None] = [None, None]
+    ahead: list[tuple[Token | None, Token | None]] = []
+    for token in reversed(pieces):
+        ahead.append((following[0], following[1]))
+        if token.kind != "border":
+            following = [token, following[0]]
+    for token, (after, then) in zip(pieces, reversed(ahead), strict=True):
+        before = result[-1] if result else None
+        if token.kind == "border":
+            if not (_goes_on(result) or _leads_on(before, after, then)):
+                result.append(replace(token, kind="stop", text=";"))
             continue
-        if token.kind == "word" and token.text in ("x", "of") and result and after is not None:
-            before = result[-1].kind
-            into = after.kind in ("number", "fraction") or (after.kind == "open" and token.text == "of")
-            if before in ("number", "percent", "close") and into:
-                token = Token("sign", "*", token.start, token.end, token.gap)  # noqa: PLW2901
+        if token.kind == "word" and _multiplies(token, before, after):
+            token = Token("sign", "*", token.start, token.end, token.gap)  # noqa: PLW2901
         result.append(token)
     return result
+
+
+def _multiplies(token: Token, before: Token | None, after: Token | None) -> bool:
+    if token.text not in ("x", "X", "of") or before is None or after is None:
+        return False
+    into = after.kind in ("number", "fraction") or (after.kind == "open" and token.text == "of")
+    return before.kind in _VALUE_ENDS and into
+
+
+def _goes_on(result: Sequence[Token]) -> bool:
+    """Whether what stands before a border waits for what comes after it."""
+    if not result:
+        return False
+    signed = result[-1].kind == "sign" and len(result) > 1 and result[-2].kind not in ("line", "stop")
+    return signed or result[-1].kind in ("equal", "about", "open", "power")
+
+
+def _leads_on(before: Token | None, after: Token | None, then: Token | None) -> bool:
+    """Whether what comes after a border goes on with what stands before it."""
+    if before is None or after is None or before.kind in ("line", "stop"):
+        return False
+    ends = before.kind in _VALUE_ENDS or (before.kind == "word" and len(before.text) == 1)
+    signed = ends and after.kind == "sign" and then is not None and then.kind in _VALUE_BEGINS
+    times = after.kind == "word" and _multiplies(after, before, then)
+    return signed or times or after.kind in ("equal", "about", "close", "power", "percent")
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -145,26 +199,24 @@ _SENTENCE = """
 because since so as then hence thus therefore when where which that it he she they we you i there here this these those has have had
 """
 _NO_UNITS = WORDS_THAT_COMPUTE | word_set(_SENTENCE)
-_NUMBER_OR_END = ("number", "close", "percent")
 
 
-def without_units(pieces: Sequence[Token]) -> tuple[list[Token], dict[int, str]]:
-    """Leave out units inside calculations: "3 eggs * 2 dollars/egg = 6", "4 (from the trip) + 2 = 6".
-
-    Returns:
-        What is left, and the last word of each unit that was left out, by the start of the token that follows it.
-    """
+def _without_units(pieces: Sequence[Token]) -> tuple[list[Token], dict[int, str]]:
     result: list[Token] = []
     units: dict[int, str] = {}
+    last: Kind = "line"
     i = 0
     while i < len(pieces):
-        end = _remark_end(pieces, i) if result and result[-1].kind in _NUMBER_OR_END else i
-        if end == i and result and result[-1].kind in _NUMBER_OR_END:
-            end = _unit_end(pieces, i)
-            if end > i:
-                units[pieces[end].start] = pieces[end - 1].text
+        end = i
+        if last in _VALUE_ENDS:
+            end = _remark_end(pieces, i)
+            if end == i:
+                end = _unit_end(pieces, i)
+                if end > i:
+                    units[pieces[end].start] = pieces[end - 1].text
         if end == i:
             result.append(pieces[i])
+            last = last if pieces[i].kind == "border" else pieces[i].kind
             end = i + 1
         i = end
     return result, units
@@ -202,296 +254,3 @@ def _unit_end(pieces: Sequence[Token], at: int) -> int:
         return at
     # "2 apples-and-pears": a sign that joins words is a hyphen.
     return at if after.kind == "sign" and not after.gap and after.text != "/" else end
-
-
-def is_part(token: Token) -> bool:
-    """Whether a token belongs to an expression of numbers."""
-    return token.kind in _EXPRESSION
-
-
-def side_before(pieces: Sequence[Token], equal: int, part: Callable[[Token], bool] = is_part) -> range:
-    """The tokens of the expression that ends before the equals sign at `equal`; empty for none."""
-    start, depth = equal, 0
-    while start > 0 and equal - start < LONGEST and part(pieces[start - 1]):
-        kind = pieces[start - 1].kind
-        if kind == "open" and depth == 0:
-            break
-        depth += (kind == "close") - (kind == "open")
-        start -= 1
-    return range(start, equal)
-
-
-def side_after(pieces: Sequence[Token], equal: int, part: Callable[[Token], bool] = is_part) -> range:
-    """The tokens of the expression that begins after the equals sign at `equal`; empty for none."""
-    end, depth = equal + 1, 0
-    while end < len(pieces) and end - equal <= LONGEST and part(pieces[end]):
-        kind = pieces[end].kind
-        if kind == "close" and depth == 0:
-            break
-        depth += (kind == "open") - (kind == "close")
-        end += 1
-    return range(equal + 1, end)
-
-
-_DEEPEST = 25
-_DIGITS = 40
-_BITS = 4096
-
-
-class UnreadableError(Exception):
-    """An expression that is none, has two meanings, or is too large; its text says which."""
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """What an expression comes to."""
-
-    exact: Fraction
-    """With every number as it is shown."""
-    slack: Fraction
-    """What numbers that may have been rounded or cut off can make of it in a sum: one of their last digits each."""
-    relative: Fraction
-    """The same in a product, as a share of the value."""
-    bare: bool
-    """A number alone, no calculation."""
-    decimals: int
-    """Decimals of a bare number."""
-
-
-def value(pieces: Sequence[Token], *, percent: Fraction) -> Value:
-    """Compute an expression; `percent` is what a percent sign multiplies by: 1/100, or 1 to read it as a unit.
-
-    Raises:
-        UnreadableError: see there.
-    """
-    return _Reader(pieces, percent).value()
-
-
-class Parser(ABC, Generic[T]):
-    """A parser by recursive descent that computes as it reads; what the values are is the subclass's affair."""
-
-    def __init__(self, pieces: Sequence[Token], deepest: int) -> None:
-        if len(pieces) >= LONGEST:
-            raise UnreadableError("too long")
-        self._pieces = pieces
-        self._deepest = deepest
-        self._at = self._depth = 0
-
-    def whole(self) -> T:
-        """The value of all tokens, else `UnreadableError`."""
-        total = self._sum()
-        if self._at < len(self._pieces):
-            raise UnreadableError("two expressions side by side")
-        return total
-
-    @abstractmethod
-    def _term(self) -> T:
-        """A product."""
-
-    def _first_term(self) -> T:
-        return self._term()
-
-    @abstractmethod
-    def _add(self, a: T, b: T, sign: int) -> T:
-        """The sum, or the difference."""
-
-    def _sum(self) -> T:
-        self._depth += 1
-        if self._depth > self._deepest:
-            raise UnreadableError("too many brackets")
-        total = self._first_term()
-        while self._sign("+-"):
-            sign = 1 if self._take().text == "+" else -1
-            total = self._add(total, self._term(), sign)
-        self._depth -= 1
-        return total
-
-    def _kind(self, ahead: int = 0) -> str:
-        at = self._at + ahead
-        return self._pieces[at].kind if at < len(self._pieces) else "end"
-
-    def _sign(self, signs: str) -> bool:
-        return self._kind() == "sign" and self._pieces[self._at].text in signs
-
-    def _take(self) -> Token:
-        if self._at >= len(self._pieces):
-            raise UnreadableError("ends too early")
-        self._at += 1
-        return self._pieces[self._at - 1]
-
-    def _group(self) -> T:
-        """What stands in a bracket, which was taken."""
-        inner = self._sum()
-        if self._take().kind != "close":
-            raise UnreadableError("brackets that do not match")
-        return inner
-
-    def _exponent(self, *, digits: int, in_brackets: int) -> int:
-        """A whole number of at most so many digits, alone or in brackets."""
-        token = self._take()
-        wrapped = token.kind == "open"
-        if wrapped:
-            token = self._take()
-        negative = token.kind == "sign" and token.text == "-"
-        if negative:
-            token = self._take()
-        most = in_brackets if wrapped else digits
-        small = token.kind == "number" and token.text.isdecimal() and len(token.text) <= most
-        if not small or (wrapped and self._take().kind != "close"):
-            raise UnreadableError("a power that is no small whole number")
-        return -int(token.text) if negative else int(token.text)
-
-    def _no_tower(self) -> None:
-        if self._kind() == "power":
-            raise UnreadableError("a tower of powers")
-
-
-class _Reader(Parser[Fraction]):
-    """Numbers alone."""
-
-    def __init__(self, pieces: Sequence[Token], percent: Fraction) -> None:
-        super().__init__(pieces, _DEEPEST)
-        self._percent = percent
-
-    def value(self) -> Value:
-        exact = self.whole()
-        numbers = [token.text for token in self._pieces if token.kind == "number"]
-        busy = any(token.kind in ("power", "fraction", "root") for token in self._pieces) or any(
-            token.kind == "sign" and before.kind in ("number", "close", "percent")
-            for before, token in pairwise(self._pieces)
-        )
-        bare = len(numbers) == 1 and not busy
-        # 0.25, 3.5 and 12.05 are what prices and shares are; 3.33 and 0.67 may be what is left of thirds.
-        rounded = [n for n in numbers if plain_number(n) * 20 % 1]
-        slacks = [Fraction(1, 10 ** _decimals(n)) for n in rounded]
-        relative = sum(
-            (slack / plain_number(n) for slack, n in zip(slacks, rounded, strict=True)), Fraction(0)
-        )
-        return Value(exact, sum(slacks, Fraction(0)), relative, bare, _decimals(numbers[0]) if bare else 0)
-
-    def _add(self, a: Fraction, b: Fraction, sign: int) -> Fraction:
-        return _small(a + sign * b)
-
-    def _term(self) -> Fraction:
-        total = self._signed()
-        divided = False
-        while True:
-            if self._sign("*/"):
-                sign = self._take().text
-                if divided and sign == "/":
-                    raise UnreadableError("two quotients in a row: 6 / 1/2 has two meanings")
-                divided = divided or sign == "/"
-                if self._sign("+"):
-                    raise UnreadableError("two signs in a row")
-                other = self._signed()
-            elif self._kind() == "open" and not self._pieces[self._at].gap:
-                if divided:
-                    raise UnreadableError("a quotient before a bracket: 1/2(3) has two meanings")
-                sign, other = "*", self._power()
-            else:
-                return total
-            total = _small(total * (other if sign == "*" else _over_one(other)))
-
-    def _signed(self) -> Fraction:
-        if not self._sign("+-"):
-            return self._power()
-        sign = self._take().text
-        if self._kind() == "number" and self._kind(1) == "power":
-            raise UnreadableError("-2^2 has two meanings")
-        if self._kind() == "sign":
-            raise UnreadableError("two signs in a row")
-        inner = self._power()
-        return inner if sign == "+" else -inner
-
-    def _power(self) -> Fraction:
-        base = self._atom()
-        if self._kind() == "power":
-            self._take()
-            base = _small(_raise(base, self._exponent(digits=3, in_brackets=3)))
-            self._no_tower()
-        if self._kind() == "percent":
-            self._take()
-            base *= self._percent
-        return base
-
-    def _atom(self) -> Fraction:
-        token = self._take()
-        if token.kind == "number":
-            if self._kind() == "fraction":
-                raise UnreadableError("a number before a fraction has two meanings")
-            return _number(token.text)
-        if token.kind == "open":
-            return self._group()
-        if token.kind == "fraction":
-            over = self._argument()
-            return _small(over * _over_one(self._argument()))
-        if token.kind == "root":
-            return _root(self._argument())
-        raise UnreadableError(f"no number where one is due: {token.text!r}")
-
-    def _argument(self) -> Fraction:
-        """The group that a LaTeX command stands before; its short form, a digit without braces, is not read."""
-        if self._kind() != "open":
-            raise UnreadableError("no group after a command")
-        return self._atom()
-
-
-def _decimals(shown: str) -> int:
-    return len(shown.partition(".")[2])
-
-
-def plain_number(shown: str) -> Fraction:
-    """A number as it stands in a text; `UnreadableError` for too many digits."""
-    if len(shown) > _DIGITS:
-        raise UnreadableError("too many digits")
-    return Fraction(re.sub(r"[^0-9.]", "", shown))
-
-
-def _number(shown: str) -> Fraction:
-    if re.match("0[0-9]", shown):
-        raise UnreadableError("a time or a code: it begins with 0")
-    return plain_number(shown)
-
-
-def _bits(a: Fraction) -> int:
-    return a.numerator.bit_length() + a.denominator.bit_length()
-
-
-def _small(a: Fraction) -> Fraction:
-    if _bits(a) > _BITS:
-        raise UnreadableError("too large")
-    return a
-
-
-def _over_one(a: Fraction) -> Fraction:
-    if not a:
-        raise UnreadableError("a division by zero")
-    return 1 / a
-
-
-def _raise(a: Fraction, power: int) -> Fraction:
-    if power <= 0 and not a:
-        raise UnreadableError("a power of zero")
-    if _bits(a) * abs(power) > _BITS:
-        raise UnreadableError("too large")
-    return a**power
-
-
-def _root(a: Fraction) -> Fraction:
-    if a < 0:
-        raise UnreadableError("a root of a negative number")
-    root = Fraction(isqrt(a.numerator), isqrt(a.denominator))
-    if root * root != a:
-        raise UnreadableError("a root that is no fraction")
-    return root
-
-
-def is_share_of_parts(pieces: Sequence[Token]) -> bool:
-    """Whether percent signs stand in a sum whose terms are not all percentages ("50 + 20%")."""
-    if all(token.kind != "percent" for token in pieces):
-        return False
-    adds = any(
-        sign.kind == "sign" and sign.text in "+-" and before.kind in ("number", "close", "percent")
-        for before, sign in pairwise(pieces)
-    )
-    return adds and sum(t.kind == "percent" for t in pieces) < sum(t.kind == "number" for t in pieces)

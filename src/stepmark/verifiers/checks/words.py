@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stepmark.verifiers.checks.equations import differ, doubted, is_in_cents, is_money, judge, shown
-from stepmark.verifiers.checks.expressions import tokens
 from stepmark.verifiers.units import Unit, unit_of
 
 
@@ -136,7 +135,7 @@ def word_claims(text: str) -> Iterator[Claim]:
         for match in pattern.finditer(plain):
             if match["r"].endswith("%") or not _alone(plain, match):
                 continue
-            left, right = tokens(_in_signs(match.groupdict(), calculation)), tokens(_digits(match["r"]))
+            left, right = _in_signs(match.groupdict(), calculation), _digits(match["r"])
             truth, why = judge(left, right)
             start, end = places[match.start()], places[match.end() - 1] + 1
             if truth != "wrong" or (is_in_cents(left, right) and is_money(text)):

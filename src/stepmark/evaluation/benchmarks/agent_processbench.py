@@ -21,11 +21,10 @@ from typing import Any, ClassVar, Literal
 
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.data.solutions import solutions_of
+from stepmark.evaluation.benchmark import Published, PublishedTable, Rated, Ratings, rated, rated_item
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.published import AGENT_PROCESSBENCH, PublishedTable
 from stepmark.evaluation.result import Item
-from stepmark.evaluation.step_labels import Ratings, StepLabels, rated
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Statistic, ratio_statistic
 from stepmark.settings import settings
@@ -33,9 +32,83 @@ from stepmark.show.text import amount
 
 _PARTS = ("hotpotqa", "gaia", "bfcl", "tau2")
 
+_CRITIC = "critic"
+_APB = "README of RUCBM/AgentProcessBench"
+
+_PUBLISHED = PublishedTable(
+    title="AgentProcessBench as published (%): StepAcc and FirstErrAcc",
+    columns=(
+        "HotpotQA, step",
+        "first",
+        "GAIA, step",
+        "first",
+        "BFCL, step",
+        "first",
+        "tau2, step",
+        "first",
+        "All, step",
+        "first",
+    ),
+    figures=(
+        "hotpotqa/step",
+        "hotpotqa/first error",
+        "gaia/step",
+        "gaia/first error",
+        "bfcl/step",
+        "bfcl/first error",
+        "tau2/step",
+        "tau2/first error",
+        "all/step",
+        "all/first error",
+    ),
+    rows=(
+        Published(
+            "Gemini-3-Flash-Preview-Thinking",
+            (75.8, 70.4, 79.7, 65.2, 81.8, 64.0, 83.4, 63.6, 81.6, 65.8),
+            _CRITIC,
+            _APB,
+        ),
+        Published(
+            "Kimi-K2.5-Thinking", (70.6, 68.4, 66.6, 58.0, 79.8, 57.6, 78.3, 65.6, 75.9, 62.4), _CRITIC, _APB
+        ),
+        Published(
+            "GPT-5.2-Chat", (71.4, 70.0, 69.3, 58.0, 71.6, 58.0, 80.4, 58.4, 74.8, 61.1), _CRITIC, _APB
+        ),
+        Published(
+            "GPT-5.2-Thinking (medium)",
+            (72.3, 73.2, 70.9, 58.8, 64.9, 44.4, 75.2, 53.6, 71.0, 57.5),
+            _CRITIC,
+            _APB,
+        ),
+        Published(
+            "Gemini-3-Flash-Preview",
+            (76.7, 70.0, 73.8, 53.2, 77.6, 40.8, 81.2, 56.0, 78.3, 55.0),
+            _CRITIC,
+            _APB,
+        ),
+        Published(
+            "Qwen3-30B-A3B-Thinking-2507",
+            (70.0, 64.8, 53.1, 46.4, 73.2, 35.2, 71.8, 61.6, 68.5, 52.0),
+            _CRITIC,
+            _APB,
+        ),
+        Published(
+            "Qwen3-8B-Thinking", (59.7, 58.0, 45.9, 41.2, 70.9, 38.8, 66.4, 46.0, 63.2, 46.0), _CRITIC, _APB
+        ),
+        Published("Qwen3-8B", (60.4, 57.2, 39.9, 32.0, 64.9, 30.8, 58.5, 42.8, 57.1, 40.7), _CRITIC, _APB),
+        Published(
+            "LLaMA-3.1-8B-Instruct",
+            (34.6, 53.6, 26.8, 31.2, 61.2, 28.8, 61.1, 47.2, 52.3, 40.2),
+            _CRITIC,
+            _APB,
+        ),
+    ),
+    note="All: every step, and every trajectory, counts once.",
+)
+
 
 @settings
-class AgentProcessBench(StepLabels):
+class AgentProcessBench(Rated):
     """StepAcc and FirstErrAcc on AgentProcessBench, by source of the tasks and over all, with intervals.
 
     The data are its files, a folder of them, or JSON lines of the same rows.
@@ -47,17 +120,17 @@ class AgentProcessBench(StepLabels):
         "StepAcc": "step", "FirstErrAcc": "first error", "StepAcc, the commonest": "step, the commonest",
         "FirstErrAcc, the commonest": "first error, the commonest",
     }  # fmt: skip
-    published: ClassVar[PublishedTable] = AGENT_PROCESSBENCH
-    beside: ClassVar[tuple[str, ...]] = tuple(
-        f"{part}/{what}" for part in (*_PARTS, "all") for what in ("step", "first error")
-    )
+    question: ClassVar[str] = "is a turn of an agent right, neutral or wrong?"
+    paper: ClassVar[str] = "arXiv 2603.14465"
+    home: ClassVar[str] = "github.com/RUCBM/AgentProcessBench"
+    published: ClassVar[PublishedTable | None] = _PUBLISHED
     note: ClassVar[str] = "All: every turn, and every conversation, counts once."
 
     scoring: Literal["exact", "script"] = "exact"
     """Whether a conversation without ratings counts as missed, or as in the authors' script as one without an error."""
 
     def cases(self, file: Source, run: Run) -> Iterator[Case]:
-        """See `StepLabels.cases`."""
+        """See `Benchmark.cases`."""
         for row in read_rows(file, columns=run.columns):
             messages = row.data.get("messages")
             if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
@@ -79,7 +152,7 @@ class AgentProcessBench(StepLabels):
             )
 
     def predicted(self, row: Row, cases: Mapping[str, Case]) -> tuple[str, Ratings] | None:
-        """See `StepLabels.predicted`: rows with `step_labels`, as the authors' repository has them."""
+        """See `Rated.predicted`: rows with `step_labels`, as the authors' repository has them."""
         if not isinstance(row.data.get("step_labels"), dict):
             return None
         case, labels = cases.get(_id(row)), _labels(row, failed=True)
@@ -87,8 +160,12 @@ class AgentProcessBench(StepLabels):
             return None
         return case.id, tuple(labels.get(str(judgements[0].note)) for judgements in case.labelled.judgements)
 
+    def item(self, case: Case, ratings: Ratings, scores: Sequence[float | None]) -> Item:
+        """See `Rated.item`."""
+        return rated_item(case, ratings)
+
     def one(self, items: Sequence[Item]) -> Statistic:
-        """See `StepLabels.one`."""
+        """See `Benchmark.one`."""
         rating = Counter(rating for item in items for rating in item["truth"]).most_common(1)[0][0]
         first = Counter(first_wrong(item["truth"]) for item in items).most_common(1)[0][0]
         turns = [len(item["truth"]) for item in items]

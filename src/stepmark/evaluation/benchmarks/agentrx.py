@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from stepmark.data.reading import Row, read_rows
+from stepmark.data.reading import Row, Source, read_rows
 from stepmark.data.solutions import solutions_of
 from stepmark.data.traces import chat_rows
-from stepmark.evaluation.cases import Case, ratings_until
+from stepmark.evaluation.blame import Blame
+from stepmark.evaluation.cases import Case, ratings_until, unique
 from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.who_and_when import Blame
 from stepmark.records import Refusal
 from stepmark.settings import settings
 
@@ -36,11 +36,25 @@ class AgentRx(Blame):
 
     name: ClassVar[str] = "agentrx"
     title: ClassVar[str] = "AgentRx"
+    question: ClassVar[str] = "which step of a failed trajectory is the critical one?"
+    paper: ClassVar[str] = "arXiv 2602.02475"
+    home: ClassVar[str] = "github.com/microsoft/AgentRx"
+    files: ClassVar[tuple[str, ...]] = ("tau_dataset_failed.json", "tau_ground_truth.json")
     within: ClassVar[tuple[int, ...]] = (1, 3, 5)
+    shown: ClassVar[Mapping[str, str]] = {
+        "Agent": "agent", "Step": "step", "Within one": "within one", "Within 3": "within 3", "Within 5": "within 5",
+        "Agent, who speaks most": "agent, who speaks most", "Step, the commonest": "step, the commonest",
+    }  # fmt: skip
 
-    def cases(self, run: Run) -> Iterator[Case]:
-        """See `Blame.cases`."""
-        rows = [row for file in run.data for row in read_rows(file, columns=run.columns)]
+    def read(self, run: Run) -> Sequence[Case]:
+        """See `Evaluation.read`: a trajectory and its truth may stand in two files."""
+        return unique(self._cases([row for file in run.data for row in read_rows(file, columns=run.columns)]))
+
+    def cases(self, file: Source, run: Run) -> Iterator[Case]:
+        """See `Benchmark.cases`."""
+        return self._cases(list(read_rows(file, columns=run.columns)))
+
+    def _cases(self, rows: Sequence[Row]) -> Iterator[Case]:
         trajectories = {_id(row): row for row in rows if "failures" not in row.data}
         for truth in rows:
             if "failures" not in truth.data:
