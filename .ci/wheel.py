@@ -33,7 +33,7 @@ NEEDED = {
 }
 """What: a pattern that at least one name in the wheel fits."""
 
-FORBIDDEN = r"(^|/)(tests?|benchmarks|__pycache__|\.[^/]+|node_modules)/|\.(pyc|pyo|part|orig|rej|swp|log|sqlite3?)$|(^|/)\."
+FORBIDDEN = r"(^|/)tests?/|^benchmarks/|(^|/)(__pycache__|\.[^/]+|node_modules)/|\.(pyc|pyo|part|orig|rej|swp|log|sqlite3?)$|(^|/)\."
 """Names that neither may have (`.gitignore` and its like in a source distribution aside)."""
 
 SOURCES = (

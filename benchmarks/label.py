@@ -18,10 +18,8 @@ from stepmark.labels.labelling import Labeller, Labelling
 from stepmark.labels.methods import label
 from stepmark.labels.rollout import BinarySearch, EveryStep
 from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares
-from stepmark.models.policies import answerers
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, SolverSettings, wrong_solutions
-from stepmark.verifiers.base import answerers as verifying
-from stepmark.verifiers.base import load_verifier
+from stepmark.verifiers.base import BatchVerifier, load_verifier
 
 BASE, HALF = "every-step, k=8", "binary, k=8"
 
@@ -63,8 +61,8 @@ def main() -> None:
     for name, labeller in labellers().items():
         began = time.perf_counter()
         with load_verifier("number") as verifier:
-            answering = answerers(ArithmeticPolicy(settings)) | verifying(verifier)
-            found = list(label((case.solution for case in cases), labeller, answering))
+            solutions = (case.solution for case in cases)
+            found = list(label(solutions, labeller, ArithmeticPolicy(settings), BatchVerifier(verifier)))
         seconds = time.perf_counter() - began
         columns[name] = measured(found, truth)
         exact = interval(columns[name]["exact"])

@@ -51,7 +51,7 @@ from stepmark.rl.hacking import Watched
 from stepmark.rl.implicit import OnlineImplicit
 from stepmark.rl.monitor import Monitor
 from stepmark.rl.settings import Implicit, Training
-from stepmark.rl.trainer import Trainer
+from stepmark.rl.trainer import PolicyTrainer
 from stepmark.store import atomic_write
 from stepmark.verifiers.base import load_verifier
 
@@ -208,7 +208,7 @@ def train(folder: Path, world: World, method: Method, seed: int, prm: PRM | None
     )
     training, held_out = world.problems()
     with load_verifier("number") as verifier:
-        Trainer(
+        PolicyTrainer(
             actor,
             training,
             held_out,

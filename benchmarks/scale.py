@@ -1,4 +1,4 @@
-"""What labelling and grading cost beside the models: files, the reply store, verdicts, tokens, the driver.
+"""What labelling and grading cost beside the models: files, the reply store, verdicts, tokens, asking.
 
 `python -m benchmarks.scale [--quick] [--base FOLDER] [--folder FOLDER]`. `docs/scale.md` names some of these rates. All run in one process
 with one thread, on texts of the arithmetic world (no data needed), and take the best of three rounds: on a machine that others use, a rate is
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import benchmark_parser, finish, seconds
-from stepmark.batching import Method, Write, Written, run
+from stepmark.backends import CachedPolicy, Completion, Completions, run_tasks
+from stepmark.backends.replies import MemoryReplies, ReplyFile
 from stepmark.data.solutions import read_solutions
-from stepmark.models.policies import answerers
 from stepmark.models.prm import grade, to_row
-from stepmark.models.replies import MemoryReplies, ReplyFile
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.problems.arithmetic_world import wrong_solutions
 from stepmark.records import GradedSolution, Solution, Verdict
@@ -81,7 +80,7 @@ def files(solutions: list[Solution], folder: Path) -> dict[str, float]:
 
 def replies(count: int, folder: Path) -> dict[str, float]:
     """Replies a second: recorded one by one and 64 at a time, each durable on return, and looked up."""
-    body = json.dumps(asdict(Written(text="12 + 30 = 42\n" * 20, finish="end", tokens=160)))
+    body = json.dumps(asdict(Completion(text="12 + 30 = 42\n" * 20, finish="end", tokens=160)))
     keys = [hashlib.sha256(str(number).encode()).hexdigest() + "/0" for number in range(count)]
     path = folder / "replies.sqlite"
 
@@ -132,19 +131,16 @@ def verdicts(solutions: list[Solution]) -> dict[str, float]:
     return found
 
 
-def driver(count: int) -> dict[str, float]:
-    """Requests a second through `batching.run`, answered by a policy that says one thing."""
-
-    def ask(number: int) -> Method[int]:
-        written = yield Write(prompt=f"problem {number}", first=0)
-        return len(written)
+def asking(count: int) -> dict[str, float]:
+    """Requests a second through `backends.run_tasks`, a task each, written by a policy that says one thing, and recorded."""
 
     def asked() -> None:
-        methods: Iterator[Method[int]] = (ask(number) for number in range(count))
         policy = ScriptedPolicy(lambda request, number: "42", name="by hand")
-        assert sum(n for _, n in run(methods, answerers(policy), store=MemoryReplies())) == count
+        cached = CachedPolicy(policy, MemoryReplies())
+        requests = (Completions(prompt=f"problem {number}") for number in range(count))
+        assert sum(len(written) for _, written in run_tasks(requests, cached.complete)) == count
 
-    return {"requests_driven_a_second": best(asked, count)}
+    return {"requests_asked_a_second": best(asked, count)}
 
 
 def tokens(solutions: list[Solution], base: str) -> dict[str, float]:
@@ -178,7 +174,7 @@ def main() -> None:
             **files(solutions, folder),
             **replies(count, folder),
             **verdicts(solutions[: min(count, 400)]),
-            **driver(count),
+            **asking(count),
             **tokens(solutions[: min(count, 2_000)], arguments.base),
         }
     finish("scale", figures, {})

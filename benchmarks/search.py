@@ -37,7 +37,7 @@ import torch
 from benchmarks.common import benchmark_parser, finish, seconds
 from benchmarks.grade import Plain, distinct_prefixes
 from stepmark import Solution, load_prm
-from stepmark.batching import Write
+from stepmark.backends import Completions
 from stepmark.models.local import HeadPRM
 from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.policies.local import LocalPolicy
@@ -220,12 +220,12 @@ def compare(
     }
 
 
-def _write_all(policy: LocalPolicy, requests: Sequence[Sequence[Write]]) -> list[list[float]]:
+def _write_all(policy: LocalPolicy, requests: Sequence[Sequence[Completions]]) -> list[list[float]]:
     """The log-probability of the token that is written after each prompt, round by round."""
     told = []
     for some in requests:
         row = []
-        for reply in policy.write(some):
+        for reply in policy.complete_many(some):
             if not isinstance(reply, list) or reply[0].logprob is None:
                 raise SystemExit(f"the policy gave {reply}")
             row.append(reply[0].logprob)
@@ -237,7 +237,7 @@ def compare_policies(beams: int, depth: int, dtype: str) -> dict[str, float]:
     """A policy that reads whole prompts against one that keeps them."""
     requests = [
         [
-            Write(
+            Completions(
                 prompt=f"{_PROBLEM}\n\n",
                 prefill="".join(f"{step.text}\n" for step in one.steps),
                 max_tokens=1,

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Literal, NamedTuple
 
 from stepmark.problems.arithmetic import ArithmeticProblem, arithmetic_problems
-from stepmark.problems.arithmetic_world import SolverSettings, State, solver_of
+from stepmark.problems.arithmetic_world import SolverSettings, WorldState, solver_of
 
 Workload = Literal["shared", "separate"]
 
@@ -96,7 +96,7 @@ def _whole(problem: ArithmeticProblem, dice: random.Random) -> Asked:
 def _beams(problem: ArithmeticProblem, dice: random.Random) -> Iterator[Request]:
     """What a beam search sends: in each round the prefixes that are one step longer."""
     solver = solver_of(problem, _SOLVER)
-    beams: Sequence[tuple[tuple[str, ...], State]] = [((), solver.start())] * BEAMS
+    beams: Sequence[tuple[tuple[str, ...], WorldState]] = [((), solver.start())] * BEAMS
     while True:
         grown = []
         for steps, state in beams:

@@ -46,11 +46,11 @@ from stepmark.models.tree import Ints, pack
 from stepmark.records import StepScores
 from stepmark.training.checkpoint import write_trained
 from stepmark.training.examples import Example
-from stepmark.training.items import Item
+from stepmark.training.items import TrainingItem
 from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.steps import CrossEntropy
 from stepmark.training.settings import Training
-from stepmark.training.trainer import Progress, Trainer, schedule
+from stepmark.training.trainer import Trainer, TrainerProgress, schedule
 
 MICRO = 8
 """Rows of one forward pass of TRL: its default. More rows make more padding."""
@@ -161,7 +161,7 @@ class Trl:
 
 
 def in_order(
-    steps: Sequence[Sequence[Sequence[Item]]], groups: Sequence[Sequence[Example]], a_step: int
+    steps: Sequence[Sequence[Sequence[TrainingItem]]], groups: Sequence[Sequence[Example]], a_step: int
 ) -> list[Example]:
     """The rows of each optimizer step of ours, step after step, for the other side to train on in the same order.
 
@@ -259,7 +259,7 @@ def compare(rows: Rows, arguments: argparse.Namespace, python: Path, folder: Pat
         trl = Side(prepared=said["prepared"], tokens=said["tokens"])
         mark = [0.0, 0.0]
 
-        def turn(progress: Progress) -> None:
+        def turn(progress: TrainerProgress) -> None:
             ours.seconds.append(time.perf_counter() - mark[0])
             ours.processor.append(time.process_time() - mark[1])
             seconds, processor = other.turn()

@@ -30,11 +30,11 @@ from stepmark.models.backbone import load_config, load_tokenizer
 from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.training.examples import Example, LabelRules, examples
-from stepmark.training.items import Item
+from stepmark.training.items import TrainingItem
 from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.steps import HardLabels
 from stepmark.training.settings import Training
-from stepmark.training.trainer import Progress, Trainer
+from stepmark.training.trainer import Trainer, TrainerProgress
 
 EACH = 16
 """Solutions a problem."""
@@ -149,7 +149,7 @@ def main() -> None:
         # So many problems that an epoch has the steps; what is over is not trained on.
         needed = (steps + UNCOUNTED) * processes
         groups: list[list[Example]] = []
-        plan: list[list[Item]] = []
+        plan: list[list[TrainingItem]] = []
         problems = max(8, needed * arguments.token_budget // 2000)
         while len(plan) < needed:
             groups = list(labelled_problems(problems))
@@ -159,7 +159,7 @@ def main() -> None:
         trainer.epoch = lambda groups, number: parts  # type: ignore[method-assign]
         ends: list[float] = []
 
-        def step(progress: Progress) -> None:
+        def step(progress: TrainerProgress) -> None:
             settle()
             ends.append(time.perf_counter())
             if progress.step in (1, progress.steps):

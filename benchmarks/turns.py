@@ -42,7 +42,7 @@ from benchmarks.turns_policy import (
     success,
     train,
 )
-from stepmark.models.prm import Grader
+from stepmark.models.prm import PRM
 from stepmark.rl.credit.turns import discounted, mt_grpo, outcome_broadcast
 
 OUTCOME = "outcome_broadcast"
@@ -90,7 +90,7 @@ def best_rate(method: Method, setting: Setting, worlds: Worlds, seeds: Sequence[
 
 
 def watched(
-    problem: ToolProblem, dice: random.Random, *, table: Table, prm: Grader | None = None
+    problem: ToolProblem, dice: random.Random, *, table: Table, prm: PRM | None = None
 ) -> tuple[bool, int]:
     """An episode in which the agent goes back where the watch says so and gives up where it says stop: success, and the turns that were written."""
     watch = None if prm is None else prm.watch(problem.problem, retries=8)

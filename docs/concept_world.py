@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
 
-from stepmark.batching import Write
+from stepmark.backends import Completions
 from stepmark.problems.arithmetic import ArithmeticProblem, arithmetic_problems
 from stepmark.problems.arithmetic_world import (
     ArithmeticPolicy,
@@ -57,7 +57,9 @@ def sampled(
     """Solutions of the solver, n for each problem."""
     policy = ArithmeticPolicy(settings)
     problems = list(arithmetic_problems(count, seed=seed, steps=steps, surface="formula"))
-    replies = policy.write([Write(prompt=p.text + "\n", n=n, temperature=1.0, seed=seed) for p in problems])
+    replies = policy.complete_many(
+        [Completions(prompt=p.text + "\n", n=n, temperature=1.0, seed=seed) for p in problems]
+    )
     found = []
     for problem, reply in zip(problems, replies, strict=True):
         if not isinstance(reply, list):

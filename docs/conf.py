@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # Before autodoc, which imports with TYPE_CHECKING set: FastAPI's models cannot be made under it.
 import fastapi  # noqa: F401
@@ -89,15 +89,25 @@ def generated(app: Sphinx, name: str, source: list[str]) -> None:
     """Fill in what is generated from the step benchmarks: their table, and their classes."""
     from stepmark.evaluation.benchmarks import declared
     from stepmark.evaluation.evaluation import load_evaluation
+    from stepmark.show.tables import ABSENT
+
+    def _place(one: Any) -> str:
+        return (
+            "`--data hub`"
+            if one.dataset
+            else f"[{one.home.split('/')[-1]}](https://{one.home})"
+            if one.home
+            else ABSENT
+        )
 
     known = {benchmark: load_evaluation(benchmark)[0] for benchmark in declared()}
     rows = [
-        f"| `{name}` | {one.question} | {', '.join(map(str.lower, one.shown))} | {one.paper} | {one.licence or 'see its page'} |"
+        f"| `{name}` | {one.question} | {'; '.join(list(one.shown)[: one.headlines])} | {_place(one)} | {one.paper} | {one.licence or ABSENT} |"
         for name, one in known.items()
     ]
     head = [
-        "| `stepmark evaluate` | the question | figures | paper | licence |",
-        "| --- | --- | --- | --- | --- |",
+        "| `stepmark evaluate` | the question | main figures | data | paper | licence |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     places = [f".. autoclass:: {place.replace(':', '.')}" for place, _ in declared().values()]
     source[0] = source[0].replace("<!-- step benchmarks -->", "\n".join([*head, *rows]))

@@ -115,7 +115,7 @@ def main() -> None:
         train_dataset=rows(asked.problems, chat=asked.prompt == "chat", instruction=asked.instruction),
         credit=ProcessGRPO(process_weight=asked.process_weight)
         if asked.credit == "process-grpo"
-        else CREDITS[asked.credit](),
+        else CREDITS.load(asked.credit)(),
         prm=prm,
         problem="question",
     )

@@ -19,7 +19,7 @@ from typing import Literal
 
 from stepmark.errors import UsageError
 from stepmark.problems.arithmetic import LARGEST, ArithmeticProblem, arithmetic_problems
-from stepmark.problems.arithmetic_world import Solver, SolverSettings, State
+from stepmark.problems.arithmetic_world import Solver, SolverSettings, WorldState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +55,8 @@ STUDENT = StudentSettings()
 
 
 def misconception(
-    solver: Solver, state: State, settings: StudentSettings = STUDENT
-) -> tuple[float, str, State] | None:
+    solver: Solver, state: WorldState, settings: StudentSettings = STUDENT
+) -> tuple[float, str, WorldState] | None:
     """The line that a misconception would write here: its probability, its text, the state after it; None where none applies."""
     if state.place == solver.end:
         return None

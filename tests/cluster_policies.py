@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepmark.batching import Choose, Ready, Write, Written
+from stepmark.backends import BatchPolicy, ChoiceLogprobs, Completion, Completions, Ready
 from stepmark.errors import BackendError, InputError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 
 
-class Slow:
+class Slow(BatchPolicy):
     """The arithmetic world's policy, which takes $DELAY seconds a request; each process logs what it wrote in a file of its own in the folder $ASKED."""
 
     def __init__(self) -> None:
@@ -24,17 +24,17 @@ class Slow:
         self._log = Path(os.environ["ASKED"]) / str(os.getpid())
 
     @property
-    def tokens_written(self) -> int:
+    def tokens_written(self) -> int:  # type: ignore[override]
         return self._policy.tokens_written
 
-    def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
-        replies: list[list[Written] | InputError] = []
+    def complete_many(
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
+        replies: list[list[Completion] | InputError] = []
         for place, request in enumerate(requests):
             self.before(request)
             time.sleep(float(os.environ["DELAY"]))
-            reply = self._policy.write([request])[0]
+            reply = self._policy.complete_many([request])[0]
             with self._log.open("a") as log:
                 log.write(f"{request.prompt!r} {request.prefill!r} {request.first} {request.n}\n")
             replies.append(reply)
@@ -42,19 +42,19 @@ class Slow:
                 ready(place, reply)
         return replies
 
-    def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+    def choose_many(
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
-        return self._policy.choose(requests, ready)
+        return self._policy.choose_many(requests, ready)
 
-    def before(self, request: Write) -> None:
+    def before(self, request: Completions) -> None:
         """What happens before a text is written."""
 
 
 class Deadly(Slow):
     """One problem kills whoever goes on from it."""
 
-    def before(self, request: Write) -> None:
+    def before(self, request: Completions) -> None:
         if os.environ["DEADLY"] in str(request.prompt):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -62,7 +62,7 @@ class Deadly(Slow):
 class Failing(Slow):
     """The server behind it goes away after some texts."""
 
-    def before(self, request: Write) -> None:
+    def before(self, request: Completions) -> None:
         if self._log.exists() and len(self._log.read_text().splitlines()) > 5:
             raise BackendError("the server went away")
 

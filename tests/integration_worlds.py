@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from stepmark.batching import Written
+from stepmark.backends import Completion
 from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 
@@ -32,9 +32,9 @@ def prm() -> ScriptedPRM:
 def policy() -> ScriptedPolicy:
     """Answers "2 + 3?": each third sample is right, the others are not; eleven tokens each, seven of the prompt."""
 
-    def write(request: object, number: int) -> Written:
+    def write(request: object, number: int) -> Completion:
         answer = 5 if number % 3 == 2 else 6
-        return Written(
+        return Completion(
             text=f"2 + 3 = {answer}\nThe answer is {answer}.", finish="end", tokens=11, prompt_tokens=7
         )
 

@@ -99,7 +99,8 @@ class Watch:
         if self.stop:
             os.kill(os.getpid(), signal.SIGSTOP)
             return
-        if event == "open" and not str(path).endswith(".lock"):
+        # What is locked before anything is written to it is empty at this moment.
+        if event == "open" and not str(path).endswith((".lock", ".jsonl.part")):
             torn = os.open(path, arguments[2] | os.O_CREAT, 0o600)
             os.write(torn, b'{"half": ')
         os.kill(os.getpid(), signal.SIGKILL)

@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepmark.batching import Choose, Ready, Write, Written
+from stepmark.backends import BatchPolicy, ChoiceLogprobs, Completion, Completions, Ready
 from stepmark.errors import BackendError, InputError
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 
 
-class _Slow:
+class _Slow(BatchPolicy):
     """The arithmetic world's policy, slow, with a log of what it wrote in the file $ASKED; $POLICY is its identity where given."""
 
     def __init__(self) -> None:
@@ -24,16 +24,16 @@ class _Slow:
         self._log = Path(os.environ["ASKED"])
 
     @property
-    def tokens_written(self) -> int:
+    def tokens_written(self) -> int:  # type: ignore[override]
         return self._policy.tokens_written
 
-    def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
-        found: list[list[Written] | InputError] = []
+    def complete_many(
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
+        found: list[list[Completion] | InputError] = []
         for number, request in enumerate(requests):
             time.sleep(float(os.environ.get("PAUSE", "0.03")))
-            reply = self._policy.write([request])[0]
+            reply = self._policy.complete_many([request])[0]
             with self._log.open("a") as log:
                 log.write(f"{hash((request.prompt, request.prefill))} {request.first} {request.n}\n")
             found.append(reply)
@@ -41,10 +41,10 @@ class _Slow:
                 ready(number, reply)
         return found
 
-    def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+    def choose_many(
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
-        return self._policy.choose(requests, ready)
+        return self._policy.choose_many(requests, ready)
 
 
 def slow() -> _Slow:
@@ -53,12 +53,12 @@ def slow() -> _Slow:
 
 
 class _Dying(_Slow):
-    def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
+    def complete_many(
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
         if len(self._log.read_text().splitlines() if self._log.exists() else []) > 8:
             raise BackendError("the server went away")
-        return super().write(requests, ready)
+        return super().complete_many(requests, ready)
 
 
 def dying() -> _Dying:
@@ -74,11 +74,11 @@ def program() -> ScriptedPolicy:
 def picky() -> ScriptedPolicy:
     """Solves half the time from the problem alone, goes on to a wrong answer, and cannot read "?"."""
 
-    def write(request: Write, number: int) -> Written:
+    def write(request: Completions, number: int) -> Completion:
         if "?" in request.prefill:
             raise InputError("a question mark")
         right = number % 2 == 0 and not request.prefill
-        return Written(text="So \\boxed{7}" if right else "So \\boxed{8}", finish="end", tokens=4)
+        return Completion(text="So \\boxed{7}" if right else "So \\boxed{8}", finish="end", tokens=4)
 
     return ScriptedPolicy(write, name="picky")
 
@@ -86,7 +86,7 @@ def picky() -> ScriptedPolicy:
 def judge() -> ScriptedPolicy:
     """Checks the sum in the first step, as `stepmark label judge` asks; every third reply is mistaken."""
 
-    def write(request: Write, number: int) -> str:
+    def write(request: Completions, number: int) -> str:
         assert not isinstance(request.prompt, str)
         asked = request.prompt[0].content
         a, b, c = map(int, re.findall(r"(\d+) \+ (\d+) = (\d+)", asked)[0])

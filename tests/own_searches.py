@@ -8,23 +8,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NoReturn
 
-from stepmark.batching import Score, Write, Written
+from stepmark.backends import Completion, Completions, ScoreRequest
 from stepmark.errors import UsageError
 from stepmark.labels.labelling import Rollouts
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
-from stepmark.search.base import Expanding, Searching, Steps
-from stepmark.search.beam import BeamSearch
-from stepmark.search.choosing import choose
-from stepmark.search.tree import Tree, ranked
+from stepmark.searches.base import Expanding, Searching, Steps
+from stepmark.searches.beam import BeamSearch
+from stepmark.searches.choosing import choose
+from stepmark.searches.tree import Tree, ranked
 
 # "a" looks better than "b" and dies one step later: a greedy way ends with a minimum of 0.2, the other with 0.7.
 NEXT = {"": ["a", "b"], "a\n": ["a dead end", "so 1"], "b\n": ["so 4", "so 5"]}
 SCORES = {"a": 0.9, "b": 0.8, "a dead end": 0.1, "so 1": 0.2, "so 4": 0.7, "so 5": 0.3}
 
 
-def _write(request: Write, number: int) -> Written:
+def _write(request: Completions, number: int) -> Completion:
     text = NEXT[request.prefill][number % 2] if request.prefill in NEXT else "over"
-    return Written(text=text, finish="stop" if text in ("a", "b") else "end", tokens=1)
+    return Completion(text=text, finish="stop" if text in ("a", "b") else "end", tokens=1)
 
 
 def trap_policy() -> ScriptedPolicy:
@@ -60,16 +60,16 @@ class BestFirst(Expanding):
         if self.rounds < 1:
             raise UsageError("rounds: expected 1 or more")
 
-    def search(self, problem):
-        tree = Tree(problem, self, self.name)
+    async def search(self, problem, policy, prm, verifier):
+        tree = Tree(problem, self, self.name, policy, prm, verifier)
         open_ = [tree.root]
         for round_ in range(self.rounds):
             best, *rest = open_
-            (grown,) = yield from tree.grow([(best, self.expand)], round_)
+            (grown,) = await tree.grow([(best, self.expand)], round_)
             open_ = ranked([*rest, *grown])
             if not open_ or open_[0].ended or tree.spent:
                 break
-        return (yield from choose(tree, tree.finished, self.choose))
+        return await choose(tree, tree.finished, self.choose)
 
 
 def two() -> BestFirst:
@@ -95,10 +95,10 @@ class First(Searching):
     asks_prm: ClassVar[bool] = False
     n: int = 2
 
-    def search(self, problem):
-        tree = Tree(problem, self, self.name, scored=False)
-        ends = yield from tree.write_whole(tree.root, self.n, 0)
-        return (yield from choose(tree, ends[:1], "best"))
+    async def search(self, problem, policy, prm, verifier):
+        tree = Tree(problem, self, self.name, policy, prm, verifier, scored=False)
+        ends = await tree.write_whole(tree.root, self.n, 0)
+        return await choose(tree, ends[:1], "best")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,8 +108,8 @@ class Liar(Searching):
     name: ClassVar[str] = "liar"
     asks_prm: ClassVar[bool] = False
 
-    def search(self, problem):
-        yield Score(problem=problem.text, steps=("a",))
+    async def search(self, problem, policy, prm, verifier):
+        await prm.score_step(ScoreRequest(problem=problem.text, steps=("a",)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,16 +128,16 @@ class Breaks(Searching):
     def __post_init__(self) -> None:
         raise ZeroDivisionError("nothing divided")
 
-    def search(self, problem):
-        yield ()
+    async def search(self, problem, policy, prm, verifier):
+        """Nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nameless(Searching):
     """Has no name."""
 
-    def search(self, problem):
-        yield ()
+    async def search(self, problem, policy, prm, verifier):
+        """Nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,8 +147,8 @@ class Holds(Searching):
     name: ClassVar[str] = "holds"
     key: Callable[[int], int] = field(default=abs)
 
-    def search(self, problem):
-        yield ()
+    async def search(self, problem, policy, prm, verifier):
+        """Nothing."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ class Locked(Searching):
     name: ClassVar[str] = "locked"
     door: Door = field(default_factory=Door)
 
-    def search(self, problem):
-        yield ()
+    async def search(self, problem, policy, prm, verifier):
+        """Nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,8 +177,8 @@ class Unwritten(Expanding, abc.ABC):
     def weigh(self) -> float:
         """Nothing."""
 
-    def search(self, problem):
-        yield ()
+    async def search(self, problem, policy, prm, verifier):
+        """Nothing."""
 
 
 class Plain:
@@ -186,8 +186,8 @@ class Plain:
 
     name = "plain"
 
-    def search(self, problem):
-        yield ()
+    async def search(self, problem, policy, prm, verifier):
+        """Nothing."""
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,8 @@ class Apart:
 
     name: ClassVar[str] = "apart"
 
-    def search(self, problem):
-        yield ()
+    async def search(self, problem, policy, prm, verifier):
+        """Nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,18 +206,28 @@ class Nothing(Searching):
 
     name: ClassVar[str] = "nothing"
 
-    def search(self, problem):
-        yield ()
+    async def search(self, problem, policy, prm, verifier):
+        """Nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NoGenerator(Searching):
+class NoCoroutine(Searching):
     """Returns at once."""
 
-    name: ClassVar[str] = "no-generator"
+    name: ClassVar[str] = "no-coroutine"
 
-    def search(self, problem):
+    def search(self, problem, policy, prm, verifier):
         return 7
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generator(Searching):
+    """Yields what it asks, where it must await."""
+
+    name: ClassVar[str] = "generator"
+
+    def search(self, problem, policy, prm, verifier):
+        yield ScoreRequest(problem=problem.text, steps=("a",))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -281,6 +291,5 @@ class Falls(Searching):
     name: ClassVar[str] = "falls"
     asks_prm: ClassVar[bool] = False
 
-    def search(self, problem):
+    async def search(self, problem, policy, prm, verifier):
         raise KeyError(problem.text)
-        yield

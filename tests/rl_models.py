@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 
-from stepmark.models.prm import Grader, Ledger
+from stepmark.models.prm import PRM, Ledger
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores, Verdict
 from stepmark.verifiers.base import VerifierBase
@@ -24,7 +24,7 @@ def margin() -> ScriptedPRM:
     )
 
 
-class _Mortal(Grader):
+class _Mortal(PRM):
     """As `wordy`; the process is killed when it is asked for the time that $DIES_AT names."""
 
     name = identity = "mortal"

@@ -8,7 +8,7 @@ import re
 import time
 from pathlib import Path
 
-from stepmark.batching import Choose, Write
+from stepmark.backends import ChoiceLogprobs, Completions
 from stepmark.errors import InputError, TooLongError
 from stepmark.models.critics import RPRM, GenPRM, ThinkPRM
 from stepmark.models.generative import GenerativePRM, generative_prm
@@ -84,14 +84,14 @@ def never() -> ScriptedPRM:
 def _critic(settings: ThinkPRM | GenPRM | RPRM, end: str) -> GenerativePRM:
     """Writes of the last sum in the question, and is sure of its verdict."""
 
-    def wrong(request: Write | Choose) -> bool:
+    def wrong(request: Completions | ChoiceLogprobs) -> bool:
         prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
         a, b, c = (
             map(int, re.findall(r"(\d+) \+ (\d+) = (\d+)", prompt)[-1]) if " = " in prompt else (0, 0, 0)
         )
         return a + b != c
 
-    def write(request: Write, number: int) -> str:
+    def write(request: Completions, number: int) -> str:
         return f"I add. {end} {'No' if wrong(request) else 'Yes'}".rstrip() if end else "I add.\n</analyze>\n"
 
     return generative_prm(

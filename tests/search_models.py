@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepmark.batching import Choose, Ready, Write, Written
+from stepmark.backends import BatchPolicy, ChoiceLogprobs, Completion, Completions, Ready
 from stepmark.errors import BackendError, InputError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import read_arithmetic
@@ -20,7 +20,7 @@ def _log(line: str) -> None:
             log.write(line + "\n")
 
 
-class _Policy:
+class _Policy(BatchPolicy):
     """The arithmetic world's policy, slow where $PAUSE says so, with a log of what it was asked; $POLICY is its identity where given."""
 
     def __init__(self, dies: int | None = None) -> None:
@@ -29,28 +29,28 @@ class _Policy:
         self._dies, self._asked = dies, 0
 
     @property
-    def tokens_written(self) -> int:
+    def tokens_written(self) -> int:  # type: ignore[override]
         return self._policy.tokens_written
 
-    def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
-        found: list[list[Written] | InputError] = []
+    def complete_many(
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
+        found: list[list[Completion] | InputError] = []
         for number, request in enumerate(requests):
             self._asked += 1
             if self._dies is not None and self._asked > self._dies:
                 raise BackendError("the server went away")
             time.sleep(float(os.environ.get("PAUSE", "0")))
-            found.append(self._policy.write([request])[0])
+            found.append(self._policy.complete_many([request])[0])
             _log(f"write {hash((request.prompt, request.prefill))} {request.first} {request.n}")
             if ready is not None:
                 ready(number, found[-1])
         return found
 
-    def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+    def choose_many(
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
-        return self._policy.choose(requests, ready)
+        return self._policy.choose_many(requests, ready)
 
 
 def policy() -> _Policy:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 
-from stepmark.batching import Written, cut_at_stop
-from stepmark.models import prm as prms
-from stepmark.models.policies import answerers as policy_answerers
-from stepmark.models.replies import MemoryReplies
+from stepmark.backends import Completion, cut_at_stop
+from stepmark.backends.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.records import Problem
-from stepmark.search.run import run
-from stepmark.verifiers import base as verifiers
+from stepmark.searches.run import models_of, run
+from stepmark.verifiers.base import load_verifier
 
 PROBLEM = Problem(text="What is it?", id="p", answer="7")
 
@@ -59,22 +57,18 @@ class World:
             ends = [found.end() for found in re.finditer(r"\S+", text)]
             text, finish, tokens = text[: ends[request.max_tokens - 1]], "length", request.max_tokens
         self.decoded += tokens
-        return Written(text=text, finish=finish, tokens=tokens, prompt_tokens=told)
+        return Completion(text=text, finish=finish, tokens=tokens, prompt_tokens=told)
 
     def asked(self, *steps):
         """How many samples were asked for after these steps."""
         return sum(request.prefill == "".join(f"{step}\n" for step in steps) for request, _ in self.requests)
 
     @property
-    def answerers(self):
-        return {
-            **policy_answerers(self.policy),
-            **prms.answerers(self.prm),
-            **verifiers.answerers(verifiers.load_verifier("number")),
-        }
+    def models(self):
+        return models_of(self.policy, self.prm)
 
     def find(self, search, problem=PROBLEM, **more):
-        [found] = run([problem], search, self.answerers, store=MemoryReplies(), **more)
+        [found] = run([problem], search, self.models, load_verifier("number"), store=MemoryReplies(), **more)
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from stepmark.batching import Graded
+from stepmark.backends import StepScore
 from stepmark.errors import BackendError, InputError
 from stepmark.models.prm import Ledger
 from stepmark.records import Problem, Refusal, Solution, Step, StepScores
@@ -81,7 +81,7 @@ class Ruled:
             return StepScores(scores=tuple(float(len(t)) for t in ask.solution.texts), kind="unbounded")
         if hasattr(ask, "text"):
             self.kept += 1
-            graded = Graded(score=float(len(ask.text)), tokens=len(ask.text))
+            graded = StepScore(score=float(len(ask.text)), tokens=len(ask.text))
             return Grown(graded=graded, place=ask, size=24 * len(ask.text))
         return Rows(rows=tuple((float(t),) for t in ask.tokens), tokens=len(ask.tokens))
 

@@ -11,9 +11,9 @@ import pytest
 
 from annotation_marks import marks_of_first_error, marks_of_ratings
 from stepmark.annotation.export import Exporting, export
-from stepmark.annotation.items import Item, Suggestion
+from stepmark.annotation.items import Item
 from stepmark.annotation.labels import Answer, Decision
-from stepmark.annotation.project import Help, Project
+from stepmark.annotation.project import Project
 from stepmark.data.formats.rows import Counts
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
@@ -65,7 +65,6 @@ def test_stepmark_holds_everything_side_by_side():
         item="q",
         account="eve",
         marks=marks_of_first_error(2, 4),
-        chosen="ann",
         reason="see",
         over=("ann", "bob"),
     )
@@ -85,12 +84,11 @@ def test_stepmark_holds_everything_side_by_side():
         "at": 1_700_000_000.0,
         "seconds": 12.5,
         "submitted": True,
-        "verified": [],
         "unsure": [1],
         "notes": [[None, "odd"], [2, "sign lost"]],
         "error_types": [[2, "algebra"]],
     }
-    assert (facts["decision"]["chosen"], facts["decision"]["over"]) == ("ann", ["ann", "bob"])
+    assert (facts["decision"]["reason"], facts["decision"]["over"]) == ("see", ["ann", "bob"])
 
 
 def test_prm800k_records_as_released():
@@ -185,11 +183,6 @@ def test_only_answers_that_count():
     assert ratings(row)[0] == {"human:ann": 1}
     (row,) = rows(FIRST, [item("q")], [submitted, begun], unfinished=True)
     assert set(ratings(row)[0]) == {"human:ann", "human:bob"}
-    strict = replace(FIRST, help=Help(show="after", require_verification=True))
-    suggested = item("q", suggestions=(Suggestion(judge="prm", rating=1),) * 4)
-    assert rows(strict, [suggested], [submitted]) == []
-    seen = replace(submitted, marks=replace(submitted.marks, verified=frozenset({0, 1})))
-    assert len(rows(strict, [suggested], [seen])) == 1
 
 
 def test_what_an_answer_says_beside_its_marks_stands_in_meta():

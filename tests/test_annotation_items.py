@@ -12,7 +12,7 @@ import pytest
 
 from stepmark.annotation.items import Item, Suggestion, read_items, view
 from stepmark.annotation.project import Project
-from stepmark.annotation.suggestions import from_prm, from_scores, suggest
+from stepmark.annotation.suggestions import suggest
 from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Solution
@@ -184,31 +184,19 @@ ITEMS = [item("right", RIGHT), item("wrong", WRONG)]
 PRM = {"1 + 1 = 2": 0.9, "2 + 1 = 3": 0.8, "2 + 1 = 4": 0.1, "so 4": 0.5}
 
 
-@pytest.fixture
-def file(tmp_path):
-    def write(*rows):
-        path = tmp_path / "rows.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        return path
-
-    return write
-
-
 def suggested(item):
     return [None if one is None else (one.rating, one.score) for one in item.suggestions]
 
 
 def test_a_prm_rates_by_its_own_threshold():
-    found = from_prm(ITEMS, ScriptedPRM(PRM, name="sums"))
+    found = suggest(ITEMS, ScriptedPRM(PRM, name="sums"))
     assert [suggested(one) for one in found.items] == [[(1, 0.9), (1, 0.8)], [(1, 0.9), (-1, 0.1), (1, 0.5)]]
     assert found.items[0].suggestions[0] == Suggestion(judge="sums", rating=1, score=0.9)
     assert found.without == ()
     assert ITEMS[0].suggestions == ()
-    strict = from_prm(ITEMS, ScriptedPRM(PRM, default_threshold=0.85))
+    strict = suggest(ITEMS, ScriptedPRM(PRM, default_threshold=0.85))
     assert [rating for rating, _ in suggested(strict.items[0])] == [1, -1]
-    assert [
-        rating for rating, _ in suggested(from_prm(ITEMS, ScriptedPRM(PRM), threshold=0.95).items[0])
-    ] == [
+    assert [rating for rating, _ in suggested(suggest(ITEMS, ScriptedPRM(PRM), threshold=0.95).items[0])] == [
         -1,
         -1,
     ]
@@ -216,63 +204,32 @@ def test_a_prm_rates_by_its_own_threshold():
 
 def test_margins_are_no_probabilities():
     margins = {text: 2 * score - 1 for text, score in PRM.items()}
-    found = from_prm(ITEMS, ScriptedPRM(margins, score_kind="margin", default_threshold=0.0))
+    found = suggest(ITEMS, ScriptedPRM(margins, score_kind="margin", default_threshold=0.0))
     assert suggested(found.items[1]) == [(1, None), (-1, None), (1, None)]
     assert found.items[1].suggestions[1].reason == "margin -0.8, threshold 0"
 
 
-def graded(problem, steps, scores, **known):
-    return {"problem": problem, "steps": steps, "scores": scores, "prm": "sums", "threshold": 0.5} | known
-
-
-def test_graded_rows_by_id_and_by_text(file):
-    problem = "What is 1 + 1 + 1?"
-    path = file(
-        graded("another problem", ["x"], [0.3], id="somebody else's"),
-        graded(problem, [f" {text}\n" for text in WRONG], [0.9, 0.1, 0.5]),
-        {"id": "right", "scores": [0.9, None], "prm": "sums", "threshold": 0.5},
-    )
-    found = from_scores(ITEMS, path)
-    assert [suggested(one) for one in found.items] == [[(1, 0.9), None], [(1, 0.9), (-1, 0.1), (1, 0.5)]]
-    assert suggest(ITEMS, str(path)) == found
-    assert [rating for rating, _ in suggested(from_scores(ITEMS, path, threshold=0.05).items[1])] == [1, 1, 1]
-
-
-def test_without_a_row_or_refused(file):
-    found = from_scores(
-        [*ITEMS, item("third", ["x"])],
-        file({"id": "right", "scores": [0.9, 0.8]}, {"id": "wrong", "scores": None, "refused": "too long"}),
-    )
-    assert found.without == (("wrong", "too long"), ("third", "no row in rows.jsonl"))
-    # No threshold in the file: numbers and no ratings, under the file's name.
-    assert found.items[0].suggestions[0] == Suggestion(judge="rows", score=0.9)
-
-
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("change", "message"),
     [
-        (
-            graded("What is 1 + 1 + 1?", [*RIGHT, "x"], [0.1] * 3, id="right"),
-            "step 2 .*'absent'",
-        ),
-        (
-            graded("What is 1 + 1 + 1?", ["1 + 1 = 2", "2 + 1 = 5"], [0.1] * 2, id="right"),
-            "step 1 .*2 \\+ 1 = 5",
-        ),
-        (graded("What is 2?", RIGHT, [0.1] * 2, id="right"), "problem of .*'What is 2\\?'"),
-        ({"id": "right", "scores": [0.1]}, "expected 2 scores"),
-        ({"id": "right", "scores": [0.1, 1.5]}, "1.5"),
-        ({"id": "right", "scores": [0.1, "high"]}, "'high'"),
-        ({"id": "right", "scores": {"a": [0.1, 0.2]}}, "field 'scores'"),
-        ({"id": "right", "scores": [0.1, 0.2], "threshold": "low"}, "threshold"),
-        ({"id": "right", "scores": [0.1, 0.2], "score_kind": "odds"}, "'odds'"),
-        ({"id": "right", "scores": [0.1, 0.2], "critiques": ["fine", "fine"]}, "critiques"),
-        ({"scores": [0.1, 0.2]}, "expected an id"),
-        ({"id": "right", "scores": [0.9, 0.7]}, "other scores at .*rows.jsonl:1"),
-        ({"id": "wrong", "scores": [0.9, 0.7, 0.1], "prm": "other"}, "scores of one PRM"),
+        ({"scores": [0.1]}, "expected 2 scores"),
+        ({"scores": [0.1, 1.5]}, "1.5"),
+        ({"scores": [0.1, "high"]}, "'high'"),
+        ({"threshold": "low"}, "threshold"),
+        ({"score_kind": "odds"}, "'odds'"),
+        ({"critiques": ["fine", "fine"]}, "critiques"),
     ],
 )
-def test_rows_that_cannot_be_used(file, row, message):
+def test_graded_rows_that_cannot_be_used(tmp_path, change, message):
+    row = {
+        "problem": "What is 1 + 1 + 1?",
+        "steps": RIGHT,
+        "scores": [0.1, None],
+        "prm": "sums",
+        "threshold": 0.5,
+    }
+    (item,) = read(tmp_path, row)
+    assert suggested(item) == [(-1, 0.1), None]
     with pytest.raises(InputError, match=message) as caught:
-        from_scores(ITEMS, file({"id": "right", "scores": [0.9, 0.8]}, row))
-    assert str(caught.value.where).endswith("rows.jsonl:2")
+        read(tmp_path, row | change)
+    assert "items.jsonl" in str(caught.value.where)

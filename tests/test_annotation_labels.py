@@ -77,7 +77,6 @@ def test_what_is_missing_is_named():
         ("per_step", c("rate", rating=1), "found None"),
         ("per_step", c("rate", step=-1, rating=1), "found -1"),
         ("per_step", c("unsure", step=0), "true or false"),
-        ("per_step", c("verify", on=True), "found None"),
         ("per_step", c("error_type", step=0, text="algebra"), "step 1 is not marked as wrong"),
         ("per_step", c("reset", step=0), "has no 'step'"),
         ("per_step", c("note", step=0, rating=1), "has no 'rating'"),
@@ -98,7 +97,7 @@ STEPS = st.integers(-2, 4) | st.none()
 CHANGES = st.builds(
     Change,
     kind=st.sampled_from(
-        ["first_error", "rate", "unsure", "note", "error_type", "verify", "reset", "submit", "reopen"]
+        ["first_error", "rate", "unsure", "note", "error_type", "reset", "submit", "reopen"]
         + ["undo", "redo"] * 3
     ),
     step=STEPS,
@@ -120,7 +119,7 @@ class Slow:
 
     def __init__(self, steps: int) -> None:
         nothing: dict[str, Any] = {"first": None, "rate": [None] * steps, "unsure": set(), "type": {}}
-        self.states = [nothing | {"note": {}, "ok": set()}]
+        self.states = [nothing | {"note": {}}]
         self.at = 0
         self.done = False
 
@@ -144,17 +143,12 @@ class Slow:
             elif kind == "first_error":
                 state["first"] = step
                 state["type"] = {k: v for k, v in state["type"].items() if k == step}
-                if change.on and step is not None:
-                    state["ok"] |= set(range(len(state["rate"]) if step == -1 else step + 1))
             elif kind == "rate":
                 state["rate"][step] = change.rating
                 if change.rating != -1:
                     state["type"].pop(step, None)
-                if change.on and change.rating is not None:
-                    state["ok"].add(step)
-            elif kind in ("unsure", "verify"):
-                place = state["unsure" if kind == "unsure" else "ok"]
-                (place.add if change.on else place.discard)(step)
+            elif kind == "unsure":
+                (state["unsure"].add if change.on else state["unsure"].discard)(step)
             else:
                 place = state["note" if kind == "note" else "type"]
                 place.pop(step, None)
@@ -182,7 +176,6 @@ def test_undo_is_the_state_before(mode, neutral, log):
         assert marks.unsure == state["unsure"]
         assert dict(marks.notes) == state["note"]
         assert dict(marks.error_types) == state["type"]
-        assert marks.verified == state["ok"]
         assert marks.submitted is slow.done
         assert (folding.can_undo, folding.can_redo) == (slow.at > 0, slow.at + 1 < len(slow.states))
     assert folding.version == len(taken)

@@ -56,8 +56,8 @@ inline_with_trace: true
 
 def test_the_command_line_comes_first(tmp_path, monkeypatch):
     file = made(tmp_path, "items: items.jsonl\noverlap: 2\nhelp: {show: after}\n")
-    said = load_project(file, {"overlap": 3, "help": {"require_verification": True}}).project
-    assert (said.overlap, said.help.show, said.help.require_verification) == (3, "after", True)
+    said = load_project(file, {"overlap": 3}).project
+    assert (said.overlap, said.help.show) == (3, "after")
     monkeypatch.chdir(tmp_path)
     alone = load_project("items.jsonl", {"mode": "per_step"}).project
     assert (alone.items, alone.mode, alone.overlap) == ((Path("items.jsonl"),), "per_step", 1)
@@ -71,7 +71,7 @@ def test_the_command_line_comes_first(tmp_path, monkeypatch):
         ("items: items.jsonl\nscreening: {items: items.jsonl}\n", "screening", "no setting"),
         ("items: items.jsonl\noverlap: two\n", "overlap", "integer"),
         ("items: items.jsonl\noverlap: true\n", "overlap", "integer"),
-        ("items: items.jsonl\noverlap: 0\n", "overlap", "greater than or equal to 1, found 0"),
+        ("items: items.jsonl\noverlap: 0\n", "overlap", "found 0"),
         ("items: items.jsonl\nmode: sideways\n", "mode", "first_error"),
         ("items: items.jsonl\nallow_neutral: true\n", "allow_neutral", "per_step"),
         ("items: items.jsonl\nhelp: never\n", "help", "settings by name"),
@@ -188,10 +188,10 @@ annotation_schemes:
         "content",
     )
     assert (project.mode, project.allow_neutral, project.inline_with_trace) == ("per_step", True, True)
-    assert (project.help.show, project.help.require_verification) == ("before", True)
+    assert project.help.show == "before"
     assert (project.reward_labels.correct, project.reward_labels.neutral) == ("Valid", "Neutral")
     assert loaded.notes == (
-        "options of the scheme that are not used: label_requirement",
+        "options of the scheme that are not used: require_verification, label_requirement",
         "schemes that are not shown, since only process_reward is: overall (radio)",
         "keys that are not used: port, output_annotation_dir, user_config",
     )

@@ -70,17 +70,17 @@ def evaluate(method, data, **settings):
 
 
 RUNS = [
-    (stepmark.evaluate.ProcessBench(threshold="tuned:a"), ["--threshold", "tuned:a"], ROWS),
-    (stepmark.evaluate.Disagreement(process="scores"), ["--process", "scores"], ROWS),
-    (stepmark.evaluate.Calibration(bins=4), ["--bins", "4"], ROWS),
-    (stepmark.evaluate.Robustness(only=("repeated-step",)), ["--only", "repeated-step"], ROWS),
+    (stepmark.evaluation.ProcessBench(threshold="tuned:a"), ["--threshold", "tuned:a"], ROWS),
+    (stepmark.evaluation.Disagreement(process="scores"), ["--process", "scores"], ROWS),
+    (stepmark.evaluation.Calibration(bins=4), ["--bins", "4"], ROWS),
+    (stepmark.evaluation.Robustness(only=("repeated-step",)), ["--only", "repeated-step"], ROWS),
     (
-        stepmark.evaluate.BestOfN(sizes=(1, 2), verifier="number"),
+        stepmark.evaluation.BestOfN(sizes=(1, 2), verifier="number"),
         ["--sizes", "1", "2", "--verifier", "number"],
         CANDIDATES,
     ),
     (
-        stepmark.evaluate.Drift(against="strong", threshold=0.4),
+        stepmark.evaluation.Drift(against="strong", threshold=0.4),
         ["--against", "strong", "--threshold", "0.4"],
         CANDIDATES,
     ),
@@ -109,7 +109,7 @@ def test_the_verifier_evaluation_asks_no_prm():
     data = write(PAIRS)
     command = ["evaluate", "verifier", "--data", data, "--verifier", "number", "text", "--out", "a"]
     assert main([*command, "--resamples", "100"]) == 0
-    method = stepmark.evaluate.VerifierAccuracy(verifier=("number", "text"))
+    method = stepmark.evaluation.VerifierAccuracy(verifier=("number", "text"))
     result = stepmark.evaluate(method, data=data, resamples=100, out="b", progress=False)
     assert result.figures["text/false negatives"].value == 1.0  # 5.0 is no "5" as a text
     assert result.figures["number/false negatives"].value == 0.0
@@ -148,7 +148,7 @@ def test_a_result_has_figures_and_shows_itself(tmp_path):
 
 def test_settings_by_name_and_a_frame():
     named = evaluate("processbench", ROWS, settings=["threshold=0.05"])
-    assert named.figures == evaluate(stepmark.evaluate.ProcessBench(threshold="0.05"), ROWS).figures
+    assert named.figures == evaluate(stepmark.evaluation.ProcessBench(threshold="0.05"), ROWS).figures
     assert named.figures["a/f1"].policy == "0.05, given"
     pandas = pytest.importorskip("pandas")
     assert (
@@ -164,7 +164,7 @@ def test_scores_stand_for_the_prm():
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Weakest(stepmark.evaluate.Evaluation):
+class Weakest(stepmark.evaluation.Evaluation):
     """The mean of the weakest scores."""
 
     name = "weakest"
@@ -179,7 +179,7 @@ class Weakest(stepmark.evaluate.Evaluation):
     def statistic(self, items):
         values = np.array([item["weakest"] for item in items])
         return lambda weights: {
-            "all/weakest": stepmark.evaluate.shares(weights @ values, weights.sum(axis=1))
+            "all/weakest": stepmark.evaluation.shares(weights @ values, weights.sum(axis=1))
         }
 
 
@@ -210,13 +210,13 @@ def test_what_has_no_effect_is_a_note(idle):
 
 
 def test_a_setting_out_of_its_range():
-    with pytest.raises(SettingError, match="bins=0: expected 1 or more"):
-        stepmark.evaluate.Calibration(bins=0)
-    with pytest.raises(SettingError, match="only='formatting': expected a list, each a text"):
-        stepmark.evaluate.Robustness(only="formatting")
-    assert stepmark.evaluate.SearchContest(budgets=[100, 200]).budgets == [100, 200]
+    with pytest.raises(SettingError, match="bins=0"):
+        stepmark.evaluation.Calibration(bins=0)
+    with pytest.raises(SettingError, match="only='formatting'"):
+        stepmark.evaluation.Robustness(only="formatting")
+    assert stepmark.evaluation.SearchContest(budgets=[100, 200]).budgets == [100, 200]
     with pytest.raises(UsageError, match="PRMBench is measured at a number, argmax"):
-        stepmark.evaluate.PRMBench(threshold="oracle")
+        stepmark.evaluation.PRMBench(threshold="oracle")
 
 
 def test_a_search_writes_what_its_command_writes():
@@ -226,7 +226,7 @@ def test_a_search_writes_what_its_command_writes():
     words = ["--policy", policy, "--prm", prm, "--budgets", "150", "400", "--methods", "beam"]
     words += ["--pilot", "1", "--set", "beam.expand=2", "--resamples", "100", "--out", "a"]
     assert main(["evaluate", "search", "--data", data, *words]) == 0
-    method = stepmark.evaluate.SearchContest(
+    method = stepmark.evaluation.SearchContest(
         budgets=(150, 400), methods=("beam",), pilot=1, method_settings=("beam.expand=2",)
     )
     result = evaluate(method, data, prm=prm, policy=policy, out="b")

@@ -141,7 +141,7 @@ def test_a_config_file_sets_flags_and_flags_override_it(tmp_path, file, capfd):
     assert main(["grade", str(file), "--config", str(config)]) == 2
     assert "Did you mean --threshold" in capfd.readouterr().err
     assert main(["grade", str(file), "--config", "nowhere.toml"]) == 2
-    assert "--config nowhere.toml: there is no such file" in capfd.readouterr().err
+    assert "--config nowhere.toml" in capfd.readouterr().err
 
 
 def test_the_prm_grades_one_and_ranks_several():
@@ -157,7 +157,7 @@ def test_the_prm_grades_one_and_ranks_several():
     for ask in (prm.grade, prm.score):
         with pytest.raises(InputError, match=r"`steps`.*`grade_many`.*`rank`"):
             ask("Add.", ["2 + 2 = 5", "2 + 2 = 4"])
-    with pytest.raises(InputError, match="expected a list of solutions, found one text"):
+    with pytest.raises(InputError, match="found one text"):
         prm.rank("Add.", "2 + 2 = 4")
     with pytest.raises(InputError, match=r"solution 1 \(0-based\)"):
         prm.rank("Add.", ["2 + 2 = 4", ""])
@@ -211,14 +211,14 @@ def test_results_are_a_frame_with_a_flat_row_a_solution():
     assert list(sampled["meta.outcome"]) == [False, False, True, True]
     found = stepmark.search(
         rows,
-        method=stepmark.search.BestOfN(n=2),
+        method=stepmark.searches.BestOfN(n=2),
         policy=policy,
         prm=stepmark.ScriptedPRM(lambda *_: 0.9),
         progress=False,
     ).to_pandas()
     assert list(found["solution"]) == ["The answer is 2."] * 2 and list(found["candidates"]) == [2, 2]
     labelled = stepmark.label(
-        rows[1:], method=stepmark.label.EveryStep(k=2), policy=policy, verifier="number", progress=False
+        rows[1:], method=stepmark.labels.EveryStep(k=2), policy=policy, verifier="number", progress=False
     ).to_pandas()
     assert list(labelled["labels"]) == [["1 of 1, right"]]  # a last step is judged by its own answer
     assert list(labelled["first_error"]) == [-1] and list(labelled["cost.unparsed"]) == [0]

@@ -47,7 +47,7 @@ def test_problems_of_python_rows_and_several_files(file):
     [
         ([{"answer": "4"}], {}, InputError, "row 1.*expected a problem"),
         ("none.jsonl", {}, InputError, "there is no such file"),
-        (ROWS, {"limit": 0}, SettingError, "limit=0: expected 1 or more"),
+        (ROWS, {"limit": 0}, SettingError, "limit=0"),
         (ROWS, {"out": "nowhere/a.jsonl"}, UsageError, "there is no folder"),
         ([], {}, UsageError, "expected a file of problems"),
     ],
@@ -73,9 +73,7 @@ def test_the_arithmetic_world_writes_what_the_command_writes(tmp_path):
     for problem in made:
         labels, first_error = ArithmeticWorld.true_labels(problem, problem.steps)
         assert all(labels) and first_error == -1
-    with pytest.raises(
-        SettingError, match=r"largest=5: expected a number in \[99, 999\]|largest=5: expected"
-    ):
+    with pytest.raises(SettingError, match=r"largest=5"):
         ArithmeticWorld.make_problems(largest=5)
 
 

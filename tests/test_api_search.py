@@ -11,8 +11,8 @@ from stepmark.errors import InputError, SettingError, UsageError
 
 MODELS = ["--policy", "own_searches:trap_policy", "--prm", "own_searches:trap_prm", "--verifier", "number"]
 ROWS = [{"id": str(number), "problem": f"{number}?"} for number in range(3)]
-BEAM = stepmark.search.BeamSearch(
-    width=1, expand=2, how=stepmark.search.Steps(prompt="text", temperature=1.0)
+BEAM = stepmark.searches.BeamSearch(
+    width=1, expand=2, how=stepmark.searches.Steps(prompt="text", temperature=1.0)
 )
 
 
@@ -100,7 +100,7 @@ def test_a_row_without_a_problem_is_named():
 
 def test_methods_refuse_what_cannot_be():
     with pytest.raises(SettingError, match="width=0: expected 1 or more"):
-        stepmark.search.BeamSearch(width=0)
+        stepmark.searches.BeamSearch(width=0)
 
 
 def test_a_typed_problem_is_printed_with_its_first_error(capsys):
@@ -121,7 +121,7 @@ RIGHT = "12 * 8 = 96\nThe answer is 96."
 WRONG = "Surely 12 * 8 = 98 pens\nThe answer is 98."
 
 
-@pytest.mark.parametrize("method", [stepmark.search.BestOfN(n=2), stepmark.search.Majority(n=2)])
+@pytest.mark.parametrize("method", [stepmark.searches.BestOfN(n=2), stepmark.searches.Majority(n=2)])
 def test_a_check_gives_up_a_solution_that_the_prm_prefers(method):
     found = {
         checks: stepmark.search(
@@ -144,7 +144,7 @@ def test_where_checks_refute_every_solution_the_result_says_so():
     [found] = stepmark.search(
         [{"problem": "What is 12 * 8?"}],
         *arithmetic(WRONG),
-        method=stepmark.search.BestOfN(n=1),
+        method=stepmark.searches.BestOfN(n=1),
         checks="all",
         progress=False,
     )

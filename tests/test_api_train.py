@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import random
 import subprocess
@@ -25,7 +24,7 @@ from tiny_base import tokenizer, write_base
 
 torch.set_num_threads(1)
 
-TRAINING = stepmark.train.Training(
+TRAINING = stepmark.training.Training(
     lora_rank=2, learning_rate=5e-3, epochs=1, dtype="float32", held_out=0.3, evaluations=1, token_budget=300
 )
 FLAGS = ["--lora-rank", "2", "--learning-rate", "5e-3", "--epochs", "1", "--dtype", "float32"]
@@ -114,7 +113,7 @@ def test_records_of_a_run_are_rows(base, file, tmp_path):
     ]
     done = trained(records, base, tmp_path / "prm")
     assert (done.problems, done.examples) == (25, 25)
-    held = trained(records[:24], base, tmp_path / "other", training=stepmark.train.Training(lora_rank=2, epochs=1), held_out_data=records[24:])  # fmt: skip
+    held = trained(records[:24], base, tmp_path / "other", training=stepmark.training.Training(lora_rank=2, epochs=1), held_out_data=records[24:])  # fmt: skip
     assert (held.problems, held.held_out.solutions) == (24, 12)
 
 
@@ -126,7 +125,7 @@ def test_an_objective_by_its_name_with_settings(base, file, tmp_path):
         objective="target-tokens",
         settings=["candidates=x,y", "above=0.5"],
     )
-    made = stepmark.train.TargetTokens(candidates=("x", "y"), above=0.5)
+    made = stepmark.training.TargetTokens(candidates=("x", "y"), above=0.5)
     assert same(by_name.folder, trained(file, base, tmp_path / "b" / "prm", objective=made).folder, *SAME)
     assert json.loads((by_name.folder / "stepmark.json").read_text())["readout"]["head"]["candidates"] == [
         "x",
@@ -137,10 +136,10 @@ def test_an_objective_by_its_name_with_settings(base, file, tmp_path):
 OWN = """
 import dataclasses
 import torch
-from stepmark import train
+from stepmark import training
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Hinge(train.SoftLabels):
+class Hinge(training.SoftLabels):
     margin: float = 1.0
 
     def loss_of(self, logits, targets):
@@ -165,17 +164,8 @@ def test_an_objective_of_ones_own(base, file, tmp_path, monkeypatch, capsys):
     assert "was trained otherwise: objective.settings was" in capsys.readouterr().err
 
 
-def test_it_is_a_function_and_the_place_of_its_objectives():
-    from stepmark.training.objectives.steps import HardLabels
-    from stepmark.training.run import train
-
-    assert inspect.signature(stepmark.train) == inspect.signature(train)
-    assert stepmark.train.HardLabels is HardLabels
-    assert set(dir(stepmark.train)) >= {"HardLabels", "Training", "LabelRules", "Generative", "StepObjective"}
-    assert all(getattr(stepmark.train, name).__doc__ for name in dir(stepmark.train))
-    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        _ = stepmark.train.Nothing
-    code = "import sys, stepmark; stepmark.train.Training(epochs=3); assert 'torch' not in sys.modules"
+def test_its_settings_load_no_torch():
+    code = "import sys, stepmark; stepmark.training.Training(epochs=3); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -282,7 +272,7 @@ def test_the_order_of_classes_is_the_familys():
 
     logits = torch.tensor([[2.0, -1.0]])
     right, wrong = [Target(value=1.0)], [Target(value=0.0)]
-    for objective in (None, stepmark.train.CrossEntropy()):
+    for objective in (None, stepmark.training.CrossEntropy()):
         shepherd = in_family(objective, "math-shepherd")  # "+" is class 0
         assert shepherd.loss_of(logits, right).item() == pytest.approx(torch.nn.functional.softplus(torch.tensor(-3.0)).item())  # fmt: skip
         assert shepherd.loss_of(logits, wrong).item() == pytest.approx(torch.nn.functional.softplus(torch.tensor(3.0)).item())  # fmt: skip
@@ -308,5 +298,5 @@ def test_every_family_is_trained_or_refused_by_name():
                 in_family(None, name)
     made = in_family(None, "genprm")
     assert type(made.critic).__name__ == "GenPRM"
-    assert isinstance(in_family(stepmark.train.HardLabels(language_weight=0.5), "skywork"), InFamily)
-    assert in_family(stepmark.train.HardLabels(language_weight=0.5), "skywork").language_weight == 0.5
+    assert isinstance(in_family(stepmark.training.HardLabels(language_weight=0.5), "skywork"), InFamily)
+    assert in_family(stepmark.training.HardLabels(language_weight=0.5), "skywork").language_weight == 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import re
@@ -12,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepmark
-from stepmark.batching import Choose, Message, Write, run
+from stepmark.backends import ChoiceLogprobs, Completions, Message
 from stepmark.errors import InputError, UsageError
-from stepmark.models.policies import answerers
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic, read_number, write_number
 from stepmark.problems.arithmetic_world import (
     ArithmeticPolicy,
@@ -300,15 +300,12 @@ CANCELLING = [
     ],
     ids=["start", "right", "wrong", "two that cancel", "one left out", "with a remark"],
 )
-def test_v_against_rollouts_through_the_runner(steps):
+def test_v_against_rollouts(steps):
     count = 4000
     how = SolverSettings(error_rate=0.12, repair_rate=0.3)
     prefill = "".join(f"{step}\n" for step in steps)
-
-    def rollouts():
-        return (yield Write(prompt=f"{CHAIN.text}\n\n", prefill=prefill, n=count, temperature=1.0))
-
-    ((_, written),) = run([rollouts()], answerers(ArithmeticPolicy(how)))
+    request = Completions(prompt=f"{CHAIN.text}\n\n", prefill=prefill, n=count, temperature=1.0)
+    written = asyncio.run(ArithmeticPolicy(how).complete(request))
     with load_verifier("number") as verifier:
         verdicts = [verifier.verify(prefill + one.text, "6").outcome for one in written[:50]]
     answers = [one.text.rpartition("The answer is ")[2] for one in written]
@@ -344,13 +341,15 @@ def test_the_first_error_is_where_the_solver_first_erred(seed):
 
 def test_equal_requests_give_equal_samples():
     policy = ArithmeticPolicy()
-    ask = Write(prompt=CHAIN.text, n=6, temperature=0.7)
-    (six,) = policy.write([ask])
+    ask = Completions(prompt=CHAIN.text, n=6, temperature=0.7)
+    (six,) = policy.complete_many([ask])
     assert policy.identity != ArithmeticPolicy(SolverSettings(noise=0.1)).identity
     assert policy.tokens_written == sum(one.tokens for one in six)
-    (last,) = ArithmeticPolicy().write([Write(prompt=CHAIN.text, n=2, temperature=0.7, first=4)])
+    (last,) = ArithmeticPolicy().complete_many(
+        [Completions(prompt=CHAIN.text, n=2, temperature=0.7, first=4)]
+    )
     assert six[4:] == last
-    (other,) = policy.write([Write(prompt=CHAIN.text, n=6, temperature=0.7, seed=1)])
+    (other,) = policy.complete_many([Completions(prompt=CHAIN.text, n=6, temperature=0.7, seed=1)])
     assert other != six
 
 
@@ -358,29 +357,37 @@ def test_chat_and_text_prompts():
     policy = ArithmeticPolicy()
     turn = (Message(role="user", content=f"{CHAIN.text}\n\nSolve it step by step."),)
     text = "\n".join(CHAIN_STEPS)
-    ((greedy,),) = policy.write([Write(prompt=turn)])
+    ((greedy,),) = policy.complete_many([Completions(prompt=turn)])
     assert (greedy.text, greedy.finish, greedy.tokens) == (text, "end", count_tokens(text) + 1)
-    ((greedy,),) = policy.write([Write(prompt=CHAIN.text)])
+    ((greedy,),) = policy.complete_many([Completions(prompt=CHAIN.text)])
     assert greedy.text == "\n" + text
-    ((greedy,),) = policy.write([Write(prompt=f"{CHAIN.text}\n\n{CHAIN_STEPS[0]}\n", prefill=CHAIN_STEPS[1])])
+    ((greedy,),) = policy.complete_many(
+        [Completions(prompt=f"{CHAIN.text}\n\n{CHAIN_STEPS[0]}\n", prefill=CHAIN_STEPS[1])]
+    )
     assert greedy.text == "\n" + "\n".join(CHAIN_STEPS[2:])
-    ((greedy,),) = policy.write([Write(prompt=turn, prefill="Result after the first step: 10 + 5 = 19\n")])
+    ((greedy,),) = policy.complete_many(
+        [Completions(prompt=turn, prefill="Result after the first step: 10 + 5 = 19\n")]
+    )
     assert greedy.text.endswith("Result after the fourth step: 32 / 4 = 8\nThe answer is 8.")
-    ((done,),) = policy.write([Write(prompt=turn, prefill=text + "\n")])
+    ((done,),) = policy.complete_many([Completions(prompt=turn, prefill=text + "\n")])
     assert (done.text, done.finish, done.tokens) == ("", "end", 1)
 
 
 def test_a_prompt_without_a_problem_is_refused_alone_and_choices_always():
     policy = ArithmeticPolicy()
-    refused, good = policy.write([Write(prompt="What is 2 + 2?"), Write(prompt=CHAIN.text)])
+    refused, good = policy.complete_many(
+        [Completions(prompt="What is 2 + 2?"), Completions(prompt=CHAIN.text)]
+    )
     assert isinstance(refused, InputError)
     assert good[0].text.endswith("The answer is 6.")
-    (refused,) = policy.choose([Choose(prompt=CHAIN.text, options=("+", "-"))])
+    (refused,) = policy.choose_many([ChoiceLogprobs(prompt=CHAIN.text, options=("+", "-"))])
     assert isinstance(refused, InputError)
 
 
 def test_log_probabilities_are_those_of_the_lines():
-    (written,) = ArithmeticPolicy().write([Write(prompt=CHAIN.text + "\n", n=100, temperature=1.0)])
+    (written,) = ArithmeticPolicy().complete_many(
+        [Completions(prompt=CHAIN.text + "\n", n=100, temperature=1.0)]
+    )
     for one in written:
         lines = one.text.split("\n")
         chances = [next_steps(CHAIN, lines[:place])[line] for place, line in enumerate(lines)]
@@ -390,11 +397,11 @@ def test_log_probabilities_are_those_of_the_lines():
 def test_stop_and_length():
     policy = ArithmeticPolicy()
     prompt = CHAIN.text + "\n"
-    ((step,),) = policy.write([Write(prompt=prompt, stop=("\n",))])
+    ((step,),) = policy.complete_many([Completions(prompt=prompt, stop=("\n",))])
     assert (step.text, step.finish, step.tokens) == (CHAIN_STEPS[0], "stop", count_tokens(CHAIN_STEPS[0]) + 1)
     whole = count_tokens("\n".join(CHAIN_STEPS))
-    ((fits,), (short,), (cut,)) = policy.write(
-        [Write(prompt=prompt, max_tokens=limit) for limit in (whole + 1, whole, 7)]
+    ((fits,), (short,), (cut,)) = policy.complete_many(
+        [Completions(prompt=prompt, max_tokens=limit) for limit in (whole + 1, whole, 7)]
     )
     assert (fits.finish, fits.tokens, fits.text) == ("end", whole + 1, "\n".join(CHAIN_STEPS))
     assert (short.finish, short.tokens) == ("length", whole)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.batching import Answerer, Verify, Write, Written, run
+from stepmark.backends import Completion
 from stepmark.errors import UsageError
 from stepmark.labels.bayes import (
     BayesianSearch,
@@ -25,6 +25,7 @@ from stepmark.labels.bayes import (
     rate_grid,
     rate_nodes,
 )
+from stepmark.labels.methods import label
 from stepmark.labels.rollout import OWN_ANSWER
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Problem, Solution, Step, Verdict
@@ -237,28 +238,25 @@ class World:
             steps = request.prefill.count("\n")
             self.written.append((request.prompt, steps, number))
             if _draw(seed, "unparsed", request.prefill, number) < unparsed:
-                return Written(text="dunno", finish="end", tokens=tokens)
+                return Completion(text="dunno", finish="end", tokens=tokens)
             won = _draw(seed, request.prefill, number) < rates(steps)
-            return Written(text=f"#### {int(won)}", finish="end", tokens=tokens)
+            return Completion(text=f"#### {int(won)}", finish="end", tokens=tokens)
 
-        def verify(requests, ready):
-            verdicts = []
-            for number, request in enumerate(requests):
-                _, found, answer = request.answer.rstrip().rpartition("#### ")
-                outcome = "unparsed" if not found else "match" if answer == request.gold else "mismatch"
-                verdicts.append(Verdict(outcome=outcome, verifier="last"))
-                ready(number, verdicts[-1])
-            return verdicts
+        self.policy = ScriptedPolicy(write=write)
 
-        policy = ScriptedPolicy(write=write)
-        self.answerers = {
-            Write: Answerer(identity="world", answer=policy.write),
-            Verify: Answerer(identity="last", answer=verify),
-        }
+    def label(self, labeller, *solutions):
+        return list(label(solutions, labeller, self.policy, _Last()))
 
-    def label(self, labeller, *solutions, store=None):
-        methods = [labeller.label(solution) for solution in solutions]
-        return [result for _, result in run(methods, self.answerers, store=store)]
+
+class _Last:
+    """The verifier of those worlds: the text after the last "#### "."""
+
+    identity = "last"
+
+    async def verify(self, answer, gold):
+        _, found, last = answer.rstrip().rpartition("#### ")
+        outcome = "unparsed" if not found else "match" if last == gold else "mismatch"
+        return Verdict(outcome=outcome, verifier="last")
 
 
 def _perfect(error):

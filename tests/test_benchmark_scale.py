@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stepmark.batching import Verify
+from stepmark.backends import VerdictRequest
 from stepmark.records import Verdict
-from stepmark.verifiers import base as verifiers
+from stepmark.verifiers.base import BatchVerifier, load_verifier
 from tiny_base import write_base
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,14 +48,13 @@ def test_a_whole_run(tmp_path, monkeypatch, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["base"], "it left something behind"
 
 
-@pytest.mark.parametrize(("dear", "reported"), [(-1.0, [0, 1, 2]), (3600.0, [])])
-def test_dear_verdicts_are_reported_one_by_one_and_cheap_ones_together(monkeypatch, dear, reported):
-    monkeypatch.setattr(verifiers, "_DEARER_THAN_A_WRITE", dear)
+def test_verdicts_are_reported_one_by_one():
     heard = []
-    with verifiers.load_verifier("number") as verifier:
-        [answerer] = verifiers.answerers(verifier).values()
-        asked = [Verify(answer=text, gold="4") for text in ("4", "5", "no number")]
-        found = answerer.answer(asked, lambda number, verdict: heard.append((number, verdict)))
+    with load_verifier("number") as verifier:
+        asked = [VerdictRequest(answer=text, gold="4") for text in ("4", "5", "no number")]
+        found = BatchVerifier(verifier).verdicts(
+            asked, lambda number, verdict: heard.append((number, verdict))
+        )
     assert [verdict.correct for verdict in found] == [True, False, None]
-    assert heard == [(number, found[number]) for number in reported]
+    assert heard == list(enumerate(found))
     assert all(isinstance(verdict, Verdict) for verdict in found)

@@ -170,10 +170,7 @@ def test_candidates_that_nobody_checked_are_compared_with_the_reference(tmp_path
         {"id": "c", "gold": "5", "candidates": [{"text": "I do not know."}, {"text": "The answer is 5."}]},
     )
     assert run_best_of_n(tmp_path, data) == 0
-    assert (
-        "4 candidates do not say whether the answer is right: compared with the reference (number)"
-        in capsys.readouterr().err
-    )
+    assert "4 candidates" in capsys.readouterr().err
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert [item["pool"]["correct"] for item in result["items"]] == [
         [True, False],
@@ -188,12 +185,9 @@ def test_candidates_that_nobody_checked_are_compared_with_the_reference(tmp_path
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ({"candidates": [{"text": "So 2."}]}, '"answer", the reference, to compare it with'),
-        ({"gold": "  ", "candidates": [{"text": "So 2."}]}, "nothing says whether candidate b/0 is right"),
-        (
-            {"candidates": [{"text": "A.", "correct": True}, {"text": "B."}]},
-            "nothing says whether candidate b/1 is right",
-        ),
+        ({"candidates": [{"text": "So 2."}]}, '"answer"'),
+        ({"gold": "  ", "candidates": [{"text": "So 2."}]}, "b/0"),
+        ({"candidates": [{"text": "A.", "correct": True}, {"text": "B."}]}, "b/1"),
     ],
 )
 def test_a_row_that_nothing_can_check_is_refused_before_anything_is_graded(
@@ -211,7 +205,7 @@ def test_one_candidate_a_problem_leaves_nothing_to_choose() -> None:
     rows = [{"problem": f"p{n}", "solution": "a", "correct": n > 0} for n in range(2)]
     prm = stepmark.ScriptedPRM(lambda problem, steps: 0.5)
     result = stepmark.evaluate("best-of-n", prm, data=rows, resamples=100)
-    assert result.verdict.startswith("Every problem has one candidate, so there is nothing to choose: 50.0")
+    assert "50.0" in result.verdict
     assert result.figures["accuracy/single/1"].value == 0.5
 
 
@@ -235,8 +229,7 @@ def test_the_headline_names_the_best_way_and_its_lead_over_the_vote() -> None:
     prm = stepmark.ScriptedPRM({"one": 0.9, "two": 0.1, "three": 0.2, "four": 0.2})
     rows = rows_of_candidates(12, (True, False, False, False))
     result = stepmark.evaluate(BestOfN(verifier="number"), prm, data=rows, resamples=100)
-    assert result.verdict.startswith("The best way to choose among 4 candidates: highest product")
-    assert "+100.0 points over the majority vote" in result.verdict
+    assert "highest product" in result.verdict and "+100.0 points" in result.verdict
     assert result.figures["held out/over majority/4"].value == 1.0
     # Half as many candidates and their grading cost as much as the vote.
     assert result.figures["over majority at equal tokens/best product/2"].value == pytest.approx(0.5)

@@ -247,17 +247,14 @@ QUERY = "base_model.model.layers.0.self_attn.q_proj"
         # The scale is alpha / r: with another rank than the config's it would be another adapter.
         (
             lambda t: {n: v[:2] if "lora_A" in n else v[:, :2].contiguous() for n, v in t.items()},
-            r"lora_A\.weight has the shape \(2, \d+\); expected \(4, \d+\), for adapter_config\.json says r = 4",
+            r"lora_A\.weight.*\(2, \d+\).*\(4, \d+\)",
         ),
         (
             lambda t: {**t, f"{QUERY}.lora_B.weight": torch.zeros(4, 32)},
-            r"lora_B\.weight has the shape \(4, 32\); expected \(32, 4\)",
+            r"lora_B\.weight.*\(4, 32\).*\(32, 4\)",
         ),
-        (
-            lambda t: {n: v for n, v in t.items() if "layers.1" not in n},
-            r"changes layers\.1\.mlp\.down_proj, .*\(3 modules\), and its weights hold nothing for them",
-        ),
-        (lambda t: {n: v.int() for n, v in t.items()}, "is of type int32; expected one of"),
+        (lambda t: {n: v for n, v in t.items() if "layers.1" not in n}, r"layers\.1\.mlp.*3 modules"),
+        (lambda t: {n: v.int() for n, v in t.items()}, "int32"),
     ],
 )
 def test_adapter_tensors_without_a_place_are_refused(tmp_path, tensors, message):

@@ -63,6 +63,10 @@ FALSE = {
         (["two thirds of 9 is 5"], "it is 6"),
         (["five squared is 20"], "it is 25"),
         ([r"The product of $6$ and $7$ is $40$."], "it is 42"),
+        (["$3$ + $4$ = $8$"], "it is 7"),
+        ([r"\(3\) - \(1\) = \(4\)"], "it is 2"),
+        (["He has $20, she has $4, and all of the 3 boys with 5 * 5 = 26 dollars go."], "it is 25"),
+        ([r"$4^{\frac{8}{2}} = 123$"], "it is 256"),
     ],
     "unit": [
         (["3 hours = 200 minutes"], "3 hours = 180 minutes"),
@@ -131,6 +135,13 @@ TRUE = [
     ["3x = 22, so x = 7.33, and rounded up", "x = 8"],
     ["2x = 4. Now let us take another equation: 3x = 9"],
     [r"$(2 - m)^2 = m^2 + 1$"],  # a condition
+    ["So 3 + 2 = 5!"],  # an exclamation
+    ["She earns 14, 400 / 80 = 180 dollars"],  # 14,400
+    [r"\sqrt[4]{1} = 1"],
+    ["Week 1 (120) + Week 2 (240) = 360 stories"],  # a remark in brackets is no factor
+    ["1 less than 3 scoops is 6 - 3 = 3"],
+    ["Plugging in $1$ we get $1=\\sqrt{9}+4$"],  # a candidate that is tried
+    [r"\[ x = \frac{-3 + 5}{2} = 1 \quad \text{and} \quad x = \frac{-3 - 5}{2} = -4. \]"],
     ["Expanding both sides, $(x + 2)^2 = x^2 + 2$"],
     ["$(n + i)^2 = n^2 + 2ni - 1$"],
     [r"$f^{-1}(4) = 2$, so $f^{-1}(2) = 4$"],

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import test_label_cli as single
-from stepmark.batching import Answerer, Verify, Write, Written
-from stepmark.batching.cluster import Build, Cluster, ClusterWorker, RayWorkers, Trouble
+from stepmark.backends import Completion, Completions, VerdictRequest
+from stepmark.backends.cluster import Answerer, Build, Cluster, ClusterWorker, RayWorkers, Trouble
 from stepmark.cli import main
 from stepmark.errors import BackendError, InputError, MissingExtraError, TooLongError, UsageError
 
@@ -265,7 +265,7 @@ def built(*, identity):
             if request.prompt == "long":
                 replies.append(TooLongError("9 tokens, at most 8", where="here"))
             else:
-                replies.append([Written(text=request.prompt, finish="end")])
+                replies.append([Completion(text=request.prompt, finish="end")])
             if place == 0:
                 ready(place, replies[-1])
         return replies
@@ -273,7 +273,10 @@ def built(*, identity):
     def short(requests, ready):
         return []
 
-    return {Write: Answerer(identity=identity, answer=write), Verify: Answerer(identity="v", answer=short)}
+    return {
+        Completions: Answerer(identity=identity, answer=write),
+        VerdictRequest: Answerer(identity="v", answer=short),
+    }
 
 
 def refusing():
@@ -287,11 +290,11 @@ def worker(function="built", settings='{"identity": "me"}', folder="/nowhere"):
 def test_a_worker_gives_every_reply_once_in_words_that_travel():
     at_work = worker()
     hello = at_work.build()
-    assert hello.identities == {Write: "me", Verify: "v"}
+    assert hello.identities == {Completions: "me", VerdictRequest: "v"}
     assert hello.version.count(".") >= 1
     assert hello.facts == {}
     for _ in range(2):  # chunk after chunk
-        answered = at_work.answer([Write(prompt=text) for text in ("a", "long", "b")])
+        answered = at_work.answer([Completions(prompt=text) for text in ("a", "long", "b")])
         assert answered.trouble is None
         assert [answered.replies[place][0].text for place in (0, 2)] == ["a", "b"]
         refused = answered.replies[1]
@@ -302,14 +305,17 @@ def test_a_worker_gives_every_reply_once_in_words_that_travel():
 def test_a_worker_reports_trouble_with_the_replies_before_it_and_lives():
     at_work = worker()
     at_work.build()
-    answered = at_work.answer([Write(prompt=text) for text in ("a", "crash")])
+    answered = at_work.answer([Completions(prompt=text) for text in ("a", "crash")])
     assert list(answered.replies) == [0]
     error = answered.trouble.error("worker 3")
     assert isinstance(error, BackendError)
     assert str(error) == "worker 3: RuntimeError: no memory"
     assert "in write" in error.__notes__[0]
-    assert at_work.answer([Write(prompt="c")]).trouble is None
-    assert at_work.answer([Verify(answer="1", gold="1")]).trouble.message == "v gave 0 replies to 1 request"
+    assert at_work.answer([Completions(prompt="c")]).trouble is None
+    assert (
+        at_work.answer([VerdictRequest(answer="1", gold="1")]).trouble.message
+        == "v gave 0 replies to 1 request"
+    )
 
 
 def test_what_cannot_be_built_is_the_callers_error():

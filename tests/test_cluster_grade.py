@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_ray import FakeRay
-from stepmark.batching import ScoreSolution
-from stepmark.batching.cluster import LARGEST, Build, Cluster, RayWorkers, gathered
+from stepmark.backends import ScoreSolution
+from stepmark.backends.cluster import LARGEST, Build, Cluster, RayWorkers, gathered
 from stepmark.cli import main
 from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Refusal, Solution
 from stepmark.scoring.run import BUILD, SpreadPRM
-from stepmark.store import ResumableRows
+from stepmark.store import PartFile, row_key
 
 SUMS = "scripted_prms:arithmetic"
 
@@ -101,11 +101,11 @@ def test_a_killed_run_goes_on_with_or_without(tmp_path, cluster):
     ray = cluster(size=2)
     out = tmp_path / "out"
     manifest = json.loads((tmp_path / "whole.manifest.json").read_text())
-    begun = ResumableRows(out, {key: manifest[key] for key in ("command", "input", "settings")})
-    begun.identify(manifest["models"])
-    for line in (tmp_path / "whole").read_text().splitlines()[:100]:
-        begun.write(json.loads(line))
-    begun.close()
+    graded = [json.loads(line) for line in (tmp_path / "whole").read_text().splitlines()[:100]]
+    with PartFile(out, {key: manifest[key] for key in ("command", "settings")}) as begun:
+        begun.identify(manifest["models"])
+        for given, row in zip(rows(30, 8), graded, strict=False):
+            begun.add(row_key(given), row)
     assert run(file, out, "--ray", "local") == 0
     assert out.read_bytes() == (tmp_path / "whole").read_bytes()
     asked = [r.solution.id for _, given in ray.given for r in given]
@@ -130,7 +130,7 @@ def test_a_prm_that_fails_ends_the_run_and_what_was_done_is_kept(tmp_path, clust
     assert run(file, tmp_path / "out", "--ray", "local") == 1
     said = capsys.readouterr().err
     assert "ValueError" in said
-    kept = len((tmp_path / "out.part").read_text().splitlines())
+    kept = len((tmp_path / "out.part").read_text().splitlines()) - 1
     assert f"{kept} rows are kept" in said
     assert 0 < kept <= 200
 

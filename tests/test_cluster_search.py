@@ -12,7 +12,7 @@ import torch
 
 from checkpoints import qwen_prm
 from fake_ray import FakeRay
-from stepmark.batching import Release, Score, Write
+from stepmark.backends import Completions, Release, ScoreRequest
 from stepmark.cli import main
 from test_search_cli import MODELS, SMALL, problems, rows_of
 from tiny_language_model import tiny_model, tiny_tokenizer
@@ -38,7 +38,7 @@ def asked_of_whom(ray, kinds):
     for worker, requests in ray.given:
         for request in requests:
             if isinstance(request, kinds):
-                about = request.prompt if isinstance(request, Write) else request.problem
+                about = request.prompt if isinstance(request, Completions) else request.problem
                 found[about][worker] += 1
     return found
 
@@ -92,13 +92,13 @@ def test_models_that_keep_what_they_read_are_asked_where_they_have_read(
         for one, other in zip(ours["candidates"], theirs["candidates"], strict=True):
             assert other["scores"] == pytest.approx(one["scores"], abs=1e-5)
         assert ours["cost"] == theirs["cost"]
-    for kinds in (Write, Score):
+    for kinds in (Completions, ScoreRequest):
         of = asked_of_whom(ray, kinds)
         assert len(of) == 4
         assert all(len(workers) == 1 for workers in of.values())
         assert len({worker for workers in of.values() for worker in workers}) == 2
     # Whoever has scored a problem is told what may go, and nobody else.
-    scored, released = asked_of_whom(ray, Score), asked_of_whom(ray, Release)
+    scored, released = asked_of_whom(ray, ScoreRequest), asked_of_whom(ray, Release)
     assert {about: set(workers) for about, workers in released.items()} == {
         about: set(workers) for about, workers in scored.items()
     }

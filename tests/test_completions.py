@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from checkpoints import FAMILY_EXAMPLES, load_family
 from stepmark import load_prm
-from stepmark.batching import Score
+from stepmark.backends import ScoreRequest
 from stepmark.errors import BackendError, CheckpointError, InputError, TooLongError
 from stepmark.models.completions import CompletionsPRM
 from stepmark.models.encoding import Encoder
@@ -137,7 +137,7 @@ def test_a_growing_prefix_costs_its_new_tokens(zoo, dialect, block):
         session = prm.open_session()
         assert session.reason == ""
         replies = [
-            session.score([Score(problem=PENS, steps=tuple(steps[: n + 1]))], lambda *_: None)[0]
+            session.score([ScoreRequest(problem=PENS, steps=tuple(steps[: n + 1]))], lambda *_: None)[0]
             for n in range(len(steps))
         ]
         growing = prm.grow(Solution.of(PENS, steps).problem)
@@ -179,7 +179,7 @@ def test_what_cannot_be_read_is_not_sent(zoo):
             assert [isinstance(result, Refusal) for result in results] == [True, True, False]
             # The server wants room for a token beside these.
             assert isinstance(results[1].error, TooLongError)
-            asked = [Score(problem=s.problem.text, steps=s.texts) for s in (marked, SOLUTIONS[2])]
+            asked = [ScoreRequest(problem=s.problem.text, steps=s.texts) for s in (marked, SOLUTIONS[2])]
             refused, reply = prm.open_session().score(asked, lambda *_: None)
             assert isinstance(refused, InputError)
             assert reply.score == results[2].scores[-1]
@@ -304,7 +304,9 @@ def test_vllm_itself_gives_the_scores_and_computes_new_tokens_only(tmp_path, mon
             ledger = replace(prm.ledger)
             session = prm.open_session()
             found = [
-                session.score([Score(problem=PENS, steps=tuple(steps[: n + 1]))], lambda *_: None)[0].score
+                session.score([ScoreRequest(problem=PENS, steps=tuple(steps[: n + 1]))], lambda *_: None)[
+                    0
+                ].score
                 for n in range(len(steps))
             ]
             sent = prm.ledger.tokens_in - ledger.tokens_in

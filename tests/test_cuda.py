@@ -10,7 +10,7 @@ import os
 import pytest
 
 import stepmark
-from stepmark.batching import Message, Score, Write
+from stepmark.backends import Completions, Message, ScoreRequest
 from stepmark.models.policies import load_policy
 
 torch = pytest.importorskip("torch")
@@ -57,7 +57,7 @@ def test_bfloat16_is_near_float32(zoo):
 def test_a_session_scores_as_the_whole_and_computes_each_token_once(zoo, family):
     prm = prm_on(zoo, family)
     requests = [
-        Score(problem=solution.problem.text, steps=tuple(solution.texts))
+        ScoreRequest(problem=solution.problem.text, steps=tuple(solution.texts))
         for solution in SOLUTIONS
         if solution.steps
     ]
@@ -91,7 +91,7 @@ def test_a_pass_never_waits_for_the_device(zoo, dtype):
     ]
     try:
         assert scores_of(prm)
-        prm.open_session().score([Score(problem="How many eggs?", steps=TRUNK)], lambda *_: None)
+        prm.open_session().score([ScoreRequest(problem="How many eggs?", steps=TRUNK)], lambda *_: None)
     finally:
         mode("default")
         for hook in hooks:
@@ -128,7 +128,7 @@ def test_training_ends_as_on_the_cpu(tmp_path):
     solutions = [stepmark.Solution.of(row["prompt"], tuple(row["completions"])) for row in rows[:8]]
     scores = {}
     for device in ("cpu", DEVICE):
-        training = stepmark.train.Training(
+        training = stepmark.training.Training(
             full=True, epochs=1, held_out=0.3, dtype="float32", device=device, evaluations=1
         )
         out = tmp_path / device.replace(":", "-") / "prm"
@@ -142,10 +142,11 @@ def test_training_ends_as_on_the_cpu(tmp_path):
 def test_a_policy_writes_the_same_greedy_text():
     problems = stepmark.ArithmeticWorld().problems(4, seed=1)
     requests = [
-        Write(prompt=(Message(role="user", content=problem.text),), max_tokens=64) for problem in problems
+        Completions(prompt=(Message(role="user", content=problem.text),), max_tokens=64)
+        for problem in problems
     ]
     texts = [
-        [[written.text for written in reply] for reply in policy.write(requests)]
+        [[written.text for written in reply] for reply in policy.complete_many(requests)]
         for policy in (
             load_policy("stepmark:arithmetic", dtype="float32", device=device) for device in ("cpu", DEVICE)
         )

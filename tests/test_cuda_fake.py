@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pytest
 
-from stepmark.batching import Message, Score, Write
+from stepmark.backends import Completions, Message, ScoreRequest
 from stepmark.models.policies import load_policy
 
 torch = pytest.importorskip("torch")
@@ -113,7 +113,7 @@ def fake_gpu(monkeypatch):
 @pytest.mark.parametrize("family", FAMILY_EXAMPLES)
 def test_grading_and_a_session(zoo, fake_gpu, family, dtype, quantize):
     load_family(zoo, family)  # is made, if need be, of real tensors
-    requests = [Score(problem=s.problem.text, steps=tuple(s.texts)) for s in SOLUTIONS if s.steps]
+    requests = [ScoreRequest(problem=s.problem.text, steps=tuple(s.texts)) for s in SOLUTIONS if s.steps]
     with fake_gpu():
         for budget in (64, None):
             prm = load_family(zoo, family, device="cuda", dtype=dtype, quantize=quantize, token_budget=budget)
@@ -131,10 +131,10 @@ def test_a_policy(fake_gpu, dtype, memory):
     with fake_gpu():
         policy = load_policy("stepmark:arithmetic", device="cuda", dtype=dtype, memory_tokens=memory)
         for request in (
-            Write(prompt=prompt, max_tokens=6),
-            Write(prompt=prompt, max_tokens=6, temperature=0.8, top_p=0.9, top_k=5, n=3),
+            Completions(prompt=prompt, max_tokens=6),
+            Completions(prompt=prompt, max_tokens=6, temperature=0.8, top_p=0.9, top_k=5, n=3),
         ):
-            assert [len(reply) for reply in policy.write([request] * 2)] == [request.n] * 2
+            assert [len(reply) for reply in policy.complete_many([request] * 2)] == [request.n] * 2
 
 
 @pytest.mark.parametrize("again", [False, True])

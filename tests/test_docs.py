@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import stepmark
-from stepmark.catalog import Catalog
 from stepmark.cli import COMMANDS
 from stepmark.errors import UsageError
 from stepmark.evaluation.benchmarks import declared
@@ -20,6 +19,7 @@ from stepmark.evaluation.evaluation import EVALUATIONS
 from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.models.families import FAMILIES
 from stepmark.models.generative import GENERATIVE
+from stepmark.registry import Registry
 from stepmark.verifiers.base import VERIFIERS
 from stepmark.verifiers.code import CodeVerifier
 from stepmark.verifiers.code_sandbox import install_line
@@ -174,7 +174,7 @@ def test_no_page_has_the_name_of_one_that_sphinx_writes_itself() -> None:
 def test_every_way_into_a_catalog_is_real() -> None:
     from stepmark.models.places import NAMES
 
-    assert isinstance(NAMES, Catalog)
+    assert isinstance(NAMES, Registry)
     for name in NAMES:
         assert callable(NAMES.load(name))
 

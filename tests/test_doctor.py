@@ -82,19 +82,16 @@ def test_the_hub(monkeypatch, tmp_path):
     monkeypatch.setattr(httpx, "head", lambda *_, **__: None)
     assert "no token" in doctor.check_hub().text
     (tmp_path / "token").write_text("x")
-    assert doctor.check_hub().text == f"cache {tmp_path / 'hub'}, a token; huggingface.co answers"
+    assert str(tmp_path / "hub") in doctor.check_hub().text
 
     def unreachable(*_, **__):
         raise httpx.ConnectError("no route")
 
     monkeypatch.setattr(httpx, "head", unreachable)
     check = doctor.check_hub()
-    assert (check.state, check.todo) == (
-        "missing",
-        "only for models of the hub: connect, or set HF_HUB_OFFLINE=1",
-    )
+    assert check.state == "missing" and "HF_HUB_OFFLINE=1" in check.todo
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert doctor.check_hub().text.endswith("offline by HF_HUB_OFFLINE")
+    assert "HF_HUB_OFFLINE" in doctor.check_hub().text
 
 
 def test_a_gpu_that_torch_does_not_use(monkeypatch):
@@ -118,7 +115,7 @@ def test_a_library_that_breaks_models_is_found(monkeypatch):
     def broken(*_, **__):
         raise AttributeError("'DynamicLayer' object has no attribute 'dtype'")
 
-    monkeypatch.setattr(LocalPolicy, "write", broken)
+    monkeypatch.setattr(LocalPolicy, "complete_many", broken)
     check = doctor.check_models()
     assert check.state == "broken" and "no attribute 'dtype'" in check.text and check.todo
     monkeypatch.setattr(doctor, "_try_models", lambda: (1, [float("nan")]))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stepmark.cli import main
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.compare import compare
+from stepmark.evaluation.comparison import compare
 from stepmark.evaluation.drift import FIGURES, items_of, read_parts, signs, statistic
 from stepmark.evaluation.result import Figure, measured, read_result
 from stepmark.evaluation.scores import CaseScores, Sheet

@@ -10,15 +10,15 @@ import pytest
 
 import stepmark
 from search_worlds import World, full_tree
-from stepmark.batching import Written
+from stepmark.backends import Completion
 from stepmark.cli import main
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.best_of_n_figures import between
 from stepmark.evaluation.search import VOTES, SearchContest, statistic
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.search.base import Steps
-from stepmark.search.methods import METHODS
+from stepmark.searches.base import Steps
+from stepmark.searches.methods import METHODS
 
 MODELS = ["--policy", "search_models:policy", "--prm", "search_models:truth", "--verifier", "number"]
 
@@ -105,10 +105,10 @@ def test_a_size_is_enlarged_until_the_budget_is_spent():
         depth = request.prefill.count("\n")
         if not request.stop:
             text = "\n".join(f"step {number} {at} of it" for at in range(2)) + f"\nthe answer is {number}"
-            return Written(text=text, finish="end", tokens=12)
+            return Completion(text=text, finish="end", tokens=12)
         end = depth == 2
         text = f"the answer is {number}" if end else f"step {request.prefill[-9:]!r} {number} of"
-        return Written(text=text, finish="end" if end else "stop", tokens=4)
+        return Completion(text=text, finish="end" if end else "stop", tokens=4)
 
     world = World({}, lambda steps: 0.5)
     world.policy = ScriptedPolicy(write)

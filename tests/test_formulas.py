@@ -1,5 +1,6 @@
 """Formulas: hand-read calculations, an independent computation, no verdict where none is sure, time on hostile text."""
 
+import asyncio
 import math
 from fractions import Fraction
 
@@ -7,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.batching import run
 from stepmark.labels.formulas import Formulas
 from stepmark.records import Solution
 from stepmark.verifiers.checks.equations import calculations
@@ -141,8 +141,7 @@ def test_the_rounding_rule(a, b, places, off):
 
 
 def labelled(steps, **options):
-    ((_, found),) = run([Formulas(**options).label(Solution.of("p", steps))], {})
-    return found
+    return asyncio.run(Formulas(**options).label(Solution.of("p", steps)))
 
 
 STEPS = ["2 + 2 = 4 pens.", "So it is.", "Then 4 * 3 = 13, so 13 + 1 = 15.", "13 - 1 = 12"]

@@ -122,7 +122,7 @@ def test_only_a_plain_score_says_whether_the_answer_is_right(scores, outcome, tm
             ],
             "found neither",
         ),
-        ("?", "a list of messages"),
+        ("?", "a list"),
     ],
 )
 def test_samples_that_cannot_be_read_whole_are_refused(messages, said, tmp_path):

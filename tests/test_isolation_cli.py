@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepmark.batching import Verify
+from stepmark.backends import VerdictRequest
 from stepmark.cli import main
 from stepmark.errors import UsageError
 from stepmark.sampling.problems import build
@@ -80,7 +80,9 @@ def test_the_isolation_is_said_and_stands_in_the_manifest(folder, command, isola
 def test_a_worker_of_a_cluster_takes_the_isolation_of_the_run(monkeypatch):
     monkeypatch.setattr(code_sandbox.shutil, "which", lambda name: None)
     answerers = build(policy=None, verifier="code", isolation="unsafe")
-    [verdict] = answerers[Verify].answer([Verify(answer=RIGHT, gold=TESTS)], lambda number, reply: None)
+    [verdict] = answerers[VerdictRequest].answer(
+        [VerdictRequest(answer=RIGHT, gold=TESTS)], lambda number, reply: None
+    )
     assert verdict.correct
     with pytest.raises(UsageError, match="bubblewrap is not installed"):
         build(policy=None, verifier="code")

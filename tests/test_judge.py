@@ -1,5 +1,6 @@
 """The judge: what its replies say, how votes are counted, what stays of them; against scripted replies and a plain recount."""
 
+import asyncio
 import collections
 import re
 
@@ -7,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.batching import Write, Written, run
+from stepmark.backends import Completion, Completions
 from stepmark.errors import MarkerInTextError, UsageError
 from stepmark.labels.judge import Judge, place_named, verdict_named
-from stepmark.models.policies import answerers
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Problem, Solution, Step
 
@@ -19,10 +19,8 @@ STEPS = ("She gets 2 * 2 = 4 pens.", "So she has 4 + 4 = 9 pens.", "The answer i
 SOLUTION = Solution.of(PROBLEM, STEPS, id="s1")
 
 
-def judged(judge, replies, solution=SOLUTION, **options):
-    policy = ScriptedPolicy(replies)
-    ((_, found),) = run([judge.label(solution)], answerers(policy), **options)
-    return found
+def judged(judge, replies, solution=SOLUTION):
+    return asyncio.run(judge.label(solution, ScriptedPolicy(replies)))
 
 
 def by_number(texts):
@@ -146,8 +144,8 @@ def test_retries_ask_for_what_is_missing_only():
 
 
 def test_a_reply_that_was_cut_off_is_no_vote():
-    cut = Written(text=r"It ends in \boxed{1}, let me see whether", finish="length", tokens=9)
-    whole = Written(text=r"\boxed{0}", finish="end", tokens=4)
+    cut = Completion(text=r"It ends in \boxed{1}, let me see whether", finish="length", tokens=9)
+    whole = Completion(text=r"\boxed{0}", finish="end", tokens=4)
     found = judged(Judge(votes=3, retries=0), by_number([cut, whole, whole]))
     assert found.first_error == 0
     assert (found.cost.tokens, found.cost.unparsed) == (17, 1)
@@ -217,10 +215,15 @@ def test_a_step_without_a_decision_leaves_the_place_open():
 
 
 def asked(judge, solution):
-    first = judge.label(solution).send(None)
-    (request,) = first if isinstance(first, tuple) else (first,)
-    assert isinstance(request, Write)
-    return request
+    requests = []
+
+    def script(request, number):
+        requests.append(request)
+        return r"\boxed{-1}" if judge.ask == "place" else r"\boxed{correct}"
+
+    judged(judge, script, solution)
+    assert isinstance(requests[0], Completions)
+    return requests[0]
 
 
 @pytest.mark.parametrize(

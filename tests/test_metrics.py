@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.errors import UsageError
-from stepmark.metrics.binary import brier, expected_calibration_error, reliability, weighted_auc
+from stepmark.metrics.binary import expected_calibration_error, reliability, weighted_auc
 from stepmark.metrics.first_error import best_threshold, first_errors
 from stepmark.metrics.intervals import bootstrap, paired_bootstrap, shares, wilson
 from stepmark.metrics.scaling import platt, temperature
@@ -301,7 +301,6 @@ def test_weights_are_repetitions(found):
     else:
         assert math.isnan(area)
     if repeated:
-        assert brier(x, y, w)[0] == pytest.approx(sum((s - t) ** 2 for s, t in repeated) / len(repeated))
         gaps = {}
         for s, t in repeated:
             gaps.setdefault(max(round(s * 10) - 1, 0), []).append(s - t)

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from stepmark.batching import Choose, Message, Write, Written
+from stepmark.backends import ChoiceLogprobs, Completion, Completions, Message
 from stepmark.errors import (
     BackendError,
     TooLongError,
@@ -127,7 +127,7 @@ def afresh(path, body):
 def test_messages_go_to_chat_with_their_settings():
     with Fake(lambda path, body: chat("a", "b")) as fake:
         policy = connect(fake)
-        request = Write(
+        request = Completions(
             prompt=USER,
             n=2,
             temperature=0.7,
@@ -137,10 +137,10 @@ def test_messages_go_to_chat_with_their_settings():
             stop=("</think>",),
             seed=5,
         )
-        assert policy.write([request]) == [
+        assert policy.complete_many([request]) == [
             [
-                Written(text="a", finish="end or stop", tokens=None, prompt_tokens=10),
-                Written(text="b", finish="end or stop", tokens=None, prompt_tokens=10),
+                Completion(text="a", finish="end or stop", tokens=None, prompt_tokens=10),
+                Completion(text="b", finish="end or stop", tokens=None, prompt_tokens=10),
             ]
         ]
     assert fake.bodies == [
@@ -165,8 +165,8 @@ def test_messages_go_to_chat_with_their_settings():
 
 def test_raw_text_goes_to_completions_with_its_prefill():
     with Fake(lambda path, body: raw(" 5", tokens=3)) as fake:
-        [[written]] = connect(fake).write([Write(prompt="2 + 3", prefill=" =")])
-    assert written == Written(text=" 5", finish="end", tokens=3, prompt_tokens=10)
+        [[written]] = connect(fake).complete_many([Completions(prompt="2 + 3", prefill=" =")])
+    assert written == Completion(text=" 5", finish="end", tokens=3, prompt_tokens=10)
     assert fake.bodies == [
         (
             "/v1/completions",
@@ -178,8 +178,10 @@ def test_raw_text_goes_to_completions_with_its_prefill():
 def test_a_prefill_is_a_last_message_to_be_continued():
     with Fake(continuing(lambda path, body: chat(" six"))) as fake:
         policy = connect(fake)
-        policy.write([Write(prompt=USER, prefill="It is"), Write(prompt=USER, prefill="It is")])
-        policy.write([Write(prompt=USER, prefill="It is")])
+        policy.complete_many(
+            [Completions(prompt=USER, prefill="It is"), Completions(prompt=USER, prefill="It is")]
+        )
+        policy.complete_many([Completions(prompt=USER, prefill="It is")])
     body = fake.asked[0]
     assert body["messages"] == [
         {"role": "user", "content": "2 + 3 = 6?"},
@@ -193,7 +195,7 @@ def test_a_prefill_is_a_last_message_to_be_continued():
 
 def test_a_server_that_answers_afresh_is_found_out():
     with Fake(afresh) as fake, pytest.raises(BackendError, match="does not continue a begun reply"):
-        connect(fake).write([Write(prompt=USER, prefill="It is")])
+        connect(fake).complete_many([Completions(prompt=USER, prefill="It is")])
     assert fake.asked == [], "nothing was asked of such a server"
 
 
@@ -201,8 +203,8 @@ def test_the_api_key_comes_from_the_named_variable(monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
     monkeypatch.setenv("OPENAI_API_KEY", "not to be sent unasked")
     with Fake(lambda path, body: raw("x")) as fake:
-        connect(fake, api_key_env="MY_KEY").write([Write(prompt="p")])
-        connect(fake).write([Write(prompt="p")])
+        connect(fake, api_key_env="MY_KEY").complete_many([Completions(prompt="p")])
+        connect(fake).complete_many([Completions(prompt="p")])
     assert fake.headers[0]["Authorization"] == "Bearer secret"
     assert "Authorization" not in fake.headers[1]
     monkeypatch.delenv("MY_KEY")
@@ -212,7 +214,9 @@ def test_the_api_key_comes_from_the_named_variable(monkeypatch):
 
 def test_seeds_are_sent_only_when_asked_and_differ_by_sample():
     with Fake(lambda path, body: raw("x")) as fake:
-        connect(fake, send_seed=True).write([Write(prompt="p", n=3, temperature=1.0, seed=10, first=4)])
+        connect(fake, send_seed=True).complete_many(
+            [Completions(prompt="p", n=3, temperature=1.0, seed=10, first=4)]
+        )
     assert [(body["n"], body["seed"]) for body in fake.asked] == [(3, 14), (2, 15), (1, 16)]
 
 
@@ -234,8 +238,8 @@ def test_seeds_are_sent_only_when_asked_and_differ_by_sample():
 )
 def test_why_a_text_ended(choice, stop, finish):
     with Fake(lambda path, body: {"choices": [{"text": "t", **choice}]}) as fake:
-        [[written]] = connect(fake).write([Write(prompt="p", stop=stop)])
-    assert written == Written(text="t", finish=finish, tokens=None)
+        [[written]] = connect(fake).complete_many([Completions(prompt="p", stop=stop)])
+    assert written == Completion(text="t", finish=finish, tokens=None)
 
 
 def test_log_probabilities_of_the_text():
@@ -248,8 +252,8 @@ def test_log_probabilities_of_the_text():
 
     with Fake(reply) as fake:
         policy = connect(fake, logprobs=True)
-        [[one]] = policy.write([Write(prompt=USER)])
-        [two] = policy.write([Write(prompt="p", n=2, temperature=1.0)])
+        [[one]] = policy.complete_many([Completions(prompt=USER)])
+        [two] = policy.complete_many([Completions(prompt="p", n=2, temperature=1.0)])
     assert (one.tokens, one.logprob) == (2, -0.75)
     assert [(sample.tokens, sample.logprob) for sample in two] == [(3, -1.75), (3, -1.75)]
 
@@ -266,7 +270,9 @@ def test_a_server_that_refuses_log_probabilities_is_asked_without(path):
     with Fake(reply) as fake:
         policy = connect(fake, logprobs=True)
         for _ in range(2):
-            [found] = policy.write([Write(prompt=USER if path == "chat" else "ask", n=2, temperature=1)])
+            [found] = policy.complete_many(
+                [Completions(prompt=USER if path == "chat" else "ask", n=2, temperature=1)]
+            )
             assert [(one.text, one.tokens) for one in found] == [("a", None), ("b", None)]
         assert ["logprobs" in body for body in fake.asked] == [True, False, False]
 
@@ -278,7 +284,7 @@ def test_a_server_that_gives_fewer_samples_is_asked_for_the_rest():
         return raw(*[next(served) for _ in range(min(body["n"], 2))])
 
     with Fake(reply) as fake:
-        [samples] = connect(fake).write([Write(prompt="p", n=5, temperature=1.0)])
+        [samples] = connect(fake).complete_many([Completions(prompt="p", n=5, temperature=1.0)])
     assert [sample.text for sample in samples] == ["a", "b", "c", "d", "e"]
     assert [body["n"] for body in fake.asked] == [5, 3, 1]
 
@@ -298,7 +304,9 @@ def test_many_requests_keep_their_order_and_are_reported_as_they_come():
         later.set()
 
     with Fake(reply) as fake:
-        replies = connect(fake, concurrency=8).write([Write(prompt=f"p{i}") for i in range(20)], hear)
+        replies = connect(fake, concurrency=8).complete_many(
+            [Completions(prompt=f"p{i}") for i in range(20)], hear
+        )
     assert [reply[0].text for reply in replies] == [f"answer {i}" for i in range(20)]
     assert heard == dict(enumerate(replies))
     assert list(heard) != sorted(heard)
@@ -338,7 +346,7 @@ def flaky(failures, good):
 )
 def test_trouble_that_passes_is_sat_out(failures):
     with Fake(flaky(failures, raw("fine"))) as fake:
-        [[written]] = connect(fake).write([Write(prompt="p")])
+        [[written]] = connect(fake).complete_many([Completions(prompt="p")])
     assert written.text == "fine"
     assert len(fake.bodies) == 4
 
@@ -360,7 +368,7 @@ def test_what_was_answered_before_the_server_died_is_reported():
             others.set()
 
     with Fake(reply) as fake, pytest.raises(BackendError, match="HTTP 500: dead"):
-        connect(fake, concurrency=4).write([Write(prompt=f"p{i}") for i in range(4)], hear)
+        connect(fake, concurrency=4).complete_many([Completions(prompt=f"p{i}") for i in range(4)], hear)
     assert {index: reply[0].text for index, reply in heard.items()} == {
         i: f"answer to p{i}" for i in range(3)
     }
@@ -380,7 +388,7 @@ def test_a_request_that_is_too_long_costs_only_itself(message):
         return raw("fine")
 
     with Fake(reply) as fake:
-        first, second = connect(fake).write([Write(prompt="long"), Write(prompt="short")])
+        first, second = connect(fake).complete_many([Completions(prompt="long"), Completions(prompt="short")])
     assert isinstance(first, TooLongError)
     assert "lower max_tokens" in str(first)
     assert second[0].text == "fine"
@@ -403,10 +411,10 @@ def test_options_among_the_likeliest_tokens_are_read_there():
         assert (body["max_tokens"], body["temperature"], body["logprobs"]) == (1, 1.0, 20)
         return raw("x", finish="length", logprobs={"top_logprobs": [{" no": -0.5, " yes": -1.0, "!": -4.0}]})
 
-    choice = Choose(prompt=USER, options=(" yes", " no"))
+    choice = ChoiceLogprobs(prompt=USER, options=(" yes", " no"))
     with Fake(reply) as fake:
         policy = connect(fake)
-        assert policy.choose([choice, Choose(prompt="p", options=(" yes", " no"))]) == [
+        assert policy.choose_many([choice, ChoiceLogprobs(prompt="p", options=(" yes", " no"))]) == [
             [-0.25, -1.5],
             [-1.0, -0.5],
         ]
@@ -433,7 +441,7 @@ def test_a_missing_option_is_looked_up_in_the_echoed_prompt():
         )
 
     with Fake(reply) as fake:
-        [reply_] = connect(fake).choose([Choose(prompt="is it correct?", options=tuple(known))])
+        [reply_] = connect(fake).choose_many([ChoiceLogprobs(prompt="is it correct?", options=tuple(known))])
     assert reply_ == pytest.approx(list(known.values()))
 
 
@@ -447,7 +455,9 @@ def test_a_missing_option_of_a_chat_is_looked_up_in_the_prompt_log_probabilities
         return chat("x", finish="length") | {"prompt_logprobs": rows}
 
     with Fake(continuing(answer)) as fake:
-        [reply] = connect(fake).choose([Choose(prompt=USER, prefill="so it is", options=(" yes", " no"))])
+        [reply] = connect(fake).choose_many(
+            [ChoiceLogprobs(prompt=USER, prefill="so it is", options=(" yes", " no"))]
+        )
     assert reply == [-0.01, -8.0]
     last = fake.asked[-1]
     assert (last["prompt_logprobs"], last["continue_final_message"]) == (0, True)
@@ -475,7 +485,7 @@ def test_an_option_that_cannot_be_looked_up_is_an_error_and_never_a_guess(prompt
         return raw("x", finish="length", logprobs={"top_logprobs": [{" yes": -0.01}]})
 
     with Fake(continuing(answer)) as fake, pytest.raises(BackendError, match=message):
-        connect(fake).choose([Choose(prompt=prompt, options=(" no", " maybe"))])
+        connect(fake).choose_many([ChoiceLogprobs(prompt=prompt, options=(" no", " maybe"))])
 
 
 # With the model's tokenizer: token ids are sent, and a server that runs a model agrees with the local policy
@@ -531,16 +541,19 @@ def test_a_model_behind_a_server_agrees_with_the_same_model_here(tmp_path):
     likely = [text for text in likely if len(tokenizer("the step" + text)["input_ids"]) == len(ids) + 1]
     assert len(likely) >= 2
     choices = [
-        Choose(prompt=USER, prefill="let us see", options=(" yes", " no")),
-        Choose(prompt=USER, options=("yes it is", "no")),
-        Choose(prompt="is it correct? ", options=("yes", "no")),
-        Choose(prompt="the step", options=(likely[0], likely[1])),
+        ChoiceLogprobs(prompt=USER, prefill="let us see", options=(" yes", " no")),
+        ChoiceLogprobs(prompt=USER, options=("yes it is", "no")),
+        ChoiceLogprobs(prompt="is it correct? ", options=("yes", "no")),
+        ChoiceLogprobs(prompt="the step", options=(likely[0], likely[1])),
     ]
-    writes = [Write(prompt=USER, prefill="let us", max_tokens=5), Write(prompt="the step", max_tokens=4)]
+    writes = [
+        Completions(prompt=USER, prefill="let us", max_tokens=5),
+        Completions(prompt="the step", max_tokens=4),
+    ]
     with Fake(serve) as fake:
         policy = connect(fake, tokenizer=str(tmp_path))
-        for here, there in zip(local.choose(choices), policy.choose(choices), strict=True):
+        for here, there in zip(local.choose_many(choices), policy.choose_many(choices), strict=True):
             assert there == pytest.approx(here, abs=1e-5)
-        for [here], [there] in zip(local.write(writes), policy.write(writes), strict=True):
+        for [here], [there] in zip(local.complete_many(writes), policy.complete_many(writes), strict=True):
             assert (there.text, there.tokens) == (here.text, here.tokens)
     assert {path for path, _ in fake.bodies} == {"/v1/completions"}

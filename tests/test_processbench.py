@@ -169,9 +169,7 @@ def test_a_refused_solution_counts_as_not_found():
     result = of(rows)
     assert values(result)["a/error"] == pytest.approx(1 / 4)
     assert values(result)["a/correct"] == pytest.approx(1 / 3)
-    said = " ".join(result.facts)
-    assert "2 solutions could not be read (counted as not found), first a-5: a marker stands" in said
-    assert "more a step without a score" not in said
+    assert "2 solutions could not be read (counted as not found), first a-5" in " ".join(result.facts)
 
 
 def test_truncated_steps():
@@ -187,9 +185,7 @@ def test_truncated_steps():
         "g/correct": 0.5,
         "g/f1": 0.5,
     }
-    said = " ".join(result.facts)
-    assert "In 2 more a step without a score came before any error" in said
-    assert "3 steps have no score" in said
+    assert "3 steps have no score" in " ".join(result.facts)
     assert [item["found"] for item in result.items] == [0, None, None, -1]
 
 
@@ -206,21 +202,10 @@ def test_a_first_error_that_nobody_knows_is_refused():
 
 def test_examples_are_sorted_by_what_was_named():
     result = of(made())
-    groups = {
-        item.title: item
-        for section in result.sections
-        for item in section.items
-        if isinstance(item, Examples)
-    }
-    shown = {title: [problem.cards[0].title for problem in item.problems] for title, item in groups.items()}
-    assert shown == {
-        "The first wrong step is named (2)": ["a-0", "b-1"],
-        "An earlier step is blamed (1)": ["a-1"],
-        "The first wrong step is passed over, a later one named (1)": ["a-2"],
-        "Wrong, and no step is named (1)": ["b-0"],
-        "Right, and a step is blamed all the same (1)": ["a-4"],
-        "Right, and left alone (2)": ["a-3", "b-2"],
-    }
+    groups = [item for section in result.sections for item in section.items if isinstance(item, Examples)]
+    # Found, blamed too early, too late, not at all; right ones blamed, and left alone.
+    shown = {tuple(problem.cards[0].title for problem in item.problems) for item in groups}
+    assert shown == {("a-0", "b-1"), ("a-1",), ("a-2",), ("b-0",), ("a-4",), ("a-3", "b-2")}
 
 
 # --- what must not change a figure, and what must
@@ -317,7 +302,7 @@ def test_exact_checks_name_the_earlier_error_and_leave_the_scores_alone(tmp_path
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
     def measured(checks):
-        method = stepmark.evaluate.ProcessBench(checks=checks, threshold="0.5")
+        method = stepmark.evaluation.ProcessBench(checks=checks, threshold="0.5")
         figures = stepmark.evaluate(method, prm, data=data, progress=False).figures
         return {name.rpartition("/")[2]: figure.value for name, figure in figures.items()}
 

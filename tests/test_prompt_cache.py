@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stepmark.batching import Message, Write
+from stepmark.backends import Completions, Message
+from stepmark.backends.replies import MemoryReplies
 from stepmark.errors import UsageError
 from stepmark.models.policies.local import LocalPolicy, why_not
-from stepmark.models.replies import MemoryReplies
 from tiny_language_model import tiny_model, tiny_tokenizer
 
 torch.set_num_threads(1)
@@ -36,10 +36,10 @@ def grown(policy, *, rounds=5, expand=3, width=2, seed=0):
     tips = [("a", ""), ("b", "")]
     for _ in range(rounds):
         requests = [
-            Write(prompt=(*USER, Message(role="user", content=which)), prefill=text, n=expand, temperature=1.0, max_tokens=7, seed=seed)
+            Completions(prompt=(*USER, Message(role="user", content=which)), prefill=text, n=expand, temperature=1.0, max_tokens=7, seed=seed)
             for which, text in tips
         ]  # fmt: skip
-        replies = policy.write(requests)
+        replies = policy.complete_many(requests)
         tips_after = []
         for (which, text), reply in zip(tips, replies, strict=True):
             told += [(which, text, one.text, one.finish, one.tokens, one.prompt_tokens) for one in reply]
@@ -65,7 +65,7 @@ def test_what_is_computed_by_hand(model, tokenizer):
     """Whole prompt first, then only what was put behind what it wrote."""
     _, keeping = pair(model, tokenizer)
     ids = tokenizer("the step is")["input_ids"]
-    [[one]] = keeping.write([Write(prompt="the step is", max_tokens=4)])
+    [[one]] = keeping.complete_many([Completions(prompt="the step is", max_tokens=4)])
     assert (keeping.read.given, keeping.read.computed) == (len(ids), len(ids))
     whole = tokenizer("the step is" + one.text)["input_ids"]
     # The last token that it wrote was never read.
@@ -73,10 +73,10 @@ def test_what_is_computed_by_hand(model, tokenizer):
     text = [*ids, *_written(keeping, model, ids, 4)][:-1]
     while known < min(len(text), len(whole) - 1) and text[known] == whole[known]:
         known += 1
-    keeping.write([Write(prompt="the step is", prefill=one.text, max_tokens=1)])
+    keeping.complete_many([Completions(prompt="the step is", prefill=one.text, max_tokens=1)])
     assert keeping.read.computed - len(ids) == len(whole) - 1 - known + 1
     before = keeping.read.computed
-    keeping.write([Write(prompt="the step is", prefill=one.text, max_tokens=1)])
+    keeping.complete_many([Completions(prompt="the step is", prefill=one.text, max_tokens=1)])
     assert keeping.read.computed == before + 1  # the last one again, for what comes next
 
 
@@ -91,11 +91,11 @@ def _written(policy, model, ids, count):
 def test_log_probabilities_are_those_of_the_whole_text(model, tokenizer):
     plain, keeping = pair(model, tokenizer)
     requests = [
-        Write(prompt=USER, prefill=prefill, n=2, temperature=0.8, max_tokens=9)
+        Completions(prompt=USER, prefill=prefill, n=2, temperature=0.8, max_tokens=9)
         for prefill in ("", "yes ", "yes it")
     ]
     for _ in range(2):
-        for mine, theirs in zip(keeping.write(requests), plain.write(requests), strict=True):
+        for mine, theirs in zip(keeping.complete_many(requests), plain.complete_many(requests), strict=True):
             assert [one.text for one in mine] == [one.text for one in theirs]
             assert [one.logprob for one in mine] == pytest.approx([one.logprob for one in theirs], abs=1e-4)
 
@@ -149,7 +149,7 @@ def test_a_model_with_a_window_writes_by_its_own_cache(tokenizer):
     assert "window" in policy.keeps_nothing
     prompts = ["the step is", "is the sum of the numbers 5 or 6? let us see", "yes"]
     lengths = [9, 3, 6]
-    drawn = policy.draw([Write(prompt=p, max_tokens=n) for p, n in zip(prompts, lengths, strict=True)])
+    drawn = policy.draw([Completions(prompt=p, max_tokens=n) for p, n in zip(prompts, lengths, strict=True)])
     for [one] in drawn:
         assert list(one.ids) == _written(policy, model, list(one.prompt), len(one.ids))
     assert {len(one.ids) for [one] in drawn} == {9, 3, 2}  # the last one ends by itself
@@ -157,56 +157,23 @@ def test_a_model_with_a_window_writes_by_its_own_cache(tokenizer):
 
 def test_a_beam_search_computes_its_prefixes_once(model, tokenizer):
     """The policy of a beam search: what it computes of its prompts is what the search calls new, and little more."""
-    from stepmark.models import prm as prms
-    from stepmark.models.policies import answerers
     from stepmark.models.scripted import ScriptedPRM
     from stepmark.records import Problem
-    from stepmark.search.base import Steps
-    from stepmark.search.beam import BeamSearch
-    from stepmark.search.run import run
+    from stepmark.searches.base import Steps
+    from stepmark.searches.beam import BeamSearch
+    from stepmark.searches.run import models_of, run
+    from stepmark.verifiers.base import load_verifier
 
     search = BeamSearch(width=2, expand=3, how=Steps(stop="t", max_tokens=12, max_steps=8, prompt="text"))
     prm = ScriptedPRM(lambda problem, steps: 1 / (2 + len("".join(steps)) % 7))
     problems = [Problem(text=f"is the sum of the numbers {n}?", id=str(n)) for n in range(3)]
     found = []
     for policy in pair(model, tokenizer):
-        asked = answerers(policy) | prms.answerers(prm)
-        found.append(list(run(problems, search, asked, store=MemoryReplies())))
+        models, verifier = models_of(policy, prm), load_verifier("number")
+        found.append(list(run(problems, search, models, verifier, store=MemoryReplies())))
     plain, keeping = found
     assert keeping == plain
     assert sum(one.cost.prompt for one in keeping) == policy.read.given
     assert sum(one.cost.writes for one in keeping) > 20
     new = sum(one.cost.new for one in keeping)
     assert new < policy.read.computed < sum(one.cost.prompt for one in keeping) / 2
-
-
-def test_weights_by_hand(model, tokenizer, zoo):
-    """Two layers of a Llama of width 32, 4 heads of 8 of which 2 have keys, 64 between; a head that is not the table."""
-    from stepmark import load_prm
-    from stepmark.models.prm import Weights
-
-    layer = 32 * 32 + 2 * (32 * 16) + 32 * 32 + 3 * (32 * 64) + 2 * 32
-    head = 32 * len(tokenizer)
-    policy = LocalPolicy(model, tokenizer, name="tiny")
-    assert policy.size == Weights(parameters=2 * layer + 32 + head, attention=2 * 4 * 8)
-    built = zoo["implicit"]
-    implicit = load_prm(
-        str(built.folder),
-        family="implicit",
-        reference=str(built.reference.folder),
-        dtype="float32",
-        device="cpu",
-    )
-    ours, theirs = (
-        sum(p.numel() for p in engine.backbone.parameters())
-        - engine.backbone.get_input_embeddings().weight.numel()
-        + output.numel()
-        for engine, output in zip(implicit.engines, implicit.outputs, strict=True)
-    )
-    assert implicit.size.parameters == ours + theirs
-    prm = load_prm(str(zoo["qwen-prm"].folder), dtype="float32", device="cpu")
-    table = prm.engine.backbone.get_input_embeddings().weight.numel()
-    assert prm.size.parameters == sum(p.numel() for p in prm.engine.backbone.parameters()) - table
-    from stepmark.models.scripted import ScriptedPRM
-
-    assert ScriptedPRM(lambda problem, steps: 0.5).size is None

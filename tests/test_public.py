@@ -6,6 +6,7 @@ import pytest
 
 import stepmark
 
+MODULES = ["errors", "evaluation", "labels", "rl", "searches", "training"]
 PUBLIC = [
     "ArithmeticWorld",
     "AsyncClient",
@@ -16,7 +17,7 @@ PUBLIC = [
     "Finding",
     "GradedSolution",
     "GradedStep",
-    "Grader",
+    "PRM",
     "Judgement",
     "LabelledRow",
     "LabelledSolution",
@@ -34,7 +35,6 @@ PUBLIC = [
     "aggregate",
     "check",
     "convert",
-    "errors",
     "evaluate",
     "grade",
     "krippendorff_alpha",
@@ -45,18 +45,19 @@ PUBLIC = [
     "load_verifier",
     "publish",
     "read_labelled",
-    "rl",
     "sample",
     "search",
     "serve",
     "serve_in_process",
     "split",
     "train",
+    "train_policy",
+    *MODULES,
 ]
 
 
 def test_the_names():
-    assert stepmark.__all__ == ["__version__", *PUBLIC]
+    assert set(stepmark.__all__) == {"__version__", *PUBLIC}
     assert set(dir(stepmark)) >= {*PUBLIC, "__version__"}
 
 
@@ -64,61 +65,41 @@ def test_the_names():
 def test_each_resolves_and_is_documented(name):
     value = getattr(stepmark, name)
     assert value.__doc__
-    if name in ("errors", "rl", "search"):  # a module, and packages that can be called
+    if name in MODULES:
         assert value is importlib.import_module(f"stepmark.{name}")
-        return
-    if name == "train":  # an object that can be called
-        assert value is importlib.import_module("stepmark.training.public").train
         return
     assert value.__name__ == name
     assert getattr(importlib.import_module(value.__module__), name) is value
 
 
-def test_search_is_a_function_and_the_place_of_its_methods():
-    import inspect
-
-    import stepmark.search.beam
-    from stepmark.search.run import search
-
-    assert inspect.signature(stepmark.search) == inspect.signature(search)
-    assert stepmark.search.BeamSearch is stepmark.search.beam.BeamSearch
-    assert stepmark.search.BeamSearch(width=2).width == 2
-    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        _ = stepmark.search.Nothing
-
-
-def test_label_is_a_function_and_the_place_of_its_methods():
-    import inspect
-
-    from stepmark.labels.solutions import label
-
-    assert inspect.signature(stepmark.label) == inspect.signature(label)
-    assert stepmark.label.EveryStep(k=2).k == 2
-    for name in ("BinarySearch", "BayesianSearch", "RolloutTree", "Judge", "Formulas"):
-        assert getattr(stepmark.label, name)().name
-
-
-def test_evaluate_is_a_function_and_the_place_of_its_evaluations():
-    import inspect
-
-    from stepmark.evaluation.run import evaluate
-
-    assert inspect.signature(stepmark.evaluate) == inspect.signature(evaluate)
-    assert stepmark.evaluate.ProcessBench(threshold="argmax").threshold == "argmax"
-
-
-def test_rl_is_a_function_and_the_place_of_its_settings_and_credit_methods():
-    import inspect
-
+@pytest.mark.parametrize("package", ["labels", "searches", "training", "rl", "evaluation"])
+def test_every_name_of_a_package_is_there_and_documented(package):
     pytest.importorskip("torch")
-    from stepmark.rl.credit.methods import CREDITS
-    from stepmark.rl.run import rl
+    module = importlib.import_module(f"stepmark.{package}")
+    assert len(module.__all__) > 10
+    for name in module.__all__:
+        assert getattr(module, name).__doc__, name
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = module.Nothing
 
-    assert inspect.signature(stepmark.rl) == inspect.signature(rl)
-    assert {type(method()) for method in CREDITS.values()} <= {
-        getattr(stepmark.rl, name) for name in dir(stepmark.rl)
-    }
-    assert stepmark.rl.Training(updates=3).updates == 3
+
+def test_packages_hold_the_methods_of_the_verbs():
+    pytest.importorskip("torch")
+    from stepmark.labels.methods import METHODS as LABELLERS
+    from stepmark.rl.credit.methods import CREDITS
+    from stepmark.searches.methods import METHODS as SEARCHES
+    from stepmark.training.objectives import OBJECTIVES
+
+    for package, methods in (
+        (stepmark.labels, LABELLERS),
+        (stepmark.searches, SEARCHES),
+        (stepmark.rl, CREDITS),
+        (stepmark.training, OBJECTIVES),
+    ):
+        for kind in map(methods.load, methods):
+            assert getattr(package, kind.__name__) is kind
+    assert stepmark.evaluation.ProcessBench(threshold="argmax").threshold == "argmax"
+    assert stepmark.labels.EveryStep(k=2).k == 2
 
 
 def test_an_unknown_name():

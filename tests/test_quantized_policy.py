@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from checkpoints import versaprm_adapter  # noqa: E402
 from stepmark import Solution, load_policy, load_prm  # noqa: E402
-from stepmark.batching import Choose, Message, Write  # noqa: E402
+from stepmark.backends import ChoiceLogprobs, Completions, Message  # noqa: E402
 from stepmark.cli import main  # noqa: E402
 from stepmark.errors import IdleSettingWarning, UsageError  # noqa: E402
 from stepmark.models.backbone import saved_dtype  # noqa: E402
@@ -30,12 +30,14 @@ from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 BITS = ("int8", "int4")
 USER = (Message(role="user", content="is it correct?"),)
 CHOICES = [
-    Choose(prompt=USER, options=("yes it is", "no")),
-    Choose(prompt=USER, prefill="let us see: 2 + 3 = 6, so the step is", options=(" correct", " wrong")),
+    ChoiceLogprobs(prompt=USER, options=("yes it is", "no")),
+    ChoiceLogprobs(
+        prompt=USER, prefill="let us see: 2 + 3 = 6, so the step is", options=(" correct", " wrong")
+    ),
 ]
 WRITES = [
-    Write(prompt=USER, n=3, temperature=0.9, max_tokens=12, seed=7),
-    Write(prompt="the step", max_tokens=9),
+    Completions(prompt=USER, n=3, temperature=0.9, max_tokens=12, seed=7),
+    Completions(prompt="the step", max_tokens=9),
 ]
 SOLUTION = Solution.of("What is 2 + 3?", ["2 + 3 = 6", "So the sum is 6."])
 
@@ -62,20 +64,19 @@ def dequantized(model, bits):
 @pytest.mark.parametrize("bits", BITS)
 def test_a_quantized_policy_is_the_plain_one_of_its_numbers(tmp_path, bits, tied):
     model, tokenizer = save(tmp_path, tied=tied)
-    plain = LocalPolicy(model, tokenizer, name="plain").choose(CHOICES)
+    plain = LocalPolicy(model, tokenizer, name="plain").choose_many(CHOICES)
     policy = load_policy(str(tmp_path), quantize=bits, device="cpu", memory_tokens=500)
     assert isinstance(policy, LocalPolicy) and policy.keeps_nothing == ""
     layers = [part for part in policy.model.modules() if isinstance(part, QuantizedLinear)]
     assert len(layers) == 2 * 7 and all((part.low is None) == (bits == "int8") for part in layers)
     truth = LocalPolicy(dequantized(model, bits), tokenizer, name="truth", batch_size=1)
-    replies = policy.choose(CHOICES)
-    for reply, expected, other in zip(replies, truth.choose(CHOICES), plain, strict=True):
+    replies = policy.choose_many(CHOICES)
+    for reply, expected, other in zip(replies, truth.choose_many(CHOICES), plain, strict=True):
         assert reply == pytest.approx(expected, abs=2e-5)
         assert abs(reply[0] - other[0]) > 1e-4
-    texts = [[(w.text, w.tokens) for w in reply] for reply in policy.write(WRITES)]
-    assert texts == [[(w.text, w.tokens) for w in reply] for reply in truth.write(WRITES)]
-    assert texts == [[(w.text, w.tokens) for w in reply] for reply in policy.write(WRITES)]
-    assert policy.size == truth.size
+    texts = [[(w.text, w.tokens) for w in reply] for reply in policy.complete_many(WRITES)]
+    assert texts == [[(w.text, w.tokens) for w in reply] for reply in truth.complete_many(WRITES)]
+    assert texts == [[(w.text, w.tokens) for w in reply] for reply in policy.complete_many(WRITES)]
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -167,7 +168,7 @@ def test_a_policy_over_two_devices_writes_the_same(tmp_path, memory):
             follow(model.model, places)
         policy = LocalPolicy(model, tokenizer, name="x", memory_tokens=memory)
         assert bool(policy.keeps_nothing) == (not memory)
-        texts.append((policy.write(WRITES), policy.choose(CHOICES)))
+        texts.append((policy.complete_many(WRITES), policy.choose_many(CHOICES)))
     assert texts[0] == texts[1]
 
 
@@ -179,10 +180,10 @@ def test_all_gpus_write_as_the_processor(tmp_path, bits):
         load_policy(str(tmp_path), dtype="float32", quantize=bits, device=device, memory_tokens=500)
         for device in ("cpu", "all")
     )
-    assert [[w.text for w in reply] for reply in every.write(WRITES)] == [
-        [w.text for w in reply] for reply in one.write(WRITES)
+    assert [[w.text for w in reply] for reply in every.complete_many(WRITES)] == [
+        [w.text for w in reply] for reply in one.complete_many(WRITES)
     ]
-    for mine, other in zip(every.choose(CHOICES), one.choose(CHOICES), strict=True):
+    for mine, other in zip(every.choose_many(CHOICES), one.choose_many(CHOICES), strict=True):
         assert mine == pytest.approx(other, abs=1e-4)
 
 

@@ -11,34 +11,50 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_ray import FakeRay
-from stepmark.batching import Answerer, Graded, Release, Score, Verify, Write, Written, run
-from stepmark.batching.cluster import LARGEST, Build, Cluster, RayWorkers, cut
+from stepmark.backends import (
+    BatchPolicy,
+    BatchScorer,
+    CachedPolicy,
+    CachedPRM,
+    CachedVerifier,
+    Completion,
+    Completions,
+    Release,
+    ScoreRequest,
+    StepScore,
+    VerdictRequest,
+    all_of,
+    run_tasks,
+)
+from stepmark.backends.cluster import LARGEST, Answerer, Build, Cluster, RayWorkers, cut
 from stepmark.errors import BackendError
 from stepmark.records import Verdict
 
-KINDS = (Write, Verify, Score, Release)
+KINDS = (Completions, VerdictRequest, ScoreRequest, Release)
 
 
 def writes(count, n=1):
-    return [Write(prompt=f"question {number}", n=n, temperature=1.0, first=0) for number in range(count)]
+    return [
+        Completions(prompt=f"question {number}", n=n, temperature=1.0, first=0) for number in range(count)
+    ]
 
 
 def reply(request):
-    if isinstance(request, Verify):
+    if isinstance(request, VerdictRequest):
         right = request.answer == request.gold
         return Verdict(outcome="match" if right else "mismatch", verifier="v", answer=request.answer, note="")
-    if isinstance(request, Score):
-        return Graded(score=len(request.steps) / 10)
+    if isinstance(request, ScoreRequest):
+        return StepScore(score=len(request.steps) / 10)
     if isinstance(request, Release):
         return None
-    texts = [f"{request.prompt}: {(request.first or 0) + number}" for number in range(request.n)]
-    return [Written(text=text, finish="end", tokens=2) for text in texts]
+    texts = [f"{request.prompt}: {request.first + number}" for number in range(request.n)]
+    return [Completion(text=text, finish="end", tokens=2) for text in texts]
 
 
 def answer(requests, ready):
     replies = []
     for place, request in enumerate(requests):
-        if isinstance(request, Write) and request.prompt == "breaks":
+        if isinstance(request, Completions) and request.prompt == "breaks":
             raise BackendError("the server went away")
         replies.append(reply(request))
         ready(place, replies[-1])
@@ -109,7 +125,7 @@ def test_a_request_that_kills_every_worker_is_named_and_the_others_are_recorded(
 def test_a_failure_ends_the_round_after_what_is_under_way_is_kept():
     ray = FakeRay(size=2)
     workers, _ = started(ray)
-    requests = [Write(prompt="first"), Write(prompt="breaks"), *writes(10)]
+    requests = [Completions(prompt="first"), Completions(prompt="breaks"), *writes(10)]
     reported = []
     with pytest.raises(BackendError, match=r"worker \d \(process .*\): the server went away"):
         workers.answer(requests, lambda place, _: reported.append(place))
@@ -129,7 +145,7 @@ def test_workers_that_die_before_they_are_ready_end_the_run():
 
 @given(st.lists(st.integers(1, 200), max_size=60), st.integers(1, 20))
 def test_chunks_are_neighbours_and_small(sizes, workers):
-    requests = {at: Write(prompt=f"p{at}", n=n, temperature=1.0) for at, n in enumerate(sizes)}
+    requests = {at: Completions(prompt=f"p{at}", n=n, temperature=1.0) for at, n in enumerate(sizes)}
     chunks = cut(requests, workers)
     assert [place for chunk in chunks for place in chunk] == list(requests)
     for chunk in chunks:
@@ -137,23 +153,40 @@ def test_chunks_are_neighbours_and_small(sizes, workers):
         assert len(chunk) == 1 or weight <= min(LARGEST, sum(sizes) // (3 * workers) + 1)
 
 
-def test_the_driver_gives_the_same_with_workers_as_without():
-    def method(number):
-        first, second = yield (
-            Write(prompt=f"q{number % 3}", n=2, temperature=1.0),
-            Write(prompt="shared", temperature=1.0),
-        )
-        verdict = yield Verify(answer=first[0].text, gold="q1: 0")
-        score = yield Score(problem=f"p{number}", steps=("a", "b"))
-        return [sample.text for sample in (*first, *second)], verdict.outcome, score.score
+def test_tasks_come_to_the_same_with_workers_as_without():
+    class Here(BatchPolicy):
+        name = identity = "it"
+        tokens_written = 0
+
+        def complete_many(self, requests, ready=None):
+            return answer(requests, ready)
+
+    class Comparing:
+        identity = "it"
+
+        async def verify(self, given, gold):
+            return reply(VerdictRequest(answer=given, gold=gold))
+
+    def come_to(policy, prm, verifier):
+        policy, prm, verifier = CachedPolicy(policy), CachedPRM(prm), CachedVerifier(verifier)
+
+        async def task(number):
+            first, second = await all_of(
+                [
+                    policy.complete(Completions(prompt=f"q{number % 3}", n=2, temperature=1.0)),
+                    policy.complete(Completions(prompt="shared", temperature=1.0)),
+                ]
+            )
+            verdict = await verifier.verify(first[0].text, "q1: 0")
+            step = await prm.score_step(ScoreRequest(problem=f"p{number}", steps=("a", "b")))
+            return [sample.text for sample in (*first, *second)], verdict.outcome, step.score
+
+        return list(run_tasks(range(20), task, in_flight=8))
 
     ray = FakeRay(size=3, deaths={1: 1, 2: 3})
     workers, _ = started(ray)
-    results = [
-        list(run((method(number) for number in range(20)), who, in_flight=8))
-        for who in (built(), workers.answerers)
-    ]
-    assert results[0] == results[1]
+    there = come_to(workers.policy(), workers.prm(), workers.verifier())
+    assert there == come_to(Here(), BatchScorer("it", answer), Comparing())
     assert sum(ray.died.values()) == 2
 
 
@@ -161,7 +194,7 @@ def test_the_driver_gives_the_same_with_workers_as_without():
 
 
 def score(problem, *steps):
-    return Score(problem=problem, steps=steps or ("step",))
+    return ScoreRequest(problem=problem, steps=steps or ("step",))
 
 
 def release(problem):

@@ -14,7 +14,7 @@ import pytest
 
 from score_servers import Words, error, worth
 from stepmark import AsyncClient, Client, Solution
-from stepmark.batching import Graded
+from stepmark.backends import StepScore
 from stepmark.errors import (
     BackendError,
     InputError,
@@ -459,8 +459,8 @@ def test_a_session_sends_each_step_once():
     with client(server) as asking:
         with asking.session("the problem") as session:
             one, two = session.extend([("a",), ("b c",)])
-            assert one == Graded(score=1.0, tokens=1, root=2)
-            assert two == Graded(score=0.5, tokens=2, root=2)
+            assert one == StepScore(score=1.0, tokens=1, root=2)
+            assert two == StepScore(score=0.5, tokens=2, root=2)
             [three] = session.extend([("b c", "d e f")])
             assert three.score == 1 / 3
             assert session.extend([("a",), ("b c", "d e f")]) == [one, three]  # known
@@ -542,7 +542,7 @@ def test_what_begins_unreadably_is_unreadable():
     server = Words()
     with client(server) as asking, asking.session("p") as session:
         found = session.extend([("a",), ("unreadable",), ("unreadable", "b"), ("\ud800",)])
-        assert isinstance(found[0], Graded)
+        assert isinstance(found[0], StepScore)
         assert [type(one) for one in found[1:]] == [MarkerInTextError, MarkerInTextError, InputError]
         assert sent(server) == [["a", "unreadable"]]
         assert session.held == 1
@@ -555,7 +555,7 @@ def test_a_session_that_expired_is_opened_anew_and_the_ledger_says_so():
         session.extend([("a", "c d")])
         server.sessions.clear()
         [found] = session.extend([("a", "c d", "e")])
-        assert found == Graded(score=1.0, tokens=1, root=2)
+        assert found == StepScore(score=1.0, tokens=1, root=2)
         assert sent(server)[3:] == [["a"], ["c d"], ["e"]] or sent(server)[2:] == [
             ["e"],
             ["a"],

@@ -11,22 +11,23 @@ import torch
 
 from score_servers import InProcess, Words
 from stepmark import Client, Solution, grade, load_prm
-from stepmark.batching import Answerer, Release, Score
+from stepmark.backends import BatchScorer, ScoreRequest
+from stepmark.backends.replies import MemoryReplies
 from stepmark.errors import BackendError
 from stepmark.models import prm as prms
 from stepmark.models.http import Patience
-from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.remote.prm import RemotePRM, RemoteScorer
-from stepmark.models.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Step, StepScores
-from stepmark.search.base import Grading
-from stepmark.search.beam import BeamSearch
-from stepmark.search.best_of_n import BestOfN
-from stepmark.search.mcts import MCTS
-from stepmark.search.run import run as search_run
+from stepmark.searches.base import Grading
+from stepmark.searches.beam import BeamSearch
+from stepmark.searches.best_of_n import BestOfN
+from stepmark.searches.mcts import MCTS
+from stepmark.searches.run import Models, models_of
+from stepmark.searches.run import run as search_run
+from stepmark.verifiers.base import load_verifier
 
 torch.set_num_threads(1)
 
@@ -125,6 +126,10 @@ def arithmetic(count):
     ]
 
 
+def searched(search, models, **more):
+    return list(search_run(arithmetic(2), search, models, load_verifier("number"), **more))
+
+
 def scored_nodes(found):
     return [(node.parent, node.step, node.state) for node in found.trace.nodes]
 
@@ -137,30 +142,20 @@ def scored_nodes(found):
 def test_a_search_over_a_server_is_the_search_here_and_computes_every_token_once(zoo, search):
     here, served = prm_of(zoo), prm_of(zoo)
     search = replace(search, grading=Grading(aggregate="min", kind=here.score_kind))
-    expected = list(
-        search_run(arithmetic(2), search, policy_answerers(ArithmeticPolicy()) | prms.answerers(here))
-    )
+    expected = searched(search, models_of(ArithmeticPolicy(), here))
     with InProcess(served) as server, remote(server) as there:
         assert prms.why_whole_prefixes(there) == ""
         keeper = there.open_session()
         assert isinstance(keeper, RemoteScorer)
         identity = there.identity
         assert identity == f"{there.name}#{here.identity.rpartition('#')[2]}"
-        asked = {
-            Score: Answerer(identity=identity, answer=keeper.score),
-            Release: Answerer(identity=identity, answer=keeper.release),
-        }
+        models = Models(policy=ArithmeticPolicy(), prm=BatchScorer(identity, keeper.score, keeper.release))
         store = MemoryReplies()
-        results = list(
-            search_run(arithmetic(2), search, policy_answerers(ArithmeticPolicy()) | asked, store=store)
-        )
+        results = searched(search, models, store=store)
         assert keeper.places == 0
         sent = sum(path.endswith("/steps") for _, path, _ in server.requests)
         # A replay asks nothing.
-        assert (
-            list(search_run(arithmetic(2), search, policy_answerers(ArithmeticPolicy()) | asked, store=store))
-            == results
-        )
+        assert searched(search, models, store=store) == results
         assert sum(path.endswith("/steps") for _, path, _ in server.requests) == sent
         texts = [
             step
@@ -187,9 +182,7 @@ def test_a_search_over_a_server_is_the_search_here_and_computes_every_token_once
 def test_a_search_outlives_its_sessions(zoo):
     here, served = prm_of(zoo), prm_of(zoo)
     search = BeamSearch(width=2, expand=2, grading=Grading(aggregate="min", kind=here.score_kind))
-    expected = list(
-        search_run(arithmetic(2), search, policy_answerers(ArithmeticPolicy()) | prms.answerers(here))
-    )
+    expected = searched(search, models_of(ArithmeticPolicy(), here))
     with InProcess(served) as server, remote(server) as there:
         keeper = there.open_session()
         calls = []
@@ -203,11 +196,8 @@ def test_a_search_outlives_its_sessions(zoo):
         async def forget(server):
             server.app.service.sessions.end_all()
 
-        asked = {
-            Score: Answerer(identity="there", answer=forgets),
-            Release: Answerer(identity="there", answer=keeper.release),
-        }
-        results = list(search_run(arithmetic(2), search, policy_answerers(ArithmeticPolicy()) | asked))
+        models = Models(policy=ArithmeticPolicy(), prm=BatchScorer("there", forgets, keeper.release))
+        results = searched(search, models)
         assert there.ledger.tokens_again > 0
     for one, other in zip(results, expected, strict=True):
         assert one.cost == other.cost
@@ -224,7 +214,7 @@ def test_what_was_answered_is_recorded_though_another_problem_failed():
         Client(ADDRESS, transport=Words(before).transport, patience=Patience(retries=0), sleep=lambda s: None)
     ) as there:
         asked = [
-            Score(problem=p, steps=(s,))
+            ScoreRequest(problem=p, steps=(s,))
             for p, s in (("one", "a"), ("two", "dies"), ("three", "b c"), ("one", "d e"))
         ]
         with pytest.raises(BackendError, match="gone"):

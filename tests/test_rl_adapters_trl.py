@@ -133,7 +133,7 @@ def expected(rows, credit, *, plain=False):
         step_rewards=torch.tensor([fact[3] + [0.0] * (most - len(fact[3])) for _, fact in both]),
     )
     found = torch.zeros(len(rows), width)
-    found[[row for row, _ in both]] = CREDITS[credit]().assign(batch).advantages
+    found[[row for row, _ in both]] = CREDITS.load(credit)().assign(batch).advantages
     return found
 
 

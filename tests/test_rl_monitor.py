@@ -13,7 +13,7 @@ from stepmark.models.policies.local import Drawn  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
 from stepmark.records import Problem, Step, Verdict  # noqa: E402
 from stepmark.rl.actor import Actor, padded  # noqa: E402
-from stepmark.rl.hacking import Quadrants, Watch, rise  # noqa: E402
+from stepmark.rl.hacking import HackingWatch, Quadrants, rise  # noqa: E402
 from stepmark.rl.monitor import (  # noqa: E402
     Monitor,
     read_watched,
@@ -24,8 +24,8 @@ from stepmark.rl.rewarding import (  # noqa: E402
     Rated,
     StepSpans,
 )
-from stepmark.rl.trainer import Evaluation  # noqa: E402
-from stepmark.training.state import Lines as JsonLines  # noqa: E402
+from stepmark.rl.trainer import PolicyEvaluation  # noqa: E402
+from stepmark.training.state import LogLines as JsonLines  # noqa: E402
 from stepmark.training.state import read_lines  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 
@@ -50,7 +50,7 @@ def rated(number, scores, right, *, texts=None, ids=None, finish="stop", refused
 
 
 def evaluation(rows, update=0):
-    return Evaluation(
+    return PolicyEvaluation(
         update=update,
         rollouts=update * 8,
         accuracy=sum(one.right for one in rows) / len(rows),
@@ -136,7 +136,7 @@ def test_what_is_not_there_is_none() -> None:
     found = watched(evaluation(ROWS), prm=table_prm(ROWS, default_threshold=None))
     assert (found.quadrants, found.threshold, dict(found.examples)) == (None, None, {})
     with pytest.raises(UsageError, match="at least one"):
-        watched(Evaluation(update=0, rollouts=0, accuracy=0.0, rated=()))
+        watched(PolicyEvaluation(update=0, rollouts=0, accuracy=0.0, rated=()))
 
 
 def test_an_implicit_prm_has_ranks_and_raises_no_alarm() -> None:
@@ -260,7 +260,7 @@ def test_a_replaced_prm_is_compared_with_itself(tmp_path) -> None:
 
 def test_a_sum_of_logits_has_no_mean(tmp_path) -> None:
     with pytest.raises(UsageError, match="take product"):
-        Monitor(Kept(), tmp_path, prm=FLAT_PRM, watch=Watch(aggregate="sum-logit"))
+        Monitor(Kept(), tmp_path, prm=FLAT_PRM, watch=HackingWatch(aggregate="sum-logit"))
     certain = [rated(0, (1.0, 0.0), True), rated(1, (0.5, 0.5), False)]
     found = watched(evaluation(certain), prm=table_prm(certain, default_aggregate="sum-logit"))
     assert found.solution_return.value == pytest.approx((0 + 0.25) / 2)

@@ -18,7 +18,7 @@ from stepmark.rl.credit.methods import ProcessGRPO  # noqa: E402
 from stepmark.rl.monitor import Monitor, read_watched  # noqa: E402
 from stepmark.rl.refit import Refit  # noqa: E402
 from stepmark.rl.settings import Refitting, Training  # noqa: E402
-from stepmark.rl.trainer import Trainer  # noqa: E402
+from stepmark.rl.trainer import PolicyTrainer  # noqa: E402
 from stepmark.training.checkpoint import write_trained  # noqa: E402
 from stepmark.training.comparison import HeldOut  # noqa: E402
 from stepmark.training.examples import Dropped  # noqa: E402
@@ -103,7 +103,7 @@ def run(folder, adapter, *, dies=None):
         evaluate_every=3, save_every=3,
     )  # fmt: skip
     listeners = [monitor, refit] + ([] if dies is None else [Dies(dies)])
-    trainer = Trainer(who, PROBLEMS, PROBLEMS[:4], Says(), ProcessGRPO(), how, out=folder, prm=prm, listeners=listeners)  # fmt: skip
+    trainer = PolicyTrainer(who, PROBLEMS, PROBLEMS[:4], Says(), ProcessGRPO(), how, out=folder, prm=prm, listeners=listeners)  # fmt: skip
     folder.mkdir(exist_ok=True)
     refit.attach(trainer, monitor)
     trainer.run()

@@ -26,7 +26,7 @@ from stepmark.rl.implicit import OnlineImplicit  # noqa: E402
 from stepmark.rl.rewarding import batch_of, judge, scored  # noqa: E402
 from stepmark.rl.settings import Implicit, Training  # noqa: E402
 from stepmark.rl.trainer import (  # noqa: E402
-    Trainer,
+    PolicyTrainer,
     policy_loss,
     seed_of,
     share_of,
@@ -80,7 +80,7 @@ class Heard:
 
 
 def trainer(out, credit=None, how=None, policy=None, **more):
-    return Trainer(
+    return PolicyTrainer(
         policy or actor(),
         PROBLEMS,
         more.pop("held_out", ()),
@@ -301,7 +301,7 @@ def test_groups_all_right_or_all_wrong_teach_nothing(tmp_path) -> None:
         heard, one = Heard(), actor()
         before = weights(one)
         problems = [replace(problem, answer=word) for problem in PROBLEMS]
-        Trainer(
+        PolicyTrainer(
             one,
             problems,
             (),
@@ -433,7 +433,9 @@ def test_the_value_head_learns_the_returns(tmp_path) -> None:
     ]  # every completion is right: the value of every state is 1
     how = settings(updates=60, learning_rate=1e-2, kl_weight=0.0)
     credit = PPO(lam=1.0, whiten=False)
-    Trainer(one, always, (), Says(), credit, how, out=tmp_path, prm=ScriptedPRM(lambda _p, _s: 0.0)).run()
+    PolicyTrainer(
+        one, always, (), Says(), credit, how, out=tmp_path, prm=ScriptedPRM(lambda _p, _s: 0.0)
+    ).run()
     rows = padded([drawn(TOKENIZER("a")["input_ids"], [8, 9])], "cpu")
     with torch.no_grad():
         _, values = one.logprobs(rows)

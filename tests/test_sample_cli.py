@@ -8,7 +8,7 @@ import json
 import pytest
 
 import stepmark
-from stepmark.batching import Message
+from stepmark.backends import Message
 from stepmark.cli import main
 from stepmark.data.solutions import read_solutions
 from stepmark.errors import BackendError, InputError, SettingError, UsageError

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from stepmark.backends.replies import ReplyFile
 from stepmark.errors import InputError, TooLongError
-from stepmark.models.replies import ReplyFile
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem

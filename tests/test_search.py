@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_worlds import PROBLEM, World, full_tree, state_of
-from stepmark.batching import Written
+from stepmark.backends import Completion
 from stepmark.errors import ScoreKindError, UsageError
 from stepmark.metrics.aggregate import aggregate
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Problem
-from stepmark.search.base import Budget, Grading, Steps
-from stepmark.search.beam import BeamSearch, DiverseTrees
-from stepmark.search.best_of_n import BestOfN, Greedy, Majority, WeightedVote
-from stepmark.search.mcts import MCTS
-from stepmark.search.meaning import meaning
-from stepmark.search.rebase import Rebase, allocation
-from stepmark.search.rows import view_of
+from stepmark.searches.base import Budget, Grading, Steps
+from stepmark.searches.beam import BeamSearch, DiverseTrees
+from stepmark.searches.best_of_n import BestOfN, Greedy, Majority, WeightedVote
+from stepmark.searches.mcts import MCTS
+from stepmark.searches.meaning import meaning
+from stepmark.searches.rebase import Rebase, allocation
+from stepmark.searches.rows import view_of
 
 LAST = Grading(aggregate="last")
 
@@ -570,7 +570,7 @@ def test_a_budget_that_ends_takes_the_best_step_to_its_end():
 
 def test_the_ledger_names_what_caches_save():
     """One beam of two steps: after "step 0 a" the policy is given its prompt and that step, and the PRM reads the second step alone."""
-    from stepmark.search.rows import cost_row, found_row
+    from stepmark.searches.rows import cost_row, found_row
 
     world = World({(): ["step 0 a"], ("step 0 a",): ["so 7"]}, lambda steps: 0.9)
     found = world.find(BeamSearch(width=1, expand=1))
@@ -588,7 +588,7 @@ def test_the_ledger_names_what_caches_save():
 def test_what_a_server_says_of_its_cache_is_in_the_ledger():
     def write(request, number):
         text, finish = ("so 7", "end") if request.prefill else ("first", "stop")
-        return Written(
+        return Completion(
             text=text, finish=finish, tokens=2, prompt_tokens=30, cached_tokens=16 if request.prefill else 0
         )
 
@@ -600,13 +600,12 @@ def test_what_a_server_says_of_its_cache_is_in_the_ledger():
 def test_the_same_seed_gives_the_same_and_another_number_of_problems_changes_nothing():
     tree, _ = full_tree(4, 3)
     problems = [Problem(text=f"What is it, number {n}?", id=str(n)) for n in range(7)]
-    from stepmark.search.run import run
+    from stepmark.searches.run import run
+    from stepmark.verifiers.base import load_verifier
 
     results = []
     for in_flight in (1, 3, 16):
-        world = World(tree, random_scores(9))
-        results.append(
-            list(run(problems, BeamSearch(width=2, expand=2), world.answerers, in_flight=in_flight))
-        )
+        models, search = World(tree, random_scores(9)).models, BeamSearch(width=2, expand=2)
+        results.append(list(run(problems, search, models, load_verifier("number"), in_flight=in_flight)))
     assert results[0] == results[1] == results[2]
     assert [found.problem.id for found in results[0]] == [str(n) for n in range(7)]

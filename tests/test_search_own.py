@@ -12,7 +12,7 @@ import pytest
 import own_searches
 from stepmark.cli import main
 from stepmark.errors import UsageError, raised_at, told
-from stepmark.search.methods import own_search
+from stepmark.searches.methods import load_search
 from test_evaluate_search import MODELS, problem_file
 
 TRAP = ["--policy", "own_searches:trap_policy", "--prm", "own_searches:trap_prm", "--verifier", "number"]
@@ -78,9 +78,9 @@ def test_a_search_that_says_so_is_run_without_a_prm(tmp_path, capsys):
 
 
 def test_of_the_librarys_searches_greedy_and_majority_ask_no_prm():
-    from stepmark.search.methods import METHODS
+    from stepmark.searches.methods import METHODS
 
-    assert {method().name for method in METHODS.values() if not method().asks_prm} == {"greedy", "majority"}
+    assert {name for name in METHODS if not METHODS.load(name).asks_prm} == {"greedy", "majority"}
 
 
 def test_flags_of_steps_that_are_left_out_keep_the_classs_own(tmp_path):
@@ -95,9 +95,9 @@ def test_flags_of_steps_that_are_left_out_keep_the_classs_own(tmp_path):
 
 
 def test_a_function_and_an_object_are_named_too():
-    assert own_search("own_searches:two", ()).method == own_searches.BestFirst(expand=2)
-    assert own_search("own_searches:two", ["rounds=3"]).method == own_searches.BestFirst(expand=2, rounds=3)
-    beam = own_search("own_searches:THE_BEAM", ["expand=3"]).method
+    assert load_search("own_searches:two", ())[0] == own_searches.BestFirst(expand=2)
+    assert load_search("own_searches:two", ["rounds=3"])[0] == own_searches.BestFirst(expand=2, rounds=3)
+    beam = load_search("own_searches:THE_BEAM", ["expand=3"])[0]
     assert (beam.width, beam.expand) == (2, 3)
 
 
@@ -112,7 +112,7 @@ def test_a_function_and_an_object_are_named_too():
     ],
 )  # fmt: skip
 def test_settings_are_read_by_the_types_of_their_fields(setting, value):
-    made = own_search("own_searches:BestFirst", [setting]).method
+    made = load_search("own_searches:BestFirst", [setting])[0]
     read = getattr(made, setting.partition("=")[0])
     assert read == value
     assert type(read) is type(value)
@@ -136,7 +136,7 @@ def test_settings_are_read_by_the_types_of_their_fields(setting, value):
 )  # fmt: skip
 def test_settings_that_cannot_be(settings, said):
     with pytest.raises(UsageError, match=re.escape(said)):
-        own_search("own_searches:BestFirst", settings)
+        load_search("own_searches:BestFirst", settings)
 
 
 # -- Names ---------------------------------------------------------------------------------------------------------
@@ -176,8 +176,18 @@ def test_names_of_what_is_no_search(tmp_path, capsys, name, said):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Nothing", "the search nothing: expected search(problem) to return a Found, as"),
-        ("NoGenerator", "the search no-generator: expected search(problem) to be a generator"),
+        (
+            "Nothing",
+            "the search nothing: expected search to return a SearchResult, as `return await choose(…)` does, and got NoneType",
+        ),
+        (
+            "NoCoroutine",
+            "the search no-coroutine: expected `async def search(problem, policy, prm, verifier)`, which returns a SearchResult, and got int",
+        ),
+        (
+            "Generator",
+            "the search generator: expected `async def search(problem, policy, prm, verifier)`, which returns a SearchResult, and got generator",
+        ),
     ],
 )
 def test_a_search_that_gives_no_found(capsys, name, said):
@@ -228,9 +238,9 @@ def test_name_settings_and_source_decide_what_is_continued(tmp_path, monkeypatch
     assert code == 2
     assert "p.jsonl:3" in said
     kept = (tmp_path / "o.jsonl.part").read_text()
-    assert len(kept.splitlines()) == 2
-    manifest = json.loads((tmp_path / "o.jsonl.part.manifest.json").read_text())
-    assert list(manifest["source"]["modules"]) == ["own_mine", "own_searches"]
+    made_by, *done = map(json.loads, kept.splitlines())
+    assert len(done) == 2
+    assert list(made_by["source"]["modules"]) == ["own_mine", "own_searches"]
     # Another setting, another source: refused, and what is there stays.
     code, said = run(MINE, "--set", "expand=3")
     assert (code, "method.expand was 2 and is now 3" in said) == (2, True)
@@ -344,5 +354,5 @@ def test_a_module_named_like_one_of_pythons_is_hashed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "code", raising=False)
     (tmp_path / "code.py").write_text(MINE)
-    assert sorted(own_search("code:Mine").source["modules"]) == ["code", "own_searches"]
+    assert sorted(load_search("code:Mine")[1]["modules"]) == ["code", "own_searches"]
     sys.modules.pop("code")

@@ -1,9 +1,10 @@
-"""Searches whose policy, PRM or problem is bad: each has a clear outcome. And PRMs as answerers, with and without a session."""
+"""Searches whose policy, PRM or problem is bad: each has a clear outcome. And PRMs as searches ask them, with and without a session."""
 
 from __future__ import annotations
 
 import math
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -11,24 +12,35 @@ import torch
 
 from search_worlds import PROBLEM, World, full_tree
 from stepmark import load_prm
-from stepmark.batching import Answerer, Graded, Release, Score, Write, Written, run
+from stepmark.backends import (
+    BatchPolicy,
+    BatchScorer,
+    CachedPolicy,
+    CachedPRM,
+    Completion,
+    Completions,
+    ScoreRequest,
+    StepScore,
+    all_of,
+    many,
+    run_tasks,
+)
+from stepmark.backends.replies import MemoryReplies
 from stepmark.errors import BackendError, InputError, TooLongError, UsageError
-from stepmark.models import prm as prms
-from stepmark.models.policies import answerers as policy_answerers
-from stepmark.models.prm import Grader, Ledger
-from stepmark.models.replies import MemoryReplies
+from stepmark.models.prm import PRM, Ledger
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.models.session import CachedSession
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Solution, StepScores
-from stepmark.search.base import Budget, Grading, Steps
-from stepmark.search.beam import BeamSearch, DiverseTrees
-from stepmark.search.best_of_n import BestOfN, Greedy, Majority
-from stepmark.search.mcts import MCTS
-from stepmark.search.rebase import Rebase
-from stepmark.search.run import run as search_run
-from stepmark.verifiers import base as verifiers
+from stepmark.searches.base import Budget, Grading, Steps
+from stepmark.searches.beam import BeamSearch, DiverseTrees
+from stepmark.searches.best_of_n import BestOfN, Greedy, Majority
+from stepmark.searches.mcts import MCTS
+from stepmark.searches.rebase import Rebase
+from stepmark.searches.run import Models, models_of
+from stepmark.searches.run import run as search_run
+from stepmark.verifiers.base import load_verifier
 
 torch.set_num_threads(1)
 
@@ -36,7 +48,7 @@ TREES = [BeamSearch(width=2, expand=2), DiverseTrees(subtrees=2, expand=2), Reba
 ALL = [BestOfN(n=3), Greedy(), Majority(n=3), *TREES]
 
 
-class BadPRM(Grader):
+class BadPRM(PRM):
     """Gives what `give` makes of the solution: a list of scores, or an exception."""
 
     score_kind, default_aggregate, default_threshold = "probability", "min", 0.5
@@ -63,11 +75,12 @@ class BadPRM(Grader):
 
 
 def find(policy, prm, search, *, problem=PROBLEM, store=None):
-    asked = {**policy_answerers(policy), **verifiers.answerers(verifiers.load_verifier("number"))}
-    if prm is not None:
-        asked |= prms.answerers(prm)
-    [found] = search_run([problem], search, asked, store=store)
+    [found] = searched([problem], search, models_of(policy, prm), store=store)
     return found
+
+
+def searched(problems, search, models, **more):
+    return list(search_run(problems, search, models, load_verifier("number"), **more))
 
 
 def steps_policy(write, name="policy"):
@@ -97,9 +110,9 @@ def test_a_prm_that_gives_what_is_no_score_ends_the_run(search, give, message):
     with pytest.raises(BackendError, match=message) as error:
         find(world.policy, BadPRM(give), search, store=store)
     assert "bad" in str(error.value) or "PRM" in str(error.value)
-    kinds = {key for key, text in store._replies.items() if "graded" in text}
-    if "range" not in message and message != r"expected a number in \[0, 1\]":
-        assert not kinds  # nothing that is no score was recorded
+    recorded = [text for text in store._replies.values() if text.startswith('{"score"')]
+    if message != r"expected a number in \[0, 1\]":
+        assert not recorded  # nothing that is no score
 
 
 def test_a_late_prm_costs_time_and_a_lost_one_nothing_that_was_recorded():
@@ -116,11 +129,11 @@ def test_a_late_prm_costs_time_and_a_lost_one_nothing_that_was_recorded():
             raise BackendError("no usable answer in 7 attempts; the last: ReadTimeout")
         return whole.score(requests, ready)
 
-    asked = {**world.answerers, Score: Answerer(identity="late", answer=late)}
+    models = Models(policy=world.policy, prm=BatchScorer("late", late))
     with pytest.raises(BackendError, match="ReadTimeout"):
-        list(search_run([PROBLEM], BeamSearch(width=2, expand=2), asked, store=store))
+        searched([PROBLEM], BeamSearch(width=2, expand=2), models, store=store)
     before = len(world.requests)
-    [found] = search_run([PROBLEM], BeamSearch(width=2, expand=2), asked, store=store)
+    [found] = searched([PROBLEM], BeamSearch(width=2, expand=2), models, store=store)
     assert found == undisturbed
     assert len(world.requests) == found.cost.samples > before
     assert world.prm.ledger.solutions == found.cost.scores
@@ -161,7 +174,7 @@ def test_a_prm_that_can_read_nothing_leaves_a_dead_end():
 @pytest.mark.parametrize("text", ["", " \n  ", "\n"])
 @pytest.mark.parametrize("finish", ["end", "stop", "end or stop"])
 def test_a_policy_that_writes_nothing(search, text, finish):
-    policy = steps_policy(lambda request, number: Written(text=text, finish=finish, tokens=1))
+    policy = steps_policy(lambda request, number: Completion(text=text, finish=finish, tokens=1))
     found = find(policy, GOOD, search)
     assert (found.chosen, found.candidates, found.stopped) == (None, (), "dead end")
     assert "nothing was written" in found.note or "says the same" in found.note
@@ -170,7 +183,7 @@ def test_a_policy_that_writes_nothing(search, text, finish):
 
 @pytest.mark.parametrize("search", TREES, ids=lambda s: s.name)
 def test_a_policy_that_repeats_itself(search):
-    policy = steps_policy(lambda request, number: Written(text="we go on", finish="stop", tokens=4))
+    policy = steps_policy(lambda request, number: Completion(text="we go on", finish="stop", tokens=4))
     found = find(policy, GOOD, search)
     assert found.stopped == "dead end"
     assert {node.why for node in found.trace.nodes} & {"repeats the step before it"}
@@ -180,7 +193,7 @@ def test_a_policy_that_repeats_itself(search):
 @pytest.mark.parametrize("search", TREES, ids=lambda s: s.name)
 def test_a_policy_that_never_ends_its_steps(search):
     policy = steps_policy(
-        lambda request, number: Written(text=f"and {number}", finish="length", tokens=request.max_tokens)
+        lambda request, number: Completion(text=f"and {number}", finish="length", tokens=request.max_tokens)
     )
     found = find(policy, GOOD, replace(search, how=Steps(max_tokens=5)))
     assert found.stopped == "dead end"
@@ -189,7 +202,7 @@ def test_a_policy_that_never_ends_its_steps(search):
 
 @pytest.mark.parametrize("search", [BestOfN(n=3), Greedy(), Majority(n=3)], ids=lambda s: s.name)
 def test_a_policy_that_never_ends_a_solution(search):
-    policy = steps_policy(lambda request, number: Written(text="and\n" * 9, finish="length", tokens=9))
+    policy = steps_policy(lambda request, number: Completion(text="and\n" * 9, finish="length", tokens=9))
     found = find(policy, GOOD, replace(search, how=Steps(max_solution_tokens=9)))
     assert (found.chosen, found.stopped) == (None, "dead end")
     assert found.note.endswith("not at its end after 9 tokens")
@@ -200,8 +213,8 @@ def test_a_policy_that_never_ends_the_solution(search):
     def write(request, number):
         steps = request.prefill.count("\n")
         if not request.stop:
-            return Written(text="on and on", finish="length", tokens=request.max_tokens)
-        return Written(text=f"step {steps} way {number}", finish="stop", tokens=5)
+            return Completion(text="on and on", finish="length", tokens=request.max_tokens)
+        return Completion(text=f"step {steps} way {number}", finish="stop", tokens=5)
 
     found = find(steps_policy(write), GOOD, replace(search, how=Steps(max_steps=3)))
     assert found.stopped == "dead end"
@@ -222,10 +235,9 @@ def test_a_problem_that_the_policy_cannot_read_is_left_out_alone(search):
             raise TooLongError("too long for the policy")
         return world._write(request, number)
 
-    policy = steps_policy(write)
+    models = models_of(steps_policy(write), world.prm)
     problems = [PROBLEM, Problem(text="unreadable", id="bad"), replace(PROBLEM, id="again")]
-    asked = {**world.answerers, **policy_answerers(policy)}
-    first, second, third = search_run(problems, search, asked, store=MemoryReplies())
+    first, second, third = searched(problems, search, models, store=MemoryReplies())
     assert isinstance(second, Refusal)
     assert str(second.error) == "bad: too long for the policy"
     assert first.solution.steps == third.solution.steps
@@ -255,7 +267,7 @@ def test_a_server_that_does_not_say_how_a_text_ended():
             text = "first this" if number % 2 else "at once: the answer is 7"
         else:
             text = "then that" if request.prefill == "first this\n" else ""
-        return Written(text=text, finish="end or stop", tokens=3)
+        return Completion(text=text, finish="end or stop", tokens=3)
 
     found = find(steps_policy(write), ScriptedPRM(lambda problem, steps: 0.5), BeamSearch(width=2, expand=2))
     assert {candidate.steps for candidate in found.candidates} == {
@@ -285,7 +297,7 @@ def test_no_reference_answer_where_the_verifier_is_asked():
 @pytest.mark.parametrize("which", ["policy", "prm"])
 def test_a_budget_needs_models_that_count(which):
     policy = steps_policy(
-        lambda request, number: Written(text="so 7", finish="end", tokens=None if which == "policy" else 3)
+        lambda request, number: Completion(text="so 7", finish="end", tokens=None if which == "policy" else 3)
     )
     prm = BadPRM(lambda steps: [0.5] * len(steps))
     prm.score_many = lambda solutions, keep_going=False: (
@@ -309,113 +321,145 @@ def test_replies_of_older_stores_are_read_and_tell_no_prompts():
     assert (found.cost.prompt, found.cost.new, found.cost.decoded) == (None, None, 3)
 
 
-# -- Requests and their answerers ------------------------------------------------------------------------------
+# -- What models are asked, and what is recorded ------------------------------------------------------------------
+
+
+class Writes(BatchPolicy):
+    """Writes what `write` makes of the requests."""
+
+    name = identity = "w"
+    tokens_written = 0
+
+    def __init__(self, write):
+        self._write = write
+
+    def complete_many(self, requests, ready=None):
+        return self._write(requests)
 
 
 def test_scores_are_recorded_shared_and_checked():
     asked = []
 
-    def answer(requests, ready):
-        asked.append([request.steps for request in requests])
-        return [Graded(score=0.25, tokens=3, root=7, classes=(0.5, 0.25, 0.25)) for _ in requests]
+    def score(requests, ready):
+        asked.extend(request.steps for request in requests)
+        return [StepScore(score=0.25, tokens=3, root=7, classes=(0.5, 0.25, 0.25)) for _ in requests]
 
-    def method():
-        first = yield Score(problem="p", steps=("a",))
-        both = yield (Score(problem="p", steps=("a",)), Score(problem="p", steps=("a", "b")))
-        nothing = yield Release(problem="p", prefixes=(("a",),))
-        mixed = yield (Release(problem="p", prefixes=()), Score(problem="p", steps=("a",)))
-        return first, both, nothing, mixed
+    one, two = (ScoreRequest(problem="p", steps=steps) for steps in (("a",), ("a", "b")))
+
+    async def method(prm):
+        first = await prm.score_step(one)
+        both = await all_of(map(prm.score_step, (one, two)))
+        prm.release("p", [("a",)])
+        return first, both, await prm.score_step(one)
 
     store = MemoryReplies()
-    answerers = {Score: Answerer(identity="prm", answer=answer)}
-    graded = Graded(score=0.25, tokens=3, root=7, classes=(0.5, 0.25, 0.25))
+    graded = StepScore(score=0.25, tokens=3, root=7, classes=(0.5, 0.25, 0.25))
     for _ in range(2):
-        [(_, result), *_] = run([method(), method()], answerers, store=store)
-        assert result == (graded, (graded, graded), None, (None, graded))
-    assert asked == [[("a",)], [("a", "b")]]
+        prm = CachedPRM(BatchScorer("prm", score), store)
+        results = [result for _, result in run_tasks([prm, prm], method)]
+        assert results == [(graded, [graded, graded], graded)] * 2
+    assert asked == [("a",), ("a", "b")]
     with pytest.raises(UsageError, match="no step"):
-        Score(problem="p", steps=())
+        ScoreRequest(problem="p", steps=())
 
 
-@pytest.mark.parametrize("reply", [0.5, None, (0.5,), Graded(score=math.nan), Graded(score=-math.inf)])
+@pytest.mark.parametrize("reply", [0.5, None, (0.5,), StepScore(score=math.nan), StepScore(score=-math.inf)])
 def test_what_is_no_score_is_refused_and_not_recorded(reply):
-    def method():
-        yield Score(problem="p", steps=("a",))
-
     store = MemoryReplies()
-    answerers = {Score: Answerer(identity="prm", answer=lambda requests, ready: [reply])}
+    prm = CachedPRM(BatchScorer("prm", lambda requests, ready: [reply]), store)
     with pytest.raises(BackendError, match="prm"):
-        list(run([method()], answerers, store=store))
+        many([ScoreRequest(problem="p", steps=("a",))], prm.score_step)
     assert len(store) == 0
+
+
+BOTH = [Completions(prompt="p"), ScoreRequest(problem="p", steps=("a",))]
+
+
+def ask_both(policy, prm):
+    """One request to each, by two tasks."""
+
+    def ask(request):
+        return policy.complete(request) if isinstance(request, Completions) else prm.score_step(request)
+
+    return [reply for _, reply in run_tasks(BOTH, ask)]
 
 
 def test_the_policy_writes_while_the_prm_scores():
     """Each waits for the other to have begun; one after the other would wait in vain."""
     writing, scoring = threading.Event(), threading.Event()
 
-    def write(requests, ready):
+    def write(requests):
         writing.set()
         assert scoring.wait(60)
-        return [[Written(text="x", finish="end")] for _ in requests]
+        return [[Completion(text="x", finish="end")] for _ in requests]
 
     def score(requests, ready):
         scoring.set()
         assert writing.wait(60)
-        return [Graded(score=0.5) for _ in requests]
+        return [StepScore(score=0.5) for _ in requests]
 
-    def one(request):
-        return (yield request)
-
-    answerers = {Write: Answerer(identity="w", answer=write), Score: Answerer(identity="s", answer=score)}
-    methods = [one(Write(prompt="p")), one(Score(problem="p", steps=("a",)))]
-    (_, written), (_, graded) = run(methods, answerers)
+    written, graded = ask_both(Writes(write), BatchScorer("s", score))
     assert written[0].text == "x"
     assert graded.score == 0.5
 
 
 def test_what_the_prm_has_answered_is_recorded_though_the_policy_fails():
-    def write(requests, ready):
+    """Also where it answers after the policy has failed."""
+    failed = threading.Event()
+
+    def write(requests):
+        failed.set()
         raise BackendError("gone")
 
-    def one(request):
-        return (yield request)
+    def score(requests, ready):
+        assert failed.wait(60)
+        time.sleep(0.05)
+        return [StepScore(score=0.5) for _ in requests]
 
-    answerers = {
-        Write: Answerer(identity="w", answer=write),
-        Score: Answerer(identity="s", answer=lambda requests, ready: [Graded(score=0.5) for _ in requests]),
-    }
     store = MemoryReplies()
     with pytest.raises(BackendError, match="gone"):
-        list(run([one(Write(prompt="p")), one(Score(problem="p", steps=("a",)))], answerers, store=store))
+        ask_both(CachedPolicy(Writes(write), store), CachedPRM(BatchScorer("s", score), store))
     assert len(store) == 1
 
 
-def test_half_of_the_searches_begin_a_round_later():
+@pytest.mark.parametrize("in_flight", [1, 2, 5])
+def test_no_model_is_asked_twice_at_once_or_for_the_same(in_flight):
+    """Whatever is searched together: one batch of a model after the other, each request in one of them, the same result."""
     tree, _ = full_tree(3, 2)
+    problems = [replace(PROBLEM, text=f"{n % 3}?", id=str(n)) for n in range(5)]  # two of them twice
+    search = BeamSearch(width=2, expand=2)
+
+    def alone(world, problem):
+        return searched([problem], search, world.models)[0]
+
+    undisturbed = [alone(World(tree, lambda steps: 0.5), problem) for problem in problems]
     world = World(tree, lambda steps: 0.5)
-    together = []
-    inside = threading.Lock()
+    whole, busy = world.prm.open_session(), {"w": threading.Lock(), "s": threading.Lock()}
+    asked = []
 
-    def score(requests, ready):
-        with inside:
-            return world.prm.open_session().score(requests, ready)
+    def one_batch(name, requests, answer):
+        assert busy[name].acquire(blocking=False)
+        time.sleep(0.002)
+        for request in requests:
+            for number in range(getattr(request, "n", 1)):
+                asked.append(replace(request, n=1, first=request.first + number) if name == "w" else request)
+        replies = answer()
+        busy[name].release()
+        return replies
 
-    class Store(MemoryReplies.__mro__[1]):  # counts rounds by what is looked up together
-        def __init__(self):
-            self.kept = {}
-
-        def get(self, keys):
-            together.append(len(keys))
-            return {key: self.kept[key] for key in keys if key in self.kept}
-
-        def put(self, replies):
-            return {key: self.kept.setdefault(key, text) for key, text in replies.items()}
-
-    asked = {**world.answerers, Score: Answerer(identity="s", answer=score)}
-    problems = [replace(PROBLEM, text=f"{n}?") for n in range(2)]
-    list(search_run(problems, BeamSearch(width=2, expand=2), asked, store=Store()))
-    # Two searches of six rounds, one apart: seven rounds in which something is asked.
-    assert len(together) == 7
+    policy = Writes(lambda requests: one_batch("w", requests, lambda: world.policy.complete_many(requests)))
+    prm = BatchScorer(
+        "s", lambda requests, ready: one_batch("s", requests, lambda: whole.score(requests, ready))
+    )
+    models = Models(policy=policy, prm=prm)
+    assert searched(problems, search, models, store=MemoryReplies(), in_flight=in_flight) == undisturbed
+    assert len(asked) == len(set(asked))
+    assert sum(isinstance(one, Completions) for one in asked) == sum(
+        one.cost.samples for one in undisturbed[:3]
+    )
+    assert sum(isinstance(one, ScoreRequest) for one in asked) == sum(
+        one.cost.scores for one in undisturbed[:3]
+    )
 
 
 # -- A PRM with a session --------------------------------------------------------------------------------------
@@ -459,14 +503,10 @@ def test_a_session_scores_as_whole_prefixes_do_and_computes_what_the_search_is_c
     keeper = prm.open_session()
     assert isinstance(keeper, CachedSession)
     policy = ArithmeticPolicy()
-    asked = {
-        **policy_answerers(policy),
-        Score: Answerer(identity="tiny", answer=keeper.score),
-        Release: Answerer(identity="tiny", answer=keeper.release),
-    }
+    models = Models(policy=policy, prm=BatchScorer("tiny", keeper.score, keeper.release))
     search = replace(search, grading=Grading(aggregate="min", kind=prm.score_kind))
     store = MemoryReplies()
-    results = list(search_run(arithmetic(2), search, asked, store=store))
+    results = searched(arithmetic(2), search, models, store=store)
     assert keeper.places == 0
     assert keeper.pool.held == 0
     fresh = load_prm(tiny, dtype="float32", device="cpu")
@@ -497,7 +537,7 @@ def test_a_session_scores_as_whole_prefixes_do_and_computes_what_the_search_is_c
 
     # A replay asks nothing, and costs the same.
     before = prm.ledger.tokens_computed
-    assert list(search_run(arithmetic(2), search, asked, store=store)) == results
+    assert searched(arithmetic(2), search, models, store=store) == results
     assert prm.ledger.tokens_computed == before
 
 
@@ -505,7 +545,7 @@ def test_a_search_goes_on_after_a_replay_with_prefixes_that_have_no_place(tiny):
     prm = load_prm(tiny, dtype="float32", device="cpu")
     search = BeamSearch(width=2, expand=2, grading=Grading(aggregate="min", kind=prm.score_kind))
     policy = ArithmeticPolicy()
-    undisturbed = list(search_run(arithmetic(1), search, policy_answerers(policy) | prms.answerers(prm)))
+    undisturbed = searched(arithmetic(1), search, models_of(policy, prm))
     store = MemoryReplies()
     calls = []
 
@@ -516,13 +556,10 @@ def test_a_search_goes_on_after_a_replay_with_prefixes_that_have_no_place(tiny):
         return keeper.score(requests, ready)
 
     keeper = prm.open_session()
-    identity = prm.identity
-    asked = policy_answerers(policy) | {Score: Answerer(identity=identity, answer=stops)}
+    models = Models(policy=policy, prm=BatchScorer(prm.identity, stops))
     with pytest.raises(BackendError, match="stopped"):
-        list(search_run(arithmetic(1), search, asked, store=store))
-    again = list(
-        search_run(arithmetic(1), search, policy_answerers(policy) | prms.answerers(prm), store=store)
-    )
+        searched(arithmetic(1), search, models, store=store)
+    again = searched(arithmetic(1), search, models_of(policy, prm), store=store)
     assert [found.cost for found in again] == [found.cost for found in undisturbed]
     for one, other in zip(again, undisturbed, strict=True):
         assert one.solution.steps == other.solution.steps
@@ -533,8 +570,7 @@ def test_a_session_of_the_callers_own(tiny):
     prm = load_prm(tiny, dtype="float32", device="cpu")
     session = prm.open_session(memory_tokens=2000)
     search = BestOfN(n=2, grading=Grading(aggregate="min", kind=prm.score_kind))
-    asked = policy_answerers(ArithmeticPolicy()) | prms.answerers(prm, session=session)
-    [found] = search_run(arithmetic(1), search, asked)
+    [found] = searched(arithmetic(1), search, models_of(ArithmeticPolicy(), prm, session=session))
     assert found.cost.prm > 0
     assert session.pool.peak > 0
     assert session.pool.held == 0
@@ -546,8 +582,7 @@ def test_a_tight_memory_costs_time_and_nothing_else(tiny):
     for _ in range(2):
         prm = load_prm(tiny, dtype="float32", device="cpu")
         search = BeamSearch(width=3, expand=2, grading=Grading(aggregate="min", kind=prm.score_kind))
-        asked = policy_answerers(ArithmeticPolicy()) | prms.answerers(prm, memory_tokens=memory)
-        found = list(search_run(arithmetic(2), search, asked))
+        found = searched(arithmetic(2), search, models_of(ArithmeticPolicy(), prm, memory_tokens=memory))
         results.append((found, prm.ledger.tokens_again))
         longest = max(len(tokens(prm, one.problem.text, c.steps)) for one in found for c in one.candidates)
         memory = longest + 30  # room for one prefix, not for a beam
@@ -564,8 +599,10 @@ def test_a_tight_memory_costs_time_and_nothing_else(tiny):
 
 def test_prms_that_keep_nothing_are_charged_for_whole_prefixes():
     prm = BadPRM(lambda steps: [0.5] * len(steps))
-    [reply] = prm.open_session().score([Score(problem="p", steps=("a", "b"))], lambda index, reply: None)
-    assert reply == Graded(score=0.5, tokens=3 + 2, root=0)
+    [reply] = prm.open_session().score(
+        [ScoreRequest(problem="p", steps=("a", "b"))], lambda index, reply: None
+    )
+    assert reply == StepScore(score=0.5, tokens=3 + 2, root=0)
     prm = BadPRM(lambda steps: [0.5] * len(steps))
     world = World(full_tree(2, 2)[0], lambda steps: 0.5)
     found = find(world.policy, prm, BeamSearch(width=2, expand=2))
@@ -575,5 +612,5 @@ def test_prms_that_keep_nothing_are_charged_for_whole_prefixes():
 
 def test_unread_steps_are_refused():
     prm = BadPRM(lambda steps: [*[0.5] * (len(steps) - 1), None])
-    [reply] = prm.open_session().score([Score(problem="p", steps=("a",))], lambda index, reply: None)
+    [reply] = prm.open_session().score([ScoreRequest(problem="p", steps=("a",))], lambda index, reply: None)
     assert isinstance(reply, TooLongError)

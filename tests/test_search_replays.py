@@ -15,17 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from stepmark.batching import Written
-from stepmark.models import prm as prms
-from stepmark.models.policies import answerers as policy_answerers
+from stepmark.backends import Completion
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.records import Problem
-from stepmark.search.base import Grading, Steps
-from stepmark.search.beam import BeamSearch
-from stepmark.search.best_of_n import BestOfN, Majority
-from stepmark.search.mcts import MCTS
-from stepmark.search.run import run
-from stepmark.verifiers.base import answerers as verifying
+from stepmark.searches.base import Grading, Steps
+from stepmark.searches.beam import BeamSearch
+from stepmark.searches.best_of_n import BestOfN, Majority
+from stepmark.searches.mcts import MCTS
+from stepmark.searches.run import models_of, run
 from stepmark.verifiers.base import load_verifier
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "best_of_n"
@@ -40,6 +37,13 @@ def recorded(name):
         return json.loads(handle.read())
 
 
+def found_by(search, problem, policy, prm=None, verifier=None):
+    [found] = run(
+        [Problem(text=problem)], search, models_of(policy, prm), verifier or load_verifier("number")
+    )
+    return found
+
+
 def key_of(problem, texts):
     return f"{problem}:{hashlib.sha256(chr(0x1F).join(texts).encode()).hexdigest()[:16]}"
 
@@ -52,13 +56,12 @@ def test_majority_of_four_is_right_as_often_as_recorded():
             for record in recorded(f"math500-bestofn-seed{seed}")["records"]:
                 traces = record["traces"][:4]
                 policy = ScriptedPolicy(
-                    lambda request, number, traces=traces: Written(
+                    lambda request, number, traces=traces: Completion(
                         text=traces[number]["text"], finish="end", tokens=traces[number]["tokens"]
                     )
                 )
                 search = Majority(n=4, how=Steps(stop="%%%"))
-                asked = policy_answerers(policy) | verifying(verifier)
-                [found] = run([Problem(text=record["problem_id"])], search, asked)
+                found = found_by(search, record["problem_id"], policy, verifier=verifier)
                 if found.solution is not None:
                     right += next(t for t in traces if t["text"] == found.solution.text)["correct"]
                 total += 1
@@ -77,13 +80,13 @@ def test_mcts_begins_as_recorded():
             texts = [text for text in request.prefill.split(STOP) if text]
             key = key_of(name, texts)
             if not request.temperature:  # after the last simulation: the best leaf is written to its end
-                return Written(text="so be it", finish="end")
+                return Completion(text="so be it", finish="end")
             if key not in batches:
                 missing.append(texts)
-                return Written(text="?", finish="end")
+                return Completion(text="?", finish="end")
             asked.append((key, number))
             text = batches[key][0][number]["text"]
-            return Written(text=text, finish="end" if "boxed" in text else "stop")
+            return Completion(text=text, finish="end" if "boxed" in text else "stop")
 
         def score(_, texts, name=problem["id"]):
             return 0.0 if texts[-1] == "so be it" else scores[key_of(name, texts)][-1]
@@ -91,8 +94,7 @@ def test_mcts_begins_as_recorded():
         search = MCTS(
             simulations=2, expand=2, c_puct=0.0, how=Steps(stop=STOP), grading=Grading(aggregate="mean")
         )
-        everyone = policy_answerers(ScriptedPolicy(write)) | prms.answerers(ScriptedPRM(score))
-        [found] = run([Problem(text=problem["prompt"])], search, everyone)
+        found = found_by(search, problem["prompt"], ScriptedPolicy(write), ScriptedPRM(score))
         assert not missing
         assert asked[0] == (key_of(problem["id"], []), 0)
         # The second expansion is that of the step with the higher score.
@@ -108,7 +110,7 @@ def test_best_of_four_chooses_as_recorded():
         for record in recorded(f"math500-bestofn-seed{seed}")["records"]:
             traces = record["traces"][:4]
             policy = ScriptedPolicy(
-                lambda request, number, traces=traces: Written(
+                lambda request, number, traces=traces: Completion(
                     text=traces[number]["text"], finish="end", tokens=traces[number]["tokens"]
                 )
             )
@@ -116,8 +118,7 @@ def test_best_of_four_chooses_as_recorded():
             prm = ScriptedPRM(lambda problem, steps, scores=scores: scores[steps])
             # Their one number a solution is the score of one step, the whole.
             search = BestOfN(n=4, how=Steps(stop="%%%"), grading=Grading(aggregate="last"))
-            asked = policy_answerers(policy) | prms.answerers(prm)
-            [found] = run([Problem(text=record["problem_id"])], search, asked)
+            found = found_by(search, record["problem_id"], policy, prm)
             chosen = next(trace for trace in traces if trace["text"] == found.solution.text)
             assert chosen["prm_score"] == max(trace["prm_score"] for trace in traces)
             right += chosen["correct"]
@@ -140,13 +141,13 @@ def test_beam_search_goes_the_recorded_ways():
             key = key_of(name, texts)
             if key not in batches:
                 missing.append(texts)
-                return Written(text="?", finish="end")
+                return Completion(text="?", finish="end")
             asked.add(key)
             if not texts and number > 1:  # its first round writes two steps, ours four
-                return Written(text="", finish="stop")
+                return Completion(text="", finish="stop")
             text = batches[key][0][number % 2]["text"]
             ended = len(texts) == 4 or "boxed" in text
-            return Written(text=text, finish="end" if ended else "stop")
+            return Completion(text=text, finish="end" if ended else "stop")
 
         def score(_, texts, name=problem["id"]):
             return scores[key_of(name, texts)][-1] if key_of(name, texts) in scores else 0.0
@@ -154,8 +155,7 @@ def test_beam_search_goes_the_recorded_ways():
         search = BeamSearch(
             width=2, expand=2, keep_equal=True, how=Steps(stop=STOP), grading=Grading(aggregate="mean")
         )
-        everyone = policy_answerers(ScriptedPolicy(write)) | prms.answerers(ScriptedPRM(score))
-        [found] = run([Problem(text=problem["prompt"])], search, everyone)
+        found = found_by(search, problem["prompt"], ScriptedPolicy(write), ScriptedPRM(score))
         assert not missing
         assert asked == {key for key in batches if key.startswith(problem["id"] + ":")}
         assert found.solution.finished

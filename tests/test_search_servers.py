@@ -12,19 +12,18 @@ from dataclasses import replace
 import pytest
 
 from search_worlds import PROBLEM, World, full_tree
-from stepmark.batching import Release, Score
+from stepmark.backends import BatchScorer
+from stepmark.backends.replies import MemoryReplies
 from stepmark.errors import BackendError
 from stepmark.models import prm as prms
 from stepmark.models.http import Patience
-from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.openai import OpenAIPolicy
-from stepmark.models.replies import MemoryReplies
-from stepmark.search.base import Steps
-from stepmark.search.beam import BeamSearch
-from stepmark.search.best_of_n import BestOfN
-from stepmark.search.mcts import MCTS
-from stepmark.search.run import run
-from stepmark.verifiers import base as verifiers
+from stepmark.searches.base import Steps
+from stepmark.searches.beam import BeamSearch
+from stepmark.searches.best_of_n import BestOfN
+from stepmark.searches.mcts import MCTS
+from stepmark.searches.run import Models, models_of, run
+from stepmark.verifiers.base import load_verifier
 from test_policy_server import Fake
 from test_pooling import as_vllm, client
 from token_servers import TokenServer
@@ -74,12 +73,11 @@ def policy_at(url, patience=HASTE):
     return OpenAIPolicy(url, "m", patience=patience, logprobs=True)
 
 
-def asked(policy, prm):
-    return (
-        policy_answerers(policy)
-        | prms.answerers(prm)
-        | verifiers.answerers(verifiers.load_verifier("number"))
-    )
+def searched(search, policy, prm, store=None):
+    """What is found, by a PRM or by what scores the steps."""
+    models = Models(policy=policy, prm=prm) if isinstance(prm, BatchScorer) else models_of(policy, prm)
+    [found] = run([PROBLEM], search, models, load_verifier("number"), store=store)
+    return found
 
 
 def truth():
@@ -89,7 +87,7 @@ def truth():
 @pytest.mark.parametrize("search", SEARCHES, ids=lambda s: s.name)
 def test_a_server_is_searched_with_and_dies_and_nothing_is_lost(search):
     with Fake(lambda path, body: written(body)) as whole, policy_at(whole.url) as policy:
-        [undisturbed] = run([PROBLEM], search, asked(policy, truth()))
+        undisturbed = searched(search, policy, truth())
     assert undisturbed.solution.finished
     cost = undisturbed.cost
     assert cost.prompt >= cost.new > 0
@@ -104,10 +102,10 @@ def test_a_server_is_searched_with_and_dies_and_nothing_is_lost(search):
         return written(body)
 
     with Fake(dies) as fake, policy_at(fake.url) as policy, pytest.raises(BackendError, match="2 attempts"):
-        list(run([PROBLEM], search, asked(policy, truth()), store=store))
+        searched(search, policy, truth(), store)
     answered = len(whole.bodies) // 2
     with Fake(lambda path, body: written(body)) as again, policy_at(again.url) as policy:
-        [found] = run([PROBLEM], search, asked(policy, truth()), store=store)
+        found = searched(search, policy, truth(), store)
     assert found == undisturbed
     assert len(again.bodies) == len(whole.bodies) - answered  # what was answered is not asked again
 
@@ -121,7 +119,7 @@ def test_a_dead_server_and_one_that_hangs_end_the_run_with_an_error(search):
             policy_at(f"http://127.0.0.1:{taken.getsockname()[1]}/v1") as policy,
             pytest.raises(BackendError, match=r"nothing answers there \(ConnectError"),
         ):
-            list(run([PROBLEM], search, asked(policy, truth()), store=store))
+            searched(search, policy, truth(), store)
 
     given_up = threading.Event()
 
@@ -131,7 +129,7 @@ def test_a_dead_server_and_one_that_hangs_end_the_run_with_an_error(search):
 
     with Fake(hangs) as fake, policy_at(fake.url, replace(HASTE, timeout=0.3)) as policy:
         with pytest.raises(BackendError, match="Timeout"):
-            list(run([PROBLEM], search, asked(policy, truth()), store=store))
+            searched(search, policy, truth(), store)
         given_up.set()
     assert len(store) == 0
 
@@ -149,7 +147,7 @@ def test_a_prm_behind_a_server_that_is_late_dies_or_is_dead(zoo):
     found = []
     for pooling in (give, late):
         with TokenServer("/pooling", pooling) as server, client(server, built) as prm:
-            found += run([PROBLEM], search, asked(world.policy, prm))
+            found.append(searched(search, world.policy, prm))
             assert "a server keeps no state" in prms.why_whole_prefixes(prm)
     assert found[0] == found[1]  # late costs time
 
@@ -164,16 +162,14 @@ def test_a_prm_behind_a_server_that_is_late_dies_or_is_dead(zoo):
         client(server, built) as prm,
         pytest.raises(BackendError, match=re.escape("/pooling")),
     ):
-        list(run([PROBLEM], search, _named(asked(world.policy, prm)), store=store))
-    assert sum("graded" in text for text in store._replies.values()) > 0
+        searched(search, world.policy, _named(prm), store)
+    assert sum(text.startswith('{"score"') for text in store._replies.values()) > 0
     with TokenServer("/pooling", give) as server, client(server, built) as prm:
-        [again] = run([PROBLEM], search, _named(asked(world.policy, prm)), store=store)
+        again = searched(search, world.policy, _named(prm), store)
     assert again == found[0]
 
 
-def _named(answerers):
+def _named(prm):
     """Under one name, though the servers of a test have other ports."""
-    return {
-        kind: replace(one, identity="the PRM") if kind in (Score, Release) else one
-        for kind, one in answerers.items()
-    }
+    session = prm.open_session()
+    return BatchScorer("the PRM", session.score, session.release)

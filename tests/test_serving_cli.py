@@ -28,20 +28,20 @@ _OF_MODELS = ("neutral", "reference", "samples", "seed")  # of `load_prm`, on th
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--port", "70000"], "--port 70000: expected a number in [0, 65535]"),
-        (["--host", "::"], "--host :: lets other machines ask: give --keys, a file of those who may"),
-        (["--host", "192.0.2.1"], "or --open for all"),
-        (["--keys", "no-such-file"], "no-such-file: the file of keys cannot be read: No such file"),
+        (["--port", "70000"], "--port 70000"),
+        (["--host", "::"], "--host ::"),
+        (["--host", "192.0.2.1"], "--open"),
+        (["--keys", "no-such-file"], "no-such-file"),
         (["--keys", "no-such-file", "--open"], "give one of them"),
         (["--aggregate", "prod"], "Did you mean 'product'?"),
-        (["--device", "tpu"], "--device tpu: expected auto, cpu, cuda or cuda:NUMBER"),
-        (["--threshold", "nan"], "--threshold nan: expected"),
-        (["--max-solutions", "0"], "--max-solutions 0: expected 1 or more"),
-        (["--token-budget", "-3"], "--token-budget -3: expected 1 or more"),
-        (["--timeout", "0"], "--timeout 0.0: expected more than 0"),
-        (["--session-nodes", "1"], "--session-nodes 1: expected 2 or more"),
-        (["--session-memory-mb", "0"], "--session-memory-mb 0.0: expected 1 or more"),
-        (["--grace", "-1"], "--grace -1.0: expected 0 or more"),
+        (["--device", "tpu"], "--device tpu"),
+        (["--threshold", "nan"], "--threshold nan"),
+        (["--max-solutions", "0"], "--max-solutions 0"),
+        (["--token-budget", "-3"], "--token-budget -3"),
+        (["--timeout", "0"], "--timeout 0.0"),
+        (["--session-nodes", "1"], "--session-nodes 1"),
+        (["--session-memory-mb", "0"], "--session-memory-mb 0.0"),
+        (["--grace", "-1"], "--grace -1.0"),
         (["--prot", "80"], "prot"),
         (["--prm", "scripted_prms:nothing", "--port", "0"], "nothing"),
         (["--prm", "scripted_prms:margins", "--port", "0", "--aggregate", "product"], "made of probabilities"),
@@ -57,7 +57,7 @@ def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve"]) == 2
     said = capsys.readouterr().err
-    assert "stepmark serve needs the package uvicorn: pip install 'stepmark[serve]'" in said
+    assert "pip install 'stepmark[serve]'" in said
 
 
 def test_flags_become_settings(monkeypatch):

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from integration_worlds import PLAIN, RIGHT, WRONG, prm
-from stepmark.batching import Message, Written
+from stepmark.backends import Completion, Message
 from stepmark.models.http import Patience
 from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.models.remote.wire import ModelsAnswer
@@ -194,8 +194,8 @@ def test_a_server_that_gives_one_at_a_time_is_asked_for_the_rest():
 
 
 def test_a_candidate_that_was_cut_off_is_passed_over():
-    cut = Written(text="2 + 3 = 5", finish="length", tokens=4)
-    whole = Written(text=SIX, finish="end", tokens=4)
+    cut = Completion(text="2 + 3 = 5", finish="length", tokens=4)
+    whole = Completion(text=SIX, finish="end", tokens=4)
     told = ask(ScriptedPolicy([cut, whole]), ASKED, n=2).json()
     assert [one["score"] for one in told["stepmark"]["candidates"]] == [RIGHT, WRONG]
     assert (told["stepmark"]["chosen"], told["choices"][0]["finish_reason"]) == (1, "stop")
@@ -241,7 +241,7 @@ def test_the_prm_reads_the_conversation_without_the_system():
 
 
 def test_a_policy_in_this_process():
-    counted = Written(text=FIVE, finish="end", tokens=9, prompt_tokens=4)
+    counted = Completion(text=FIVE, finish="end", tokens=9, prompt_tokens=4)
     policy = ScriptedPolicy(lambda request, number: counted if number else SIX)
     told = ask(policy, {**ASKED, "seed": 1}, n=2).json()
     assert told["stepmark"]["chosen"] == 1

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints import LOG_RATIOS, STEPWISE, load_family
-from stepmark.batching import Score
+from stepmark.backends import ScoreRequest
 from stepmark.errors import (
     BackendError,
     CheckpointError,
@@ -23,7 +23,7 @@ from stepmark.errors import (
 from stepmark.models.engine import KeyValuePool
 from stepmark.models.families import FAMILIES
 from stepmark.models.generative import GENERATIVE, generative_prm
-from stepmark.models.prm import Grader
+from stepmark.models.prm import PRM
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.models.session import CachedSession, Extended, NextStep, WholeSolution, root_of
 from stepmark.records import Problem, Solution, Step, StepScores
@@ -171,7 +171,7 @@ def test_a_model_that_gives_nan_is_an_error(zoo, name):
         session.extend([(root_of(Problem(text="p")), Step(text="x = 6"))])
 
 
-class Counting(Grader):
+class Counting(PRM):
     """A PRM that scores a step by its length, or gives too few scores."""
 
     name, score_kind, default_aggregate, default_threshold = "counting", "unbounded", "min", None
@@ -188,7 +188,7 @@ class Counting(Grader):
 
 def test_others_read_whole_prefixes_and_say_so():
     prm = Counting()
-    asked = [Score(problem="p", steps=("abc",)), Score(problem="p", steps=("abc", "de"))]
+    asked = [ScoreRequest(problem="p", steps=("abc",)), ScoreRequest(problem="p", steps=("abc", "de"))]
     found = prm.open_session().score(asked, lambda index, reply: None)
     assert [reply.score for reply in found] == [3.0, 2.0]
     assert prm.read == 3

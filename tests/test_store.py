@@ -1,6 +1,5 @@
 """Reading strictly, writing whole or not at all, resuming; folders that are held; the results of a run."""
 
-import contextlib
 import gzip
 import io
 import json
@@ -20,16 +19,16 @@ from stepmark.errors import InputError, UsageError
 from stepmark.records import Refusal, Solution
 from stepmark.store import (
     LOCK_FILE,
+    PartFile,
     Results,
-    ResumableRows,
-    StreamedRows,
+    atomic_rows,
     atomic_write,
     check_outputs,
     encode_row,
     fingerprint,
     held,
-    open_rows,
     run_input,
+    write_manifest,
 )
 
 json_values = st.recursive(
@@ -142,7 +141,7 @@ def test_links_that_lead_back_to_themselves(tmp_path):
         with pytest.raises(InputError, match=f"^{path}: "):
             read_rows(path)
         with pytest.raises(UsageError, match=f"^cannot write {path}: "):
-            ResumableRows(path, {})
+            PartFile(path, {})
         with pytest.raises(UsageError, match=f"^cannot write {path}: "), atomic_write(path):
             pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
@@ -253,6 +252,10 @@ def test_fingerprint(tmp_path):
 # --- writing whole or not at all
 
 
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
 def test_atomic_write(tmp_path):
     path = tmp_path / "a.txt"
     with atomic_write(path) as handle:
@@ -286,189 +289,6 @@ def test_where_nothing_can_be_written(tmp_path):
         pass
     with pytest.raises(UsageError, match="it is a folder"), atomic_write(tmp_path):
         pass
-
-
-# --- resuming
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
-def test_a_finished_file(tmp_path):
-    out = tmp_path / "out.jsonl"
-    rows = ResumableRows(out, {"prm": "p"})
-    assert rows.done == 0
-    rows.write({"a": "é"})
-    rows.refuse(InputError("bad", where="in.jsonl:2"))
-    rows.write({"a": 2})
-    assert names(tmp_path) == ["out.jsonl.part", "out.jsonl.part.manifest.json"]
-    rows.finish({"seen": 3})
-    assert names(tmp_path) == ["out.jsonl", "out.jsonl.manifest.json"]
-    assert out.read_text(encoding="utf-8") == '{"a": "é"}\n{"a": 2}\n'
-    manifest = json.loads((tmp_path / "out.jsonl.manifest.json").read_text())
-    assert manifest.pop("stepmark")
-    assert manifest == {"prm": "p", "seen": 3, "rows": 2, "left_out": 1}
-
-
-@pytest.mark.parametrize("torn", [b"", b'{"a": 3', b'!{"error"', b"{"])
-def test_resuming_cuts_a_torn_line_and_repeats_nothing(tmp_path, torn):
-    out = tmp_path / "out.jsonl"
-    first = ResumableRows(out, {"settings": {"t": (1, 2)}})
-    first.write({"a": 1})
-    first.refuse(InputError("bad", where="in.jsonl:2"))
-    first.close()
-    with (tmp_path / "out.jsonl.part").open("ab") as part:
-        part.write(torn)
-
-    second = ResumableRows(out, {"settings": {"t": (1, 2)}})
-    assert second.done == 2
-    row, refusal = second.earlier()
-    assert row == {"a": 1}
-    assert str(refusal) == "in.jsonl:2: bad"
-    second.write({"a": 3})
-    assert len(list(second.earlier())) == 2  # the rows of this run are not "earlier"
-    second.finish({})
-    assert out.read_text() == '{"a": 1}\n{"a": 3}\n'
-
-
-def test_another_manifest_is_refused_and_says_what_differs(tmp_path):
-    out = tmp_path / "out.jsonl"
-    first = ResumableRows(out, {"settings": {"prm": "a", "dtype": "auto"}, "input": {"sha256": "1"}})
-    first.write({"a": 1})
-    first.close()
-    with pytest.raises(UsageError) as caught:
-        ResumableRows(out, {"settings": {"prm": "b", "dtype": "auto"}, "input": None})
-    message = str(caught.value)
-    assert 'settings.prm was "a" and is now "b"' in message
-    assert 'input was {"sha256": "1"} and is now null' in message
-    assert "dtype" not in message
-    assert f"Delete {out}.part to start again, or choose another `out`" in message
-    # And it was left as it was.
-    ResumableRows(out, {"settings": {"prm": "a", "dtype": "auto"}, "input": {"sha256": "1"}}).close()
-
-
-def test_another_manifest_is_fine_where_nothing_was_done(tmp_path):
-    out = tmp_path / "out.jsonl"
-    ResumableRows(out, {"prm": "a"}).close()
-    assert names(tmp_path) == []
-    (tmp_path / "out.jsonl.part").write_bytes(b"{")
-    (tmp_path / "out.jsonl.part.manifest.json").write_text('{"prm": "a"}')
-    rows = ResumableRows(out, {"prm": "b"})
-    assert rows.done == 0
-    rows.write({"x": 1})
-    rows.finish({})
-    assert out.read_text() == '{"x": 1}\n'
-    assert json.loads((tmp_path / "out.jsonl.manifest.json").read_text())["prm"] == "b"
-
-
-@pytest.mark.parametrize("manifest", ["", "{", "[1]", "null", "[" * 100_000])
-def test_a_damaged_manifest_says_what_to_delete(tmp_path, manifest):
-    first = ResumableRows(tmp_path / "out.jsonl", {"prm": "a"})
-    first.write({"x": 1})
-    first.close()
-    kept = (tmp_path / "out.jsonl.part").read_bytes()
-    (tmp_path / "out.jsonl.part.manifest.json").write_text(manifest)
-    with pytest.raises(
-        UsageError,
-        match=rf"^{tmp_path}/out.jsonl.part.manifest.json is damaged .*Delete {tmp_path}/out.jsonl.part to start again",
-    ):
-        ResumableRows(tmp_path / "out.jsonl", {"prm": "a"})
-    assert (tmp_path / "out.jsonl.part").read_bytes() == kept
-
-
-@pytest.mark.parametrize("content", [b"my notes\n", b"my notes"])
-def test_a_part_of_someone_else_is_left_alone(tmp_path, content):
-    part = write(tmp_path / "out.jsonl.part", content)
-    with pytest.raises(UsageError, match="nothing says what it was made with"):
-        ResumableRows(tmp_path / "out.jsonl", {})
-    assert part.read_bytes() == content
-
-
-def test_two_runs_at_once(tmp_path):
-    first = ResumableRows(tmp_path / "out", {})
-    with pytest.raises(UsageError, match="another run is writing"):
-        ResumableRows(tmp_path / "out", {})
-    first.write({"a": 1})
-    first.finish({})
-    assert (tmp_path / "out").read_text() == '{"a": 1}\n'
-
-
-def part_of(folder, rows, manifest=None):
-    """The part of an interrupted run, as bytes a line."""
-    run = ResumableRows(folder / "out", manifest or {})
-    for row in rows:
-        run.write(row)
-    run.close()
-    return (folder / "out.part").read_bytes().splitlines(keepends=True)
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        (lambda a, b, c: [a, b, c, b"\0\0\0\n"], 4),
-        (lambda a, b, c: [b, a, c], 1),  # of one length
-        (lambda a, b, c: [a, c], 2),
-        (lambda a, b, c: [a, b.replace(b"0.2", b"0.3"), c], 2),
-        (lambda a, b, c: [a, b[:17] + b"!" + b[17:], c], 2),
-    ],
-)
-def test_a_part_that_was_changed_is_refused_with_its_first_wrong_line(tmp_path, change, line):
-    lines = part_of(tmp_path, [{"scores": [0.1 * n]} for n in (1, 2, 4)])
-    assert len({len(one) for one in lines}) == 1
-    (tmp_path / "out.part").write_bytes(b"".join(change(*lines)))
-    with pytest.raises(UsageError, match=rf"out\.part:{line} is damaged: its checksum does not fit.*Delete"):
-        ResumableRows(tmp_path / "out", {})
-    # It was left as it was; put right, it goes on.
-    (tmp_path / "out.part").write_bytes(b"".join(lines))
-    run = ResumableRows(tmp_path / "out", {})
-    assert (run.done, [row["scores"] for row in run.earlier()]) == (3, [[0.1], [0.2], [0.4]])
-    run.close()
-
-
-def test_rows_of_another_model_do_not_go_into_a_part(tmp_path):
-    for identity in ("m#1", "m#0"):  # where no row is there yet, any model may begin
-        first = ResumableRows(tmp_path / "out", {"settings": {"prm": "m"}})
-        first.identify({"prm": identity})
-        if identity == "m#0":
-            first.write({"a": 1})
-        first.close()
-    for models, said in (
-        ({"prm": "m#1"}, r'models\.prm was "m#0" and is now "m#1"\. Use that model again to continue it'),
-        ({"prm": "m#0", "orm": "o#2"}, r'models\.orm was null and is now "o#2"'),
-    ):
-        second = ResumableRows(tmp_path / "out", {"settings": {"prm": "m"}})
-        with pytest.raises(
-            UsageError, match=rf"holds 1 row of an interrupted run that another model made: {said}"
-        ):
-            second.identify(models)
-        second.close()
-    third = ResumableRows(tmp_path / "out", {"settings": {"prm": "m"}})
-    third.identify({"prm": "m#0"})
-    third.finish({})
-    manifest = json.loads((tmp_path / "out.manifest.json").read_text())
-    assert manifest["models"] == {"prm": "m#0"}
-
-
-def test_results_may_make_several_files(tmp_path):
-    run = ResumableRows(tmp_path / "out.jsonl", {"a": 1})
-    run.write({"rows": [{"x": 1}, {"x": 2}], "tree": {"t": 1}})
-    run.refuse(InputError("bad"))
-    run.write({"rows": [], "tree": {"t": 2}})
-    assert [isinstance(one, InputError) for one in run.results()] == [False, True, False]
-    run.finish(
-        {"solutions": 2},
-        {
-            str(tmp_path / "trees.jsonl"): lambda result: [result["tree"]],
-            str(tmp_path / "out.jsonl"): lambda result: result["rows"],
-        },
-    )
-    assert (tmp_path / "out.jsonl").read_text() == '{"x": 1}\n{"x": 2}\n'
-    assert (tmp_path / "trees.jsonl").read_text() == '{"t": 1}\n{"t": 2}\n'
-    assert names(tmp_path) == ["out.jsonl", "out.jsonl.manifest.json", "trees.jsonl"]
-    manifest = json.loads((tmp_path / "out.jsonl.manifest.json").read_text())
-    assert manifest.pop("stepmark")
-    assert manifest == {"a": 1, "solutions": 2}
 
 
 # --- drafts
@@ -525,63 +345,49 @@ def test_drafts_of_killed_processes_go_and_those_of_living_ones_stay(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs file locks")
 def test_a_run_that_begins_removes_what_a_killed_one_drafted(tmp_path):
-    for name in ("out", "out.manifest.json", "out.part.manifest.json"):
+    for name in ("out", "out.manifest.json"):
         killed_in_a_draft(tmp_path / name)
-    assert len(names(tmp_path)) == 3
-    run = ResumableRows(tmp_path / "out", {})
-    assert names(tmp_path) == ["out.part", "out.part.manifest.json"]
-    run.close()
+    assert len(names(tmp_path)) == 2
+    with PartFile(tmp_path / "out", {}):
+        assert names(tmp_path) == ["out.part"]
 
 
-def test_a_pipe_cannot_be_resumed(tmp_path):
-    rows = ResumableRows(tmp_path / "out", {}, resumable=False)
-    rows.write({"a": 1})
-    rows.close()
-    assert names(tmp_path) == []
-    killed = ResumableRows(tmp_path / "out", {})
-    killed.write({"a": 1})
-    killed.close()
-    with pytest.raises(UsageError, match="a pipe cannot be read again"):
-        ResumableRows(tmp_path / "out", {}, resumable=False)
+# --- rows
 
 
-def test_a_finished_file_is_replaced_only_when_the_next_is_finished(tmp_path):
-    out = tmp_path / "out"
-    for value in (1, 2):
-        rows = ResumableRows(out, {"run": value})
-        rows.write({"a": value})
-        if value == 2:
-            assert out.read_text() == '{"a": 1}\n'
-            assert json.loads((tmp_path / "out.manifest.json").read_text())["run"] == 1
-        rows.finish({})
-    assert out.read_text() == '{"a": 2}\n'
-    assert json.loads((tmp_path / "out.manifest.json").read_text())["run"] == 2
+def test_rows_take_the_place_of_a_file_and_of_its_manifest_when_they_are_whole(tmp_path):
+    out = tmp_path / "out.jsonl"
+    with atomic_rows(out) as row:
+        row({"a": "é"})
+    write_manifest(out, {"run": 1})
+    with pytest.raises(RuntimeError), atomic_rows(out) as row:
+        row({"a": 2})
+        raise RuntimeError
+    assert out.read_text(encoding="utf-8") == '{"a": "é"}\n'
+    assert json.loads((tmp_path / "out.jsonl.manifest.json").read_text())["run"] == 1
+    with atomic_rows(out) as row:
+        row({"a": 2})
+    assert names(tmp_path) == ["out.jsonl"]  # what the manifest said was of another file
 
 
 def test_a_packed_file_is_a_function_of_its_rows(tmp_path):
     for name in ("a.jsonl.gz", "b.jsonl.gz"):
-        rows = ResumableRows(tmp_path / name, {})
-        rows.write({"a": 1})
-        rows.finish({})
+        with atomic_rows(tmp_path / name) as row:
+            row({"a": 1})
     assert (tmp_path / "a.jsonl.gz").read_bytes() == (tmp_path / "b.jsonl.gz").read_bytes()
     assert [row.data for row in read_rows(tmp_path / "a.jsonl.gz")] == [{"a": 1}]
 
 
 def test_streams(capfdbinary, tmp_path):
-    for target in (None, "-"):
-        rows = open_rows(target, {})
-        assert isinstance(rows, StreamedRows)
-        rows.write({"a": "é"})
-        rows.refuse(InputError("bad"))
-        rows.finish({})
-    assert capfdbinary.readouterr().out == 2 * '{"a": "é"}\n'.encode()
-    rows = open_rows("/dev/null", {})
-    rows.write({"a": 1})
-    rows.finish({})
-    assert not Path("/dev/null.part").exists()
-    for target, type_ in (("/dev/stdout", StreamedRows), (tmp_path / "x", ResumableRows)):
-        with contextlib.closing(open_rows(target, {})) as rows:
-            assert isinstance(rows, type_)
+    for target in ("-", "/dev/stdout"):
+        with atomic_rows(target) as row:
+            row({"a": "é"})
+            assert capfdbinary.readouterr().out == '{"a": "é"}\n'.encode()  # at once
+        write_manifest(target, {})
+    with atomic_rows(None) as row:
+        row({"a": 1})
+    write_manifest(None, {})
+    assert capfdbinary.readouterr().out == b"" and names(tmp_path) == []
 
 
 # --- folders that one run at a time writes to

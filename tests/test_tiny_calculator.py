@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import pytest
 
-from stepmark.batching import Message, Write
+from stepmark.backends import Completions, Message
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
 from stepmark.problems.arithmetic_world import true_labels
 from stepmark.verifiers.base import load_verifier
@@ -165,9 +165,9 @@ def test_it_knows_its_tables(calculator) -> None:
     """Facts written out one by one and compared with exact fractions; the recipe's own measure says the same."""
     dice = random.Random(5)
     asked = [fact for facts in recipe.facts(99).values() for fact in dice.sample(facts, 50)]
-    written = calculator.write(
+    written = calculator.complete_many(
         [
-            Write(prompt=f"Result: {a} {sign} {b} =", max_tokens=4, temperature=0.0, stop=("\n",))
+            Completions(prompt=f"Result: {a} {sign} {b} =", max_tokens=4, temperature=0.0, stop=("\n",))
             for a, sign, b in asked
         ]
     )
@@ -182,9 +182,9 @@ def test_it_knows_its_tables(calculator) -> None:
 
 def test_it_solves_held_out_problems(calculator) -> None:
     problems = list(arithmetic_problems(40, seed=900, steps=(3, 6), surface="formula", largest=99))
-    written = calculator.write(
+    written = calculator.complete_many(
         [
-            Write(prompt=(Message(role="user", content=p.text),), max_tokens=200, temperature=0.0)
+            Completions(prompt=(Message(role="user", content=p.text),), max_tokens=200, temperature=0.0)
             for p in problems
         ]
     )

@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.batching import Message, Write, run
+from stepmark.backends import Completions, Message, run_tasks
 from stepmark.errors import CheckpointError, InputError, UsageError
-from stepmark.models.policies import answerers, load_policy
+from stepmark.models.policies import load_policy
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
 from stepmark.problems.arithmetic_world import Solver, SolverSettings, true_labels
 from stepmark.sampling import Sampling, sample
-from stepmark.verifiers.base import answerers as verdicts
-from stepmark.verifiers.base import load_verifier
+from stepmark.verifiers.base import BatchVerifier, load_verifier
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -236,9 +235,9 @@ def test_it_goes_on_from_a_prefix_and_carries_its_error(policy) -> None:
         "In the third step add 11. What is the result?"
     )
     begun = "Result after the first step: 20 + 30 = 53\n"
-    [samples] = policy.write(
+    [samples] = policy.complete_many(
         [
-            Write(
+            Completions(
                 prompt=(Message(role="user", content=problem.text),),
                 prefill=begun,
                 n=16,
@@ -266,8 +265,11 @@ def test_v_is_measured_from_any_prefix(policy) -> None:
     )
     how = Rollouts(max_tokens=120)
     with load_verifier("number") as verifier:
-        methods = [probe(wrong, steps, 60, how) for steps in (0, 1, 2)]
-        values = [value for _, value in run(methods, answerers(policy) | verdicts(verifier))]
+        compared = BatchVerifier(verifier)
+        values = [
+            value
+            for _, value in run_tasks((0, 1, 2), lambda steps: probe(wrong, steps, 60, how, policy, compared))
+        ]
     assert values[0].successes > 30 > values[2].successes
     assert all(value.trials + value.cost.unparsed == 60 for value in values)
 
@@ -292,7 +294,9 @@ def test_training_lowers_the_loss_and_is_the_same_each_time(tmp_path) -> None:
         assert own[-1] < share * own[0]
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
-    [[written]] = load_policy(str(tmp_path / "one")).write([Write(prompt="Start with 3.", max_tokens=3)])
+    [[written]] = load_policy(str(tmp_path / "one")).complete_many(
+        [Completions(prompt="Start with 3.", max_tokens=3)]
+    )
     assert written.tokens is not None
     with pytest.raises(UsageError, match="exists; delete it"):
         train_tiny_policy(tmp_path / "one", tiny, report=runs[-1].append)

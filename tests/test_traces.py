@@ -271,6 +271,18 @@ def test_bad_messages_are_named(messages, field):
     assert (caught.value.field, caught.value.where) == (field, "rows.jsonl:7")
 
 
+def test_fields_that_hold_something_else_are_passed_over():
+    messages = [
+        {"role": "system", "content": []},
+        {**USER, "name": 3},
+        {"role": "assistant", "content": "x", "reasoning_content": {"a": 1}, "name": ["n"]},
+        {"role": "tool", "content": "7", "name": 3},
+    ]
+    problem, cut = read_messages(messages)
+    assert problem.text == "System:\n\n\nUser:\nq"
+    assert [(step.text, step.speaker, step.observation) for step in cut] == [("x", None, "\n\nTool:\n7")]
+
+
 def test_thoughts_in_two_fields_are_one_where_they_say_the_same():
     turn = {"role": "assistant", "content": "x", "reasoning_content": "a"}
     for other, text in (("a\n", "a\nx"), ("b", "a\nb\nx")):

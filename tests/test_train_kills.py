@@ -145,9 +145,8 @@ def test_another_base_between_kill_and_resume_is_refused(runs, place, out, whole
     (base / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
     refused = runs(turned)
     assert refused.code == 2
-    assert f"{out}.run holds the state of an interrupted run that was made otherwise" in refused.err
-    assert "base_fingerprint was" in refused.err and "step 1 of" not in refused.err
-    assert "Run with the same base, rows and settings to continue it. Delete" in refused.err
+    assert f"{out}.run" in refused.err and "base_fingerprint was" in refused.err
+    assert "step 1 of" not in refused.err
     (base / "model.safetensors").write_bytes(weights)
     again = runs(turned)
     assert again.code == 0, again.err
@@ -160,7 +159,7 @@ def test_another_base_between_kill_and_resume_is_refused(runs, place, out, whole
     (base / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
     refused = runs(turned)
     assert refused.code == 2
-    assert f"{out} exists and was trained otherwise: base_fingerprint was" in refused.err
+    assert "base_fingerprint was" in refused.err
     shutil.rmtree(base)
 
 

@@ -17,7 +17,7 @@ from stepmark.training.examples import Dropped
 from stepmark.training.measure import Measure, Trained
 from stepmark.training.report import training_html
 from stepmark.training.run import ProgressLines, recorders, training_rows
-from stepmark.training.trainer import Progress
+from stepmark.training.trainer import TrainerProgress
 
 ROW = {"prompt": "1 + 1?", "completions": ["1 + 1 = 2"], "labels": [True]}
 
@@ -72,7 +72,7 @@ def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
 
 
 def progress(step, *, held_out=None):
-    return Progress(
+    return TrainerProgress(
         step=step,
         steps=4,
         loss=1.0 / step,

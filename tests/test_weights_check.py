@@ -162,22 +162,22 @@ def test_weights_in_the_layout_that_transformers_converts(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"good": 7}, r"stepmark\.json: field 'readout'.*good should be a class's index, 0 to 1.*found 7$"),
-        ({"good": 1, "neutral": 1}, "neutral should be a class's index of a softmax of three, .* another than good"),
-        ({"activation": "margin", "good": 1, "neutral": 0}, "neutral should be"),
-        ({"good": 1, "neutral": 0}, r"score\.weight has 2 classes, and the spec reads 3"),
-        ({"activation": "sigmoid", "good": 0}, r"score\.weight has 2 classes, and the spec reads 1"),
-        ({"class_names": ["one"]}, "class_names should be 2"),
-        ({"activation": "margin", "scale": 2.0, "score_kind": "margin"}, "scale and shift are for"),
-        ({"scale": 1e999}, "should be finite"),
-        ({"threshold": float("nan")}, "threshold should be finite"),
-        ({"max_tokens": 0}, "max_tokens should be at least 1"),
-        ({"activation": "margin"}, "score_kind should be 'margin' for a linear head with activation 'margin'"),
-        ({"head": {"kind": "linear", "weight": "score.weight", "bias": None}}, r"holds 'score\.bias', and the spec says that the head has no bias"),
+        ({"good": 7}, r"stepmark\.json: field 'readout'.*good.*found 7$"),
+        ({"good": 1, "neutral": 1}, "neutral"),
+        ({"activation": "margin", "good": 1, "neutral": 0}, "neutral"),
+        ({"good": 1, "neutral": 0}, r"score\.weight has 2 classes.*3"),
+        ({"activation": "sigmoid", "good": 0}, r"score\.weight has 2 classes.*1"),
+        ({"class_names": ["one"]}, "class_names"),
+        ({"activation": "margin", "scale": 2.0, "score_kind": "margin"}, "scale and shift"),
+        ({"scale": 1e999}, "scale"),
+        ({"threshold": float("nan")}, "threshold"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"activation": "margin"}, "score_kind"),
+        ({"head": {"kind": "linear", "weight": "score.weight", "bias": None}}, r"score\.bias"),
         ({"head": {"kind": "linear", "weight": "score.weight", "bias": "other.bias"}}, r"no tensor 'other\.bias'"),
-        ({"head": {"kind": "linear", "weight": "other.weight"}}, r"no tensor 'other\.weight'; beside the backbone it holds"),
+        ({"head": {"kind": "linear", "weight": "other.weight"}}, r"no tensor 'other\.weight'"),
         ({"head": {"kind": "mlp", "prefix": "score"}}, r"no tensor 'score\.0\.weight'"),
-        ({"head": {"kind": "vocab", "candidates": ["+"]}}, "candidates should be 2"),
+        ({"head": {"kind": "vocab", "candidates": ["+"]}}, "candidates"),
     ],
 )  # fmt: skip
 def test_a_spec_that_the_head_contradicts(prm, no_network, changes, message):
@@ -206,11 +206,11 @@ SHARD = "model-0000{}-of-00003.safetensors"
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda places: places.update({"score.0.bias": "model-00004-of-00003.safetensors"}), "names model-00004-of-00003.safetensors, which is not there"),
-        (lambda places: places.update({"no.such": SHARD.format(1)}), r"puts 'no\.such' into .*, and no file holds it"),
-        (lambda places: places.update({"score.0.bias": "../elsewhere.safetensors"}), "expected names of files beside it"),
-        (lambda places: places.update({"score.0.bias": 5}), "weight_map should name the file of each tensor"),
-        (lambda places: places.clear(), "weight_map should name the file of each tensor"),
+        (lambda places: places.update({"score.0.bias": "model-00004-of-00003.safetensors"}), "model-00004-of-00003.safetensors"),
+        (lambda places: places.update({"no.such": SHARD.format(1)}), r"no\.such"),
+        (lambda places: places.update({"score.0.bias": "../elsewhere.safetensors"}), "elsewhere|beside it"),
+        (lambda places: places.update({"score.0.bias": 5}), "weight_map"),
+        (lambda places: places.clear(), "weight_map"),
     ],
 )  # fmt: skip
 def test_an_index_that_the_shards_contradict(sharded, no_network, change, message):

@@ -142,7 +142,7 @@ def test_a_judge_names_steps_from_file_to_figure(tmp_path):
             rf"\boxed{{{max(map(int, re.findall(r'<paragraph_(.)>', request.prompt[0].content)))}}}"
         )
     )
-    judge = stepmark.label.Judge(votes=1)
+    judge = stepmark.labels.Judge(votes=1)
     stepmark.label(data, policy, method=judge, out=out, progress=False)
     result = evaluate(WhoAndWhen(labels=str(out)), data=data, resamples=100, progress=False)
     assert values(result) == {  # step 3, by V, of every conversation

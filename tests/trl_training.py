@@ -132,7 +132,7 @@ trainer = Recorded(
     eval_dataset=data.select(range(1)),
     processing_class=words,
     rollout_func=rollouts if job["scripted"] or job["turns"] else None,
-    credit=CREDITS[job["credit"]](),
+    credit=CREDITS.load(job["credit"])(),
     prm=prm,
     problem="problem",
 )

@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
@@ -30,24 +30,10 @@ from typing import Literal
 import numpy as np
 
 from stepmark.annotation.items import Item
-from stepmark.annotation.labels import NO_ERROR, Answer, Decision, Marks, Rating, item_first
+from stepmark.annotation.labels import NO_ERROR, Answer, Decision, Marks, item_first
 from stepmark.errors import InputError
 from stepmark.metrics.agreement import Alpha, krippendorff_alpha
 from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wilson
-from stepmark.show.text import amount
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gap:
-    """How two answers to one item differ."""
-
-    kind: Literal["opposite", "neutral"]
-    severity: float
-    """In (0, 1]: see the module."""
-    steps: tuple[int, ...]
-    """0-based steps rated oppositely; where there is none, those that only one of the two rates neutral."""
-    first_errors: tuple[int | None, int | None]
-    """As `Marks.first_wrong` gives them."""
 
 
 def differing(left: Marks, right: Marks) -> list[int]:
@@ -56,21 +42,17 @@ def differing(left: Marks, right: Marks) -> list[int]:
     return [step for step, (a, b) in pairs if a is not None and b is not None and a != b]
 
 
-def gap(left: Marks, right: Marks) -> Gap | None:
-    """How two answers differ; None when they do not."""
+def severity(left: Marks, right: Marks) -> float | None:
+    """How far two answers differ, in (0, 1] (see the module); None when they do not."""
     steps, differ = left.steps, differing(left, right)
-    opposite = [step for step in differ if left.ratings[step] == -(right.ratings[step] or 0)]
+    opposite = sum(left.ratings[step] == -(right.ratings[step] or 0) for step in differ)
     firsts = (left.first_wrong, right.first_wrong)
     # "No error" is the place after the last step.
     places = [steps if first == NO_ERROR else first for first in firsts if first is not None]
     distance = abs(places[0] - places[1]) if len(places) == 2 else 0
     if opposite or distance:
-        severity = 0.5 + 0.5 * max(distance, len(opposite)) / steps
-        return Gap(kind="opposite", severity=severity, steps=tuple(opposite), first_errors=firsts)
-    if differ:
-        severity = 0.5 * len(differ) / steps
-        return Gap(kind="neutral", severity=severity, steps=tuple(differ), first_errors=firsts)
-    return None
+        return 0.5 + 0.5 * max(distance, opposite) / steps
+    return 0.5 * len(differ) / steps if differ else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,8 +62,6 @@ class Dispute:
     item: str
     severity: float
     """In (0, 1]: see the module."""
-    why: str
-    """In words; steps count from 1."""
     annotators: tuple[str, ...]
     """Who answered, by name."""
     state: Literal["open", "reopened", "decided"]
@@ -92,30 +72,21 @@ class Dispute:
 class SideBySide:
     """The answers to one item, for the page that decides."""
 
-    item: str
     answers: tuple[Answer, ...]
     """By name."""
-    first_errors: tuple[int | None, ...]
-    """0-based, -1 for none, None where an answer leaves it open."""
     differing: tuple[int, ...]
     """0-based steps that two answers rate differently."""
-    why: tuple[str, ...]
-    """One sentence for each pair that disagrees, worst first."""
     decision: Decision | None
     version: str
     """Changes when an answer does. A decision that was made on another version is refused (409)."""
 
 
 def disputes(
-    items: Sequence[Item],
-    answers: Iterable[Answer],
-    decisions: Iterable[Decision] = (),
-    *,
-    decided: bool = False,
+    items: Sequence[Item], answers: Iterable[Answer], decisions: Iterable[Decision] = ()
 ) -> list[Dispute]:
-    """The queue, worst first. Answers that are not submitted or to other items are ignored; of several decisions on one item the last counts.
+    """The queue, worst first, decided items after the open ones.
 
-    `decided`: decided items are listed too, after the open ones.
+    Answers that are not submitted or to other items are ignored; of several decisions on one item the last counts.
     """
     by_item, newest = _submitted(answers), {decision.item: decision for decision in decisions}
     queue: list[tuple[tuple[float, ...], Dispute]] = []
@@ -123,27 +94,21 @@ def disputes(
         given, decision = by_item.get(item.id, []), newest.get(item.id)
         changed = decision is not None and any(_is_after(answer, decision) for answer in given)
         settled = decision is not None and not changed
-        if settled and not decided:
-            continue
-        names = [answer.account for answer in given]
-        marks = {answer.account: answer.marks for answer in given}
+        marks = [answer.marks for answer in given]
         if decision is not None and changed:
             # The answers may all agree by now, against the decision.
-            marks["the decision"] = decision.marks
-        # Of those with equal ratings the first by name: the worst pair is among them, and there are few of them.
-        distinct = {marks[name].ratings: name for name in sorted(marks, reverse=True)}
-        gaps = _gaps({name: marks[name] for name in distinct.values()})
-        if not gaps:
-            continue
-        left, right, worst = gaps[0]
-        dispute = Dispute(
-            item=item.id,
-            severity=worst.severity,
-            why=_words(left, right, worst, marks),
-            annotators=tuple(sorted(names)),
-            state="decided" if settled else "open" if decision is None else "reopened",
-        )
-        queue.append(((settled, -worst.severity, -len(given), position), dispute))
+            marks.append(decision.marks)
+        # Of those with equal ratings one: there are few different ones.
+        pairs = combinations({each.ratings: each for each in marks}.values(), 2)
+        worst = max((far for pair in pairs if (far := severity(*pair)) is not None), default=None)
+        if worst is not None:
+            dispute = Dispute(
+                item=item.id,
+                severity=worst,
+                annotators=tuple(sorted(answer.account for answer in given)),
+                state="decided" if settled else "open" if decision is None else "reopened",
+            )
+            queue.append(((settled, -worst, -len(given), position), dispute))
     return [dispute for _, dispute in sorted(queue, key=lambda pair: pair[0])]
 
 
@@ -158,14 +123,10 @@ def side_by_side(item: Item, answers: Iterable[Answer], decisions: Iterable[Deci
         raise InputError(
             "expected submitted answers to compare, found none", where=f"item {item.id!r}", field="item"
         )
-    marks = {answer.account: answer.marks for answer in given}
-    pairs = combinations(marks.values(), 2)
+    pairs = combinations((answer.marks for answer in given), 2)
     return SideBySide(
-        item=item.id,
         answers=tuple(given),
-        first_errors=tuple(answer.marks.first_wrong for answer in given),
         differing=tuple(sorted({step for left, right in pairs for step in differing(left, right)})),
-        why=tuple(_words(left, right, worst, marks) for left, right, worst in _gaps(marks)),
         decision={decision.item: decision for decision in decisions}.get(item.id),
         version=_version(given),
     )
@@ -183,35 +144,7 @@ def _is_after(answer: Answer, decision: Decision) -> bool:
     """Whether an answer that disagrees with the decision came or was changed after it."""
     came = bool(decision.over) and answer.account not in decision.over
     later = answer.at is not None and decision.at is not None and answer.at > decision.at
-    return (came or later) and gap(answer.marks, decision.marks) is not None
-
-
-def _gaps(marks: Mapping[str, Marks]) -> list[tuple[str, str, Gap]]:
-    """Every two that disagree, worst first; in alphabetical order of names among equals."""
-    gaps = [
-        (left, right, difference)
-        for left, right in combinations(sorted(marks), 2)
-        if (difference := gap(marks[left], marks[right])) is not None
-    ]
-    return sorted(gaps, key=lambda entry: -entry[2].severity)
-
-
-def _words(left: str, right: str, worst: Gap, marks: Mapping[str, Marks]) -> str:
-    steps = marks[left].steps
-    first, second = worst.first_errors
-    if first is not None and second is not None and first != second:
-        if second == NO_ERROR:
-            return f"{left} finds the first error at step {first + 1} of {steps}, {right} finds none"
-        if first == NO_ERROR:
-            return f"{right} finds the first error at step {second + 1} of {steps}, {left} finds none"
-        return f"{left} puts the first error at step {first + 1}, {right} at step {second + 1} of {steps}"
-    step, more = worst.steps[0], len(worst.steps) - 1
-    rest = f"; {amount(more, 'more step differs', 'more steps differ')}" if more else ""
-    ratings = [_RATINGS[marks[name].ratings[step]] for name in (left, right)]
-    return f"{left} rates step {step + 1} of {steps} {ratings[0]}, {right} {ratings[1]}{rest}"
-
-
-_RATINGS: Mapping[Rating | None, str] = {1: "right", 0: "neutral", -1: "wrong", None: "not"}
+    return (came or later) and severity(answer.marks, decision.marks) is not None
 
 
 def _version(given: Sequence[Answer]) -> str:
@@ -237,18 +170,6 @@ def project_progress(items: Sequence[Item], answers: Iterable[Answer], *, overla
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PairAgreement:
-    """Two annotators on the items that both have answered."""
-
-    annotators: tuple[str, str]
-    items: int
-    exact: Interval
-    """Share with the same first error (or both none)."""
-    within_one: Interval
-    """Share with first errors at most one step apart; an error against none is never within one."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class StepAgreement:
     """How far annotators agree on steps. All intervals are bootstraps over items."""
 
@@ -264,8 +185,6 @@ class StepAgreement:
     """Share of them with the same first error."""
     within_one: Interval
     """Share with first errors at most one step apart; an error against none is never within one."""
-    pairs: tuple[PairAgreement, ...]
-    """Every two annotators with items in common, by name."""
 
 
 def step_agreement(
@@ -285,24 +204,16 @@ def step_agreement(
     # In the order of the items: equal inputs give equal draws, in whatever order the answers come.
     shared = {id: sorted(given, key=lambda a: a.account) for id, given in by_item.items() if len(given) > 1}
     table, members = [], []
-    by_pair: dict[tuple[str, str], list[int]] = {}
     counts: list[list[int]] = []
     for id, given in shared.items():
         for ratings in zip(*(answer.first_marks.ratings for answer in given), strict=True):
             table.append(ratings)
             members.append(id)
-        firsts = {answer.account: answer.first_marks.first_wrong for answer in given}
-        of_item = [0, 0, 0]
-        for (left, entry), (right, other) in combinations(firsts.items(), 2):
-            if entry is None or other is None:
-                continue
-            same = entry == other
-            near = same or (NO_ERROR not in (entry, other) and abs(entry - other) == 1)
-            for count in (of_item, by_pair.setdefault((left, right), [0, 0, 0])):
-                count[0] += 1
-                count[1] += same
-                count[2] += near
-        counts.append(of_item)
+        firsts = [answer.first_marks.first_wrong for answer in given]
+        known = [(a, b) for a, b in combinations(firsts, 2) if a is not None and b is not None]
+        same = sum(a == b for a, b in known)
+        near = sum(abs(a - b) == 1 and NO_ERROR not in (a, b) for a, b in known)
+        counts.append([len(known), same, same + near])
     exact, within_one = _pair_shares([count for count in counts if count[0]], resamples, seed)
     return StepAgreement(
         items=len(shared),
@@ -312,11 +223,6 @@ def step_agreement(
         answer_pairs=sum(count[0] for count in counts),
         exact=exact,
         within_one=within_one,
-        pairs=tuple(
-            # One pair an item: independent, so that Wilson's interval holds.
-            PairAgreement(annotators=pair, items=of, exact=wilson(same, of), within_one=wilson(near, of))
-            for pair, (of, same, near) in sorted(by_pair.items())
-        ),
     )
 
 

@@ -25,7 +25,7 @@ from starlette.staticfiles import StaticFiles
 
 from stepmark.annotation.agreement import SideBySide, disputes, project_progress, side_by_side, step_agreement
 from stepmark.annotation.export import FORMATS, Exporting, export
-from stepmark.annotation.items import Item, unverified, view
+from stepmark.annotation.items import Item, view
 from stepmark.annotation.labels import Change, Decision, marks_data
 from stepmark.annotation.project import NOTE_CHARACTERS, Project
 from stepmark.annotation.store import DECIDING, Log, Person, RefusedError, Store, shows_suggestions
@@ -80,8 +80,6 @@ class SentDecision(_Strict):
     """Record what the admin has marked on an item."""
 
     item: str
-    chosen: str | None = None
-    """The annotator whose answer was taken over."""
     reason: str = Field(default="", max_length=NOTE_CHARACTERS)
     version: str
     """Of the answers that were on the page."""
@@ -210,14 +208,12 @@ def _state(project: Project, me: int, item: Item, log: Log) -> dict[str, Any]:
     """What a log amounts to, as the page shows it."""
     folding, marks = log.folding, log.folding.marks()
     shown = shows_suggestions(project, me, item, log)
-    required = shown and project.help.require_verification
     return {
         "marks": marks_data(marks),
         "version": folding.version,
         "can_undo": folding.can_undo,
         "can_redo": folding.can_redo,
         "complete": marks.missing is None,
-        "unverified": list(unverified(item, marks)) if required else [],
         "suggestions": [each and asdict(each) for each in item.suggestions] if shown else None,
     }
 
@@ -256,7 +252,7 @@ def change(
 
 def list_disputes(store: TheStore, project: TheProject, _: Admin) -> list[dict[str, Any]]:
     """The items on which annotators disagree, worst first; decided ones at the end."""
-    queue = disputes(store.items(), store.answers(project), store.decisions(), decided=True)
+    queue = disputes(store.items(), store.answers(project), store.decisions())
     titles = _titles(store, {dispute.item for dispute in queue})
     return [asdict(dispute) | {"title": titles[dispute.item]} for dispute in queue]
 
@@ -281,8 +277,7 @@ def one_dispute(store: TheStore, project: TheProject, _: Admin, id: str) -> dict
         ],
         "differing": table.differing,
         "answers_version": table.version,
-        "decision": decision
-        and {"marks": marks_data(decision.marks), "chosen": decision.chosen, "reason": decision.reason},
+        "decision": decision and {"marks": marks_data(decision.marks), "reason": decision.reason},
     }
 
 
@@ -310,13 +305,11 @@ def decide(
         raise RefusedError(
             400, "a decision gives the first error, or rates every step, and is not unsure", field="item"
         )
-    same = {each.account for each in table.answers if each.marks.ratings == marks.ratings}
     store.decide(
         Decision(
             item=item.id,
             account=person.name,
             marks=marks,
-            chosen=body.chosen if body.chosen in same else None,
             reason=body.reason,
             over=tuple(each.account for each in table.answers),
             at=store.clock(),

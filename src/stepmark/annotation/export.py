@@ -3,7 +3,7 @@
 In the view `decided` an item's row is the admin's decision, else what the annotators agree on (`agreement`, a rule of
 `labels.consensus`), or what the only annotator says; an item without agreement is dropped, and counted.
 
-Answers that do not count (not submitted, or with suggestions left to verify) are left out. Unsure flags, notes,
+Answers that are not submitted are left out. Unsure flags, notes,
 types of errors, seconds and times stand in the judgement's note and in `meta.annotation` (stepmark), in PRM800K's `flagged`, `total_time` and
 `timestamp`, and nowhere else: what a format cannot hold is left out. Potato's format has the suggestions that the project shows.
 """
@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from stepmark.annotation.items import Item, Suggestion, counts
+from stepmark.annotation.items import Item, Suggestion
 from stepmark.annotation.labels import Answer, Decision, item_first
 from stepmark.annotation.project import Project
-from stepmark.catalog import unknown_name
 from stepmark.data.formats.potato import AI, CONFIRMED
 from stepmark.data.formats.prm800k import IN_META
 from stepmark.data.formats.rows import Counts, LabelledRow, Writing
@@ -26,6 +25,7 @@ from stepmark.data.labelled import write_labelled
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.consensus import Consensus
 from stepmark.records import Judgement, LabelledSolution
+from stepmark.registry import unknown_name
 from stepmark.settings import settings
 from stepmark.show.text import amount
 
@@ -112,7 +112,7 @@ def _rows(
         decided[decision.item] = decision
     for item in known.values():
         given = sorted(by_item.get(item.id, ()), key=lambda answer: answer.account)
-        counted = [each for each in given if settings.unfinished or counts(item, each.marks, project.help)]
+        counted = [each for each in given if settings.unfinished or each.marks.submitted]
         maker = _RowMaker(project=project, item=item, settings=settings, tally=tally)
         for row in maker.rows(counted, decided.get(item.id)):
             tally.read += 1
@@ -211,8 +211,8 @@ class _RowMaker:
         marks = voice.marks
         if self.settings.format == "potato":
             suggested = self._suggested(step)
-            accepted = suggested is not None and suggested.rating == marks.ratings[step]
-            return CONFIRMED if accepted and step in marks.verified else None
+            same = suggested is not None and suggested.rating == marks.ratings[step]
+            return CONFIRMED if same and self.project.help.show == "before" else None
         if self.settings.format == "who-and-when":
             types = [name for at, name in marks.error_types if at == step]
             return "; ".join([*types, *(text for at, text in marks.notes if at == step)]) or None
@@ -266,7 +266,7 @@ class _RowMaker:
         }
         for voice in voices:
             if isinstance(voice, Decision):
-                more = {"chosen": voice.chosen, "reason": voice.reason, "over": list(voice.over)}
+                more = {"reason": voice.reason, "over": list(voice.over)}
                 annotation["decision"] = _facts(voice) | more
         return meta | {"annotation": annotation}
 
@@ -296,7 +296,6 @@ def _facts(voice: Answer | Decision) -> dict[str, Any]:
     if isinstance(voice, Answer):
         facts["seconds"] = voice.seconds
         facts["submitted"] = marks.submitted
-        facts["verified"] = sorted(marks.verified)
         if voice.first_pass is not None:
             facts["first_pass"] = list(voice.first_pass.ratings)
     facts["unsure"] = sorted(marks.unsure, key=item_first)

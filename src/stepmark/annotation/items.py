@@ -19,8 +19,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-from stepmark.annotation.labels import Marks, Rating
-from stepmark.annotation.project import TRACES, Help, Project
+from stepmark.annotation.labels import Rating
+from stepmark.annotation.project import TRACES, Project
 from stepmark.data.formats.potato import STEPS_KEYS, Keys, shown
 from stepmark.data.formats.rows import Counts, LabelledRow, Reading, origin, outcome_of
 from stepmark.data.labelled import detect, format_named
@@ -69,21 +69,6 @@ class Item:
     """For each step, its index in Potato's list of steps, which counts turns of users and tools too; None: the same."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """What else the source row held, kept for the export."""
-
-
-def unverified(item: Item, marks: Marks) -> tuple[int, ...]:
-    """Judged steps whose suggestion the annotator has neither accepted nor overridden; 0-based."""
-    return tuple(
-        step
-        for step, (suggestion, rating) in enumerate(zip(item.suggestions, marks.ratings, strict=False))
-        if suggestion is not None and rating is not None and step not in marks.verified
-    )
-
-
-def counts(item: Item, marks: Marks, help: Help) -> bool:
-    """Whether an answer counts: it is submitted and, where the project has `require_verification`, no suggestion is left to verify."""
-    required = help.show != "never" and help.require_verification
-    return marks.submitted and not (required and unverified(item, marks))
 
 
 def read_items(project: Project, tally: Counts | None = None) -> list[Item]:
@@ -253,10 +238,10 @@ class ScoreRow:
     score_kind: ScoreKind = "probability"
     critiques: tuple[tuple[str, ...], ...] | None = None
 
-    def suggestions(self, threshold: float | None = None) -> Suggestions:
-        """Of each step; `threshold` in the place of the row's own."""
+    def suggestions(self) -> Suggestions:
+        """Of each step."""
         steps = StepScores(scores=self.scores, kind=self.score_kind, critiques=self.critiques)
-        return suggestions_of_scores(self.prm, steps, self.threshold if threshold is None else threshold)
+        return suggestions_of_scores(self.prm, steps, self.threshold)
 
 
 def score_row(row: Row, steps: int) -> ScoreRow:

@@ -9,9 +9,8 @@ Modes, as in Potato's `process_reward` and PRM800K's interface:
 - `first_error`: one step is the first wrong one, or there is none. Steps before it are right, later ones are *not judged*.
 - `per_step`: each step has +1, 0 (where the project allows neutral) or -1, or is unmarked.
 
-The state is six maps and a flag: `first_error` {null: k}, `rating` {step: r}, `unsure` {step or null: true}, `note` {step or null: text},
-`error_type` {step: name}, `verified` {step: true}; `submitted`. What a map has no key for is not said. Two stacks hold *patches*, `done`
-and `undone`; a patch is the list of entries (map, key, value before, value after) that a change altered, absence being null.
+The state is five maps and a flag: `first_error` {null: k}, `rating` {step: r}, `unsure` {step or null: true}, `note` {step or null: text},
+`error_type` {step: name}; `submitted`. What a map has no key for is not said. Two stacks hold *patches*, `done` and `undone`; a patch is the list of entries (map, key, value before, value after) that a change altered, absence being null.
 
 A change is refused, and alters nothing, when a field that its kind does not use is not null, when a field that it needs is null or out
 of range, or by the rule of its kind. Fields in brackets may be null:
@@ -19,17 +18,15 @@ of range, or by the rule of its kind. Fields in brackets may be null:
 ============  ====================  ==========================================================================================
 kind          fields                what it does
 ============  ====================  ==========================================================================================
-first_error   [step] [on]           Mode `first_error` only. -1 <= step < steps, or null. Sets or removes the first error; every error
-                                    type of another step is removed. With `on` true and step not null, the steps that this judges
-                                    (0 to step; all of them for -1) are verified.
-rate          step [rating] [on]    Mode `per_step` only. Rating -1, 0 (only with allow_neutral), 1, or null to unmark. A rating other
-                                    than -1 removes the step's error type. With `on` true and rating not null, the step is verified.
+first_error   [step]                Mode `first_error` only. -1 <= step < steps, or null. Sets or removes the first error; every error
+                                    type of another step is removed.
+rate          step [rating]         Mode `per_step` only. Rating -1, 0 (only with allow_neutral), 1, or null to unmark. A rating other
+                                    than -1 removes the step's error type.
 unsure        [step] on             Sets (true) or removes (false); step null is the whole item.
 note          [step] [text]         Sets; null or "" removes.
 error_type    step [text]           Sets; null or "" removes. Setting is refused unless the step is wrong now: it is the first error, or
                                     its rating is -1.
-verify        step on               Sets or removes.
-reset                               Empties all six maps.
+reset                               Empties all five maps.
 submit                              Refused while the marks are not complete (below).
 reopen                              Refused unless submitted.
 undo                                Refused when `done` is empty. Moves its top to `undone` and puts every value before back.
@@ -77,7 +74,6 @@ ChangeKind = Literal[
     "unsure",
     "note",
     "error_type",
-    "verify",
     "reset",
     "submit",
     "reopen",
@@ -98,8 +94,7 @@ class Change:
     text: str | None = None
     """`note`: the note, None or "" to remove it. `error_type`: its name in the project's taxonomy, None or "" to remove it."""
     on: bool | None = None
-    """`unsure`: set or cleared. `verify`: the suggestion of this step was looked at and accepted. `rate`, `first_error`: True when
-    suggestions were in view, so that the mark accepts or overrides them."""
+    """`unsure` only: set or cleared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,8 +114,6 @@ class Marks:
     """(step or None, text), by step, the item's own first."""
     error_types: tuple[tuple[int, str], ...] = ()
     """(step, name in the taxonomy), by step."""
-    verified: frozenset[int] = frozenset()
-    """Steps whose suggestion the annotator has accepted or overridden."""
     submitted: bool = False
     """The annotator is done with the item. A later change of marks needs `reopen` first."""
 
@@ -165,16 +158,15 @@ def ratings_of(first_error: int | None, steps: int) -> tuple[Rating | None, ...]
     return (*right * first_error, -1, *(None,) * (steps - first_error - 1))
 
 
-_Part = Literal["first_error", "rating", "unsure", "note", "error_type", "verified"]
+_Part = Literal["first_error", "rating", "unsure", "note", "error_type"]
 _Entry = tuple[_Part, int | None, Any, Any]
 _PARTS: tuple[_Part, ...] = get_args(_Part)
 _USES = {
-    "first_error": ("step", "on"),
-    "rate": ("step", "rating", "on"),
+    "first_error": ("step",),
+    "rate": ("step", "rating"),
     "unsure": ("step", "on"),
     "note": ("step", "text"),
     "error_type": ("step", "text"),
-    "verify": ("step", "on"),
 }
 
 
@@ -232,7 +224,6 @@ class Folding:
             unsure=frozenset(maps["unsure"]),
             notes=tuple(sorted(maps["note"].items(), key=lambda note: item_first(note[0]))),
             error_types=tuple(sorted(maps["error_type"].items())),  # type: ignore[arg-type]
-            verified=frozenset(maps["verified"]),  # type: ignore[arg-type]
             submitted=self.submitted,
         )
 
@@ -295,9 +286,6 @@ class Folding:
                     )
                 values: list[tuple[_Part, int | None, Any]] = [("first_error", None, step)]
                 values += [("error_type", key, None) for key in self._maps["error_type"] if key != step]
-                if on and step is not None:
-                    judged = self.steps if step == NO_ERROR else step + 1
-                    values += [("verified", key, True) for key in range(judged)]
                 return values
             case "rate":
                 self._check_mode("per_step", "first_error")
@@ -310,8 +298,6 @@ class Folding:
                 values = [("rating", step, change.rating)]
                 if change.rating != -1:
                     values.append(("error_type", step, None))
-                if on and change.rating is not None:
-                    values.append(("verified", step, True))
                 return values
             case "unsure":
                 return [("unsure", None if step is None else self._checked(step), self._flag(on))]
@@ -325,8 +311,6 @@ class Folding:
                         f"step {step + 1} is not marked as wrong, so its error has no type", field="step"
                     )
                 return [("error_type", step, change.text or None)]
-            case "verify":
-                return [("verified", self._checked(step), self._flag(on))]
             case _:  # reset
                 return [(part, key, None) for part in _PARTS for key in self._maps[part]]
 
@@ -381,8 +365,6 @@ class Decision:
     account: str
     """The admin's name."""
     marks: Marks
-    chosen: str | None = None
-    """The annotator whose ratings were taken over; None when they are the admin's own."""
     reason: str = ""
     over: tuple[str, ...] = ()
     """The annotators whose answers were compared."""
@@ -416,5 +398,4 @@ def marks_data(marks: Marks) -> dict[str, Any]:
         "unsure": sorted(marks.unsure, key=item_first),
         "notes": [list(note) for note in marks.notes],
         "error_types": [list(entry) for entry in marks.error_types],
-        "verified": sorted(marks.verified),
     }

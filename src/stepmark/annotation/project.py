@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 from pydantic import Field
 
 from stepmark.annotation.labels import Change, Mode
-from stepmark.catalog import unknown_name
 from stepmark.data.json_rows import json_type
 from stepmark.data.labelled import FORMATS
 from stepmark.data.reading import check_readable, read_rows
 from stepmark.data.solutions import is_graded
 from stepmark.errors import InputError, MissingExtraError, SettingError, UnknownNameError
 from stepmark.records import read_record
+from stepmark.registry import unknown_name
 from stepmark.settings import settings
 
 TRACES = "traces"
@@ -46,8 +46,6 @@ class Help:
 
     show: Literal["never", "after", "before"] = "never"
     """`after`: once the annotator has submitted a first pass, who may then change it; `before`: from the start."""
-    require_verification: bool = False
-    """Every suggestion must be accepted or overridden before the item counts."""
 
 
 @settings
@@ -296,7 +294,6 @@ class _Scheme:
     reward_labels: RewardLabels = field(default_factory=RewardLabels)
     inline_with_trace: bool = False
     ai_prelabel: bool = False
-    require_verification: bool = False
 
 
 @settings
@@ -310,7 +307,7 @@ class _Potato:
     task_dir: str = "."
 
 
-_UNUSED_OPTIONS = ("label_requirement", "required", "layout", "annotation_id")
+_UNUSED_OPTIONS = ("label_requirement", "required", "layout", "annotation_id", "require_verification")
 _SHARED = ("description", "steps_key", "step_text_key", "mode", "reward_labels", "inline_with_trace")
 
 
@@ -367,9 +364,6 @@ def _scheme(schemes: Sequence[Mapping[str, Any]], place: str) -> tuple[dict[str,
         notes.append(f"options of the scheme that are not used: {', '.join(unused)}")
     if others := [f"{other.get('name', n)} ({kinds[n]})" for n, other in enumerate(schemes) if n != at]:
         notes.append(f"schemes that are not shown, since only process_reward is: {', '.join(others)}")
-    help = {
-        "show": "before" if scheme.ai_prelabel else "never",
-        "require_verification": scheme.require_verification,
-    }
+    help = {"show": "before" if scheme.ai_prelabel else "never"}
     shared = {key: data[key] for key in _SHARED if data.get(key) is not None}
     return {**shared, "allow_neutral": neutral, "help": help}, notes

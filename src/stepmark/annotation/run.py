@@ -62,7 +62,7 @@ def annotate(
         mode: what is asked: the first wrong step, or a rating of each. Default: as the project says, else the first wrong step.
         allow_neutral: steps may be neutral, in mode per_step.
         overlap: how many annotators label each item. Default: as the project says, else 1.
-        suggest: pre-labels: a PRM's name, or a file of `stepmark grade`.
+        suggest: pre-labels: a PRM's name.
         threshold: a score under it suggests an error. Default: the PRM's own.
         columns: names of columns of the items, where they differ: problem=question,solution=response.
 
@@ -165,7 +165,7 @@ def export_labels(
         agreement: how several annotators agree, in the view decided. Default: first-error-agrees in mode first_error, majority in
             per_step.
         neutral: what a neutral rating becomes where a format has only right and wrong.
-        unfinished: export answers that are not submitted or verified too.
+        unfinished: export answers that are not submitted too.
         force: overwrite a file that is there.
 
     Returns:

@@ -15,7 +15,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from hmac import compare_digest
 from itertools import groupby
 from pathlib import Path
@@ -44,13 +44,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
-from stepmark.annotation.items import Item, counts, unverified
+from stepmark.annotation.items import Item
 from stepmark.annotation.labels import Answer, Change, Decision, Folding, Marks, change_data, changes_of
 from stepmark.annotation.project import Project, check_change
 from stepmark.errors import InputError, MissingExtraError, StepmarkError, UsageError
-from stepmark.show.text import amount
 
-SCHEMA = "2"
+SCHEMA = "3"
 """Version of the tables; kept in `meta`."""
 ADMIN = "admin"
 """The admin's name."""
@@ -438,19 +437,20 @@ class Store:
         with self.writing() as connection:
             _check_assigned(connection, item.id, me)
             log = _log(connection, project, me, item)
-            if shows_suggestions(project, me, item, log) and change.kind in ("rate", "first_error"):
-                change = replace(change, on=True)
             if id in log.ids:
                 if log.ids[id] != change:
                     raise RefusedError(
                         400, f"the id {id} was used for another change; every change has its own", field="id"
                     )
                 return log
-            _check(project, me, item, log, change)
+            try:
+                check_change(project, change)
+            except StepmarkError as error:
+                raise RefusedError(400, str(error), field="change.text") from None
             _add(connection, me, item.id, log, id, change, seconds, now)
             if me != DECIDING:
-                submitted = counts(item, log.folding.marks(), project.help)
-                _assign(connection, item.id, me, held_until=now + HELD_SECONDS, submitted=submitted)
+                until, submitted = now + HELD_SECONDS, log.folding.submitted
+                _assign(connection, item.id, me, held_until=until, submitted=submitted)
             return log
 
     def take_over(self, project: Project, item: Item, marks: Marks) -> Log:
@@ -521,21 +521,6 @@ def shows_suggestions(project: Project, me: int, item: Item, log: Log) -> bool:
     show = project.help.show
     shown = show == "before" or (show == "after" and log.first_pass is not None)
     return shown and me != DECIDING and any(suggestion is not None for suggestion in item.suggestions)
-
-
-def _check(project: Project, me: int, item: Item, log: Log, change: Change) -> None:
-    try:
-        check_change(project, change)
-    except StepmarkError as error:
-        raise RefusedError(400, str(error), field="change.text") from None
-    required = project.help.require_verification and shows_suggestions(project, me, item, log)
-    if change.kind == "submit" and required and (left := unverified(item, log.folding.marks())):
-        raise RefusedError(
-            400,
-            f"accept or override each suggestion first: {amount(len(left), 'step')} left, the first is step {left[0] + 1}",
-            field="change.kind",
-            step=left[0],
-        )
 
 
 def _add(

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from stepmark import __version__
-from stepmark.catalog import unknown_name
 from stepmark.cli.examples import shown
 from stepmark.errors import IdleSettingWarning, SettingError, StepmarkError, UsageError, raised_at
+from stepmark.registry import unknown_name
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -175,6 +175,7 @@ def _run(tokens: list[str]) -> int:
     if {"--help", "-h"} & set(tokens) and (
         known := [word for word in app.parse_commands(tokens)[0] if not word.startswith("-")]
     ):
+        _check_subcommand(app, [word for word in tokens if word not in ("--help", "-h")])
         app.help_epilogue = f"{shown(known)}\n\n{_CONFIG}"
     if config is not None:
         from cyclopts.config import Toml

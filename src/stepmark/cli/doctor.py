@@ -204,12 +204,12 @@ def check_models() -> Check:
 
 def _try_models() -> tuple[int | None, list[float | None]]:
     """Tokens written and scores given by the model of the arithmetic world, read as an implicit PRM."""
-    from stepmark.batching import Write
+    from stepmark.backends import Completions
     from stepmark.models.places import ARITHMETIC
     from stepmark.models.policies.local import LocalPolicy
 
     policy = LocalPolicy.load(ARITHMETIC, device="cpu", dtype="float32")
-    [reply] = policy.write([Write(prompt="1 + 1", max_tokens=1)])
+    [reply] = policy.complete_many([Completions(prompt="1 + 1", max_tokens=1)])
     if isinstance(reply, StepmarkError):
         raise reply
     prm = stepmark.load_prm(

@@ -32,6 +32,8 @@ def _run(call: Call) -> int:
         )
     if not isinstance(method, str) and method.name == "search":  # as a shell passes a new line
         method = replace(method, how=replace(method.how, stop=method.how.stop.replace("\\n", "\n")))
+    if call.inputs:
+        settings["data"], method = call.inputs[0], replace(method, labels=tuple(call.inputs[1:]))
     name = load_evaluation(method, settings.get("settings", ()))[0].name
     settings["out"] = settings["out"] or Path("evaluation") / name
     models = {key: model for key, model in call.models.items() if model is not None}
@@ -70,13 +72,17 @@ def _command(kind: type[Evaluation] | None) -> Callable[..., int]:
         drop += ["scores", "model_name", "truncate"]
     if kind is not None:
         drop.append("settings")
+    typed = "" if kind is None else kind.typed
+    if typed:
+        drop.append("data")
     made = command(
         evaluate,
         _run,
-        file=None,
+        file=typed or None,
+        many=bool(typed),
         models={name: model for name, model in models.items() if name in used},
         methods={} if kind is None else {"method": kind},
-        hidden=("seed",),
+        hidden=("seed", "labels") if typed else ("seed",),
         common=_COMMON if kind is not None else ("method", "settings", *_COMMON),
         drop=drop,
         also=_typed if kind is None else None,
@@ -88,7 +94,7 @@ def _command(kind: type[Evaluation] | None) -> Callable[..., int]:
 
 
 def _compare(call: Call) -> int:
-    from stepmark.evaluation.compare import compare, table
+    from stepmark.evaluation.comparison import compare, table
     from stepmark.show.tables import terminal
 
     settings = dict(call.settings)
@@ -114,7 +120,7 @@ def _compared(*, figure: Sequence[str] = ()) -> None:
 
 
 def _comparison() -> Callable[..., int]:
-    from stepmark.evaluation.compare import compare
+    from stepmark.evaluation.comparison import compare
 
     return command(
         compare,

@@ -62,6 +62,10 @@ EXAMPLES = {
         "stepmark evaluate drift --data early.jsonl late.jsonl",
         "stepmark evaluate drift --data early.jsonl late.jsonl --prm my-prm --out drift",
     ),
+    "evaluate labels": (
+        "stepmark evaluate labels people.jsonl judge.jsonl",
+        "stepmark evaluate labels people.jsonl --prm my-prm --threshold 0.3",
+    ),
     "evaluate compare": (
         "stepmark evaluate compare first/result.json second/result.json",
         "stepmark evaluate compare first/result.json second/result.json --figure gsm8k/f1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from itertools import count
 
-from stepmark.batching.cluster import Cluster
+from stepmark.backends.cluster import Cluster
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
 from stepmark.models.families import full_name

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from cyclopts import App, Parameter
 
-from stepmark.batching.cluster import Cluster
+from stepmark.backends.cluster import Cluster
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
 from stepmark.labels.labelling import Labeller
-from stepmark.labels.methods import METHODS
+from stepmark.labels.methods import METHODS, needs_of
 from stepmark.labels.solutions import label
 from stepmark.models.policies import check_policy, load_policy
 
@@ -23,23 +23,14 @@ app = App(
     default_parameter=Parameter(negative=""),
 )
 
-_SUMMARIES = {
-    "rollout": "Every step, k rollouts each (Math-Shepherd).",
-    "binary": "The first error by binary search (OmegaPRM).",
-    "bayes": "The first error by Bayesian search; fewest tokens.",
-    "tree": "A tree of rollouts a problem, each used again as a solution (OmegaPRM).",
-    "judge": "A language model as the critic, sampled and voted; needs no reference answer.",
-    "formulas": "Calculations checked exactly; needs no model.",
+_OTHERS = {
     "exact": "Errors put on purpose into right solutions; needs no model.",
     "consensus": "What several labelled files of the same solutions agree on.",
 }
+"""Commands that are no labellers."""
 
 _VERIFYING = ("verifier", "answers", "isolation")
-_UNASKED: Mapping[str, tuple[str, ...]] = {
-    "judge": _VERIFYING,
-    "formulas": (*_VERIFYING, "policy", "budget", "in_flight", "cluster"),
-}
-"""Settings that mean nothing for a method."""
+_ASKING = ("policy", "budget", "in_flight", "cluster")
 
 _COMMON = ("policy", "out", "verifier", "budget", "split", "columns", "keep_going", "seed")
 
@@ -52,26 +43,33 @@ def _run(call: Call) -> int:
 
 
 def _run_exact(call: Call) -> int:
-    from stepmark.labels.exact import exact
+    from stepmark.labels.exact import plant_errors
 
     settings = dict(call.settings)
     file = call.inputs[0] if call.inputs else None
-    report(exact(file, out=settings.pop("out") or "-", **settings).summary)
+    report(plant_errors(file, out=settings.pop("out") or "-", **settings).summary)
     return 0
 
 
 def _run_consensus(call: Call) -> int:
-    from stepmark.labels.consensus import consensus
+    from stepmark.labels.consensus import combine
 
     settings = dict(call.settings)
-    report(consensus(call.inputs, out=settings.pop("out") or "-", **settings).summary)
+    report(combine(call.inputs, out=settings.pop("out") or "-", **settings).summary)
     return 0
 
 
 def _command(name: str | None) -> Callable[..., int]:
     """The command of a method; None: of any, by its name."""
-    labeller: Callable[[], Labeller] | None = None if name is None else METHODS[name]
-    unasked = () if name is None else ("settings", *_UNASKED.get(name, ()))
+    labeller: Callable[[], Labeller] | None = None if name is None else METHODS.load(name)
+    unasked: tuple[str, ...] = ()
+    if labeller is not None:
+        needs = needs_of(labeller())
+        unasked = (
+            "settings",
+            *(() if needs.verifier else _VERIFYING),
+            *(_ASKING if needs.policy == "none" else ()),
+        )
     methods: dict[str, Callable[[], Any]] = {} if labeller is None else {"method": labeller}
     policy = Model(load=load_policy, check=check_policy, drop=("counts", "memory_tokens"), optional=True)
     made = command(
@@ -85,7 +83,7 @@ def _command(name: str | None) -> Callable[..., int]:
         drop=("progress", *unasked),
     )
     made.__doc__ = (
-        _SUMMARIES[name]
+        METHODS.summary(name)
         if name is not None
         else "Label with any method by its name: `--method bayes`, or your own class: `--method package.module:Class`."
     )
@@ -93,10 +91,10 @@ def _command(name: str | None) -> Callable[..., int]:
 
 
 def _exact() -> Callable[..., int]:
-    from stepmark.labels.exact import exact
+    from stepmark.labels.exact import plant_errors
 
     return command(
-        exact,
+        plant_errors,
         _run_exact,
         file="right solutions: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them",
         required=False,
@@ -105,10 +103,10 @@ def _exact() -> Callable[..., int]:
 
 
 def _consensus() -> Callable[..., int]:
-    from stepmark.labels.consensus import consensus
+    from stepmark.labels.consensus import combine
 
     return command(
-        consensus,
+        combine,
         _run_consensus,
         file="labelled solutions, of stepmark label or in any format that stepmark convert reads",
         many=True,
@@ -120,11 +118,11 @@ def __getattr__(name: str) -> Callable[..., int]:
     """The command of a method, made when it is asked for."""
     if name in METHODS:
         return _command(name)
-    if name in _SUMMARIES:
+    if name in _OTHERS:
         return _exact() if name == "exact" else _consensus()
     raise AttributeError(name)
 
 
-for _name, _summary in _SUMMARIES.items():
+for _name, _summary in {**{name: METHODS.summary(name) for name in METHODS}, **_OTHERS}.items():
     app.command(f"{__name__}:{_name}", name=_name, help=_summary)
 app.default(_command(None))

@@ -1,12 +1,12 @@
-"""`stepmark rl`: the command of `stepmark.rl`."""
+"""`stepmark rl`: the command of `stepmark.train_policy`."""
 
 from __future__ import annotations
 
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.models.families import full_name
 from stepmark.models.load import check_arguments, load_prm
-from stepmark.rl.hacking import Watch
-from stepmark.rl.run import rl
+from stepmark.rl.hacking import HackingWatch
+from stepmark.rl.run import train_policy
 from stepmark.rl.settings import Implicit, Refitting, Training
 
 
@@ -24,7 +24,7 @@ def _run(call: Call) -> int:
     held_out = settings.pop("held_out")
     policy = call.models["policy"]
     assert policy is not None
-    trained = rl(
+    trained = train_policy(
         call.inputs[0],
         policy.name,
         call.models["prm"],
@@ -36,7 +36,7 @@ def _run(call: Call) -> int:
 
 
 rl_command = command(
-    rl,
+    train_policy,
     _run,
     file="problems with reference answers: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them",
     models={
@@ -49,7 +49,7 @@ rl_command = command(
             drop=("dtype", "device", "truncate", "token_budget", "outcome", "seed"),
         ),
     },
-    methods={"training": Training, "watch": Watch, "implicit": Implicit, "refit": Refitting},
+    methods={"training": Training, "watch": HackingWatch, "implicit": Implicit, "refit": Refitting},
     optional=("implicit", "refit"),
     common=(
         "policy",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepmark.batching.cluster import Cluster
+from stepmark.backends.cluster import Cluster
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
 from stepmark.models.policies import check_policy, load_policy

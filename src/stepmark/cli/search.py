@@ -9,14 +9,14 @@ from typing import Any
 
 from cyclopts import App, Parameter
 
-from stepmark.batching.cluster import Cluster
+from stepmark.backends.cluster import Cluster
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
 from stepmark.models.load import check_arguments, load_prm
 from stepmark.models.policies import check_policy, load_policy
-from stepmark.search.base import Found
-from stepmark.search.methods import METHODS, OF_THE_RUN
-from stepmark.search.run import count_of, search
+from stepmark.searches.base import SearchResult
+from stepmark.searches.methods import METHODS, OF_THE_RUN
+from stepmark.searches.run import count_of, search
 from stepmark.show.text import amount
 
 app = App(
@@ -25,17 +25,6 @@ app = App(
     help_format="plaintext",
     default_parameter=Parameter(negative=""),
 )
-
-_SUMMARIES = {
-    "greedy": "One solution, always the likeliest token; asks no PRM.",
-    "best-of-n": "N solutions, and the one that the PRM scores highest.",
-    "majority": "N solutions, and the commonest answer; asks no PRM.",
-    "weighted-vote": "N solutions, and the answer with the highest sum of PRM scores.",
-    "beam": "Step by step: k steps after each beam, the best b are continued.",
-    "dvts": "Diverse trees: subtrees that do not compete, each continued from its best step.",
-    "rebase": "Each round's steps shared out by the softmax of the scores (REBASE).",
-    "mcts": "Monte Carlo tree search with PUCT and the PRM's value.",
-}
 
 _COMMON = ("policy", "prm", "out", "report", "problem", "budget", "verifier", "columns", "keep_going", "seed")
 
@@ -56,8 +45,6 @@ def _run(call: Call) -> int:
         raise UsageError('expected either FILE, a file of problems, or --problem "…", one that is typed')
     if problem is not None and not problem.strip():
         raise UsageError("`problem`: expected a text, found only white space")
-    if file == "-":
-        raise UsageError("stepmark search reads its file more than once; give it a name, not -")
     if file is not None and settings["out"] is None:
         raise UsageError("expected `out`: the file that what is found is written to")
     if not isinstance(method, str):  # as a shell passes a new line
@@ -74,7 +61,7 @@ def _run(call: Call) -> int:
     return 0
 
 
-def _print_found(found: Found, threshold: float | None) -> None:
+def _print_found(found: SearchResult, threshold: float | None) -> None:
     """Print the chosen solution, its steps coloured by their scores, and what it cost."""
     from rich.console import Console
 
@@ -115,7 +102,7 @@ def _print_found(found: Found, threshold: float | None) -> None:
 
 def _command(name: str | None) -> Callable[..., int]:
     """The command of a method; None: of any, by its name."""
-    methods: Mapping[str, Callable[[], Any]] = {} if name is None else {"method": METHODS[name]}
+    methods: Mapping[str, Callable[[], Any]] = {} if name is None else {"method": METHODS.load(name)}
     made = command(
         search,
         _run,
@@ -136,7 +123,7 @@ def _command(name: str | None) -> Callable[..., int]:
         also=_typed,
     )
     made.__doc__ = (
-        _SUMMARIES[name]
+        METHODS.summary(name)
         if name is not None
         else "Search with any method by its name: `--method beam`, or your own class: `--method package.module:Class`."
     )
@@ -150,6 +137,6 @@ def __getattr__(name: str) -> Callable[..., int]:
     return _command(name)
 
 
-for _name, _summary in _SUMMARIES.items():
-    app.command(f"{__name__}:{_name}", name=_name, help=_summary)
+for _name in METHODS:
+    app.command(f"{__name__}:{_name}", name=_name, help=METHODS.summary(_name))
 app.default(_command(None))

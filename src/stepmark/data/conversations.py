@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from stepmark.data.json_rows import json_type
-from stepmark.data.messages import Chat, plain_messages
+from stepmark.data.messages import Chat, plain_messages, text_or_none
 from stepmark.data.reading import STDIO
 from stepmark.data.steps.splitting import ASKED, Segmentation, check_way, split, split_parts
 from stepmark.data.steps.splitting import split as split_text
@@ -250,8 +250,8 @@ def _chat_message(message: Mapping[str, Any], names: dict[str, str]) -> ChatMess
         role=message["role"],
         content=message.get("content") or "",
         calls=tuple(calls),
-        thought=(message.get("reasoning_content") or "").strip(),
-        speaker=message.get("name") or called,
+        thought=(text_or_none(message.get("reasoning_content")) or "").strip(),
+        speaker=text_or_none(message.get("name")) or called,
     )
 
 
@@ -313,39 +313,52 @@ def solution_of(
     if (solution is None) == (steps is None):
         neither = "found neither" if steps is None else "found both"
         raise InputError(f"expected a solution or its steps (`steps`), {neither}", field="solution")
-    if steps is not None:
-        return Solution(problem=_needed(problem), steps=_steps(steps), id=id)
-    if isinstance(solution, SampledSolution):
-        problem, id = _same_problem(problem, solution.problem), id or solution.id
-        solution = solution.text
+    given, own = None if problem is None else problem_of(problem), None
     if isinstance(solution, LabelledSolution | GradedSolution):
         solution = solution.solution
+    if isinstance(solution, Solution | SampledSolution):
+        own, id = solution.problem, id or solution.id
+        if given is not None and given.text != own.text:
+            raise InputError(
+                f"expected a solution of the problem {given.text[:60]!r}, found one of {own.text[:60]!r}; "
+                "give None as the problem to take the solution's own",
+                field="problem",
+            )
     if isinstance(solution, Solution):
-        _same_problem(problem, solution.problem)
-        return solution if id is None else replace(solution, id=id)
+        return solution if solution.id == id else replace(solution, id=id)
+    if isinstance(solution, SampledSolution):
+        solution = solution.text
     if isinstance(solution, str):
         solution = split_text(solution, split_by, marker=marker)
+    if steps is None and not isinstance(solution, Segmentation):
+        own, solution = read_messages(_messages(solution), how=split_by, marker=marker)
+    if (asked := given or own) is None:
+        raise InputError(
+            "expected a problem, found None: only a Solution or chat messages say their own", field="problem"
+        )
     if isinstance(solution, Segmentation):
-        return Solution(problem=_needed(problem), steps=solution.steps, id=id, split=solution.how)
+        return Solution(problem=asked, steps=solution.steps, id=id, split=solution.how)
+    return Solution(problem=asked, steps=_steps(steps), id=id)
+
+
+def _messages(solution: object) -> Sequence[Mapping[str, Any]]:
+    """Chat messages, where a caller gave a list of them."""
     if isinstance(solution, Mapping) or not isinstance(solution, Sequence):
         hint = (
             " (a row of a file goes to stepmark.grade([row], prm))" if isinstance(solution, Mapping) else ""
         )
-        raise InputError(f"expected {_EXPECTED}, found {json_type(solution)}{hint}", field="solution")
-    messages = [part for part in solution if isinstance(part, Mapping)]
-    if not messages or len(messages) < len(solution):
+        raise InputError(
+            "expected a solution as a text, a Segmentation, a record of a solution, or a list of chat messages (or its steps as "
+            f"`steps`), found {json_type(solution)}{hint}",
+            field="solution",
+        )
+    if not solution or not all(isinstance(part, Mapping) for part in solution):
         raise InputError(
             "expected one solution, found a list: the steps of one solution are given as `steps`, several solutions to `grade_many` "
             "or `rank`",
             field="solution",
         )
-    first, segmentation = read_messages(messages, how=split_by, marker=marker)
-    return Solution(
-        problem=first if problem is None else problem_of(problem),
-        steps=segmentation.steps,
-        id=id,
-        split=segmentation.how,
-    )
+    return solution
 
 
 def each_solution(
@@ -399,28 +412,7 @@ def check_one_problem(solutions: Sequence[Solution]) -> None:
             )
 
 
-_EXPECTED = "a solution as a text, a Segmentation, a record of a solution, or a list of chat messages (or its steps as `steps`)"
-
-
-def _same_problem(given: ProblemLike | None, own: Problem) -> Problem:
-    if given is not None and problem_of(given).text != own.text:
-        raise InputError(
-            f"expected a solution of the problem {problem_of(given).text[:60]!r}, found one of {own.text[:60]!r}; "
-            "give None as the problem to take the solution's own",
-            field="problem",
-        )
-    return own
-
-
-def _needed(problem: ProblemLike | None) -> Problem:
-    if problem is None:
-        raise InputError(
-            "expected a problem, found None: only a Solution or chat messages say their own", field="problem"
-        )
-    return problem_of(problem)
-
-
-def _steps(steps: Steps) -> tuple[Step, ...]:
+def _steps(steps: Steps | None) -> tuple[Step, ...]:
     if isinstance(steps, str) or not isinstance(steps, Iterable):
         raise InputError(
             f"expected a list of step texts, found {json_type(steps)}; a text that is to be split is a `solution`",
@@ -462,52 +454,36 @@ def split_file(
         UsageError: no such file, or a setting that cannot work.
     """
     check_way(split)
-    if split == "agent":
-        for name, value in (("marker", marker), ("language", language)):
-            if value:
-                raise UsageError(f"an agent's trace is split at its turns: leave out `{name}`")
-        return _read_trace(file, reasoning)
+    if split == "agent" and (marker or language):
+        setting = "marker" if marker else "language"
+        raise UsageError(f"an agent's trace is split at its turns: leave out `{setting}`")
     if str(file).lower().endswith((".jsonl", ".jsonl.gz", ".json.gz")):
         raise UsageError(
             f"{file}: expected one solution as plain text, found a file of rows; `stepmark grade` reads rows and splits as it goes"
         )
-    text = _read_text(file)
-    try:
-        return split_text(text, split, marker=marker, language=language, reasoning=reasoning)
-    except InputError as error:
-        raise error.at(_place(file)) from None
-
-
-def _place(file: str | Path) -> str:
-    return "standard input" if file == STDIO else str(file)
-
-
-def _read_text(file: str | Path) -> str:
-    """The whole text, line ends as they are; a byte order mark at its start does not belong to it."""
+    where = "standard input" if file == STDIO else str(file)
     try:
         data = sys.stdin.buffer.read() if file == STDIO else Path(file).read_bytes()
+        text = data.decode("utf-8-sig")  # a byte order mark is no part of the text
+        if split == "agent":
+            read = json.loads(text)
+            messages: Any = read.get("messages") if isinstance(read, dict) else read
+            return read_messages(messages, where=where, how="agent", reasoning=reasoning)[1]
+        return split_text(text, split, marker=marker, language=language, reasoning=reasoning)
     except OSError as error:
         raise UsageError(
             f"{file}: {error.strerror or error}; expected a text file, or - for standard input"
         ) from error
-    try:
-        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(
             f"expected UTF-8, found byte 0x{data[error.start]:02x}; convert the file first",
-            where=f"{_place(file)}:{line}",
+            where=f"{where}:{line}",
         ) from None
-
-
-def _read_trace(file: str | Path, reasoning: Reasoning) -> Segmentation:
-    try:
-        data = json.loads(_read_text(file))
     except json.JSONDecodeError as error:
         raise InputError(
             f"expected chat messages as JSON, found something else ({error.msg})",
-            where=f"{_place(file)}:{error.lineno}",
+            where=f"{where}:{error.lineno}",
         ) from None
-    messages: Any = data.get("messages") if isinstance(data, dict) else data
-    _, segmentation = read_messages(messages, where=_place(file), how="agent", reasoning=reasoning)
-    return segmentation
+    except InputError as error:
+        raise error.at(where) from None

@@ -28,6 +28,7 @@ _MAX_DEPTH = 200
 NESTED = (
     f"not readable: the JSON is nested too deeply, more than {_MAX_DEPTH} lists and objects in each other"
 )
+_BLANK = re.compile(r"[ \t\r\n]*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -44,6 +45,22 @@ def json_type(value: object) -> str:
 def mistaken(raw: bytes) -> str | None:
     """What kind of file this is and what to do with it, where its first bytes tell another kind than text."""
     return next((hint for magic, hint in _MISTAKEN if raw.startswith(magic)), None)
+
+
+def decoded(raw: bytes, offset: int = 0) -> str:
+    """Bytes as text; `offset` is where they begin in their file.
+
+    Raises:
+        InputError: they are not UTF-8.
+    """
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        hint = mistaken(raw) if offset == 0 else None
+        raise InputError(
+            f"not UTF-8: byte 0x{raw[error.start]:02x} at byte offset {offset + error.start} of the text "
+            f"({error.reason}). {hint or 'Write the file as UTF-8 (iconv -f WINDOWS-1252 -t UTF-8)'}"
+        ) from None
 
 
 def json_lines(lines: Iterable[bytes]) -> Entries:
@@ -65,26 +82,18 @@ def parse_row(raw: bytes, offset: int = 0) -> dict[str, Any]:
     Raises:
         InputError: as `read_rows`, without the place.
     """
+    text = decoded(raw, offset).rstrip("\r\n")  # else an error at the end is in column 1 of line 2
     try:
-        text = raw.decode("utf-8").rstrip("\r\n")  # else an error at the end is in column 1 of line 2
-    except UnicodeDecodeError as error:
-        hint = mistaken(raw) if offset == 0 else None
-        raise InputError(
-            f"not UTF-8: byte 0x{raw[error.start]:02x} at byte offset {offset + error.start} of the text "
-            f"({error.reason}). {hint or 'Write the file as UTF-8'}"
-        ) from None
-    try:
-        data = _decoded(text)
+        data = _conversation(_strict(text))
     except json.JSONDecodeError as error:
         rest = text[error.pos : error.pos + 20].strip()
         result = f"found {rest!r}" if rest else "where the line ends"
         raise InputError(
             f"not JSON: {error.msg} at column {error.colno}, {result}. {_expected(text, offset)}"
         ) from None
-    data = _conversation(data)
-    if not isinstance(data, dict | InputError):
+    if not isinstance(data, dict):
         raise InputError(f"expected a JSON object, found {json_type(data)}. " + _expected(text, offset))
-    return _checked(data, *_doubts(text))
+    return data
 
 
 def parse_value(text: str) -> Any:
@@ -94,10 +103,9 @@ def parse_value(text: str) -> Any:
         InputError: it is none.
     """
     try:
-        data = _decoded(text)
+        return _strict(text)
     except json.JSONDecodeError as error:
         raise InputError(f"not JSON: {error.msg} at column {error.colno}") from None
-    return _checked({"": data}, *_doubts(text))[""]
 
 
 def starts_document(line: bytes) -> bool:
@@ -120,51 +128,91 @@ def json_document(raw: bytes) -> Entries:
     Raises:
         InputError: not JSON, with the line in `where` (":3"), so that the caller adds the file's name; an empty list.
     """
+    text = decoded(raw.removeprefix(BOM))
     try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        hint = mistaken(raw) or "Write the file as UTF-8"
-        raise InputError(
-            f"not UTF-8: byte 0x{raw[error.start]:02x} ({error.reason}). {hint}",
-            where=f":{raw.count(bytes([10]), 0, error.start) + 1}",
-        ) from None
-    try:
-        data = _decoded(text)
+        entries = list(_entries(text))
     except json.JSONDecodeError as error:
         raise InputError(
             f"expected a JSON list of objects, or one object: {error.msg} at column {error.colno}, "
             f"found {text[error.pos : error.pos + 20]!r}",
             where=f":{error.lineno}",
         ) from None
-    if data == []:
+    except (RecursionError, ValueError) as error:
+        raise InputError(NESTED if isinstance(error, RecursionError) else f"not readable: {error}") from None
+    if not entries:
         raise InputError("there are no rows: the list is empty")
-    doubts = _doubts(text)
-    for number, entry in enumerate(data if isinstance(data, list) else [data], 1):
-        row = _conversation(entry)
-        if not isinstance(row, dict | InputError):
-            yield number, InputError(f"expected an object, found {json_type(row)}")
-            continue
+    for number, entry in enumerate(entries, 1):
         try:
-            yield number, _checked(row, *doubts)
+            row = _conversation(_strict(entry))
         except InputError as error:
             yield number, error
+            continue
+        is_row = isinstance(row, dict)
+        yield number, row if is_row else InputError(f"expected an object, found {json_type(row)}")
 
 
-def _decoded(text: str) -> Any:
-    """JSON, with an `InputError` in the place of what is refused: an object with a key twice, a number that is none.
+def _entries(text: str) -> Iterator[str]:
+    """The entries of a JSON list, each as its text, or any other document."""
+    plain = json.JSONDecoder()
+    at = _skip_blanks(text, 0)
+    if not text.startswith("[", at):
+        plain.decode(text)
+        yield text
+        return
+    at = _skip_blanks(text, at + 1)
+    goes_on = not text.startswith("]", at)
+    while goes_on:
+        _, end = plain.raw_decode(text, at)
+        yield text[at:end]
+        at = _skip_blanks(text, end)
+        goes_on = text.startswith(",", at)
+        if not goes_on and not text.startswith("]", at):
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
+        at = _skip_blanks(text, at + 1) if goes_on else at
+    if (end := _skip_blanks(text, at + 1)) < len(text):
+        raise json.JSONDecodeError("Extra data", text, end)
+
+
+def _skip_blanks(text: str, at: int) -> int:
+    match = _BLANK.match(text, at)
+    return match.end() if match else at
+
+
+def _strict(text: str) -> Any:
+    """JSON without what is refused: an object with a key twice, a number that is none, more than 200 lists and objects in each other, which
+    perhaps could not be written again, and half of a surrogate pair.
 
     Raises:
         JSONDecodeError: it is not JSON.
-        InputError: it cannot be read: nested too deeply, a number of thousands of digits.
+        InputError: it holds what is refused, or a number of thousands of digits.
     """
     try:
-        return _DECODER.decode(text)
-    except json.JSONDecodeError:
+        data = _DECODER.decode(text)
+    except (json.JSONDecodeError, InputError):
         raise
-    except RecursionError:
-        raise InputError(NESTED) from None
-    except ValueError as error:
-        raise InputError(f"not readable: {error}") from None
+    except (RecursionError, ValueError) as error:
+        raise InputError(NESTED if isinstance(error, RecursionError) else f"not readable: {error}") from None
+    if text.count("[") + text.count("{") > _MAX_DEPTH and _depth(data) > _MAX_DEPTH:
+        raise InputError(NESTED)
+    try:
+        if _SURROGATE.search(text):
+            json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = ord(error.object[error.start])
+        raise InputError(
+            f"half of a surrogate pair (\\u{half:04x}) in a string: that is no character; the text was cut in "
+            "the middle of one"
+        ) from None
+    return data
+
+
+def _depth(data: object) -> int:
+    """How many lists and objects stand in each other."""
+    depth, level = 0, [data]
+    while level := [value for value in level if isinstance(value, list | dict)]:
+        depth += 1
+        level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)]
+    return depth
 
 
 def _conversation(data: Any) -> Any:
@@ -172,46 +220,6 @@ def _conversation(data: Any) -> Any:
     if isinstance(data, list) and data and all(isinstance(entry, dict) and "role" in entry for entry in data):
         return {"messages": data}
     return data
-
-
-def _doubts(text: str) -> tuple[bool, bool]:
-    """Whether a text may be nested too deeply, and whether it may hold half of a surrogate pair."""
-    return text.count("[") + text.count("{") > _MAX_DEPTH, _SURROGATE.search(text) is not None
-
-
-def _checked(row: dict[str, Any] | InputError, deep: bool, surrogates: bool) -> dict[str, Any]:
-    """A row that was decoded.
-
-    Deep JSON could be read, and perhaps not written again, where less of Python's recursion limit is left.
-
-    Raises:
-        InputError: what is refused in it; more than 200 lists and objects in each other; half of a surrogate pair.
-    """
-    level: list[object] = [row]
-    depth = 0
-    while level:
-        if (refused := next((value for value in level if isinstance(value, InputError)), None)) is not None:
-            raise refused
-        depth += any(isinstance(value, list | dict) for value in level)
-        if deep and depth > _MAX_DEPTH:
-            raise InputError(NESTED)
-        level = [
-            inner
-            for value in level
-            if isinstance(value, list | dict)
-            for inner in (value.values() if isinstance(value, dict) else value)
-        ]
-    assert isinstance(row, dict)
-    try:
-        if surrogates:
-            json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = ord(error.object[error.start])
-        raise InputError(
-            f"half of a surrogate pair (\\u{half:04x}) in a string: that is no character; the text was cut in "
-            "the middle of one"
-        ) from None
-    return row
 
 
 def _expected(text: str, offset: int) -> str:
@@ -227,23 +235,23 @@ def _expected(text: str, offset: int) -> str:
     return "Expected one JSON object a line"
 
 
-def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any] | InputError:
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
-    if len(data) == len(pairs):
-        return data
-    keys = [key for key, _ in pairs]
-    twice = next(key for key in keys if keys.count(key) > 1)
-    return InputError("the key stands twice in one object; expected once", field=twice)
+    if len(data) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InputError("the key stands twice in one object; expected once", field=twice)
+    return data
 
 
-def _no_constant(word: str) -> InputError:
-    return InputError(f"found {word}, which is not JSON and no number; write null where there is none")
+def _no_constant(word: str) -> None:
+    raise InputError(f"found {word}, which is not JSON and no number; write null where there is none")
 
 
-def _finite(digits: str) -> float | InputError:
-    value = float(digits)
-    return value if math.isfinite(value) else InputError(f"the number {digits} is too large for a float")
+def _finite(digits: str) -> float:
+    if not math.isfinite(value := float(digits)):
+        raise InputError(f"the number {digits} is too large for a float")
+    return value
 
 
-# What is refused stands in the place of its value, so that of a list only that row is refused.
 _DECODER = json.JSONDecoder(object_pairs_hook=_no_key_twice, parse_constant=_no_constant, parse_float=_finite)

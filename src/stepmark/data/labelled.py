@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -12,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stepmark.catalog import unknown_name
 from stepmark.data.columns import Columns, columns_of
 from stepmark.data.formats import formats
 from stepmark.data.formats.rows import (
@@ -22,7 +19,6 @@ from stepmark.data.formats.rows import (
     LabelledRow,
     Reading,
     Writing,
-    each,
 )
 from stepmark.data.formats.solutions import reader
 from stepmark.data.reading import Row, Source, by_file, read_rows
@@ -30,10 +26,19 @@ from stepmark.data.solutions import ungraded
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.data.traces import TRACES, chat_rows, trace_format
 from stepmark.data.traces.base import Trace
-from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.errors import InputError, UsageError
 from stepmark.records import Refusal
+from stepmark.registry import unknown_name
 from stepmark.settings import checked
-from stepmark.store import Results, check_outputs, fingerprint, is_stream, open_rows, run_input
+from stepmark.store import (
+    Results,
+    atomic_rows,
+    check_outputs,
+    fingerprint,
+    is_stream,
+    run_input,
+    write_manifest,
+)
 
 
 def _of_trace(trace: Trace) -> Format:
@@ -49,7 +54,7 @@ def _of_trace(trace: Trace) -> Format:
         about=trace.about,
         sniff=trace.sniff,
         read=read,
-        write=None if trace.write is None else each(trace.write),
+        write=trace.write,
     )
 
 
@@ -94,8 +99,8 @@ def format_named(name: str, *, to_write: bool = False) -> Format:
     format = FORMATS.get(name)
     if format is None:
         raise unknown_name("format", name, FORMATS)
-    if to_write and format.write is None:
-        writable = ", ".join(known for known, other in FORMATS.items() if other.write is not None)
+    if to_write and format.writer is None:
+        writable = ", ".join(known for known, other in FORMATS.items() if other.writer is not None)
         raise UsageError(f"{name} is read and not written; expected `to` one of {writable}")
     return format
 
@@ -193,31 +198,22 @@ def convert(
     counts = Counts()
     made: list[dict[str, Any]] = []
     refused: list[str] = []
-    writer = open_rows(os.devnull if out is None else out, manifest, resumable=given.manifest is not None)
-    with closing(writer):
+    with atomic_rows(out) as write:
         labelled = _hinted(items_of_rows(rows, from_format, reading, counts, keep_going=keep_going))
-        try:
-            for number, row in enumerate(write_labelled(labelled, to, writing, counts)):
-                fresh = (
-                    number >= writer.done
-                )  # what an interrupted run wrote is made again only to count what is lost
-                if isinstance(row, InputError):
-                    refused.append(str(row))
-                    if fresh:
-                        writer.refuse(row)
-                elif fresh:
-                    writer.write(row)
-                if out is None and not isinstance(row, InputError):
-                    made.append(row)
-            if not counts.written:
-                raise InputError(
-                    "no row could be written: " + "; ".join(counts.lines()[1:] or ["there was none"]),
-                    where=given.name,
-                )
-        except StepmarkError:
-            writer.discard()  # the same call would stop at the same row
-            raise
-        writer.finish({"counts": counts.facts()})
+        for row in write_labelled(labelled, to, writing, counts):
+            if isinstance(row, InputError):
+                refused.append(str(row))
+                continue
+            write(row)
+            if out is None:
+                made.append(row)
+        if not counts.written:
+            raise InputError(
+                "no row could be written: " + "; ".join(counts.lines()[1:] or ["there was none"]),
+                where=given.name,
+            )
+    facts = {"counts": counts.facts(), "rows": counts.written, "left_out": len(refused)}
+    write_manifest(out, {**manifest, **facts})
     written = Path(out) if out is not None and not is_stream(out) else None
     return Results(
         (lambda: iter(made)) if written is None else lambda: (row.data for row in read_rows(written)),
@@ -279,27 +275,22 @@ def items_of_rows(
         name = format or detect(first)
         counts.formats.setdefault(name)
         counts.zeros = {}
-        yield from _items(own, name, settings, counts, keep_going)
-
-
-def _items(
-    rows: Iterable[Row], format: str, settings: Reading, counts: Counts, keep_going: bool
-) -> Iterator[Item]:
-    read, rows = format_named(format).read, map(ungraded, rows)
-    for row in chat_rows(rows, keep_going=keep_going) if format in TRACES else rows:
-        if isinstance(row, Refusal):
-            counts.drop("the row is not what its format says (`keep_going`)", row.error.where or "")
-            yield row
-            continue
-        try:
-            for solution in read(row, settings, counts):
-                counts.read += 1
-                yield solution
-        except InputError as error:
-            if not keep_going:
-                raise error.at(row.where) from None
-            counts.drop("the row is not what its format says (`keep_going`)", row.where)
-            yield Refusal(solution=None, error=error.at(row.where))
+        given = map(ungraded, own)
+        for row in chat_rows(given, keep_going=keep_going) if name in TRACES else given:
+            try:
+                if isinstance(row, Refusal):
+                    raise row.error
+                for solution in format_named(name).read(row, settings, counts):
+                    counts.read += 1
+                    yield solution
+            except InputError as error:
+                refusal = (
+                    row if isinstance(row, Refusal) else Refusal(solution=None, error=error.at(row.where))
+                )
+                if not keep_going:
+                    raise refusal.error from None
+                counts.drop("the row is not what its format says (`keep_going`)", refusal.error.where or "")
+                yield refusal
 
 
 def write_labelled(
@@ -311,7 +302,7 @@ def write_labelled(
         InputError: with the place: a row that needs a setting (`Writing`) which is not given.
         UsageError: the format is unknown, or only read.
     """
-    write = format_named(to, to_write=True).write
+    write = format_named(to, to_write=True).writer
     assert write is not None
     counted = counts or Counts()
     for row in write(items, settings, counted):

@@ -160,11 +160,10 @@ class Chat:
             raise self.error(f"expected the role of a message, found {kind!r}", ".role")
         name, content = text_or_none(data.get("name")), data.get("parts", data.get("content"))
         speaker = (name or speaker) if role == "assistant" else name
-        beside = data.get("additional_kwargs")
-        extra: Object = beside if isinstance(beside, Mapping) else {}
+        extra = object_or_empty(data.get("additional_kwargs"))
         if role == "tool" and not _parts(content, _is_answer):
-            failed = data.get("error")  # of inspect_ai, which gives the model this text
-            reason = failed.get("message") if isinstance(failed, Mapping) else None
+            # Of inspect_ai, which gives the model this text.
+            reason = object_or_empty(data.get("error")).get("message")
             ids = data.get("tool_call_ids") or [data.get("tool_call_id")]
             broken = data.get("is_error") is True or data.get("status") == "error"
             return self.answer(reason or content, ids[0], name or data.get("function"), failed=broken)
@@ -198,9 +197,9 @@ class Chat:
         return None
 
     def _content(self, role: str, content: object, speaker: str | None) -> None:
-        if content is None or isinstance(content, str):
+        if content in (None, []) or isinstance(content, str):
             if content or role != "assistant":
-                self.write(role, content or "", speaker)
+                self.write(role, str(content or ""), speaker)
             return
         if not isinstance(content, list):
             raise self.error(f"expected a text or a list of parts, found {json_type(content)}", ".content")
@@ -224,8 +223,7 @@ class Chat:
                     self.write(role, thought, speaker, "reasoning_content")
             elif kind in _CALLS and role == "assistant":
                 flush()
-                named = loaded(part["value"]) if isinstance(part.get("value"), str) else part
-                named = named if isinstance(named, Mapping) else part
+                named = object_or_empty(loaded(part.get("value"))) or part
                 arguments, id_ = _first(named, ("input", "arguments", "args")), part.get("id")
                 self.call(named.get("name", part.get("toolName")), arguments, id_, speaker)
                 if part.get("result") is not None:
@@ -254,13 +252,8 @@ class Chat:
         if kind == "message":
             self.message(item, speaker)
         elif kind == "reasoning":
-            for part in [
-                *(item.get("content") or ()),
-                *(() if item.get("content") else item.get("summary") or ()),
-                *(() if item.get("content") or item.get("summary") else [{"text": item.get("text")}]),
-            ]:
-                text = part.get("text") if isinstance(part, Mapping) else None
-                if isinstance(text, str) and text:
+            for part in item.get("content") or item.get("summary") or [{"text": item.get("text")}]:
+                if text := text_or_none(object_or_empty(part).get("text")):
                     self.write("assistant", text, speaker, "reasoning_content")
         elif kind.endswith("_output"):
             self.answer(item.get("output"), item.get("call_id"), item.get("name"))
@@ -302,22 +295,15 @@ def _known_part(part: object) -> object:
         return {"type": "tool_call", "id": part.get("id"), **part["function"]}
     if "type" in part:
         return part
-    call, answer = (
-        _first(part, ("function_call", "functionCall")),
-        _first(part, ("function_response", "functionResponse")),
-    )
+    call = _first(part, ("function_call", "functionCall"))
     if isinstance(call, Mapping):
-        return {
-            "type": "tool_call",
-            "id": call.get("id"),
-            "name": call.get("name"),
-            "arguments": call.get("args"),
-        }
+        return {**call, "type": "tool_call", "arguments": call.get("args")}
+    answer = _first(part, ("function_response", "functionResponse"))
     if isinstance(answer, Mapping):
         return {
+            **answer,
             "type": "tool_result",
             "tool_use_id": answer.get("id"),
-            "name": answer.get("name"),
             "content": answer.get("response"),
         }
     if isinstance(part.get("text"), str):
@@ -373,6 +359,11 @@ def text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
+def object_or_empty(value: object) -> Object:
+    """An object; an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def loaded(value: object) -> Any:
     """JSON in a text; what is no such thing, as it is."""
     with contextlib.suppress(ValueError, RecursionError):
@@ -382,7 +373,7 @@ def loaded(value: object) -> Any:
 
 def is_item(value: object) -> bool:
     """Whether something is an item of the Responses API."""
-    kind = value.get("type") if isinstance(value, Mapping) else None
+    kind = object_or_empty(value).get("type")
     return isinstance(kind, str) and (
         kind in ("message", "reasoning", *_UNSAID) or kind.endswith(("_call", "_output"))
     )

@@ -168,53 +168,35 @@ def check_readable(path: str | Path, *, folder: bool = False) -> None:
     """
     if path == STDIO:
         return
-    if not str(path):
+    name, path = str(path), Path(path)
+    if not name:
         raise InputError("expected a file's name, found an empty text")
-    if str(path).startswith(("http://", "https://")):
-        raise InputError(
-            "expected a file of this machine, found an address: download it first", where=str(path)
-        )
-    if _is_prose(path):
-        raise InputError(f"expected {EXPECTED}; found the text {str(path)[:60]!r}, and there is no such file")
-    path = Path(path)
+    if name.startswith(("http://", "https://")):
+        raise InputError("expected a file of this machine, found an address: download it first", where=name)
     try:
         path.stat()
-    except FileNotFoundError:
+    except (OSError, ValueError) as error:
+        is_prose = any(mark in name for mark in "\n\0{") or (" " in name and not path.suffix[1:].isalpha())
+        if is_prose or len(name) > 255:
+            raise InputError(
+                f"expected {EXPECTED}; found the text {name[:60]!r}, and there is no such file"
+            ) from None
+        if not isinstance(error, FileNotFoundError):
+            raise InputError(f"the file cannot be read: {error}", where=name) from None
         names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, names, n=1)
         hint = f". Did you mean {str(path.with_name(near[0]))!r}?" if near else ""
-        raise InputError(f"there is no such file{hint}", where=str(path)) from None
-    except OSError as error:
-        raise InputError(
-            f"the file cannot be read: {os.strerror(error.errno or 0)}", where=str(path)
-        ) from None
-    if path.is_dir() and folder:
-        row_files(path)
-        return
+        raise InputError(f"there is no such file{hint}", where=name) from None
     if path.is_dir():
-        names = [file.name for file in sorted(path.iterdir()) if file.name.endswith(ENDINGS)]
-        hint = f": name one of its files, such as {str(path / names[0])!r}" if names else ""
-        raise InputError(f"expected a file, found a folder{hint}", where=str(path))
-    if not os.access(path, os.R_OK):
-        raise InputError("the file may not be read (permission denied)", where=str(path))
-    if path.is_file() and path.stat().st_size == 0:
-        raise InputError("the file is empty: expected one JSON object a line", where=str(path))
-
-
-def _is_prose(path: str | Path) -> bool:
-    """Whether a text was meant as data and not as a file's name."""
-    text = str(path)
-    if isinstance(path, Path) or "\0" not in text:
-        try:
-            if Path(text).exists():
-                return False
-        except OSError:  # longer than any name
-            return True
-    return (
-        any(mark in text for mark in "\n\0{")
-        or (" " in text and not Path(text).suffix.isalpha())
-        or len(text) > 255
-    )
+        if not folder:
+            names = [file.name for file in sorted(path.iterdir()) if file.name.endswith(ENDINGS)]
+            hint = f": name one of its files, such as {str(path / names[0])!r}" if names else ""
+            raise InputError(f"expected a file, found a folder{hint}", where=name)
+        row_files(path)
+    elif not os.access(path, os.R_OK):
+        raise InputError("the file may not be read (permission denied)", where=name)
+    elif path.is_file() and path.stat().st_size == 0:
+        raise InputError("the file is empty: expected one JSON object a line", where=name)
 
 
 def count_rows(path: str | Path) -> int | None:
@@ -237,25 +219,23 @@ def _ending(path: str | Path) -> str:
 
 def _of_file(source: str | Path, name: str, columns: Columns) -> tuple[bool, Entries]:
     """Whether the rows of a file are numbered by lines, and its rows."""
-    if source == STDIO:
-        return True, _checked(json_lines(read_lines(source, name)), columns, by_line=True)
     ending = _ending(name)
-    if ending in (".csv", ".tsv"):
-        return True, delimited_rows(read_lines(source, name), tab=ending == ".tsv", columns=columns)
     if ending in (".xlsx", ".xls", ".ods"):
         raise InputError("a spreadsheet is not read: save it as CSV UTF-8, and name that file", where=name)
     if ending == ".parquet":
         return False, parquet_rows(source, columns)
     if ending == ".eval":
         return False, _samples(name)
+    lines = read_lines(source, name)
+    if ending in (".csv", ".tsv"):
+        return True, delimited_rows(lines, tab=ending == ".tsv", columns=columns)
+    document = False
     if ending in (".json", ".traj") and Path(source).is_file():
-        lines = read_lines(source, name)
         head = _first_line(lines)
-        if starts_document(b"".join(head)):
-            document = json_document(b"".join(chain(head, lines)))
-            return False, _checked(document, columns, by_line=False)
-        return True, _checked(json_lines(chain(head, lines)), columns, by_line=True)
-    return True, _checked(json_lines(read_lines(source, name)), columns, by_line=True)
+        lines = chain(head, lines)
+        document = starts_document(b"".join(head))
+    entries = json_document(b"".join(lines)) if document else json_lines(lines)
+    return not document, _checked(entries, columns, by_line=not document)
 
 
 def _checked(entries: Entries, columns: Columns, *, by_line: bool) -> Entries:
@@ -304,12 +284,8 @@ def _rows(
             empty=data.empty if isinstance(data, Cells) else (),
         )
     if not count:
-        raise (
-            InputError(_NO_ROWS, where=name) if name else InputError("expected at least one row, found none")
-        )
-
-
-_NO_ROWS = "there are no rows: expected one JSON object a line, or a table's rows under its header"
+        expected = "one JSON object a line, or a table's rows under its header" if name else "at least one"
+        raise InputError(f"there are no rows: expected {expected}", where=name or None)
 
 
 def _placed(entries: Entries, name: str) -> Entries:

@@ -121,22 +121,20 @@ def read_solutions(
         UnknownNameError: no such way to cut.
     """
     rows = read_rows(source, columns=columns, keep_going=keep_going)  # a missing file is an error at once
-    return _read_solutions(chat_rows(rows, keep_going=keep_going), how, marker, reasoning, keep_going)
 
+    def solutions() -> Iterator[SolutionRow | Refusal]:
+        for row in chat_rows(rows, keep_going=keep_going):
+            if isinstance(row, Refusal):
+                yield row
+                continue
+            try:
+                yield from solutions_of(row, how=how, marker=marker, reasoning=reasoning)
+            except InputError as error:
+                if not keep_going:
+                    raise
+                yield Refusal(solution=None, error=error)
 
-def _read_solutions(
-    rows: Iterator[Row | Refusal], how: str, marker: str | None, reasoning: Reasoning, keep_going: bool
-) -> Iterator[SolutionRow | Refusal]:
-    for row in rows:
-        if isinstance(row, Refusal):
-            yield row
-            continue
-        try:
-            yield from solutions_of(row, how=how, marker=marker, reasoning=reasoning)
-        except InputError as error:
-            if not keep_going:
-                raise
-            yield Refusal(solution=None, error=error)
+    return solutions()
 
 
 def is_graded(row: Row) -> bool:
@@ -179,28 +177,28 @@ def solutions_of(
 ) -> Iterator[SolutionRow]:
     """The solutions of a row: one, or one for each candidate, whose id is ID#0, ID#1, ... (without an id, NAME:LINE#0)."""
     row = ungraded(row)
-    given = row.record
-    if isinstance(given, Solution | LabelledSolution):
+    solution = None
+    if isinstance(row.record, Solution | LabelledSolution):
         # A record may say more than its row: what lies between steps.
-        solution = given if isinstance(given, Solution) else given.solution
-        yield SolutionRow(solution=solution, row=record_row(solution), where=row.where)
-        return
-    if _is_labelled(row.data):
+        solution = row.record if isinstance(row.record, Solution) else row.record.solution
+    elif _is_labelled(row.data):
         solution = read_record(Solution, row.data["solution"], where=row.where)
         if not solution.steps:
             raise row.error("expected at least one step, found none", "solution.steps")
+    if solution is not None:
         yield SolutionRow(solution=solution, row=record_row(solution), where=row.where)
         return
-    where, way = row.where, (how, marker, reasoning)
+    where = row.where
     try:
         candidates = _candidates(row)
         if candidates is None:
-            yield _read_solution(row.data, where, *way, row.as_read)
+            yield _read_solution(row.data, where, how, marker, reasoning, row.as_read)
         for number, candidate in enumerate(candidates or ()):
             where = f"{row.where} (candidate {number})"
-            yield _read_solution(candidate, where, *way)
+            yield _read_solution(candidate, where, how, marker, reasoning, candidate)
     except InputError as error:
-        raise row.about(error, *(["problem"] if content_of(row.data) else CONTENT)).at(where) from None
+        missing = ("problem",) if content_of(row.data) else CONTENT
+        raise row.about(error, *missing).at(where) from None
 
 
 def read_solution(
@@ -213,7 +211,7 @@ def read_solution(
 ) -> SolutionRow:
     """One row of one solution; see `read_solutions`."""
     try:
-        return _read_solution(row, where, how, marker, reasoning)
+        return _read_solution(row, where, how, marker, reasoning, row)
     except InputError as error:
         raise error.at(where) from None
 
@@ -286,7 +284,7 @@ def _read_solution(
     how: str,
     marker: str | None,
     reasoning: Reasoning,
-    as_read: dict[str, Any] | None = None,
+    as_read: dict[str, Any],
 ) -> SolutionRow:
     kind, column = _content(row)
     if kind == "solutions":
@@ -303,8 +301,10 @@ def _read_solution(
     if kind == "steps" and all(key in row for key in PROCESSBENCH_KEYS):
         source = _check_processbench(row)
         used |= set(PROCESSBENCH_KEYS)
-    if kind == "completions" or (kind == "steps" and step_labels(row) is not None):
-        used.add("labels")
+    if kind != "messages":
+        asked = problem_column(row)
+        used.add(asked)
+        problem = Problem(text=text_of(row, asked))
 
     cut: Segmentation | None = None
     messages: Sequence[Any] | None = None
@@ -314,13 +314,8 @@ def _read_solution(
         given = row[column]
         messages = plain_messages(given if isinstance(given, str) else list_of(row, column), where, column)
         problem, cut = read_messages(messages, where=where, how=how, marker=marker, reasoning=reasoning)
-        problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)
-    else:
-        asked = problem_column(row)
-        used.add(asked)
-        problem = Problem(text=text_of(row, asked), answer=answer, id=problem_id, source=problem_source)
-    rest = riding(row, {name for name in used if name is not None})
-    if kind == "solution":
+        steps = cut.steps
+    elif kind == "solution":
         from stepmark.data.steps.splitting import split
 
         text = text_of(row, column)
@@ -330,18 +325,21 @@ def _read_solution(
                 field=column,
             )
         cut = split(text, how, marker=marker, reasoning=reasoning)
-    steps = cut.steps if cut is not None else tuple(Step(text=text) for text in texts_of(row, column))
-    if "labels" in used:
-        _check_labels(row, len(steps))
-    solution = Solution(
-        problem=problem, steps=steps, id=id_, split=None if cut is None else cut.how, source=source
-    )
+        steps = cut.steps
+    else:
+        steps = tuple(Step(text=text) for text in texts_of(row, column))
+        if kind == "completions" or step_labels(row) is not None:
+            used.add("labels")
+            _check_labels(row, len(steps))
+    problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)
     return SolutionRow(
-        solution=solution,
-        row=row if as_read is None else as_read,
+        solution=Solution(
+            problem=problem, steps=steps, id=id_, split=None if cut is None else cut.how, source=source
+        ),
+        row=as_read,
         where=where,
         why=None if cut is None else cut.why,
-        columns=rest,
+        columns=riding(row, {name for name in used if name is not None}),
         own_meta=own_meta or {},
         messages=messages,
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain
@@ -24,7 +24,7 @@ from typing import Any
 from uuid import UUID
 
 from stepmark.data.columns import Columns, check_columns
-from stepmark.data.json_rows import BOM, Entries, json_type, mistaken, parse_value
+from stepmark.data.json_rows import BOM, Entries, decoded, json_type, mistaken, parse_value
 from stepmark.errors import InputError, MissingExtraError
 from stepmark.records import Record
 from stepmark.show.text import amount
@@ -88,7 +88,10 @@ def delimited_rows(lines: Iterable[bytes], *, tab: bool, columns: Columns) -> En
         except StopIteration:
             return
         except csv.Error as error:
-            problem = InputError(_why(error, kind))
+            problem = InputError(
+                f"not {kind}: {error}. A cell that holds the separator, a quote or a line break stands in quotes; a quote inside is "
+                'written twice ("")'
+            )
         except InputError as error:
             if error.where is not None:  # the line cannot be read, and so nothing after it
                 raise
@@ -101,25 +104,19 @@ def delimited_rows(lines: Iterable[bytes], *, tab: bool, columns: Columns) -> En
 
 def _texts(lines: Iterable[bytes]) -> Iterator[str]:
     """Lines as text."""
-    for number, line in enumerate(lines, 1):
-        raw, where = line, f":{number}"
-        if number == 1:
-            if (hint := mistaken(raw)) is not None:
-                raise InputError(hint, where=where)
-            raw = raw.removeprefix(BOM)
+    offset = 0
+    for number, raw in enumerate(lines, 1):
+        if number == 1 and (hint := mistaken(raw)) is not None:
+            raise InputError(hint, where=":1")
         try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start} of the line ({error.reason}). Save the file as "
-                "CSV UTF-8, or convert it: iconv -f WINDOWS-1252 -t UTF-8",
-                where=where,
-            ) from None
+            text = decoded(raw.removeprefix(BOM) if number == 1 else raw, offset)
+        except InputError as error:
+            raise error.at(f":{number}") from None
         if "\0" in text:
             raise InputError(
-                "found a NUL byte, which is no text. Is the file UTF-16 or damaged? Write it as UTF-8",
-                where=where,
+                "found a NUL byte, which is no text: is the file UTF-16 or damaged?", where=f":{number}"
             )
+        offset += len(raw)
         yield text
 
 
@@ -128,20 +125,6 @@ def _separator(first: list[str]) -> str:
     if "," in head:
         return ","
     return next((other for other in (";", "\t") if other in head), ",")
-
-
-def _why(error: csv.Error, kind: str) -> str:
-    said = str(error)
-    if "end of data" in said:
-        return 'a quote (") is opened in this row and never closed; a quote inside a quoted cell is written twice ("")'
-    if "expected after" in said:
-        return (
-            f'not {kind}: expected the end of the cell after its closing quote ("); a quote inside a quoted cell is '
-            'written twice ("")'
-        )
-    if "new-line" in said:
-        return f"not {kind}: found a carriage return outside quotes; a cell that holds one stands in quotes"
-    return f"not {kind}: {said}"
 
 
 def _header(cells: list[str], kind: str) -> list[str]:
@@ -281,78 +264,62 @@ def check_source(source: object) -> None:
         InputError: it says what was expected and what to do.
     """
     kind = _class_of(source)
-    advice = None
-    if kind in _REFUSED:
-        advice = _REFUSED[kind]
-    elif isinstance(source, Record):
-        advice = "one record; put it in a list"
-    elif isinstance(source, Mapping):
-        columns = any(isinstance(value, list | tuple) for key, value in source.items() if key != "steps")
-        advice = (
-            "one dict; put it in a list" if not columns else "a dict; give a list of dicts, one for each row"
-        )
+    if kind in _NOT_ROWS:
+        advice = f"a {kind}; {_NOT_ROWS[kind]}"
+    elif isinstance(source, Record | Mapping):
+        advice = f"one {'record' if isinstance(source, Record) else 'dict'}; put it in a list, an entry for each row"
     elif isinstance(source, bytes | bytearray) or not isinstance(source, Iterable):
         advice = f"an object of type {type(source).__name__}"
-    if advice is not None:
-        raise InputError(f"expected {EXPECTED}; found {advice}")
+    else:
+        return
+    raise InputError(f"expected {EXPECTED}; found {advice}")
+
+
+_NOT_ROWS = {
+    "LazyFrame": "collect it first: frame.collect()",
+    "DatasetDict": 'choose a split: data["train"]',
+    "IterableDatasetDict": 'choose a split: data["train"]',
+    "Series": "give the frame",
+}
+_TABLES = ("DataFrame", "Dataset", "IterableDataset")
+
+
+def _class_of(source: object) -> str | None:
+    """The class of an object of pandas, polars or datasets, or of a subclass of one; None for another."""
+    return next(
+        (
+            class_.__name__
+            for class_ in type(source).__mro__
+            if class_.__module__.partition(".")[0] in ("pandas", "polars", "datasets")
+            and (class_.__name__ in _TABLES or class_.__name__ in _NOT_ROWS)
+        ),
+        None,
+    )
 
 
 def _items(source: Any, columns: Columns) -> Iterator[tuple[Any, bool]]:
     """What stands in a source, and whether None in it means absence (in a table, whose rows have all columns)."""
-    read = _TABLES.get(_class_of(source))
-    if read is None:
-        for row in source:
-            yield row, False
+    rows: Iterator[Mapping[str, Any]]
+    if (kind := _class_of(source)) is None:
+        yield from ((row, False) for row in source)
         return
-    names, rows = read(source)
-    if names is None:
-        first = next(rows, None)
-        if first is None:
-            return
-        names, rows = list(first), chain([first], rows)
+    if kind != "DataFrame":
+        names, rows = source.column_names, iter(source)
+    elif hasattr(source, "iter_rows"):
+        names, rows = list(source.columns), source.iter_rows(named=True)
+    else:
+        names = list(source.columns)
+        rows = (dict(zip(names, row, strict=True)) for row in source.itertuples(index=False, name=None))
+    if names is None:  # a stream that does not say them
+        first = next(rows, {})
+        names, rows = list(first), chain([first] if first else [], rows)
     for name in names:
         if not isinstance(name, str):
             raise InputError(f"expected the names of columns to be texts, found {name!r}")
+        if names.count(name) > 1:
+            raise InputError("the column stands twice in the frame; expected once", field=name)
     check_columns(columns, names)
-    for row in rows:
-        yield row, True
-
-
-_Table = tuple[list[Any] | None, Iterator[Mapping[str, Any]]]
-"""The names of the columns (None: as in the first row), and the rows."""
-
-
-def _pandas(frame: Any) -> _Table:
-    names = list(frame.columns)
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError("the column stands twice in the frame; expected once", field=str(twice))
-    rows = frame.itertuples(index=False, name=None)
-    return names, (dict(zip(names, row, strict=True)) for row in rows)
-
-
-_TABLES: Mapping[tuple[str, str] | None, Callable[[Any], _Table]] = {
-    ("pandas", "DataFrame"): _pandas,
-    ("polars", "DataFrame"): lambda frame: (list(frame.columns), frame.iter_rows(named=True)),
-    ("datasets", "Dataset"): lambda dataset: (dataset.column_names, iter(dataset)),
-    ("datasets", "IterableDataset"): lambda dataset: (dataset.column_names, iter(dataset)),
-}
-_REFUSED: Mapping[tuple[str, str] | None, str] = {
-    ("polars", "LazyFrame"): "a LazyFrame; collect it first: frame.collect()",
-    ("datasets", "DatasetDict"): 'a DatasetDict; choose a split: data["train"]',
-    ("datasets", "IterableDatasetDict"): 'an IterableDatasetDict; choose a split: data["train"]',
-    ("pandas", "Series"): "a Series; give the frame",
-    ("polars", "Series"): "a Series; give the frame",
-}
-
-
-def _class_of(source: object) -> tuple[str, str] | None:
-    """(library, class) of an object of one of the libraries above, or of a subclass."""
-    for class_ in type(source).__mro__:
-        key = (class_.__module__.partition(".")[0], class_.__name__)
-        if key in _TABLES or key in _REFUSED:
-            return key
-    return None
+    yield from ((row, True) for row in rows)
 
 
 def plain_row(row: Mapping[Any, Any], *, absent: bool) -> dict[str, Any]:
@@ -361,17 +328,28 @@ def plain_row(row: Mapping[Any, Any], *, absent: bool) -> dict[str, Any]:
     Raises:
         InputError: a value that JSON does not have; the field names it.
     """
-    data: dict[str, Any] = {}
-    for key, value in row.items():
-        if not isinstance(key, str):
-            raise InputError(f"expected keys that are texts, found {key!r}")
-        if absent and _is_missing(value):
-            continue
-        try:
-            data[key] = _plain(value)
-        except InputError as error:
-            raise InputError(error.message, field=key) from None
-    return data
+    data = {key: value for key, value in row.items() if not (absent and _is_missing(value))}
+    try:
+        result: dict[str, Any] = _as_json(data)
+    except InputError:
+        for key, value in data.items():  # which of them it is
+            try:
+                _as_json(value)
+            except InputError as error:
+                raise InputError(error.message, field=str(key)) from None
+        raise
+    return result
+
+
+def _as_json(value: object) -> Any:
+    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+        raise InputError("expected keys that are texts, found others")
+    try:
+        return parse_value(json.dumps(value, default=_plain))
+    except InputError:
+        raise
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"expected data that JSON can hold: {error}") from None
 
 
 def _is_missing(value: object) -> bool:
@@ -381,30 +359,15 @@ def _is_missing(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    if value is None or type(value) in (bool, int):
-        return value
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise InputError("half of a surrogate pair in a string: that is no character") from None
-        return str(value)
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise InputError(f"found {value}, which JSON does not have; write None where there is no number")
-        return float(value)
+    """What `json` does not know, as something that it does."""
     if isinstance(value, Mapping):
-        return plain_row(value, absent=False)
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, bool | int):
-        return int(value)
+        return dict(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal | UUID | timedelta):
         return str(value)
     if type(value).__module__.partition(".")[0] == "numpy":
-        return _plain(value.tolist())
+        return value.tolist()
     raise InputError(
         f"expected a text, a number, a list or an object, found an object of type {type(value).__name__}; leave the column out"
     )

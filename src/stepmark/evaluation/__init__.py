@@ -1,1 +1,18 @@
-"""What a PRM is good for: benchmarks, best-of-N, calibration, robustness, with intervals."""
+"""Evaluations of PRMs, and what one of your own is made of; `stepmark.evaluate` runs them. Step benchmarks are here by the names of their classes."""
+
+from typing import Any
+
+from stepmark.lazy_names import lazy_names
+
+
+def _benchmark(name: str) -> Any:
+    from stepmark.evaluation.benchmarks import declared
+    from stepmark.evaluation.evaluation import EVALUATIONS
+
+    for place, _ in declared().values():
+        if place.partition(":")[2] == name:
+            return EVALUATIONS.load(place)
+    raise AttributeError(f"module 'stepmark.evaluation' has no attribute {name!r}")
+
+
+__getattr__, __dir__, __all__ = lazy_names(__name__, _benchmark)

@@ -10,7 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import Row, Source, read_rows
@@ -32,14 +34,12 @@ from stepmark.evaluation.views import (
     unreadable,
 )
 from stepmark.metrics.first_error import first_wrong
+from stepmark.metrics.intervals import Floats, Statistic, of_parts
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
 from stepmark.show.tables import Align, Table
 from stepmark.show.text import amount
-
-if TYPE_CHECKING:
-    from stepmark.metrics.intervals import Floats, Statistic
 
 Ratings = tuple[int | None, ...]
 """One a step: -1 wrong, 0 neutral, 1 right, None for none."""
@@ -67,6 +67,29 @@ class PublishedTable:
     """Our figures in the order of the columns; "*" stands for the last group."""
     rows: tuple[Published, ...]
     note: str = ""
+
+    @classmethod
+    def read(cls, title: str, columns: Mapping[str, str], rows: str, *, note: str = "") -> PublishedTable:
+        """A table of lines "model | numbers | policy | source", a dash for a number that was not published.
+
+        Args:
+            title: of the table.
+            columns: heading of each number to our figure.
+            rows: the lines.
+            note: a sentence under the table.
+        """
+        listed = []
+        for line in filter(None, map(str.strip, rows.splitlines())):
+            model, numbers, policy, source = (part.strip() for part in line.split(" | "))
+            values = tuple(None if number == "-" else float(number) for number in numbers.split())
+            listed.append(Published(model, values, policy, source))
+        return cls(
+            title=title,
+            columns=tuple(columns),
+            figures=tuple(columns.values()),
+            rows=tuple(listed),
+            note=note,
+        )
 
 
 @settings
@@ -106,22 +129,19 @@ class Benchmark(Evaluation, ABC):
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
         """The figures of each group as GROUP/FIGURE, and of all groups, as functions of the items' weights."""
-        import numpy as np
-
-        groups: dict[str, list[int]] = {}
-        for at, item in enumerate(items):
-            groups.setdefault(item["group"], []).append(at)
-        parts = {name: (at, self.one([items[i] for i in at])) for name, at in groups.items()}
-        pooled = self.one(items) if len(groups) > 1 and self.overall == "all" else None
+        groups = places(items)
+        several = len(groups) > 1
+        parts = groups | ({"all": list(range(len(items)))} if several and self.overall == "all" else {})
+        compute = of_parts({name: (at, self.one([items[i] for i in at])) for name, at in parts.items()})
+        if not several or self.overall == "all":
+            return compute
+        first = next(iter(groups))
 
         def figures(weights: Floats) -> Mapping[str, Floats]:
-            by_group = {name: of(weights[:, at]) for name, (at, of) in parts.items()}
-            result = {f"{name}/{what}": of[what] for name, of in by_group.items() for what in of}
-            if pooled is not None:
-                result |= {f"all/{what}": value for what, value in pooled(weights).items()}
-            elif len(groups) > 1:
-                for what in next(iter(by_group.values())):
-                    result[f"average/{what}"] = np.mean([of[what] for of in by_group.values()], axis=0)
+            result = dict(compute(weights))
+            whats = [name.removeprefix(f"{first}/") for name in result if name.startswith(f"{first}/")]
+            for what in whats:
+                result[f"average/{what}"] = np.mean([result[f"{name}/{what}"] for name in groups], axis=0)
             return result
 
         return figures
@@ -271,9 +291,16 @@ class Rated(Benchmark, ABC):
     labels: str | None = None
     """A file of labels (`stepmark label`, or predictions in the benchmark's own shape), measured instead of a PRM's; joined by the texts."""
 
-    @abstractmethod
     def item(self, case: Case, ratings: Ratings, scores: Sequence[float | None]) -> Item:
         """The item of a case: how its steps are rated, and their scores (empty where labels are measured)."""
+        del scores
+        return {
+            "id": case.id,
+            "problem": case.problem,
+            "group": case.group,
+            "truth": list(ratings_of(case.labelled)),
+            "named": list(ratings),
+        }
 
     def predicted(self, row: Row, cases: Mapping[str, Case]) -> tuple[str, Ratings] | None:
         """The case's id and the ratings that a row of predictions in the benchmark's own shape holds; None for another row."""
@@ -373,6 +400,14 @@ class Rated(Benchmark, ABC):
         return result
 
 
+def places(items: Sequence[Item]) -> dict[str, list[int]]:
+    """Where the items of each group stand."""
+    groups: dict[str, list[int]] = {}
+    for at, item in enumerate(items):
+        groups.setdefault(item["group"], []).append(at)
+    return groups
+
+
 def _joined(
     source: Source, cases: Sequence[Case], of: Callable[[LabelledSolution], Ratings]
 ) -> dict[str, Ratings]:
@@ -425,17 +460,6 @@ def ratings_to(first: int | None, steps: int) -> Ratings:
     if first is None or first == -1:
         return (None if first is None else 1,) * steps
     return (*(1,) * first, -1, *(None,) * (steps - first - 1))
-
-
-def rated_item(case: Case, ratings: Ratings) -> Item:
-    """The item of benchmarks that rate every step: the annotators' ratings, and those that are measured."""
-    return {
-        "id": case.id,
-        "problem": case.problem,
-        "group": case.group,
-        "truth": list(ratings_of(case.labelled)),
-        "named": list(ratings),
-    }
 
 
 def text_of(row: Row, column: str) -> str:

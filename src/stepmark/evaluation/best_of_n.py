@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from stepmark.backends.replies import ReplyFile
 from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError
 from stepmark.evaluation import best_of_n_figures
@@ -45,7 +46,6 @@ from stepmark.metrics.aggregate import AGGREGATES, allowed
 from stepmark.metrics.intervals import Floats, Statistic
 from stepmark.models.lazy import Lazy
 from stepmark.models.policies import Policy, policy_identity
-from stepmark.models.replies import ReplyFile
 from stepmark.problems.sources import read_problems
 from stepmark.records import ScoreKind
 from stepmark.sampling import Sampled, Sampling, sample
@@ -56,7 +56,7 @@ from stepmark.show.plots import Lines
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
-from stepmark.store import open_rows
+from stepmark.store import PartFile, resumed, row_key
 from stepmark.verifiers.base import Verifier, answer_groups, isolation_note, isolation_of, open_verifier
 from stepmark.verifiers.checks import check, check_names
 from stepmark.verifiers.code_sandbox import Isolation
@@ -426,40 +426,48 @@ class BestOfN(Evaluation):
             [problem for file in run.data for problem in read_problems(file, columns=run.columns)]
         )
         with (
-            closing(open_rows(path, manifest)) as out,
+            PartFile(path, {key: manifest[key] for key in manifest if key not in ("limit", "data")}) as part,
             closing(ReplyFile(run.folder / "replies.sqlite")) as store,
         ):
             policy: Policy = run.loaded(run.policy)
-            out.identify({"policy": policy.identity})
+            part.identify({"policy": policy.identity})
             progress = Progress(
                 len(problems),
-                done=out.done,
                 tokens=lambda: policy.tokens_written,
                 verb="sampled",
                 noun="problem",
                 together=_TOGETHER,
                 shown=run.progress,
             )
+
+            done = resumed(
+                part,
+                problems,
+                lambda problem: row_key(asdict(problem)),
+                lambda left: sample(left, policy, sampling, store=store, in_flight=_TOGETHER),
+                lambda _, result: _row(result, policy.name, verifier),
+            )
             try:
                 with progress:
-                    left = problems[out.done :]
-                    for sampled in sample(left, policy, sampling, store=store, in_flight=_TOGETHER):
-                        if sampled.refused is not None:
-                            out.refuse(InputError(sampled.refused, where=sampled.problem.id))
-                        else:
-                            out.write(_row(sampled, policy.name, verifier))
-                        progress.advance()
+                    for _, _, fresh in done:
+                        progress.advance(fresh=fresh is not None)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
                     f"what was sampled is kept in {run.folder}; the same command continues"
                 ) from None
             # Under a name of its own: the manifest has the policy as the caller named it.
-            out.finish({"policy_name": policy.name})
+            part.finish({**manifest, "policy_name": policy.name}, {path: lambda row: [row]})
         return path
 
 
 def _row(sampled: Sampled, policy: str, verifier: Verifier) -> dict[str, Any]:
-    """One row of a candidates file. A text without a verdict has `correct` null, and never counts as wrong silently."""
+    """One row of a candidates file. A text without a verdict has `correct` null, and never counts as wrong silently.
+
+    Raises:
+        InputError: the policy cannot read the problem.
+    """
+    if sampled.refused is not None:
+        raise InputError(sampled.refused, where=sampled.problem.id)
     texts = [(written, False) for written in sampled.samples]
     texts += [(sampled.greedy, True)] if sampled.greedy is not None else []
     candidates = []

@@ -55,7 +55,7 @@ from numpy.typing import NDArray
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.result import Item
-from stepmark.metrics.aggregate import AGGREGATES, aggregate, allowed, check_score
+from stepmark.metrics.aggregate import AGGREGATES, aggregate_checked, allowed, check_score
 from stepmark.metrics.binary import weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, shares
 from stepmark.records import ScoreKind, StepScores
@@ -381,7 +381,7 @@ def _check_set(group: CandidateSet, kind: ScoreKind | None) -> ScoreKind | None:
     return kind
 
 
-def _scores_of(pool: Sequence[Candidate], how: str, kind: ScoreKind, where: str) -> Floats:
+def _scores_of(pool: Sequence[Candidate], how: str) -> Floats:
     """The aggregate of each candidate, shape (M,); NaN for a candidate that has none.
 
     It has none when it was not graded, when a step was not read (save before the last one, for "last"), or when a sum
@@ -390,12 +390,10 @@ def _scores_of(pool: Sequence[Candidate], how: str, kind: ScoreKind, where: str)
     values = np.full(len(pool), np.nan)
     for at, candidate in enumerate(pool):
         scores = () if candidate.steps is None else candidate.steps.scores
-        try:
-            read = None not in (scores[-1:] if how == "last" else scores)
-            if scores and read and not (how == "sum-logit" and {0.0, 1.0} <= set(scores)):
-                values[at] = aggregate(scores, how, kind=kind)
-        except InputError as error:
-            raise error.at(where) from None
+        scores = scores[-1:] if how == "last" else scores
+        known = [score for score in scores if score is not None]  # each was checked with its set
+        if known and len(known) == len(scores) and not (how == "sum-logit" and {0.0, 1.0} <= set(known)):
+            values[at] = aggregate_checked(known, how)
     return values
 
 
@@ -403,7 +401,7 @@ def _item(group: CandidateSet, sizes: tuple[int, ...], kind: ScoreKind | None, s
     positions = [at for at, candidate in enumerate(group.candidates) if not candidate.greedy]
     pool = [group.candidates[at] for at in positions]
     greedy = [candidate for candidate in group.candidates if candidate.greedy]
-    scores = {} if kind is None else {how: _scores_of(pool, how, kind, group.id) for how in allowed(kind)}
+    scores = {} if kind is None else {how: _scores_of(pool, how) for how in allowed(kind)}
     scores["orm"] = np.array([np.nan if c.outcome is None else c.outcome for c in pool])
     right = np.array([float(c.correct is True) for c in pool])
     unknown = np.array([float(c.correct is None) for c in pool])

@@ -20,11 +20,10 @@ from pydantic import Field
 from stepmark.data.columns import Columns
 from stepmark.data.reading import Source
 from stepmark.errors import UsageError
-from stepmark.evaluation.calibration_figures import check_how, solution_score
 from stepmark.evaluation.cases import Case, unique
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
 from stepmark.evaluation.result import Figure, Item, Result, shown
-from stepmark.evaluation.scores import Sheet
+from stepmark.evaluation.scores import Sheet, check_how, solution_score
 from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.views import (
     Cell,

@@ -16,7 +16,6 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from stepmark.catalog import Catalog
 from stepmark.data.columns import Columns
 from stepmark.data.reading import Source
 from stepmark.errors import BackendError, StepmarkError, UsageError
@@ -28,9 +27,8 @@ from stepmark.models.lazy import Lazy
 from stepmark.models.load import load_prm, prm_identity
 from stepmark.models.policies import Policy
 from stepmark.models.prm import PRM
-from stepmark.own import Kind, load_method
+from stepmark.registry import Registry
 from stepmark.show.evaluation import Section, Tile
-from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
 from stepmark.store import differences, held, run_input
@@ -150,15 +148,7 @@ class Run:
         kept = f"the scores so far are kept in {path}.part; the same command continues"
         try:
             with held(path.parent):
-                prm = self.loaded(model)
-                progress = Progress(
-                    len(ordered),
-                    done=_rows_in(path.with_name(path.name + ".part")),
-                    tokens=lambda: prm.ledger.tokens_computed,
-                    shown=self.progress,
-                )
-                with progress:
-                    grade_cases(ordered, prm, path, manifest, advance=progress.advance)
+                grade_cases(ordered, self.loaded(model), path, manifest, shown=self.progress)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(kept) from None
         except BackendError as error:
@@ -253,6 +243,8 @@ class Evaluation:
     """The models that it uses: prm, orm, policy."""
     reads_scores: ClassVar[bool] = True
     """Whether a file of scores can stand for the PRM."""
+    typed: ClassVar[str] = ""
+    """What files stand in front of the flags of its command: the data, then those of the field `labels`; "" for none, and `data` is a flag."""
     dataset: ClassVar[str | None] = None
     """The hub repository that the data "hub" downloads."""
     files: ClassVar[tuple[str, ...]] = ()
@@ -356,10 +348,6 @@ def _digest(cases: Sequence[Case]) -> str:
     return digest.hexdigest()
 
 
-def _rows_in(part: Path) -> int:
-    return part.read_bytes().count(b"\n") if part.exists() else 0
-
-
 def check_same(path: Path, manifest: Mapping[str, Any]) -> None:
     """Refuse to reuse a finished file that was made with another manifest.
 
@@ -393,6 +381,10 @@ _OTHERS = {
         "stepmark.evaluation.disagreement:Disagreement",
         "How often a right answer rests on a wrong step, and right steps end in a wrong answer.",
     ),
+    "labels": (
+        "stepmark.evaluation.labels:LabelAgreement",
+        "Whether a judge's labels can be trusted: against people, another judge, or a PRM.",
+    ),
     "verifier": (
         "stepmark.evaluation.verifier:VerifierAccuracy",
         "False positives and negatives of answer verifiers on labelled pairs.",
@@ -409,20 +401,19 @@ _OTHERS = {
 SUMMARIES = {name: summary for name, (_, summary) in {**declared(), **_OTHERS}.items()}
 """Each evaluation in one line."""
 
-EVALUATIONS = Catalog("evaluation", {name: place for name, (place, _) in {**declared(), **_OTHERS}.items()})
-"""The library's evaluations. A step benchmark is added by its file in `benchmarks/`, any other evaluation here."""
-
-_OWN = Kind(
-    what="evaluation",
+EVALUATIONS = Registry(
+    "evaluation",
+    {name: place for name, (place, _) in {**declared(), **_OTHERS}.items()},
     call="items",
-    base=Evaluation,
-    wanted="a class that is a frozen dataclass derived from stepmark.evaluate.Evaluation, with a name, items(sheet) and statistic(items)",
+    base=lambda: Evaluation,
+    wanted="a class that is a frozen dataclass derived from stepmark.evaluation.Evaluation, with a name, items(sheet) and statistic(items)",
     page="add-benchmark.md",
 )
+"""The library's evaluations. A step benchmark is added by its file in `benchmarks/`, any other evaluation here."""
 
 
 def load_evaluation(
     method: str | Evaluation, settings: Sequence[str] = ()
 ) -> tuple[Evaluation, Mapping[str, Any] | None]:
-    """An evaluation, and where it is from if it is a caller's own; see `own.load_method`."""
-    return load_method(method, settings, _OWN, EVALUATIONS)
+    """An evaluation, and where it is from if it is a caller's own; see `Registry.method`."""
+    return EVALUATIONS.method(method, settings)

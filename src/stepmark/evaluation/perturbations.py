@@ -24,9 +24,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from stepmark.catalog import unknown_name
 from stepmark.labels.exact import compute
 from stepmark.records import Solution, Step
+from stepmark.registry import unknown_name
 
 SEPARATOR = "::"
 """Between a solution's id and a perturbation's name in the id of a changed solution."""

@@ -25,7 +25,7 @@ from pydantic import Field
 
 from stepmark.data.reading import Source
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.benchmark import Benchmark
+from stepmark.evaluation.benchmark import Benchmark, places
 from stepmark.evaluation.cases import Case, first_error, step_labels
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Figure, Item, Result, shown
@@ -33,7 +33,7 @@ from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths
 from stepmark.evaluation.sources import read_prmbench
 from stepmark.evaluation.thresholds import Policy, check_asked, check_neutral, policies
 from stepmark.evaluation.views import Cell, card, examples_of, problem, unreadable
-from stepmark.metrics.intervals import Floats, Statistic, shares
+from stepmark.metrics.intervals import Floats, Statistic, of_parts, shares
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples
 from stepmark.show.page import ProblemView
@@ -182,18 +182,12 @@ class PRMScore(Benchmark):
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
         """The figures of each class, of each category whose classes are all there, and overall."""
-        groups: dict[str, list[int]] = {}
-        for at, item in enumerate(items):
-            groups.setdefault(item["group"], []).append(at)
+        groups = places(items)
         rows = {**groups, "overall": [at for at, item in enumerate(items) if item["group"] != _ORIGINALS]}
-        parts = {name: (at, self.one([items[i] for i in at])) for name, at in rows.items()}
+        compute = of_parts({name: (at, self.one([items[i] for i in at])) for name, at in rows.items()})
 
         def figures(weights: Floats) -> Mapping[str, Floats]:
-            result = {
-                f"{name}/{what}": value
-                for name, (at, of) in parts.items()
-                for what, value in of(weights[:, at]).items()
-            }
+            result = dict(compute(weights))
             for name in groups.keys() & set(self.by_f1_alone):
                 del result[f"{name}/negative_f1"]
                 result[f"{name}/prmscore"] = result[f"{name}/f1"]

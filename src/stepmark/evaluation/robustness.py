@@ -36,12 +36,11 @@ import numpy.typing as npt
 from pydantic import Field
 
 from stepmark.errors import UsageError
-from stepmark.evaluation.calibration_figures import solution_score
 from stepmark.evaluation.cases import Case, first_error
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.perturbations import PERTURBATIONS, Perturbed, perturbation, perturbed
 from stepmark.evaluation.result import Item, Result, shown
-from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.evaluation.scores import CaseScores, Sheet, solution_score
 from stepmark.evaluation.views import Figures, card, cell, problem, table_of, tile
 from stepmark.metrics.aggregate import check_aggregate, check_score
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic

@@ -48,7 +48,7 @@ def evaluate(
 
     Args:
         method: the name of an evaluation (`stepmark evaluate --help` lists them: processbench, best-of-n, calibration and so on), an
-            evaluation with its settings (`stepmark.evaluate.ProcessBench(threshold="argmax")`), or "package.module:Class".
+            evaluation with its settings (`stepmark.evaluation.ProcessBench(threshold="argmax")`), or "package.module:Class".
         prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory".
         data: files, folders of them, or "hub" to download the evaluation's own; or rows: dicts, records, a data set, a data frame.
         scores: measure the scores of this file instead of grading: what an earlier run, stepmark grade or others wrote.

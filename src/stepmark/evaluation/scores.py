@@ -8,8 +8,7 @@ A row of scores is `{"id": …, "scores": […], "score_kind": …, "prm": …, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,12 @@ from stepmark.data.reading import Row, read_rows
 from stepmark.data.solutions import solutions_of
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case
-from stepmark.metrics.aggregate import AGGREGATES, check_score
+from stepmark.metrics.aggregate import AGGREGATES, aggregate, check_aggregate, check_score
 from stepmark.models.prm import PRM, checked_scores
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores, compact, read_record
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores, compact, read_record, record_row
+from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.store import open_rows
+from stepmark.store import PartFile, resumed, row_key
 
 _R_PRM = "step_level_validity_scores"
 """Under this key R-PRM's file has its scores."""
@@ -88,39 +88,45 @@ def grade_cases(
     path: str | Path,
     manifest: Mapping[str, Any],
     *,
-    advance: Callable[[], None] = lambda: None,
+    shown: bool = False,
 ) -> None:
-    """Score every case, one row each in `path`; a run that was stopped continues with the same manifest.
+    """Score every case, one row each in `path`; a run that was stopped goes on with what the same command and settings (of the manifest) have
+    scored of the same cases. `shown`: show the progress.
 
     Raises:
-        UsageError: the part was made with another manifest or by another PRM, or the path cannot be written.
+        UsageError: the part was made with other settings or by another PRM, or the path cannot be written.
         BackendError: the PRM gave a wrong number of scores, or one out of its range.
     """
-    with closing(open_rows(path, manifest)) as out:
-        out.identify({"prm": prm.identity})
-        for number, (case, earlier) in enumerate(zip(cases, out.earlier(), strict=False), start=1):
-            if isinstance(earlier, InputError) or earlier.get("id") != case.id:  # no case is ever left out
-                raise UsageError(
-                    f"{path}.part:{number} is not the row of {case.id!r} that this command writes; delete the file to start again"
-                )
-        waiting = cases[out.done :]
-        scored = checked_scores((case.solution for case in waiting), prm, keep_going=True)
-        for case, (_, result) in zip(waiting, scored, strict=True):
-            if isinstance(result, Refusal):
-                data = {"scores": None, "refused": str(result.error)}
-            else:
-                data = compact(result)
-                del data["kind"]
-            facts = {
-                "score_kind": prm.score_kind,
-                "prm": prm.name,
-                "threshold": prm.default_threshold,
-                "aggregate": prm.default_aggregate,
-                **({} if prm.default_checks == "none" else {"checks": prm.default_checks}),
-            }
-            out.write({"id": case.id, **data, **facts})
-            advance()
-        out.finish({"prm": prm.name})
+    about = {
+        "score_kind": prm.score_kind,
+        "prm": prm.name,
+        "threshold": prm.default_threshold,
+        "aggregate": prm.default_aggregate,
+        **({} if prm.default_checks == "none" else {"checks": prm.default_checks}),
+    }
+
+    def scored(waiting: Iterator[Case]) -> Iterator[StepScores | Refusal]:
+        for _, result in checked_scores((case.solution for case in waiting), prm, keep_going=True):
+            yield result
+
+    def kept(case: Case, result: StepScores | Refusal) -> dict[str, Any]:
+        if isinstance(result, Refusal):
+            return {"id": case.id, "scores": None, "refused": str(result.error), **about}
+        data = compact(result)
+        del data["kind"]
+        return {"id": case.id, **data, **about}
+
+    run = {name: manifest[name] for name in ("command", "settings") if name in manifest}
+    progress = Progress(len(cases), tokens=lambda: prm.ledger.tokens_computed, shown=shown)
+    with PartFile(path, run) as part, progress:
+        part.identify({"prm": prm.identity})
+        for _, _, fresh in resumed(part, cases, _key, scored, kept):
+            progress.advance(fresh=fresh is not None)
+        part.finish({**manifest, "prm": prm.name}, {path: lambda row: [row]})
+
+
+def _key(case: Case) -> str:
+    return row_key({"id": case.id, "solution": record_row(case.solution)})
 
 
 def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = None) -> Sheet:
@@ -359,6 +365,29 @@ def wrong_count(case: Case, scores: int, where: str) -> InputError:
         where=where,
         field="scores",
     )
+
+
+def check_how(how: str | None, sheet: Sheet) -> str:
+    """The aggregate that stands for a solution: the one asked for, else the PRM's own, else "min".
+
+    Raises:
+        UnknownNameError: no such aggregate.
+        ScoreKindError: it means nothing for these scores.
+        UsageError: "sum-logit", which is no probability and may be infinite.
+    """
+    if how == "sum-logit":
+        raise UsageError(
+            "`aggregate` sum-logit is not on the scale of the scores and may be infinite; use product"
+        )
+    chosen = how or sheet.aggregate or "min"
+    return check_aggregate("product" if chosen == "sum-logit" else chosen, sheet.kind)
+
+
+def solution_score(row: CaseScores, how: str) -> float | None:
+    """The aggregate of a case; None when it was not read, or a step that the aggregate needs has no score."""
+    if row.steps is None or (None in (row.scores[-1:] if how == "last" else row.scores)) or not row.scores:
+        return None
+    return aggregate(row.scores, how, kind=row.steps.kind)
 
 
 def _of_model(scores: dict[str, Any], row: Row, model: str | None) -> Any:

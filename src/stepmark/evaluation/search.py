@@ -20,30 +20,28 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from stepmark.batching import Answerer, ReplyStore
+from stepmark.backends import ReplyStore
+from stepmark.backends.replies import ReplyFile
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.best_of_n_figures import between
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.result import Item, Result, made_folder, shown
 from stepmark.evaluation.views import Figures, cell, series_of, starred, table_of, tile
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
-from stepmark.models import policies
-from stepmark.models import prm as prms
 from stepmark.models.lazy import Lazy
-from stepmark.models.replies import ReplyFile
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem, Refusal
-from stepmark.search.base import Budget, Candidate, Found, Grading, Searching, Steps
-from stepmark.search.best_of_n import Sampled
-from stepmark.search.methods import METHODS, load_search, remade
-from stepmark.search.run import run as run_search
+from stepmark.searches.base import Budget, Candidate, Grading, Searching, SearchResult, Steps
+from stepmark.searches.best_of_n import SampledSearch
+from stepmark.searches.methods import METHODS, load_search, remade
+from stepmark.searches.run import Models, models_of
+from stepmark.searches.run import run as run_search
 from stepmark.settings import settings
 from stepmark.show.evaluation import Section
 from stepmark.show.plots import Lines
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
 from stepmark.store import held
-from stepmark.verifiers import base as verifiers
 from stepmark.verifiers.base import Verifier, isolation_note, isolation_of, open_verifier
 from stepmark.verifiers.code_sandbox import Isolation
 
@@ -121,11 +119,7 @@ class SearchContest(Evaluation):
             contest = _Contest(
                 how=replace(self.how, seed=run.seed),
                 grading=Grading(aggregate=self.aggregate or prm.default_aggregate, kind=prm.score_kind),
-                answerers={
-                    **policies.answerers(policy),
-                    **prms.answerers(prm),
-                    **verifiers.answerers(verifier),
-                },
+                models=models_of(policy, prm),
                 verifier=verifier,
                 store=stack.enter_context(closing(ReplyFile(run.folder / "replies.sqlite"))),
                 in_flight=self.in_flight,
@@ -202,7 +196,7 @@ class _Contest:
 
     how: Steps
     grading: Grading
-    answerers: Mapping[type, Answerer]
+    models: Models
     verifier: Verifier
     store: ReplyStore
     in_flight: int
@@ -224,23 +218,32 @@ class _Contest:
 
     def search(
         self, method: Searching, problems: Sequence[Problem], budget: int, size: int | None = None
-    ) -> list[Found | Refusal]:
+    ) -> list[SearchResult | Refusal]:
         """A method at a size, with a budget, on some problems."""
         at = "" if size is None else f", size {size}"
         self.run.note(f"{method.name} at {budget:,} tokens{at}: {amount(len(problems), 'problem')}")
-        field_ = "n" if isinstance(method, Sampled) else method.sized_by
-        size = _MANY if isinstance(method, Sampled) and size is None else size
+        field_ = "n" if isinstance(method, SampledSearch) else method.sized_by
+        size = _MANY if isinstance(method, SampledSearch) and size is None else size
         more: dict[str, Any] = {} if field_ is None or size is None else {field_: size}
         search = remade(method, budget=Budget(tokens=budget), **more)
         return list(
-            run_search(problems, search, self.answerers, store=self.store, in_flight=self.in_flight)  # type: ignore[arg-type]
+            run_search(
+                problems,
+                search,  # type: ignore[arg-type]
+                self.models,
+                self.verifier,
+                store=self.store,
+                in_flight=self.in_flight,
+            )
         )
 
     def size(self, method: Searching, pilot: Sequence[Problem], budget: int) -> int:
         """The size at which a method spends a budget: doubled until then; halfway back where that was too large."""
         good, too_large, size, most = 0, 0, 1, -1.0
         for _ in range(_TRIALS):
-            results = [one for one in self.search(method, pilot, budget, size) if isinstance(one, Found)]
+            results = [
+                one for one in self.search(method, pilot, budget, size) if isinstance(one, SearchResult)
+            ]
             spent = fmean(one.cost.tokens or 0 for one in results) if results else 0.0
             cut = fmean(one.stopped == "budget" for one in results) if results else 0.0
             if cut > _CUT or spent <= most:
@@ -282,7 +285,7 @@ class _Contest:
             raise InputError(f"no problem could be searched. {self.facts[-1]}")
         return list(items.values())
 
-    def _run(self, found: Found) -> dict[str, Any]:
+    def _run(self, found: SearchResult) -> dict[str, Any]:
         chosen = found.solution
         return {
             "right": chosen is not None and self._right(found.problem, chosen),

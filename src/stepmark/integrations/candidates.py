@@ -41,7 +41,7 @@ _OWN = Grade()
 
 
 @final
-class Grader:
+class CandidateGrader:
     """One PRM for callers on many threads: it is never entered twice, and what waits is graded together.
 
     Args:
@@ -112,7 +112,11 @@ class GradedText:
 
 
 def grade_texts(
-    asked: Sequence[tuple[str, str]], grader: Grader, *, split: str = "auto", marker: str | None = None
+    asked: Sequence[tuple[str, str]],
+    grader: CandidateGrader,
+    *,
+    split: str = "auto",
+    marker: str | None = None,
 ) -> list[GradedText]:
     """Grade texts, each the solution of a problem.
 

@@ -23,8 +23,8 @@ from stepmark.data.formats.rows import Counts, Reading
 from stepmark.data.reading import Row
 from stepmark.errors import InputError, UsageError
 from stepmark.integrations.candidates import (
+    CandidateGrader,
     GradedText,
-    Grader,
     explanation,
     facts_of,
     grade_texts,
@@ -33,7 +33,7 @@ from stepmark.integrations.candidates import (
 from stepmark.models.prm import Grade
 from stepmark.models.watch import Seen, Watch
 from stepmark.records import Refusal, Solution
-from stepmark.search.choosing import check_pick, pick
+from stepmark.searches.choosing import check_pick, pick
 from stepmark.show.text import amount
 from stepmark.verifiers.base import load_verifier
 
@@ -72,12 +72,14 @@ def prm_scorer(
     Raises:
         StepmarkError: the PRM cannot be loaded, or settings do not fit it; raised when the first sample is scored.
     """
-    made: list[Grader] = []
+    made: list[CandidateGrader] = []
 
     def graded(state: TaskState) -> GradedText:
         if not made:  # in the thread that grades, because loading takes long
             made.append(
-                Grader(loaded(prm, family, tokenizer), Grade(aggregate=aggregate, threshold=threshold))
+                CandidateGrader(
+                    loaded(prm, family, tokenizer), Grade(aggregate=aggregate, threshold=threshold)
+                )
             )
         if split == AGENT:
             return _graded_trace(state, made[0])
@@ -131,11 +133,11 @@ def prm_best_of_n(
     if split == AGENT:
         raise UsageError("best of n chooses among completions; it cannot cut a conversation (split agent)")
     choice = check_pick(choose)
-    made: list[Grader] = []
+    made: list[CandidateGrader] = []
 
     def grade_and_pick(problem: str, texts: Sequence[str], finished: Sequence[bool]) -> dict[str, Any]:
         if not made:
-            made.append(Grader(loaded(prm, family, tokenizer), Grade(aggregate=aggregate)))
+            made.append(CandidateGrader(loaded(prm, family, tokenizer), Grade(aggregate=aggregate)))
         graded = grade_texts([(problem, text) for text in texts], made[0], split=split, marker=marker)
         scores, answers = [item.score for item in graded], [item.answer for item in graded]
         refuted = [item.scored is not None and item.scored.refuted for item in graded]
@@ -257,7 +259,7 @@ def prm_watched(
     return solve
 
 
-def _graded_trace(state: TaskState, grader: Grader) -> GradedText:
+def _graded_trace(state: TaskState, grader: CandidateGrader) -> GradedText:
     sample = {
         "id": state.sample_id,
         "epoch": state.epoch,

@@ -29,9 +29,9 @@ from lm_eval.api.filter import Filter
 from lm_eval.api.registry import register_filter
 
 from stepmark.errors import InputError, UsageError
-from stepmark.integrations.candidates import Grader, grade_texts, loaded, problem_of, tell
+from stepmark.integrations.candidates import CandidateGrader, grade_texts, loaded, problem_of, tell
 from stepmark.models.prm import Grade
-from stepmark.search.choosing import check_pick, pick
+from stepmark.searches.choosing import check_pick, pick
 from stepmark.verifiers.base import load_verifier
 
 
@@ -91,7 +91,7 @@ class StepmarkFilter(Filter):  # type: ignore[misc]
                 "the filter 'stepmark' reads texts: put it first in the pipeline, of a generate_until task"
             )
         problems = [problem_of(doc, self._problem, number) for number, doc in enumerate(docs)]
-        grader = Grader(loaded(*self._prm), self._settings)
+        grader = CandidateGrader(loaded(*self._prm), self._settings)
         asked = [(problem, text) for problem, some in zip(problems, every, strict=True) for text in some]
         graded = grade_texts(asked, grader, split=self._split, marker=self._marker)
         kept: list[list[str]] = []

@@ -1,1 +1,5 @@
-"""Labelling: judgements of steps."""
+"""Labellers of steps, and what one of your own is made of; `stepmark.label` runs them."""
+
+from stepmark.lazy_names import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -28,15 +28,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Annotated, Literal, TypeAlias, final
+from typing import Annotated, ClassVar, Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from stepmark.batching import Method, together
+from stepmark.backends import Completing, Verifying, all_of
 from stepmark.errors import UsageError
-from stepmark.labels.labelling import Cost, Labelling, Probe, Rollouts, judged_until, probe
+from stepmark.labels.labelling import Cost, LabellerNeeds, Labelling, Probe, Rollouts, judged_until, probe
 from stepmark.labels.rollout import count_steps, labelled, own_answer
 from stepmark.records import Solution, Verdict
 from stepmark.settings import settings
@@ -262,7 +262,9 @@ def _plogp(p: Floats) -> Floats:
 @final
 @settings
 class BayesianSearch:
-    """The first error of a wrong-answer solution by Bayesian search; see the module."""
+    """The first error by Bayesian search; fewest tokens."""
+
+    needs: ClassVar[LabellerNeeds] = LabellerNeeds(policy="required", texts=("rollout", "rollouts"))
 
     name: str = "bayes"
     """Name of the judge in the output; "bayes:MODEL" names the policy."""
@@ -291,7 +293,7 @@ class BayesianSearch:
                 f"`root` {self.root}: expected at most `max_rollouts`, which is {self.max_rollouts}"
             )
 
-    def label(self, solution: Solution) -> Method[Labelling]:
+    async def label(self, solution: Solution, policy: Completing, verifier: Verifying) -> Labelling:
         """Find the first error; a solution that ends in the right answer is not searched: its `first_error` is None, and it is no abstention.
 
         `confidence` is the posterior probability of the likeliest place; that of a step called right is the probability that the first error
@@ -301,7 +303,7 @@ class BayesianSearch:
             InputError: no reference answer, no steps, or the policy cannot read a prefix.
         """
         steps = count_steps(solution)
-        verdict: Verdict = yield own_answer(solution)
+        verdict = await own_answer(solution, verifier)
         probes: dict[int, Probe] = {}
         cost = Cost()
 
@@ -325,11 +327,9 @@ class BayesianSearch:
                 plan = choose_batch(posterior.places, posterior.chances, costs, min(self.batch, budget))
             counts = {prefix: plan.count(prefix) for prefix in sorted(set(plan))}
             written = {prefix: len(probes[prefix].texts) if prefix in probes else 0 for prefix in counts}
-            round_ = yield from together(
-                [
-                    probe(solution, prefix, count, self.how, first=written[prefix])
-                    for prefix, count in counts.items()
-                ]
+            round_ = await all_of(
+                probe(solution, prefix, count, self.how, policy, verifier, first=written[prefix])
+                for prefix, count in counts.items()
             )
             for probed in round_:
                 posterior.update(probed.steps, probed.successes, probed.trials - probed.successes)

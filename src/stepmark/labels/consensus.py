@@ -21,10 +21,8 @@ Deviation from Zhang et al.: any number of sources, and a source that does not k
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -40,7 +38,15 @@ from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.settings import checked, settings
 from stepmark.show.text import amount
-from stepmark.store import Results, check_outputs, is_stream, open_rows, run_input, write_beside
+from stepmark.store import (
+    Results,
+    atomic_rows,
+    check_outputs,
+    is_stream,
+    run_input,
+    write_beside,
+    write_manifest,
+)
 
 Rule = Literal["first-error-agrees", "majority"]
 Rating = Literal[-1, 0, 1]
@@ -253,7 +259,7 @@ def _places_differ(places: Mapping[str, int | None]) -> tuple[Why, str] | None:
 
 
 @checked
-def consensus(
+def combine(
     files: Sequence[Source],
     *,
     out: str | Path | None = None,
@@ -315,10 +321,10 @@ def consensus(
 
     agreed = [row(view, view.with_view(), first_error=view.first_error) for view in views if view.kept]
     dropped = [row(view, view.labelled, why=view.why, reason=view.reason) for view in views if not view.kept]
-    with closing(open_rows(os.devnull if out is None else out, manifest, resumable=False)) as writer:
+    with atomic_rows(out) as write:
         for source in agreed:
-            writer.write(encoded(source))
-        writer.finish(facts)
+            write(encoded(source))
+    write_manifest(out, {**manifest, **facts})
     written = Path(out) if out is not None and not is_stream(out) else None
     beside = None if written is None else write_beside(written, "dropped", list(map(encoded, dropped)))
     return Results(

@@ -26,12 +26,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import os
 import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -53,7 +51,16 @@ from stepmark.problems.sources import Worked, worked_row
 from stepmark.records import Judgement, LabelledSolution, Refusal, Solution, Step
 from stepmark.settings import checked, settings
 from stepmark.show.text import amount
-from stepmark.store import Results, RunInput, check_outputs, is_stream, open_rows, run_input, write_beside
+from stepmark.store import (
+    Results,
+    RunInput,
+    atomic_rows,
+    check_outputs,
+    is_stream,
+    run_input,
+    write_beside,
+    write_manifest,
+)
 from stepmark.verifiers.checks.equations import calculations
 from stepmark.verifiers.finder import find_answer
 
@@ -65,7 +72,7 @@ _REPEATS = 3
 
 
 @checked
-def exact(
+def plant_errors(
     solutions: Source | None = None,
     *,
     out: str | Path | None = None,
@@ -122,7 +129,7 @@ def exact(
     worked = (
         _of_the_world(arithmetic or 0, seed) if given is None else _worked(given, columns, split, keep_going)
     )
-    with closing(open_rows(os.devnull if out is None else out, manifest, resumable=False)) as writer:
+    with atomic_rows(out) as write:
         for where, source in worked:
             try:
                 if isinstance(source, InputError):
@@ -134,16 +141,16 @@ def exact(
             for row in rows:
                 right = "right" if "kind" not in row.meta else "twin"
                 made[right if row.meta["first_error"] == -1 else row.meta["kind"]] += 1
-                writer.write(to_row(row.labelled, outcome=row.outcome, meta=row.meta))
+                write(to_row(row.labelled, outcome=row.outcome, meta=row.meta))
                 if out is None:
                     records.append(row)
         if not made:
             why = f": {refused[0]['where']}: {refused[0]['why']}" if refused else ""
             name = None if given is None else given.name
             raise InputError(f"no error could be put into any solution{why}", where=name)
-        counts = {"made": made, "refused": Counter(entry["why"] for entry in refused)}
-        facts = {name: dict(numbers.most_common()) for name, numbers in counts.items()}
-        writer.finish(facts)
+    counts = {"made": made, "refused": Counter(entry["why"] for entry in refused)}
+    facts = {name: dict(numbers.most_common()) for name, numbers in counts.items()}
+    write_manifest(out, {**manifest, **facts})
     written = Path(out) if out is not None and not is_stream(out) else None
     beside = None if written is None else write_beside(written, "refused", refused)
     wrote = [] if written is None else [f"wrote {out}"]

@@ -7,10 +7,10 @@ still a mistake.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import ClassVar, final
 
-from stepmark.batching import Method
-from stepmark.labels.labelling import Labelling
+from stepmark.backends import Completing, Verifying
+from stepmark.labels.labelling import LabellerNeeds, Labelling
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.settings import settings
@@ -22,21 +22,24 @@ from stepmark.verifiers.checks.equations import calculations
 @final
 @settings
 class Formulas:
-    """The labeller: steps that an exact check proves to be wrong."""
+    """Calculations checked exactly; needs no model."""
+
+    needs: ClassVar[LabellerNeeds] = LabellerNeeds(policy="none", verifier=False)
 
     vouch: bool = False
     """Call a step right that has calculations, all of them surely true. They may be the wrong calculations."""
     name: str = "formulas"
     """Who judged, in the output."""
 
-    def label(self, solution: Solution) -> Method[Labelling]:
+    async def label(
+        self, solution: Solution, policy: Completing | None = None, verifier: Verifying | None = None
+    ) -> Labelling:
         """Label one solution; asks nothing of any model.
 
         Returns:
             The place of the first error is None unless every step before it is vouched for: of steps without a
             finding nothing is known.
         """
-        yield from ()
         findings = check(solution.problem.text, solution.texts)
         judgements = tuple(
             self._step(text, [finding for finding in findings if finding.step == i])

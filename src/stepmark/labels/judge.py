@@ -33,15 +33,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 from pydantic import Field
 
-from stepmark.batching import Message, Method, Request, Write, Written
+from stepmark.backends import Completing, Completion, Completions, Message, Verifying, all_of
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.labelling import Cost, Critiques, Labelling, token_sum
+from stepmark.labels.labelling import Cost, Critiques, LabellerNeeds, Labelling, token_sum
 from stepmark.metrics.first_error import first_wrong
 from stepmark.models.critics import refuse_markers
 from stepmark.records import Judgement, LabelledSolution, Solution
@@ -84,7 +84,7 @@ class Votes:
 
     votes: list[tuple[int, str]]
     """What each vote names, and the reply that it was read from, in their order."""
-    replies: list[Written]
+    replies: list[Completion]
     """Over all attempts."""
 
     @property
@@ -117,7 +117,14 @@ class Votes:
 @final
 @settings
 class Judge:
-    """Settings of a judge; any policy that follows instructions can be one."""
+    """A language model as the critic, sampled and voted; needs no reference answer.
+
+    Any policy that follows instructions can be one.
+    """
+
+    needs: ClassVar[LabellerNeeds] = LabellerNeeds(
+        policy="required", verifier=False, texts=("reply", "replies"), named_after_policy=True
+    )
 
     ask: Literal["place", "steps"] = "place"
     """For the place of the first error in the whole solution, or about one step after another."""
@@ -154,7 +161,9 @@ class Judge:
         if self.beyond and self.ask != "steps":
             raise UsageError("`beyond` needs `ask` steps: a place says nothing of the steps after it")
 
-    def label(self, solution: Solution) -> Method[Labelling]:
+    async def label(
+        self, solution: Solution, policy: Completing, verifier: Verifying | None = None
+    ) -> Labelling:
         """Label one solution.
 
         Raises:
@@ -166,12 +175,13 @@ class Judge:
             _refuse_tags(solution)
         except InputError as error:
             raise (error if solution.id is None else error.at(solution.id)) from None
-        return self._by_place(solution) if self.ask == "place" else self._by_steps(solution)
+        asked = self._by_place if self.ask == "place" else self._by_steps
+        return await asked(solution, policy)
 
-    def _by_place(self, solution: Solution) -> Method[Labelling]:
+    async def _by_place(self, solution: Solution, policy: Completing) -> Labelling:
         steps = len(solution.steps)
-        (votes,) = yield from self._poll_all(
-            [_place_prompt(solution, self.answer)], lambda text: place_named(text, steps=steps)
+        (votes,) = await self._poll_all(
+            policy, [_place_prompt(solution, self.answer)], lambda text: place_named(text, steps=steps)
         )
         place, why = self._winner(votes)
         names = {at: "no error" if at == -1 else f"step {at + 1}" for at in sorted(votes.counts)}
@@ -196,16 +206,17 @@ class Judge:
             (*((),) * (steps - 1), votes.texts),
         )
 
-    def _by_steps(self, solution: Solution) -> Method[Labelling]:
+    async def _by_steps(self, solution: Solution, policy: Completing) -> Labelling:
         steps = range(len(solution.steps))
         polls: list[Votes] = []
         if self.beyond:
-            polls = yield from self._poll_all(
-                [_step_prompt(solution, step, self.answer) for step in steps], verdict_named
+            polls = await self._poll_all(
+                policy, [_step_prompt(solution, step, self.answer) for step in steps], verdict_named
             )
         else:
             for step in steps:
-                polls += yield from self._poll_all([_step_prompt(solution, step, self.answer)], verdict_named)
+                asked = [_step_prompt(solution, step, self.answer)]
+                polls += await self._poll_all(policy, asked, verdict_named)
                 if self._winner(polls[-1])[0] != 1:
                     break
         judgements: list[tuple[Judgement, ...]] = [()] * len(steps)
@@ -265,25 +276,27 @@ class Judge:
             critiques=Critiques(asked=self.ask, texts=texts),
         )
 
-    def _poll_all(
-        self, prompts: list[tuple[Message, ...]], read: Callable[[str], int | None]
-    ) -> Generator[Request | tuple[Request, ...], Any, list[Votes]]:
+    async def _poll_all(
+        self, policy: Completing, prompts: list[tuple[Message, ...]], read: Callable[[str], int | None]
+    ) -> list[Votes]:
         """Ask all questions, and ask again for the replies that are no vote."""
         polls = [Votes(votes=[], replies=[]) for _ in prompts]
         for _ in range(1 + (self.retries if self.temperature > 0 else 0)):
             short = [i for i, poll in enumerate(polls) if poll.cast < self.votes]
             if not short:
                 break
-            written: tuple[tuple[Written, ...], ...] = yield tuple(
-                Write(
-                    prompt=prompts[i],
-                    n=self.votes - polls[i].cast,
-                    temperature=self.temperature,
-                    top_p=self.top_p,
-                    max_tokens=self.max_tokens,
-                    seed=self.seed,
-                    # By number: equal questions get equal votes.
-                    first=len(polls[i].replies),
+            written = await all_of(
+                policy.complete(
+                    Completions(
+                        prompt=prompts[i],
+                        n=self.votes - polls[i].cast,
+                        temperature=self.temperature,
+                        top_p=self.top_p,
+                        max_tokens=self.max_tokens,
+                        seed=self.seed,
+                        # By number: equal questions get equal votes.
+                        first=len(polls[i].replies),
+                    )
                 )
                 for i in short
             )

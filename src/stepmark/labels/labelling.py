@@ -1,19 +1,28 @@
 """What every labeller is, what it gives, and the probe that those who roll out share.
 
-A labeller is a generator: it yields requests (`Write`: continue this prefix; `Verify`: is this answer right), is sent the
-replies, and returns a `Labelling`. It does no I/O, so its code is the paper's pseudo-code, and `batching.run` answers
-many solutions' requests together and records every reply before it is used.
+A labeller is a coroutine: it awaits `policy.complete` (continue this prefix) and `verifier.verify` (is this answer right), and returns a
+`Labelling`. It does no I/O of its own, so its code is the paper's pseudo-code; `backends.run_tasks` runs many solutions at once, so that what they
+wait for is computed together, and the caches record every reply before it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
-from stepmark.batching import INSTRUCTION, Method, Prompt, Verify, Write, Written, problem_prompt
+from stepmark.backends import (
+    INSTRUCTION,
+    Completing,
+    Completion,
+    Completions,
+    Prompt,
+    Verifying,
+    all_of,
+    problem_prompt,
+)
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Solution, Verdict, step_number
 from stepmark.settings import settings
@@ -95,6 +104,21 @@ class Labelling:
         return self.labelled._repr_html_()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabellerNeeds:
+    """What a labeller asks, as its class says under `needs`."""
+
+    policy: Literal["required", "optional", "none"] = "optional"
+    verifier: bool = True
+    """Whether it compares final answers."""
+    whole_problems: bool = False
+    """Whether it labels all solutions of a problem together, by `label_together`."""
+    texts: tuple[str, str] = ("text", "texts")
+    """What a text that the policy writes for it is called, and several."""
+    named_after_policy: bool = False
+    """Whether its labels are the policy's opinion, and carry its name."""
+
+
 class Labeller(Protocol):
     """A way to label the steps of a solution: a frozen dataclass of settings with one method."""
 
@@ -102,7 +126,7 @@ class Labeller(Protocol):
     def name(self) -> str:
         """Its name in judgements and files."""
 
-    def label(self, solution: Solution) -> Method[Labelling]:
+    async def label(self, solution: Solution, policy: Completing, verifier: Verifying) -> Labelling:
         """Label one solution.
 
         Raises:
@@ -211,9 +235,16 @@ def gold_of(solution: Solution) -> str:
     return solution.problem.answer
 
 
-def probe(
-    solution: Solution, steps: int, count: int, how: Rollouts, *, first: int = 0
-) -> Generator[Any, Any, Probe]:
+async def probe(
+    solution: Solution,
+    steps: int,
+    count: int,
+    how: Rollouts,
+    policy: Completing,
+    verifier: Verifying,
+    *,
+    first: int = 0,
+) -> Probe:
     """Continue the first `steps` steps of a solution `count` times and verify where each continuation ends.
 
     Samples are asked for by number, from `first`, so equal prefixes of different solutions share theirs, and a prefix that is
@@ -224,19 +255,19 @@ def probe(
     """
     gold = gold_of(solution)
     begun = prefix_text(solution, steps)
-    written: tuple[Written, ...] = yield Write(
-        prompt=prompt_of(solution, how),
-        prefill=begun,
-        n=count,
-        temperature=how.temperature,
-        top_p=how.top_p,
-        max_tokens=how.max_tokens,
-        seed=how.seed,
-        first=first,
+    written = await policy.complete(
+        Completions(
+            prompt=prompt_of(solution, how),
+            prefill=begun,
+            n=count,
+            temperature=how.temperature,
+            top_p=how.top_p,
+            max_tokens=how.max_tokens,
+            seed=how.seed,
+            first=first,
+        )
     )
-    verdicts: tuple[Verdict, ...] = yield tuple(
-        Verify(answer=(begun + sample.text) or " ", gold=gold) for sample in written
-    )
+    verdicts = await all_of(verifier.verify((begun + sample.text) or " ", gold) for sample in written)
     return Probe(
         steps=steps,
         texts=tuple(sample.text for sample in written),
@@ -245,7 +276,7 @@ def probe(
     )
 
 
-def own_verdict(begun: str, written: Written, verdict: Verdict) -> Verdict:
+def own_verdict(begun: str, written: Completion, verdict: Verdict) -> Verdict:
     """The verdict on a rollout, "unparsed" if the rollout did not come to an answer of its own.
 
     - A rollout without text says nothing (a server may answer "" at once), unless its prefix ends with a marked answer.

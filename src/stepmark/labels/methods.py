@@ -1,73 +1,60 @@
-"""The labellers by name, the library's and a caller's own; and many solutions through one of them, answered together, in order."""
+"""The labellers by name, the library's and a caller's own; and many solutions through one of them, in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepmark.batching import Answerer, Method, ReplyStore, run
-from stepmark.errors import InputError
-from stepmark.labels.bayes import BayesianSearch
-from stepmark.labels.formulas import Formulas
-from stepmark.labels.judge import Judge
-from stepmark.labels.labelling import Labeller, Labelling
-from stepmark.labels.rollout import BinarySearch, EveryStep, RolloutLabeller
-from stepmark.labels.tree import RolloutTree
-from stepmark.own import Kind, load_method
+from stepmark.backends import (
+    CachedPolicy,
+    CachedVerifier,
+    Completing,
+    Missing,
+    ReplyStore,
+    Verifying,
+    run_tasks,
+)
+from stepmark.errors import InputError, UsageError
+from stepmark.labels.labelling import Labeller, LabellerNeeds, Labelling
 from stepmark.records import Refusal, Solution
+from stepmark.registry import Registry
 
-METHODS: Mapping[str, Callable[[], Labeller]] = {
-    "rollout": EveryStep,
-    "binary": BinarySearch,
-    "bayes": BayesianSearch,
-    "tree": RolloutTree,
-    "judge": Judge,
-    "formulas": Formulas,
-}
-"""The library's labellers. To add one: a module with its class, and a line here."""
-
-_OWN = Kind(
-    what="labeller",
+METHODS = Registry(
+    "labeller",
+    {
+        "rollout": "stepmark.labels.rollout:EveryStep",
+        "binary": "stepmark.labels.rollout:BinarySearch",
+        "bayes": "stepmark.labels.bayes:BayesianSearch",
+        "tree": "stepmark.labels.tree:RolloutTree",
+        "judge": "stepmark.labels.judge:Judge",
+        "formulas": "stepmark.labels.formulas:Formulas",
+    },
     call="label",
-    wanted="a class, or a function whose call gives one, that is a frozen dataclass of its settings with a name and label(solution)",
+    wanted="a class, or a function whose call gives one, that is a frozen dataclass of its settings with a name and async label(solution, policy, verifier)",
     page="add-labeller.md",
 )
+"""The library's labellers. To add one: a module with its class, which says what it needs (`LabellerNeeds`), and a line here."""
 
 
 def load_labeller(
     method: str | Labeller, settings: Sequence[str] = ()
 ) -> tuple[Labeller, Mapping[str, Any] | None]:
-    """A labeller, and where it is from if it is a caller's own; see `own.load_method`."""
-    return load_method(method, settings, _OWN, METHODS)
+    """A labeller, and where it is from if it is a caller's own; see `Registry.method`."""
+    return METHODS.method(method, settings)
 
 
-def needs_policy(labeller: Labeller) -> bool:
-    """Whether a labeller cannot work without a policy; one of the caller's own may do without."""
-    return isinstance(labeller, RolloutLabeller | BayesianSearch | Judge)
-
-
-def asks_policy(labeller: Labeller) -> bool:
-    """Whether a labeller asks a policy, if there is one."""
-    return not isinstance(labeller, Formulas)
-
-
-def asks_verifier(labeller: Labeller) -> bool:
-    """Whether a labeller asks for verdicts on final answers."""
-    return not isinstance(labeller, Formulas | Judge)
-
-
-def texts_of(labeller: Labeller) -> tuple[str, str]:
-    """What a text that a policy writes for a labeller is called, and several."""
-    if isinstance(labeller, Judge):
-        return "reply", "replies"
-    return ("rollout", "rollouts") if needs_policy(labeller) else ("text", "texts")
+def needs_of(labeller: Labeller) -> LabellerNeeds:
+    """What a labeller asks; one of the caller's own that does not say asks a policy, if there is one, and a verifier."""
+    needs: LabellerNeeds = getattr(labeller, "needs", LabellerNeeds())
+    return needs
 
 
 def named_after(labeller: Labeller, policy: str | None) -> Labeller:
     """A judge without a name of its own is named after its policy, since its opinion is that model's."""
-    if isinstance(labeller, Judge) and labeller.name == "judge":
-        return replace(labeller, name=f"judge:{policy}")
+    if needs_of(labeller).named_after_policy and labeller.name == "judge":
+        return replace(labeller, name=f"judge:{policy}")  # type: ignore[type-var]
     return labeller
 
 
@@ -77,42 +64,52 @@ Result = Labelling | Refusal
 def label(
     solutions: Iterable[Solution],
     labeller: Labeller,
-    answerers: Mapping[type, Answerer],
+    policy: Completing | None = None,
+    verifier: Verifying | None = None,
     *,
     store: ReplyStore | None = None,
     in_flight: int = 64,
 ) -> Iterator[Result]:
     """Label a stream of solutions, `in_flight` at once: one result each, in their order.
 
+    Args:
+        solutions: read as needed.
+        labeller: how they are labelled.
+        policy: what it asks to continue prefixes, or to judge.
+        verifier: what compares final answers.
+        store: where replies are recorded and replayed from.
+        in_flight: solutions that are labelled at once.
+
     Raises:
         BackendError: the policy or the verifier failed; all replies so far are in the store.
-        UsageError: the labeller asks for what nothing here answers.
+        UsageError: the labeller asks for what is not there.
     """
-    groups = ((solution,) for solution in solutions)
-    for (result,) in label_groups(groups, labeller, answerers, store=store, in_flight=in_flight):
+    asked = None if policy is None else CachedPolicy(policy, store)
+    compared = None if verifier is None else CachedVerifier(verifier, store)
+
+    def one(solution: Solution) -> Awaitable[tuple[Result, ...]]:
+        return label_group((solution,), labeller, asked, compared)
+
+    for _, (result,) in run_tasks(solutions, one, in_flight=in_flight):
         yield result
 
 
-def label_groups(
-    groups: Iterable[Sequence[Solution]],
-    labeller: Labeller,
-    answerers: Mapping[type, Answerer],
-    *,
-    store: ReplyStore | None = None,
-    in_flight: int = 64,
-) -> Iterator[tuple[Result, ...]]:
-    """As `label`, for groups: of a tree the solutions of one problem, which share it; of other labellers one solution each."""
-    methods = (_labelled(labeller, group) for group in groups)
-    for _, results in run(methods, answerers, store=store, in_flight=in_flight):
-        yield results
+async def label_group(
+    group: Sequence[Solution], labeller: Labeller, policy: Completing | None, verifier: Verifying | None
+) -> tuple[Result, ...]:
+    """The results of a group: of a tree the solutions of one problem, which share it; of other labellers one solution.
 
-
-def _labelled(labeller: Labeller, group: Sequence[Solution]) -> Method[tuple[Result, ...]]:
-    """The results of a group; that none of it can be labelled is a result too."""
+    That none of it can be labelled is a result too.
+    """
+    writes, compares = policy or Missing("policy"), verifier or Missing("verifier")
     try:
-        if isinstance(labeller, RolloutTree):
-            return (yield from labeller.label_together(group))
+        if needs_of(labeller).whole_problems:
+            together: tuple[Result, ...] = await labeller.label_together(group, writes, compares)  # type: ignore[attr-defined]
+            return together
         (solution,) = group
-        return ((yield from labeller.label(solution)),)
+        labelling = labeller.label(solution, writes, compares)
+        if not inspect.isawaitable(labelling):
+            raise UsageError(f"the labeller {labeller.name}: expected {METHODS.wanted}")
+        return (await labelling,)
     except InputError as error:
         return tuple(Refusal(solution=solution, error=error) for solution in group)

@@ -22,16 +22,17 @@ Equal prefixes of several solutions share their rollouts, which are asked for by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 
-from stepmark.batching import Method, Verify, together
+from stepmark.backends import Completing, Verifying, all_of
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import (
     Cost,
+    LabellerNeeds,
     Labelling,
     Probe,
     Rollouts,
@@ -64,6 +65,7 @@ def soft_label(evidence: Judgement) -> float | None:
 class RolloutLabeller:
     """What labellers that roll out with k fixed have in common; not one itself."""
 
+    needs: ClassVar[LabellerNeeds] = LabellerNeeds(policy="required", texts=("rollout", "rollouts"))
     name: str = ""
     """Who judged, in the output."""
     k: Annotated[int, Field(ge=1)] = 8
@@ -83,7 +85,15 @@ class RolloutLabeller:
         """Whether a probe says anything: a success, or enough verdicts without one."""
         return probed.successes > 0 or probed.trials >= self.least
 
-    def try_prefix(self, solution: Solution, steps: int, *, stop_at_success: bool = False) -> Method[Probe]:
+    async def try_prefix(
+        self,
+        solution: Solution,
+        steps: int,
+        policy: Completing,
+        verifier: Verifying,
+        *,
+        stop_at_success: bool = False,
+    ) -> Probe:
         """Roll a prefix out k times, and k times more, `retries` times at most, as long as they say nothing.
 
         With `stop_at_success` rollouts are written one by one, and none after a success.
@@ -93,7 +103,9 @@ class RolloutLabeller:
             limit = self.k * (attempt + 1)
             while (written := len(probed.texts)) < limit:
                 count = 1 if stop_at_success else limit - written
-                probed = probed.joined((yield from probe(solution, steps, count, self.how, first=written)))
+                probed = probed.joined(
+                    await probe(solution, steps, count, self.how, policy, verifier, first=written)
+                )
                 if stop_at_success and probed.successes:
                     return probed
             if self.known(probed):
@@ -123,7 +135,7 @@ class RolloutLabeller:
 @final
 @settings
 class EveryStep(RolloutLabeller):
-    """Math-Shepherd's labels: k rollouts from every prefix (see the module for what each setting changes)."""
+    """Every step, k rollouts each (Math-Shepherd)."""
 
     name: str = "every-step"
     """Name of the judge in the output; "every-step:MODEL" names the policy."""
@@ -135,7 +147,7 @@ class EveryStep(RolloutLabeller):
     """Roll out the problem itself first, and abstain if no rollout solves it: then a prefix without a success says
     nothing of its steps."""
 
-    def label(self, solution: Solution) -> Method[Labelling]:
+    async def label(self, solution: Solution, policy: Completing, verifier: Verifying) -> Labelling:
         """Label one solution.
 
         Returns:
@@ -146,26 +158,26 @@ class EveryStep(RolloutLabeller):
             InputError: no reference answer, or no steps.
         """
         length = count_steps(solution)
-        own = yield own_answer(solution)
+        own = await own_answer(solution, verifier)
         values: dict[int, Probe | Verdict] = {} if own.correct is None else {length: own}
+
+        def try_(steps: int) -> Awaitable[Probe]:
+            return self.try_prefix(solution, steps, policy, verifier, stop_at_success=self.stop_at_success)
+
         if self.check_start:
-            values[0] = start = yield from self._try(solution, 0)
+            values[0] = start = await try_(0)
             if not start.successes:
                 return self.conclude(solution, values, None, abstained=True)
         prefixes = [steps for steps in range(1, length + 1) if steps not in values]
         if self.stop_at_error:
             for steps in prefixes:
-                values[steps] = probed = yield from self._try(solution, steps)
+                values[steps] = probed = await try_(steps)
                 if self.known(probed) and not probed.successes:
                     break
         else:
-            probes = yield from together([self._try(solution, steps) for steps in prefixes])
-            values.update(zip(prefixes, probes, strict=True))
+            values.update(zip(prefixes, await all_of(map(try_, prefixes)), strict=True))
         first_bad = self._first_bad(values, length)
         return self.conclude(solution, values, first_bad, abstained=first_bad is None)
-
-    def _try(self, solution: Solution, steps: int) -> Method[Probe]:
-        return self.try_prefix(solution, steps, stop_at_success=self.stop_at_success)
 
     def _first_bad(self, values: Mapping[int, Probe | Verdict], length: int) -> int | None:
         """Steps of the first prefix without a success; 0 if all have one; None if an unknown one could be the first."""
@@ -209,13 +221,13 @@ def labelled(
     return LabelledSolution(solution=solution, judgements=tuple(tuple(own) for own in judgements), root=root)
 
 
-def own_answer(solution: Solution) -> Verify:
-    """The question whether a solution's own answer is right.
+async def own_answer(solution: Solution, verifier: Verifying) -> Verdict:
+    """Whether a solution's own answer is right.
 
     Raises:
         InputError: the problem has no reference answer.
     """
-    return Verify(answer=prefix_text(solution, len(solution.steps)), gold=gold_of(solution))
+    return await verifier.verify(prefix_text(solution, len(solution.steps)), gold_of(solution))
 
 
 def count_steps(solution: Solution) -> int:
@@ -232,7 +244,7 @@ def count_steps(solution: Solution) -> int:
 @final
 @settings
 class BinarySearch(RolloutLabeller):
-    """OmegaPRM's search for the first error: k rollouts at about log2 M prefixes."""
+    """The first error by binary search (OmegaPRM)."""
 
     name: str = "binary-search"
     """Name of the judge in the output; "binary-search:MODEL" names the policy."""
@@ -241,7 +253,7 @@ class BinarySearch(RolloutLabeller):
     check_start: bool = False
     """Roll out the problem itself first, and abstain if no rollout solves it: such a policy says nothing about steps."""
 
-    def label(self, solution: Solution) -> Method[Labelling]:
+    async def label(self, solution: Solution, policy: Completing, verifier: Verifying) -> Labelling:
         """Find the first error of one solution.
 
         Returns:
@@ -252,39 +264,39 @@ class BinarySearch(RolloutLabeller):
             InputError: no reference answer, or no steps.
         """
         length = count_steps(solution)
-        own = yield own_answer(solution)
+        own = await own_answer(solution, verifier)
         values: dict[int, Probe | Verdict] = {} if own.correct is None else {length: own}
 
-        def at(steps: int) -> Method[Probe]:
-            values[steps] = probed = yield from self.try_prefix(
-                solution, steps, stop_at_success=self.stop_at_success
+        async def at(steps: int) -> Probe:
+            values[steps] = probed = await self.try_prefix(
+                solution, steps, policy, verifier, stop_at_success=self.stop_at_success
             )
             return probed
 
         if own.correct:
             return self.conclude(solution, values, None)
         if self.check_start:
-            start = yield from at(0)
+            start = await at(0)
             if not start.successes:
                 return self.conclude(solution, values, None, abstained=True)
         if own.correct is None:
-            end = yield from at(length)
+            end = await at(length)
             if end.successes or not self.known(end):
                 return self.conclude(solution, values, None, abstained=not end.successes)
-        first_bad = yield from first_bad_prefix(0, length, at, self.known)
+        first_bad = await first_bad_prefix(0, length, at, self.known)
         return self.conclude(solution, values, first_bad, abstained=first_bad is None)
 
 
-def first_bad_prefix(
-    low: int, high: int, at: Callable[[int], Method[Probe]], known: Callable[[Probe], bool]
-) -> Method[int | None]:
+async def first_bad_prefix(
+    low: int, high: int, at: Callable[[int], Awaitable[Probe]], known: Callable[[Probe], bool]
+) -> int | None:
     """The length of the shortest bad prefix, in low + 1 … high, by binary search; None where a probe said nothing.
 
     `low` is the length of a prefix known to be good, `high` of a longer one known to be bad; `at` probes a prefix.
     """
     while high - low > 1:
         middle = (low + high) // 2
-        probed = yield from at(middle)
+        probed = await at(middle)
         if not known(probed):
             return None
         if probed.successes:

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stepmark.batching import Answerer, ReplyStore, Write
-from stepmark.batching.cluster import Cluster
+from stepmark.backends import run_tasks
+from stepmark.backends.cluster import Cluster
+from stepmark.backends.replies import open_replies
 from stepmark.data.formats.own import from_row, to_row
 from stepmark.data.formats.rows import outcome_of
 from stepmark.data.reading import Source, read_rows
@@ -21,26 +22,16 @@ from stepmark.data.solutions import SolutionRow, read_solutions
 from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling, token_sum
-from stepmark.labels.methods import (
-    asks_policy,
-    asks_verifier,
-    label_groups,
-    load_labeller,
-    named_after,
-    needs_policy,
-    texts_of,
-)
-from stepmark.labels.tree import RolloutTree
+from stepmark.labels.methods import label_group, load_labeller, named_after, needs_of
 from stepmark.models.lazy import note_idle
 from stepmark.models.policies import PolicyLike
-from stepmark.models.replies import open_replies
 from stepmark.records import LabelledSolution, Refusal, read_record
 from stepmark.sampling.problems import Answering
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.store import Results, row_key, run_input
-from stepmark.store.runs import ResumableRun, check_files, explained, in_order
+from stepmark.store import PartFile, Results, resumed, row_key, run_input
+from stepmark.store.runs import check_files, explained, nothing_done, working
 from stepmark.verifiers.base import VerifierLike
 from stepmark.verifiers.code_sandbox import Isolation
 
@@ -104,7 +95,7 @@ def label(
     _check_asked(labeller, policy, verifier)
     asked = Answering(
         policy,
-        verifier if asks_verifier(labeller) else None,
+        verifier if needs_of(labeller).verifier else None,
         answers=answers,
         isolation=isolation,
         cluster=cluster,
@@ -116,55 +107,68 @@ def label(
             [next(read)], read
         )  # before the model is loaded: a file of something else is refused at once
     facts = {
+        "command": "label",
         "method": {"name": labeller.name, **asdict(labeller)},  # type: ignore[call-overload]
         **({} if source is None else {"source": dict(source)}),
         "policy": asked.policy_name,
         "settings": {**asked.verifier_facts, "split": split, "columns": columns},
     }
-    tally = Tally(None if asked.policy_name is None else texts_of(labeller))
+    records: list[Labelling] = []
+    tally = LabelTally(None if asked.policy_name is None else needs_of(labeller).texts)
     with ExitStack() as stack:
         asked.open(stack, shown=progress)
-        run: ResumableRun[Labelling] = stack.enter_context(ResumableRun("label", given, facts, out=out))
-        run.identify(asked.load(stack, most=in_flight))
-        store = stack.enter_context(open_replies(out if asked.answerers else None))
-        for line in run.earlier():
-            tally.add(line)
+        part = stack.enter_context(PartFile(out, facts))
+        part.identify(asked.load(stack, most=in_flight))
+        store = stack.enter_context(open_replies(out if asked.asks_models else None))
         shown = Progress(
             given.rows,
-            done=tally.counts["solutions"] + len(tally.refused),
             tokens=asked.tokens_written,
             verb="labelled",
             shown=progress,
             together=in_flight,
         )
-        answerers = {**asked.answerers}
-        if Write in answerers:
-            answerers[Write] = answerers[Write].observed(lambda _: shown.tick())
-        spent = tally.spent(budget)
-        with run.working(shown, keep_going=keep_going):
-            units = islice(_units(rows, labeller), run.done, None)
-            for unit, results in _labelled(units, labeller, answerers, store, in_flight, run):
+        models = asked.cached(store, observe=lambda _: shown.tick())
+        spent = False
+
+        def labelled(units: Iterator[_Unit]) -> Iterator[Sequence[Labelling | Refusal]]:
+            for _, results in run_tasks(
+                units,
+                lambda unit: label_group(tuple(row.solution for row in unit), labeller, *models),
+                in_flight=in_flight,
+            ):
+                yield results
+
+        def kept(unit: _Unit, results: Sequence[Labelling | Refusal]) -> dict[str, Any]:
+            return _line(unit, results, keep_going=keep_going)
+
+        with working(part, shown, given, keep_going=keep_going):
+            for unit, line, results in resumed(
+                part, _units(rows, labeller), _key, labelled, kept, keep_going=keep_going
+            ):
+                tally.add(line)
+                shown.advance(1 if unit is None else len(unit), fresh=results is not None)
+                if out is None:
+                    records += (result for result in results or () if isinstance(result, Labelling))
+                spent = tally.spent(budget)
                 if spent:
                     break
-                line = run.earlier_line(_key(unit)) or _line(unit, results, keep_going=keep_going)
-                run.add(line, (result for result in results if isinstance(result, Labelling)), key=_key(unit))
-                tally.add(line)
-                shown.advance(len(unit))
-                spent = tally.spent(budget)
         if tally.counts["solutions"] == 0:
-            raise run.empty("nothing was labelled", tally.refused)
+            raise nothing_done(part, "nothing was labelled", tally.refused, given)
         unlabelled = 0
         if spent:  # only then: lines of the file are not rows, some may be blank
             every = read_solutions(given.source, columns=columns, how=split, keep_going=True)
             unlabelled = sum(1 for _ in every) - tally.counts["solutions"] - len(tally.refused)
-        run.finish(
-            {**tally.manifest(), "not_labelled": unlabelled},
+        part.finish(
+            {"input": given.manifest, **tally.manifest(), "not_labelled": unlabelled},
             {} if out is None else {out: lambda line: line["rows"]},
         )
-    return run.results(
-        read_labellings,
+    written = None if out is None else Path(out)
+    return Results(
+        (lambda: iter(records)) if written is None else lambda: read_labellings(written),
         tally.counts["solutions"],
+        out=written,
         refused=tally.refused,
+        manifest={**part.manifest, "input": given.manifest},
         summary=tally.summary(unlabelled, budget, out),
     )
 
@@ -175,28 +179,28 @@ def _check_asked(labeller: Labeller, policy: PolicyLike | None, verifier: Verifi
     Raises:
         UsageError: it says which.
     """
-    if policy is None and needs_policy(labeller):
+    if policy is None and needs_of(labeller).policy == "required":
         raise UsageError(
             "expected `policy`: a model's folder or hub name, http://HOST/v1#MODEL, or package.module:factory"
         )
-    if policy is not None and not asks_policy(labeller):
+    if policy is not None and needs_of(labeller).policy == "none":
         note_idle({"policy": policy}, {"policy": f"{labeller.name} asks nothing of a policy"})
-    if verifier != "math" and not asks_verifier(labeller):
+    if verifier != "math" and not needs_of(labeller).verifier:
         note_idle({"verifier": verifier}, {"verifier": f"{labeller.name} compares no final answers"})
 
 
-_Unit = Sequence[SolutionRow | Refusal]
+_Unit = Sequence[SolutionRow]
 """Rows that are one piece of work: one row; or, for a tree, all that grow it."""
 
 
-def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterator[_Unit]:
+def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterator[_Unit | Refusal]:
     """Rows in their order, a piece each; for a tree those of one problem together, where the first of them stood."""
-    groups: dict[object, list[SolutionRow | Refusal]] = {}
-    for number, row in enumerate(rows):
-        if not isinstance(labeller, RolloutTree):
+    groups: dict[object, list[SolutionRow]] = {}
+    for row in rows:
+        if isinstance(row, Refusal):
+            yield row
+        elif not needs_of(labeller).whole_problems:
             yield [row]
-        elif isinstance(row, Refusal):
-            groups[number] = [row]
         else:
             problem, cut = row.solution.problem, row.solution.split
             # Rollouts are cut as the solutions were, so that a tree cannot hold solutions that were cut in several ways.
@@ -204,49 +208,27 @@ def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterato
     yield from groups.values()
 
 
-def _key(unit: _Unit) -> str | None:
-    rows = [row for row in unit if not isinstance(row, Refusal)]
-    # With their places, which stand in the results.
-    return row_key({row.where: row.row for row in rows}) if len(rows) == len(unit) else None
-
-
-def _labelled(
-    units: Iterable[_Unit],
-    labeller: Labeller,
-    answerers: Mapping[type, Answerer],
-    store: ReplyStore,
-    in_flight: int,
-    run: ResumableRun[Labelling],
-) -> Iterator[tuple[_Unit, Sequence[Labelling | Refusal]]]:
-    """The pieces in their order, each with a result a row; with none where an earlier run has its line."""
-
-    def labelled(units: Iterator[_Unit]) -> Iterator[tuple[Labelling | Refusal, ...]]:
-        groups = (tuple(row.solution for row in unit if not isinstance(row, Refusal)) for unit in units)
-        return label_groups(groups, labeller, answerers, store=store, in_flight=in_flight)
-
-    def is_asked(unit: _Unit) -> bool:
-        return not isinstance(unit[0], Refusal) and run.earlier_line(_key(unit)) is None
-
-    for unit, results in in_order(units, is_asked, labelled):
-        yield unit, [row for row in unit if isinstance(row, Refusal)] if results is None else results
+def _key(unit: _Unit) -> str:
+    # With their places where there are several: one may be named by its place.
+    places = [Path(row.where).name for row in unit if len(unit) > 1]
+    return row_key({"rows": [[row.row, asdict(row.solution)] for row in unit], "places": places})
 
 
 def _line(unit: _Unit, results: Sequence[Labelling | Refusal], *, keep_going: bool) -> dict[str, Any]:
     """The result of a piece of work: rows of the given solutions, then those of others; and why rows are left out.
 
     Raises:
-        InputError: a row that cannot be labelled, unless the run keeps going.
+        InputError: a row that cannot be labelled, unless the run keeps going and labels others of the piece.
     """
     given, others, refused = [], [], []
     payer: str | None = None
     for row, result in zip(unit, results, strict=True):
         if isinstance(result, Refusal):
-            error = result.error if isinstance(row, Refusal) else result.error.in_row(row.where)
-            if not keep_going:
+            error = result.error.in_row(row.where)
+            if not keep_going or len(unit) == 1:
                 raise error
             refused.append(str(error))
             continue
-        assert not isinstance(row, Refusal)
         shared = {} if payer is None else {"cost_at": payer}
         rest = {key: value for key, value in row.meta.items() if key != "outcome"}
         meta = {**rest, **_facts(result), **shared}
@@ -312,7 +294,7 @@ _COUNTS = ("solutions", "others", "found", "clean", "abstained", "wrong_later", 
 """Of a run, in its manifest. `wrong_later`: a wrong step, where an earlier one that was not judged may be wrong too."""
 
 
-class Tally:
+class LabelTally:
     """What has been labelled, and at what cost.
 
     Args:
@@ -330,8 +312,11 @@ class Tally:
         """Solutions, those that were labelled on the way among them."""
         return self.counts["solutions"] + self.counts["others"]
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Count what `_line` made."""
+    def add(self, line: Mapping[str, Any] | InputError) -> None:
+        """Count what `_line` made, or a row that cannot be labelled."""
+        if isinstance(line, InputError):
+            self.refused.append(str(line))
+            return
         self.refused += line["refused"]
         given = line["rows"][: line["given"]]
         self.counts.update(solutions=len(given), others=len(line["rows"]) - len(given))

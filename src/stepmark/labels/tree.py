@@ -34,14 +34,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import sqrt
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 
-from stepmark.batching import Method
+from stepmark.backends import Completing, Verifying
 from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError
-from stepmark.labels.labelling import Cost, Labelling, Probe
+from stepmark.labels.labelling import Cost, LabellerNeeds, Labelling, Probe
 from stepmark.labels.rollout import RolloutLabeller, count_steps, first_bad_prefix, labelled, own_answer
 from stepmark.records import Problem, Refusal, Solution, Step, Verdict
 from stepmark.settings import settings
@@ -50,7 +50,14 @@ from stepmark.settings import settings
 @final
 @settings
 class RolloutTree(RolloutLabeller):
-    """OmegaPRM's tree; the defaults are the paper's."""
+    """A tree of rollouts a problem, each used again as a solution (OmegaPRM).
+
+    The defaults are the paper's.
+    """
+
+    needs: ClassVar[LabellerNeeds] = LabellerNeeds(
+        policy="required", texts=("rollout", "rollouts"), whole_problems=True
+    )
 
     name: str = "rollout-tree"
     """Name of the judge in the output; "rollout-tree:MODEL" names the policy."""
@@ -65,7 +72,7 @@ class RolloutTree(RolloutLabeller):
     c_puct: Annotated[float, Field(ge=0)] = 0.125
     """Exploration of the selection: preference for states that were seldom searched from."""
 
-    def label(self, solution: Solution) -> Method[Labelling]:
+    async def label(self, solution: Solution, policy: Completing, verifier: Verifying) -> Labelling:
         """Grow a tree that starts with one solution; `others` are the rollouts that were searched.
 
         Returns:
@@ -75,10 +82,12 @@ class RolloutTree(RolloutLabeller):
         Raises:
             InputError: no reference answer, or no steps.
         """
-        grown = yield from self.grow(solution.problem, (solution,))
+        grown = await self.grow(solution.problem, (solution,), policy, verifier)
         return grown.whole(grown.given[0])
 
-    def label_together(self, solutions: Sequence[Solution]) -> Method[tuple[Labelling | Refusal, ...]]:
+    async def label_together(
+        self, solutions: Sequence[Solution], policy: Completing, verifier: Verifying
+    ) -> tuple[Labelling | Refusal, ...]:
         """Grow the one tree of several solutions of one problem; one result a solution, a `Refusal` for one that the policy cannot read.
 
         The first labelling has the whole tree's cost and its `others`; the cost of the rest is nothing.
@@ -87,7 +96,7 @@ class RolloutTree(RolloutLabeller):
             InputError: as `grow`; or the policy can read none of them.
         """
         refused: dict[int, InputError] = {}
-        grown = yield from self.grow(solutions[0].problem, solutions, refused)
+        grown = await self.grow(solutions[0].problem, solutions, policy, verifier, refused)
         if len(refused) == len(solutions):
             raise refused[0]
         searched = iter((grown.whole(grown.given[0]), *grown.given[1:]))
@@ -96,9 +105,14 @@ class RolloutTree(RolloutLabeller):
             for number, solution in enumerate(solutions)
         )
 
-    def grow(
-        self, problem: Problem, given: Sequence[Solution] = (), refused: dict[int, InputError] | None = None
-    ) -> Method[Grown]:
+    async def grow(
+        self,
+        problem: Problem,
+        given: Sequence[Solution],
+        policy: Completing,
+        verifier: Verifying,
+        refused: dict[int, InputError] | None = None,
+    ) -> TreeLabels:
         """Grow the tree of one problem, with the solutions of it that are searched first.
 
         `refused` takes the numbers of those that the policy cannot read, and why; without it the first of them ends the growing.
@@ -112,19 +126,19 @@ class RolloutTree(RolloutLabeller):
                 raise InputError(
                     "expected a solution of the problem whose tree it is given to", where=solution.id
                 )
-        tree = _Tree(self, problem, given)
-        root = yield from tree.state(())
+        tree = _Tree(self, problem, given, policy, verifier)
+        root = await tree.state(())
         firsts = []
         for number, solution in enumerate(given):
             try:
-                firsts.append((yield from tree.begin(solution)))
+                firsts.append(await tree.begin(solution))
             except InputError as error:
                 if refused is None:
                     raise
                 refused[number] = error
         while not tree.spent and (chosen := tree.select()) is not None:
-            yield from tree.search(chosen)
-        return Grown(
+            await tree.search(chosen)
+        return TreeLabels(
             given=tuple(tree.conclude(first) for first in firsts),
             rollouts=tuple(tree.conclude(path) for path in tree.paths),
             successes=root.found.successes,
@@ -134,7 +148,7 @@ class RolloutTree(RolloutLabeller):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grown:
+class TreeLabels:
     """A problem's tree. Solutions that share a beginning repeat its evidence: count it once."""
 
     given: tuple[Labelling, ...]
@@ -164,7 +178,7 @@ def priority(*, mc: float, length: float, visits: int, total: int, settings: Rol
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class State:
+class PrefixState:
     """A prefix that was rolled out."""
 
     steps: tuple[Step, ...]
@@ -186,10 +200,10 @@ class Path:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class PoolEntry:
     """A wrong rollout of a state, not yet searched."""
 
-    state: State
+    state: PrefixState
     path: Path
     length: int
 
@@ -198,13 +212,21 @@ class Candidate:
 class _Tree:
     """The states, the pool, and the operations of one search."""
 
-    def __init__(self, settings: RolloutTree, problem: Problem, given: Sequence[Solution]) -> None:
+    def __init__(
+        self,
+        settings: RolloutTree,
+        problem: Problem,
+        given: Sequence[Solution],
+        policy: Completing,
+        verifier: Verifying,
+    ) -> None:
         self._settings = settings
+        self._policy, self._verifier = policy, verifier
         self._problem = problem
         self._way = way_of(given)
         self._id = given[0].id if given and given[0].id else problem.id
-        self._states: dict[str, State] = {}
-        self._pool: list[Candidate] = []
+        self._states: dict[str, PrefixState] = {}
+        self._pool: list[PoolEntry] = []
         # Before any rollout: one that repeats a given solution must not enter the pool.
         self._texts = {prefixes(on_lines(solution.steps))[-1].rstrip() for solution in given}
         self._begun: set[str] = set()
@@ -218,22 +240,22 @@ class _Tree:
         """Whether no more search may start."""
         return self.searched >= self._settings.searches
 
-    def state(self, steps: tuple[Step, ...]) -> Method[State]:
+    async def state(self, steps: tuple[Step, ...]) -> PrefixState:
         """The state of a prefix, rolled out if it is new; its wrong rollouts then join the pool."""
         text = prefixes(steps)[-1]
         if text not in self._states:
             # The last step is not shown: it is there for the root, and its tail says that layout is not to be added.
             holder = Solution(problem=self._problem, steps=(*steps, Step(text="-", tail="\n")))
-            probed = yield from self._settings.try_prefix(holder, len(steps))
+            probed = await self._settings.try_prefix(holder, len(steps), self._policy, self._verifier)
             self.cost += probed.cost
-            self._states[text] = State(steps=steps, found=probed)
+            self._states[text] = PrefixState(steps=steps, found=probed)
             if 0 < probed.successes < probed.trials:
                 self._add_wrong(self._states[text])
         return self._states[text]
 
-    def begin(self, solution: Solution) -> Method[Path]:
+    async def begin(self, solution: Solution) -> Path:
         """Take in a given solution, and search it if it is wrong."""
-        own = yield own_answer(solution)
+        own = await own_answer(solution, self._verifier)
         steps = on_lines(solution.steps)
         path = Path(solution=solution, texts=prefixes(steps), own=own)
         root = self._states[""]
@@ -243,7 +265,7 @@ class _Tree:
             path.abstained = True
             return path
         if own.correct is None:
-            end = (yield from self.state(steps)).found
+            end = (await self.state(steps)).found
             if end.successes or not self._settings.known(end):
                 path.abstained = not end.successes
                 return path
@@ -251,10 +273,10 @@ class _Tree:
             self._begun.add(path.texts[-1])
             self.searched += 1
             root.visits += 1
-        yield from self._search(path, steps, low=0)
+        await self._search(path, steps, low=0)
         return path
 
-    def select(self) -> Candidate | None:
+    def select(self) -> PoolEntry | None:
         """Take the best candidate out of the pool; the earliest of equals."""
         if not self._pool:
             return None
@@ -272,13 +294,13 @@ class _Tree:
         self._pool.remove(best)
         return best
 
-    def search(self, chosen: Candidate) -> Method[None]:
+    async def search(self, chosen: PoolEntry) -> None:
         """Find the first error of a selected rollout; one that the policy cannot read again is abstained from."""
         self.searched += 1
         chosen.state.visits += 1
         self.paths.append(chosen.path)
         try:
-            yield from self._search(chosen.path, chosen.path.solution.steps, low=len(chosen.state.steps))
+            await self._search(chosen.path, chosen.path.solution.steps, low=len(chosen.state.steps))
         except InputError:
             chosen.path.abstained = True
 
@@ -297,15 +319,15 @@ class _Tree:
             abstained=path.abstained,
         )
 
-    def _search(self, path: Path, steps: tuple[Step, ...], *, low: int) -> Method[None]:
-        def at(middle: int) -> Method[Probe]:
-            return (yield from self.state(steps[:middle])).found
+    async def _search(self, path: Path, steps: tuple[Step, ...], *, low: int) -> None:
+        async def at(middle: int) -> Probe:
+            return (await self.state(steps[:middle])).found
 
-        first_bad = yield from first_bad_prefix(low, len(steps), at, self._settings.known)
+        first_bad = await first_bad_prefix(low, len(steps), at, self._settings.known)
         path.first_error = None if first_bad is None else first_bad - 1
         path.abstained = first_bad is None
 
-    def _add_wrong(self, state: State) -> None:
+    def _add_wrong(self, state: PrefixState) -> None:
         begun, probed = prefixes(state.steps)[-1], state.found
         for text, verdict, count in zip(probed.texts, probed.verdicts, probed.tokens, strict=True):
             whole = (begun + text).rstrip()
@@ -318,7 +340,7 @@ class _Tree:
             solution = Solution(problem=self._problem, steps=steps, id=name, split=way)
             path = Path(solution=solution, texts=prefixes(steps), own=verdict)
             self._pool.append(
-                Candidate(state=state, path=path, length=len(text.split()) if count is None else count)
+                PoolEntry(state=state, path=path, length=len(text.split()) if count is None else count)
             )
 
 

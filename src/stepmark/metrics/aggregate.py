@@ -23,9 +23,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, ScoreKindError
 from stepmark.records import ScoreKind
+from stepmark.registry import unknown_name
 
 AGGREGATES: tuple[str, ...] = ("product", "min", "mean", "last", "max", "sum-logit", "softmin")
 """Every way to make one number of step scores."""
@@ -154,6 +154,11 @@ def aggregate(scores: Sequence[float | None], how: str, *, kind: ScoreKind = "pr
                 "A step is without a score when it was cut off (truncated) or not read"
             )
     return _AGGREGATE[how](values)
+
+
+def aggregate_checked(scores: Sequence[float], how: str) -> float:
+    """As `aggregate`, of scores that are checked already: all there and of a kind that allows it."""
+    return _AGGREGATE[how](list(scores))
 
 
 def _product(values: list[float]) -> float:

@@ -93,7 +93,7 @@ def krippendorff_alpha(
 
     def statistic(weights: Floats) -> Mapping[str, Floats]:
         return {
-            "alpha": _alpha((weights @ coincidences).reshape(-1, len(categories), len(categories)), level)
+            "alpha": alphas((weights @ coincidences).reshape(-1, len(categories), len(categories)), level)
         }
 
     result = bootstrap(statistic, members, resamples=resamples, seed=seed, level=confidence)["alpha"]
@@ -113,7 +113,7 @@ def _coincidences(units: Sequence[Sequence[float]], categories: Sequence[float])
     return values.reshape(len(units), size * size)
 
 
-def _alpha(matrices: Floats, level: Level) -> Floats:
+def alphas(matrices: Floats, level: Level) -> Floats:
     """Alpha of each coincidence matrix, shape (B, K, K) to (B,); nan where a resample holds one category."""
     margins = matrices.sum(axis=2)
     total = margins.sum(axis=1)

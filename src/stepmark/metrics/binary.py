@@ -13,7 +13,7 @@ from stepmark.metrics.intervals import Floats, shares
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bin:
+class ReliabilityBin:
     """One bin of a reliability diagram."""
 
     low: float
@@ -73,11 +73,6 @@ def weighted_auc(scores: Floats, labels: Floats, weights: Floats) -> Floats:
     return shares(wins, right_at.sum(axis=1) * wrong_at.sum(axis=1))
 
 
-def brier(scores: Floats, labels: Floats, weights: Floats) -> Floats:
-    """Mean squared distance of probability and label (Brier 1950), for B weightings (B, n); lower is better."""
-    return shares(weights @ (scores - labels) ** 2, weights.sum(axis=1))
-
-
 def bin_edges(bins: int) -> Floats:
     """The edges of `bins` bins of equal width on [0, 1].
 
@@ -105,7 +100,9 @@ def expected_calibration_error(scores: Floats, labels: Floats, weights: Floats, 
     return shares(gap, weights.sum(axis=1))
 
 
-def reliability(scores: Sequence[float], labels: Sequence[float], *, bins: int = 10) -> tuple[Bin, ...]:
+def reliability(
+    scores: Sequence[float], labels: Sequence[float], *, bins: int = 10
+) -> tuple[ReliabilityBin, ...]:
     """The bins of a reliability diagram, from 0 to 1.
 
     Raises:
@@ -120,7 +117,7 @@ def reliability(scores: Sequence[float], labels: Sequence[float], *, bins: int =
         inside = member == at
         count = int(inside.sum())
         results.append(
-            Bin(
+            ReliabilityBin(
                 low=float(edges[at]),
                 high=float(edges[at + 1]),
                 count=count,

@@ -78,6 +78,23 @@ def ratio_statistic(
     return figures
 
 
+def of_parts(parts: Mapping[str, tuple[Sequence[int], Statistic]]) -> Statistic:
+    """The figures of parts of the items as PART/FIGURE.
+
+    Args:
+        parts: name to the places of its items, and the statistic of those alone.
+    """
+
+    def figures(weights: Floats) -> dict[str, Floats]:
+        return {
+            f"{name}/{what}": value
+            for name, (at, of) in parts.items()
+            for what, value in of(weights[:, at]).items()
+        }
+
+    return figures
+
+
 def bootstrap(
     statistic: Statistic,
     clusters: Sequence[Hashable],

@@ -55,7 +55,7 @@ _ALIGNED = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class AttentionPiece:
     """Queries [start, end) and their keys."""
 
     start: int
@@ -74,7 +74,7 @@ class Plan:
     Shapes: keys and values are [1, kv_heads, tokens, head_dim].
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[AttentionPiece, ...]
     """In order; they cover every query once. Empty where `blocks` is used."""
     blocks: BlockMask | None = None
     """For FlexAttention."""
@@ -130,7 +130,7 @@ class Plan:
         return _forward(query, key, value, self.pieces, scale, None)
 
 
-def _pieces(since: Ints, until: Ints, carried: int, device: str) -> tuple[Piece, ...]:
+def _pieces(since: Ints, until: Ints, carried: int, device: str) -> tuple[AttentionPiece, ...]:
     """Cut queries into runs, each with its keys: query q looks at key k where since[k] <= q < until[k]. Both are [carried + queries]."""
     kind = device.partition(":")[0]
     width, dtype = _WIDTH.get(kind, _WIDE), torch.float32 if kind == "cpu" else torch.bfloat16
@@ -151,7 +151,7 @@ def _pieces(since: Ints, until: Ints, carried: int, device: str) -> tuple[Piece,
             if spare:
                 unseen[:, -spare:] = True
             mask = torch.zeros(unseen.shape, dtype=dtype, device=device).masked_fill_(unseen, -torch.inf)
-        pieces.append(Piece(start=start, end=end, keys=where, mask=mask))
+        pieces.append(AttentionPiece(start=start, end=end, keys=where, mask=mask))
     return tuple(pieces)
 
 
@@ -236,7 +236,7 @@ def _forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    pieces: tuple[Piece, ...],
+    pieces: tuple[AttentionPiece, ...],
     scale: float,
     kept: list[Tensor] | None,
 ) -> Tensor:
@@ -285,7 +285,7 @@ class _TreeAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, pieces: tuple[Piece, ...], scale: float
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, pieces: tuple[AttentionPiece, ...], scale: float
     ) -> Tensor:
         kept: list[Tensor] = []
         out = _forward(query, key, value, pieces, scale, kept)

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepmark.catalog import unknown_name
 from stepmark.errors import CheckpointError, UnknownFamilyError
 from stepmark.models.families import FAMILIES
 from stepmark.models.files import ADAPTER_FILE, check_file, check_written, present, read_object, weight_files
 from stepmark.models.spec import SPEC_FILE, ScoringSpec, read_spec
+from stepmark.registry import unknown_name
 from stepmark.show.text import amount
 
 # Settings of PEFT's LoraConfig that change what the adapter computes.

@@ -27,7 +27,7 @@ from typing import Any, Protocol, final
 
 import torch
 
-from stepmark.batching import Graded, Ready, Release, Score
+from stepmark.backends import Ready, Release, ScoreRequest, StepScore
 from stepmark.errors import BackendError, CheckpointError, InputError, TooLongError
 from stepmark.models.encoding import Encoded
 from stepmark.models.heads import verdict_ids
@@ -200,9 +200,9 @@ class CompletionsPRM(ServedPRM):
         """See `PRM.grow`."""
         return super().grow(problem) if self.spec.outcome_only else _GrowingPrefix(self, problem)
 
-    def score_last(self, solutions: Sequence[Solution]) -> list[Graded | InputError]:
+    def score_last(self, solutions: Sequence[Solution]) -> list[StepScore | InputError]:
         """The score of the last step of each solution; only that is asked for. An `InputError` for what cannot be read."""
-        results: dict[int, Graded | InputError] = {}
+        results: dict[int, StepScore | InputError] = {}
         readable: list[tuple[int, Encoded]] = []
         for index, solution in enumerate(solutions):
             try:
@@ -218,7 +218,7 @@ class CompletionsPRM(ServedPRM):
             [score], classes = self._verdicts(rows)
             above = e.reads[-2] if len(e.reads) > 1 else None
             before = e.problem_tokens if above is None else above + 1
-            results[index] = Graded(
+            results[index] = StepScore(
                 score=score,
                 tokens=len(e.ids) - before,
                 root=e.problem_tokens,
@@ -297,7 +297,7 @@ class _PrefixSession:
     def __init__(self, prm: CompletionsPRM, reason: str) -> None:
         self._prm, self.reason = prm, reason
 
-    def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
+    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
         """See `Session.score`."""
         del ready
         return self._prm.score_last([Solution.of(request.problem, request.steps) for request in requests])

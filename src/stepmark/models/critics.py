@@ -1,6 +1,6 @@
 """Critics: how a generative PRM asks for a critique of each step and reads the verdict from it.
 
-Three families: ThinkPRM, GenPRM and R-PRM. A critic is its settings (a frozen dataclass) and one method (`batching.Method`) that grades one solution.
+Three families: ThinkPRM, GenPRM and R-PRM. A critic is its settings (a frozen dataclass) and one coroutine that grades one solution.
 """
 
 from __future__ import annotations
@@ -8,16 +8,13 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from stepmark.batching import Choose, Message, Method, Prompt, Request, Write, Written
+from stepmark.backends import ChoiceLogprobs, Completing, Completions, Message, Prompt, all_of
 from stepmark.errors import InputError, MarkerInTextError, UsageError
 from stepmark.show.text import amount
-
-Asking = Generator[Request | tuple[Request, ...], Any, "Critiqued"]
-Odds = tuple[tuple[float, ...], ...]
 
 # Control tokens of chat templates (ChatML, Llama, DeepSeek): `<|im_end|>`, `<｜Assistant｜>`. At least three
 # letters, so that "a<|x|>b" stays mathematics.
@@ -72,7 +69,7 @@ class Part:
     """What stands before it in the reply, given."""
     text: str
     chosen: bool = False
-    """Grading reads its probability after the prefill (`batching.Choose`) instead of having it written (`batching.Write`)."""
+    """Grading reads its probability after the prefill (`ChoiceLogprobs`) instead of having it written (`Completions`)."""
     ends: bool = False
     """The model is to stop after it."""
 
@@ -116,7 +113,9 @@ class Critic(ABC):
         return ()
 
     @abstractmethod
-    def grade(self, problem: str, steps: tuple[str, ...], context: tuple[str, ...]) -> Method[Critiqued]:
+    async def grade(
+        self, problem: str, steps: tuple[str, ...], context: tuple[str, ...], policy: Completing
+    ) -> Critiqued:
         """Grade every step of one solution.
 
         Args:
@@ -147,9 +146,9 @@ class Critic(ABC):
             earlier: the replies to the steps before (`Lesson.reply`), for a family whose turns follow each other.
         """
 
-    def _ask(self, prompt: Prompt, prefill: str = "", stop: tuple[str, ...] = ()) -> Write:
+    def _ask(self, prompt: Prompt, prefill: str = "", stop: tuple[str, ...] = ()) -> Completions:
         """The request for the critiques of a step: always the same samples."""
-        return Write(
+        return Completions(
             prompt=prompt,
             prefill=prefill,
             n=self.samples,
@@ -245,10 +244,12 @@ class ThinkPRM(Critic):
         """What the base model reads as the borders of its thought."""
         return ("<think>", "</think>")
 
-    def grade(self, problem: str, steps: tuple[str, ...], context: tuple[str, ...]) -> Method[Critiqued]:
+    async def grade(
+        self, problem: str, steps: tuple[str, ...], context: tuple[str, ...], policy: Completing
+    ) -> Critiqued:
         """Grade one solution; see `Critic.grade`."""
         by = self._by_prefix if self.causal else self._by_verdicts
-        return by(problem, steps, context)
+        return await by(problem, steps, context, policy)
 
     def lesson(
         self,
@@ -290,14 +291,16 @@ class ThinkPRM(Critic):
             said=tuple(verdicts),
         )
 
-    def _by_prefix(self, problem: str, steps: tuple[str, ...], context: tuple[str, ...]) -> Asking:
+    async def _by_prefix(
+        self, problem: str, steps: tuple[str, ...], context: tuple[str, ...], policy: Completing
+    ) -> Critiqued:
         prompts = [self._prompt(problem, (*context[:t], step)) for t, step in enumerate(steps)]
-        written: tuple[tuple[Written, ...], ...]
-        written = yield tuple(self._write(prompt, t + 1) for t, prompt in enumerate(prompts))
+        written = await all_of(
+            policy.complete(self._write(prompt, t + 1)) for t, prompt in enumerate(prompts)
+        )
         begun = [[_THINK_BEGIN + sample.text + _THINK_QUESTION for sample in texts] for texts in written]
-        odds: Odds
-        odds = yield tuple(
-            Choose(prompt=prompt, prefill=text, options=self.options)
+        odds = await all_of(
+            policy.choose(ChoiceLogprobs(prompt=prompt, prefill=text, options=self.options))
             for prompt, texts in zip(prompts, begun, strict=True)
             for text in texts
         )
@@ -313,9 +316,12 @@ class ThinkPRM(Critic):
         ]
         return Critiqued.of(chances, critiques, expected="a probability of 'yes' or 'no'")
 
-    def _by_verdicts(self, problem: str, steps: tuple[str, ...], context: tuple[str, ...]) -> Asking:
-        written: tuple[Written, ...]
-        written = yield self._write(self._prompt(problem, (*context[:-1], steps[-1])), len(steps))
+    async def _by_verdicts(
+        self, problem: str, steps: tuple[str, ...], context: tuple[str, ...], policy: Completing
+    ) -> Critiqued:
+        written = await policy.complete(
+            self._write(self._prompt(problem, (*context[:-1], steps[-1])), len(steps))
+        )
         critiques = tuple(_THINK_BEGIN + sample.text for sample in written)
         verdicts: list[list[float | None]] = [[] for _ in steps]
         for text in critiques:
@@ -341,7 +347,7 @@ class ThinkPRM(Critic):
             ),
         )
 
-    def _write(self, prompt: tuple[Message, ...], count: int) -> Write:
+    def _write(self, prompt: tuple[Message, ...], count: int) -> Completions:
         stop = ["Is the solution correct?", "</think>"]
         if self.number_steps or self.per_step == "verdicts":
             stop.append(f"Step {count + 1}:")
@@ -430,7 +436,9 @@ class GenPRM(Critic):
         """The tags of the format."""
         return ("<analyze>", "</analyze>", "<verify>", "</verify>", "<output>", "</output>")
 
-    def grade(self, problem: str, steps: tuple[str, ...], context: tuple[str, ...]) -> Asking:
+    async def grade(
+        self, problem: str, steps: tuple[str, ...], context: tuple[str, ...], policy: Completing
+    ) -> Critiqued:
         """Grade one solution, step after step; see `Critic.grade`."""
         verdicts: list[list[float | None]] = []
         critiques: list[list[str]] = []
@@ -439,11 +447,12 @@ class GenPRM(Critic):
             begun = [_OUTPUT]
             if self.mode == "analyze":
                 begin = _ANALYZE.format(step=t + 1)
-                written: tuple[Written, ...]
-                written = yield self._ask(prompt, begin, (_ANALYZED,))
+                written = await policy.complete(self._ask(prompt, begin, (_ANALYZED,)))
                 begun = [begin + sample.text + _ANALYZED + _OUTPUT for sample in written]
-            odds: Odds
-            odds = yield tuple(Choose(prompt=prompt, prefill=text, options=("Yes", "No")) for text in begun)
+            odds = await all_of(
+                policy.choose(ChoiceLogprobs(prompt=prompt, prefill=text, options=("Yes", "No")))
+                for text in begun
+            )
             chances = [probability_of_first(pair) for pair in odds]
             critiques.append(
                 [
@@ -574,11 +583,12 @@ class RPRM(Critic):
     them so: the format of the published figures. True: line breaks, as the model's own chat template would."""
     seed: int = 0
 
-    def grade(self, problem: str, steps: tuple[str, ...], context: tuple[str, ...]) -> Asking:
+    async def grade(
+        self, problem: str, steps: tuple[str, ...], context: tuple[str, ...], policy: Completing
+    ) -> Critiqued:
         """Grade one solution; see `Critic.grade`."""
         prompts = [self._prompt(problem, context[:t], step) for t, step in enumerate(steps)]
-        written: tuple[tuple[Written, ...], ...]
-        written = yield tuple(self._ask(prompt) for prompt in prompts)
+        written = await all_of(policy.complete(self._ask(prompt)) for prompt in prompts)
         critiques = [[sample.text for sample in samples] for samples in written]
         asked = [
             (t, number, text[: text.index(_RPRM_QUESTION)] + _RPRM_QUESTION)
@@ -586,9 +596,9 @@ class RPRM(Critic):
             for number, text in enumerate(texts)
             if _RPRM_QUESTION in text
         ]
-        odds: Odds
-        odds = yield tuple(
-            Choose(prompt=prompts[t], prefill=text, options=(" Yes", " No")) for t, _, text in asked
+        odds = await all_of(
+            policy.choose(ChoiceLogprobs(prompt=prompts[t], prefill=text, options=(" Yes", " No")))
+            for t, _, text in asked
         )
         verdicts: list[list[float | None]] = [[None] * len(texts) for texts in critiques]
         for (t, number, _), pair in zip(asked, odds, strict=True):

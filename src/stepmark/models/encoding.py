@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 import numpy as np
 import numpy.typing as npt
 
-from stepmark.batching import Prompt
+from stepmark.backends import Prompt
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError, UsageError
 from stepmark.models.spec import SPEC_FILE, ChatLayout, DialogueLayout, Layout, PieceLayout, Space, TextLayout
 from stepmark.models.tree import Ints, common_prefix

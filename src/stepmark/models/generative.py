@@ -3,31 +3,30 @@
     prm = generative_prm("thinkprm", LocalPolicy.load("launch/ThinkPRM-1.5B"), samples=4)
     prm.score("What is 2 + 3?", steps=["2 + 3 = 6"])
 
-The family (`models/critics.py`) owns the prompts and reads the verdicts, the policy (`models/policies/`) runs the model, and `batching` brings them
+The family (`models/critics.py`) owns the prompts and reads the verdicts, the policy (`models/policies/`) runs the model, and `backends` brings them
 together. A checkpoint that stepmark trained says in its `stepmark.json` which critic it is (`CriticSpec`); of others the family is named.
 
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-from stepmark.batching import Answerer, Choose, Ready, Reply, ReplyStore, Request, Write, run
-from stepmark.catalog import unknown_name
+from stepmark.backends import CachedPolicy, Completing, ReplyStore, run_tasks
+from stepmark.backends.replies import MemoryReplies
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.critics import RPRM, Critic, Critiqued, GenPRM, ThinkPRM, refuse_markers
 from stepmark.models.files import present, read_object
 from stepmark.models.identity import named
 from stepmark.models.policies import Policy
-from stepmark.models.prm import Grader, Ledger, Session, WholePrefixSession
-from stepmark.models.replies import MemoryReplies
+from stepmark.models.prm import PRM, Ledger, Session, WholePrefixSession
 from stepmark.models.spec import SPEC_FILE
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores, read_record
+from stepmark.registry import unknown_name
 
 Settings = ThinkPRM | GenPRM | RPRM
 
@@ -132,7 +131,7 @@ def generative_prm(
         samples: critiques a step; None for the family's default, or as the settings say.
         seed: part of every sample; used with a family name (settings have their own).
         store: records every critique, so that an interrupted run is resumed and nothing is asked twice
-            (`models.replies.ReplyFile`). Without one, the replies used last are remembered in memory.
+            (`backends.replies.ReplyFile`). Without one, the replies used last are remembered in memory.
         in_flight: solutions under way at once.
 
     Raises:
@@ -182,10 +181,10 @@ def context_of(solution: Solution) -> tuple[str, ...]:
 
 
 @final
-class GenerativePRM(Grader):
+class GenerativePRM(PRM):
     """A critic and the policy that writes for it; a `models.prm.PRM`. Arguments as for `generative_prm`.
 
-    The critiques of a prefix are the same for every solution that begins so: samples 0 to k-1 of one request (`Write.first`), asked once
+    The critiques of a prefix are the same for every solution that begins so: samples 0 to k-1 of one request (`Completions.first`), asked once
     and shared. So the score of a step depends on its prefix, the settings and the seed, and not on what else is scored.
 
     The score of a step is a probability in [0, 1]: the mean over the critiques that gave a verdict. Those that gave none are left out and
@@ -241,23 +240,20 @@ class GenerativePRM(Grader):
     ) -> Iterator[StepScores | Refusal]:
         """Score a stream of solutions; see `PRM.score_many`.
 
-        `in_flight` solutions are graded together, and their requests answered in common batches. A failing
+        `in_flight` solutions are graded together, their requests in common batches. A failing
         policy (`BackendError`) ends the run even with `keep_going`; with a `store`, the next run goes on.
         """
-        waiting: deque[Solution] = deque()
+        policy = CachedPolicy(self._policy, self._store)
+        before = self._policy.tokens_written
 
-        def methods() -> Iterator[Generator[Request | tuple[Request, ...], Any, Critiqued | InputError]]:
-            for solution in solutions:
-                waiting.append(solution)
-                yield self._graded(solution)
+        def graded(solution: Solution) -> Awaitable[Critiqued | InputError]:
+            return self._graded(solution, policy)
 
-        answerers = {
-            Write: Answerer(identity=self._policy.identity, answer=self._counted(self._policy.write)),
-            Choose: Answerer(identity=self._policy.identity, answer=self._policy.choose),
-        }
-        with closing(run(methods(), answerers, store=self._store, in_flight=self._in_flight)) as results:
-            for _, result in results:
-                solution = waiting.popleft()
+        with closing(run_tasks(solutions, graded, in_flight=self._in_flight)) as results:
+            for solution, result in results:
+                written = self._policy.tokens_written
+                self.ledger.tokens_written += written - before
+                before = written
                 if isinstance(result, InputError):
                     if not keep_going:
                         raise result
@@ -268,24 +264,12 @@ class GenerativePRM(Grader):
                 self.without_verdict += result.without_verdict
                 yield StepScores(scores=result.scores, kind=self.score_kind, critiques=result.critiques)
 
-    def _graded(
-        self, solution: Solution
-    ) -> Generator[Request | tuple[Request, ...], Any, Critiqued | InputError]:
+    async def _graded(self, solution: Solution, policy: Completing) -> Critiqued | InputError:
         """Grade one solution; its own error is its result, so that it does not cost the others."""
         try:
             check(solution, self.critic.markers)
-            return (yield from self.critic.grade(solution.problem.text, solution.texts, context_of(solution)))
+            return await self.critic.grade(
+                solution.problem.text, solution.texts, context_of(solution), policy
+            )
         except InputError as error:
             return error.at(solution.id) if solution.id is not None else error
-
-    def _counted(
-        self, write: Callable[[Sequence[Write], Ready], Sequence[Reply]]
-    ) -> Callable[[Sequence[Write], Ready], Sequence[Reply]]:
-        def counted(requests: Sequence[Write], ready: Ready) -> Sequence[Reply]:
-            before = self._policy.tokens_written
-            try:
-                return write(requests, ready)
-            finally:
-                self.ledger.tokens_written += self._policy.tokens_written - before
-
-        return counted

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, final
 
-from stepmark.batching.cluster import Cluster
+from stepmark.backends.cluster import Cluster
 from stepmark.errors import IdleSettingWarning, UsageError
 
 T = TypeVar("T")

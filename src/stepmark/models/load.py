@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
-from stepmark.catalog import Catalog
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
 from stepmark.models.families import find_published, full_name
 from stepmark.models.files import local_folder, present
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from stepmark.models.encoding import Encoder
     from stepmark.models.generative import Settings
     from stepmark.models.spec import ScoringSpec
+    from stepmark.registry import Registry
 
 
 SHARED = ("dtype", "quantize", "device", "token_budget", "truncate")
@@ -169,7 +169,7 @@ def read_by(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in idle}
 
 
-def prm_of(name: str, names: Catalog) -> PRM:
+def prm_of(name: str, names: Registry) -> PRM:
     """The PRM that a user's function or class makes.
 
     Raises:
@@ -178,9 +178,7 @@ def prm_of(name: str, names: Catalog) -> PRM:
     made: PRM = names.make(name, ("name", "score_kind", "default_aggregate", "score_many"))
     identity_of(made)
     if not isinstance(made, PRM):
-        raise UsageError(
-            f"{name}: expected a PRM derived from stepmark.Grader, found a {type(made).__name__}"
-        )
+        raise UsageError(f"{name}: expected a PRM derived from stepmark.PRM, found a {type(made).__name__}")
     return made
 
 

@@ -15,7 +15,7 @@ from stepmark.errors import CheckpointError, InputError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.engine import Engine, windows
 from stepmark.models.heads import HeadFunction, Neutral, step_scores
-from stepmark.models.prm import Grader, Ledger, Session, Weights, WholePrefixSession
+from stepmark.models.prm import PRM, Ledger, Session, WholePrefixSession
 from stepmark.models.session import (
     CachedSession,
     GrowingSession,
@@ -36,7 +36,7 @@ _WORDS = 256
 """Distributions over a vocabulary that are made at a time."""
 
 
-class WindowedPRM(Grader, ABC):
+class WindowedPRM(PRM, ABC):
     """What PRMs that read tokens share: streaming, windows, refusals. Abstract: `_window` scores."""
 
     def __init__(
@@ -147,11 +147,6 @@ class LocalPRM(WindowedPRM):
         engine = self.engines[0]
         return {"device": engine.device, "dtype": str(engine.backbone.dtype).removeprefix("torch.")}
 
-    @property
-    def size(self) -> Weights | None:
-        """See `PRM.size`."""
-        return Weights.of([(engine.backbone, None) for engine in self.engines])
-
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
         """See `PRM.open_session`."""
         if self.spec.outcome_only:
@@ -173,7 +168,7 @@ class LocalPRM(WindowedPRM):
             tree = pack([text.ids for text in some])
             needed = [path[self.needed(text)] for text, path in zip(some, tree.paths, strict=True)]
             rows = np.unique(np.concatenate(needed))
-            states = Rows(rows, [engine.run(tree, rows) for engine in self.engines], len(tree))
+            states = ReadRows(rows, [engine.run(tree, rows) for engine in self.engines], len(tree))
             with torch.inference_mode():
                 result = self.read(states, some, tree.paths)
             reads = {text.index: read for text, read in zip(some, result, strict=True)}
@@ -192,7 +187,7 @@ class LocalPRM(WindowedPRM):
         """See `TokenPRM.read`."""
 
 
-class Rows:
+class ReadRows:
     """Hidden states [rows, hidden] of some tokens (`rows`, ascending) of a packed tree, one tensor a network (`session.States`)."""
 
     def __init__(self, rows: Ints, states: Sequence[Tensor], tokens: int) -> None:
@@ -279,13 +274,6 @@ class TokenValuePRM(LocalPRM):
     ) -> None:
         super().__init__(name, spec, encoder, tuple(engine for engine, _ in models), identity)
         self.outputs = tuple(output for _, output in models)
-
-    @property
-    def size(self) -> Weights | None:
-        """See `PRM.size`: of all models, with their output layers."""
-        bare = super().size
-        outputs = sum(output.numel() for output in self.outputs)
-        return bare and Weights(parameters=bare.parameters + outputs, attention=bare.attention)
 
     def needed(self, text: Text) -> Ints:
         """What stands before each token of the answer that its author, and no tool or user, wrote."""

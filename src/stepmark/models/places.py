@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from stepmark.catalog import Catalog, unknown_name
 from stepmark.errors import CheckpointError, MissingExtraError
 from stepmark.models.families import full_name, nearest_names
 from stepmark.models.files import ADAPTER_FILE, CONFIGURATION, folder_of_name, present, read_object
+from stepmark.registry import Registry, unknown_name
 from stepmark.store import naming
 
 _log = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ NOTICE = (
 """What a run with it says once. The figures are of the development half, at its threshold (docs/default-prm.md)."""
 
 
-NAMES = Catalog("PRM", {"default": "stepmark.models.places:default_folder"})
+NAMES = Registry("PRM", {"default": "stepmark.models.places:default_folder"})
 """PRMs with a short name: each gives the folder of its checkpoint."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import tee
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from stepmark.batching import Answerer, Graded, Ready, Release, Score
+from stepmark.backends import BatchScorer, Ready, Release, ScoreRequest, StepScore
 from stepmark.data.conversations import (
     ProblemLike,
     SolutionLike,
@@ -68,40 +68,6 @@ class Ledger:
         return self.tokens_in - self.tokens_computed
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Weights:
-    """The size of a model in this process: what one token costs."""
-
-    parameters: int
-    """Weights that a token is multiplied with: without the table of embeddings, with the head where the model writes."""
-    attention: int
-    """Layers times the width of their attention (heads times their size)."""
-
-    @classmethod
-    def of(cls, models: Iterable[tuple[Any, Any]]) -> Weights | None:
-        """The sum over transformers models, each with its output layer or None where that is not used.
-
-        None where it is not known, or where a token meets a part of a model only (experts).
-        """
-        from stepmark.models.quantized import elements
-
-        parameters = attention = 0
-        for model, head in models:
-            config = model.config.get_text_config().to_dict()
-            heads = config.get("num_attention_heads")
-            layers, hidden = config.get("num_hidden_layers"), config.get("hidden_size")
-            experts = any("expert" in name for name, _ in model.named_parameters())
-            if experts or heads is None or layers is None or hidden is None:
-                return None
-            table = model.get_input_embeddings().weight
-            # A weight that stands at two places is counted once by parameters(), and as the head it is multiplied with.
-            parameters += elements(model)
-            if head is None or head.weight is not table:
-                parameters -= table.numel()
-            attention += layers * heads * (config.get("head_dim") or hidden // heads)
-        return cls(parameters=parameters, attention=attention)
-
-
 @dataclass(kw_only=True, slots=True)
 class Reading:
     """The prompt tokens of a policy in this process. Counts only grow."""
@@ -127,7 +93,7 @@ class Session(Protocol):
     def in_process(self) -> bool:
         """Whether it stores keys and values in this process: a `session.CachedSession`."""
 
-    def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
+    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
         """One reply a request, in order; an `InputError` for a prefix that the PRM cannot read.
 
         Raises:
@@ -138,8 +104,8 @@ class Session(Protocol):
         """Free what is stored for some prefixes; unknown ones are ignored."""
 
 
-class Grader:
-    """A process reward model: reads a prefix of a solution and scores its last step. A PRM of your own derives from it: `class MyPRM(stepmark.Grader)`.
+class PRM:
+    """A process reward model: reads a prefix of a solution and scores its last step. A PRM of your own derives from it: `class MyPRM(stepmark.PRM)`.
 
     The score of step t depends on the problem and on steps 1..t, never on what follows. A subclass has the attributes below, `identity` and
     `score_many`; all else is made of them.
@@ -186,11 +152,6 @@ class Grader:
     def default_checks(self) -> str:
         """The exact checks that run beside it where a caller says "auto": those that its checkpoint names, "all" beside the PRM that ships."""
         return "none"
-
-    @property
-    def size(self) -> Weights | None:
-        """The weights that a token meets; None for a model that is not in this process, or of which a token meets a part (experts)."""
-        return None
 
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
         """A session for a search: it scores prefixes that grow.
@@ -417,7 +378,7 @@ class Grader:
 class _Reread:
     """A conversation that is read anew for each turn (`watch.Growing`)."""
 
-    def __init__(self, prm: Grader, problem: Problem) -> None:
+    def __init__(self, prm: PRM, problem: Problem) -> None:
         self._prm, self._problem = prm, problem
 
     def score(self, steps: Sequence[Step], step: Step) -> float:
@@ -429,10 +390,6 @@ class _Reread:
 
     def back(self, to: int) -> None:
         """Nothing is stored."""
-
-
-PRM = Grader
-"""The same, as annotations name it."""
 
 
 def identity_of(prm: PRM) -> str:
@@ -450,20 +407,15 @@ def identity_of(prm: PRM) -> str:
 # Sessions.
 
 
-def answerers(
-    prm: PRM, *, session: Session | None = None, memory_tokens: int | None = None
-) -> dict[type, Answerer]:
-    """What `batching.run` needs to have a PRM answer `Score` and `Release`; merge it with a policy's.
+def scorer(prm: PRM, *, session: Session | None = None, memory_tokens: int | None = None) -> BatchScorer:
+    """A PRM as a search asks it, one step after the other.
 
     Args:
         prm: as `load_prm` gives it.
         session: an open session of this PRM; None opens one, with `memory_tokens`.
     """
     session = prm.open_session(memory_tokens=memory_tokens) if session is None else session
-    return {
-        Score: Answerer(identity=identity_of(prm), answer=session.score),
-        Release: Answerer(identity=prm.identity, answer=session.release),
-    }
+    return BatchScorer(identity_of(prm), session.score, session.release)
 
 
 def why_whole_prefixes(prm: PRM) -> str:
@@ -486,9 +438,9 @@ class WholePrefixSession:
     def __init__(self, prm: PRM, reason: str, *, counts_words: bool = False) -> None:
         self._prm, self.reason, self._counts_words = prm, reason, counts_words
 
-    def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
+    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
         """See `Session.score`."""
-        replies: list[Graded | InputError] = []
+        replies: list[StepScore | InputError] = []
         results = self._prm.score_many(
             (Solution.of(request.problem, request.steps) for request in requests), keep_going=True
         )
@@ -505,7 +457,7 @@ class WholePrefixSession:
         """Nothing is stored."""
         return [None] * len(requests)
 
-    def _graded(self, request: Score, result: StepScores | Refusal) -> Graded | InputError:
+    def _graded(self, request: ScoreRequest, result: StepScores | Refusal) -> StepScore | InputError:
         if isinstance(result, Refusal):
             return result.error
         if len(result.scores) != len(request.steps):
@@ -520,14 +472,14 @@ class WholePrefixSession:
         classes = None if result.classes is None else result.classes[-1]
         if self._counts_words:
             tokens, root = len(request.steps[-1].split()), len(request.problem.split())
-            return Graded(score=score, tokens=tokens, root=root, classes=classes)
+            return StepScore(score=score, tokens=tokens, root=root, classes=classes)
         if result.problem_tokens is None or result.solution_tokens is None:
-            return Graded(score=score, tokens=None, root=None, classes=classes)
+            return StepScore(score=score, tokens=None, root=None, classes=classes)
         tokens = result.problem_tokens + result.solution_tokens
-        return Graded(score=score, tokens=tokens, root=0, classes=classes)
+        return StepScore(score=score, tokens=tokens, root=0, classes=classes)
 
 
-def check_finite(name: str, score: float, request: Score) -> None:
+def check_finite(name: str, score: float, request: ScoreRequest) -> None:
     """Refuse (`BackendError`) a score that is NaN or infinite."""
     if not math.isfinite(score):
         raise BackendError(

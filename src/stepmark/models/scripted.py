@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar, final
 
-from stepmark.batching import Choose, Ready, Write, Written, cut_at_stop
+from stepmark.backends import BatchPolicy, ChoiceLogprobs, Completion, Completions, Ready, cut_at_stop
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import check_score
-from stepmark.models.prm import Grader, Ledger, Session, WholePrefixSession
+from stepmark.models.prm import PRM, Ledger, Session, WholePrefixSession
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 from stepmark.show.text import amount
 
 T = TypeVar("T")
 Script = Callable[[str, tuple[str, ...]], float | None]
 """The score of the last of the steps, given the problem and the steps up to it; None for "not read"."""
-Writes = Callable[[Write, int], str | Written] | Sequence[str | Written]
-Chooses = Callable[[Choose], Sequence[float]] | Sequence[Sequence[float]]
+Writes = Callable[[Completions, int], str | Completion] | Sequence[str | Completion]
+Chooses = Callable[[ChoiceLogprobs], Sequence[float]] | Sequence[Sequence[float]]
 
 
 @final
-class ScriptedPRM(Grader):
+class ScriptedPRM(PRM):
     """A PRM whose scores are given.
 
     Args:
@@ -137,11 +137,11 @@ def _table(scores: Mapping[str, float]) -> Script:
 
 
 @final
-class ScriptedPolicy:
+class ScriptedPolicy(BatchPolicy):
     """Answers from a function or from a list.
 
     A plain text is cut at the request's stop strings, as a model would be (`finish` is then `stop`, else
-    `end`); a `Written` is given as it is.
+    `end`); a `Completion` is given as it is.
 
     Args:
         write: `write(request, number)` gives sample `number` of a request; or the texts in the order in which
@@ -171,14 +171,14 @@ class ScriptedPolicy:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r})"
 
-    def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
+    def complete_many(
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
         """The scripted texts; an `InputError` that the script raises refuses that request alone."""
-        replies: list[list[Written] | InputError] = []
+        replies: list[list[Completion] | InputError] = []
         for index, request in enumerate(requests):
-            first = request.first or 0
-            reply: list[Written] | InputError
+            first = request.first
+            reply: list[Completion] | InputError
             try:
                 reply = [self._sample(request, number) for number in range(first, first + request.n)]
             except InputError as error:
@@ -188,8 +188,8 @@ class ScriptedPolicy:
                 ready(index, reply)
         return replies
 
-    def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+    def choose_many(
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
         """The scripted log-probabilities."""
         replies: list[list[float] | InputError] = []
@@ -205,19 +205,19 @@ class ScriptedPolicy:
                 ready(index, reply)
         return replies
 
-    def _sample(self, request: Write, number: int) -> Written:
+    def _sample(self, request: Completions, number: int) -> Completion:
         if callable(self._write):
             answer = self._write(request, number)
         else:
             answer = _next(self.name, "texts", self._write, self._written)
             self._written += 1
-        if not isinstance(answer, Written):
+        if not isinstance(answer, Completion):
             text, stopped = cut_at_stop(answer, request.stop)
-            answer = Written(text=text, finish="stop" if stopped else "end")
+            answer = Completion(text=text, finish="stop" if stopped else "end")
         self.tokens_written += answer.tokens or 0
         return answer
 
-    def _values(self, request: Choose) -> Sequence[float]:
+    def _values(self, request: ChoiceLogprobs) -> Sequence[float]:
         if callable(self._choose):
             return self._choose(request)
         self._chosen += 1

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from stepmark.batching import Graded, Ready, Release, Score
+from stepmark.backends import Ready, Release, ScoreRequest, StepScore
 from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.engine import NONE, Engine, KeyValuePool, Known, PrefixCache, check_vocabulary
@@ -208,11 +208,11 @@ class CachedSession:
         """Prefixes that `score` holds."""
         return len(self._places)
 
-    def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
+    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
         """See `Session.score`; computed together, all replies are recorded together."""
         del ready
         asked = [self._request(self._place(request), Step(text=request.steps[-1])) for request in requests]
-        replies: list[Graded | InputError] = []
+        replies: list[StepScore | InputError] = []
         for request, step, answer in zip(requests, asked, self.answer(asked), strict=True):
             if not isinstance(answer, Extended) or isinstance(step, InputError):
                 assert isinstance(answer, InputError)
@@ -344,7 +344,7 @@ class CachedSession:
         self._prm.ledger.steps += sum(score is not None for score in scores.scores)
         return scores
 
-    def _place(self, request: Score) -> Place:
+    def _place(self, request: ScoreRequest) -> Place:
         """Where the prefix before a request's step lies; without tokens, where that is not known: they are looked up then, and the rest is read."""
         problem, steps = request.problem, request.steps[:-1]
         held = self._places.get((problem, steps))
@@ -360,7 +360,7 @@ class CachedSession:
             return error
 
 
-def graded(asked: NextStep, answer: Extended) -> Graded:
+def graded(asked: NextStep, answer: Extended) -> StepScore:
     """The score of a step, and the tokens that it adds to the prefix before it, whatever the tree had of them."""
     before, ids, reads = asked.place.ids, answer.place.ids, asked.encoded.reads
     root = asked.encoded.problem_tokens
@@ -369,7 +369,7 @@ def graded(asked: NextStep, answer: Extended) -> Graded:
     else:  # the prefix before was not read in this session: it ends where its last step is read
         above = reads[-2] if len(reads) > 1 else None
         shared = min(root, len(ids)) if above is None else above + 1
-    return Graded(score=answer.score, tokens=len(ids) - shared, root=root, classes=answer.classes)
+    return StepScore(score=answer.score, tokens=len(ids) - shared, root=root, classes=answer.classes)
 
 
 def root_of(problem: Problem) -> Place:

@@ -2,7 +2,7 @@
 
 The solver goes on from what the steps so far *state*. Before each line it may notice that a quantity is wrong and correct it; else it may err (a slip in
 the result, a wrong operation, a wrong number, a step left out, the step before done again); else it does what is due. Its samples depend on the request
-and the sample's number alone (`batching.sample_seed`). Its chances depend on the problem and on the *class* of its state, never on the values: how far
+and the sample's number alone (`backends.sample_seed`). Its chances depend on the problem and on the *class* of its state, never on the values: how far
 it has come, whether the running quantity and the waiting product are wrong, for how many lines. It never errs by luck: an error is drawn only among
 those after which going on rightly misses the answer. So the classes are a Markov chain of a few hundred states, and V, the probability that the solver
 reaches the right answer, is computed and not estimated.
@@ -27,7 +27,16 @@ from typing import Annotated, NamedTuple, final
 
 from pydantic import Field
 
-from stepmark.batching import Choose, Prompt, Ready, Write, Written, cut_at_stop, sample_seed
+from stepmark.backends import (
+    BatchPolicy,
+    ChoiceLogprobs,
+    Completion,
+    Completions,
+    Prompt,
+    Ready,
+    cut_at_stop,
+    sample_seed,
+)
 from stepmark.errors import InputError, UsageError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import (
@@ -158,7 +167,7 @@ class SolverSettings:
 DEFAULT = SolverSettings()
 
 
-class State(NamedTuple):
+class WorldState(NamedTuple):
     """Where the solver stands."""
 
     place: int
@@ -173,15 +182,15 @@ class State(NamedTuple):
     """The answer, once given: nothing follows."""
 
 
-class NextStep(NamedTuple):
+class WorldStep(NamedTuple):
     """A line that the solver may write next."""
 
     text: str
     probability: float
-    state: State
+    state: WorldState
 
 
-_Move = tuple[str, State]
+_Move = tuple[str, WorldState]
 
 
 class Solver:
@@ -209,11 +218,11 @@ class Solver:
         left, sign, right = self.problem.calculation(place)
         return _HARDNESS[sign] * (0.6 + 0.12 * (len(str(left)) + len(str(right))))
 
-    def start(self) -> State:
+    def start(self) -> WorldState:
         """Before the first step."""
-        return State(0, self.problem.start)
+        return WorldState(0, self.problem.start)
 
-    def after(self, steps: Sequence[str]) -> State:
+    def after(self, steps: Sequence[str]) -> WorldState:
         """Where the solver stands after these steps, by any writer; what states nothing is passed over."""
         account = Account(self.problem)
         state = self.start()
@@ -226,30 +235,30 @@ class Solver:
             place = account.due
             waits = place < self.end and self.problem.operations[place].is_merge
             product = account.stated[place - 1] if waits else None
-            state = self._aged(state, State(place, account.running(place), product))
+            state = self._aged(state, WorldState(place, account.running(place), product))
         return state
 
-    def wrong(self, state: State) -> bool:
+    def wrong(self, state: WorldState) -> bool:
         """Whether a quantity that is still needed is wrong."""
         return state.running != self.problem.before[state.place] or self.wrong_product(state)
 
-    def wrong_product(self, state: State) -> bool:
+    def wrong_product(self, state: WorldState) -> bool:
         """Whether a product waits to be brought in and is wrong."""
         return state.product is not None and state.product != self.problem.values[state.place - 1]
 
-    def _aged(self, old: State, new: State) -> State:
+    def _aged(self, old: WorldState, new: WorldState) -> WorldState:
         return new._replace(age=old.age + 1) if self.wrong(old) and self.wrong(new) else new
 
     # -- what it may write
 
-    def next_steps(self, state: State) -> Iterator[NextStep]:
+    def next_steps(self, state: WorldState) -> Iterator[WorldStep]:
         """Every line that may come next, with its probability; the same line may come more than once. None after the answer."""
         if state.answer is not None:
             return
         repair = self.repair_probability(state)
         if repair:
             text, new = self.repair(state)
-            yield NextStep(text, repair, new)
+            yield WorldStep(text, repair, new)
         error = self.error_rates[state.place]
         moves = [(self.faithful(state), 1 - error)]
         for share, errors in self.errors(state):
@@ -258,9 +267,9 @@ class Solver:
         for (text, new), probability in moves:
             for preface, chance in (("", 1 - talk), (self._prefaces[state.place], talk)):
                 if probability * chance:
-                    yield NextStep(preface + text, (1 - repair) * probability * chance, new)
+                    yield WorldStep(preface + text, (1 - repair) * probability * chance, new)
 
-    def draw(self, state: State, dice: random.Random) -> tuple[str, State, float]:
+    def draw(self, state: WorldState, dice: random.Random) -> tuple[str, WorldState, float]:
         """One line, the state after it, and the natural logarithm of its probability."""
         logprob = 0.0
         repair = self.repair_probability(state)
@@ -284,28 +293,28 @@ class Solver:
             return self._prefaces[state.place] + text, new, logprob + math.log(talk)
         return text, new, logprob + math.log1p(-talk)
 
-    def likeliest(self, state: State) -> tuple[str, State, float]:
+    def likeliest(self, state: WorldState) -> tuple[str, WorldState, float]:
         """The likeliest line, as `draw` gives it."""
         best = max(self.next_steps(state), key=lambda step: step.probability)
         return best.text, best.state, math.log(best.probability)
 
-    def faithful(self, state: State) -> _Move:
+    def faithful(self, state: WorldState) -> _Move:
         """What is due, done rightly on what is stated."""
         at_end = state.place == self.end
         return self._answer(state, state.running) if at_end else self.line(state, state.place)
 
     @staticmethod
-    def _answer(state: State, answer: Number) -> _Move:
+    def _answer(state: WorldState, answer: Number) -> _Move:
         return answer_line(answer), state._replace(answer=answer)
 
-    def repair_probability(self, state: State) -> float:
+    def repair_probability(self, state: WorldState) -> float:
         """Probability that the next line corrects a quantity."""
         return self._fix(state.age) if self.wrong(state) else 0.0
 
     def _fix(self, age: int) -> float:
         return self.settings.repair_rate * self.settings.repair_decay**age
 
-    def repair(self, state: State) -> _Move:
+    def repair(self, state: WorldState) -> _Move:
         """Correct the latest quantity that is wrong: the waiting product, else the running quantity."""
         product = self.wrong_product(state)
         place = state.place - 1
@@ -318,7 +327,7 @@ class Solver:
 
     def line(
         self,
-        state: State,
+        state: WorldState,
         place: int,
         *,
         sign: str | None = None,
@@ -332,18 +341,22 @@ class Solver:
         value = calculate(left, sign, right) if result is None else result
         assert value is not None, "no operation of this world divides by zero"
         following = max(state.place, place + 1)
-        new = State(following, state.running, value) if operation.is_product else State(following, value)
+        new = (
+            WorldState(following, state.running, value)
+            if operation.is_product
+            else WorldState(following, value)
+        )
         return operation.line(left, sign, right, value), self._aged(state, new)
 
     @staticmethod
-    def due(state: State, operation: Operation) -> tuple[Number, str, Number]:
+    def due(state: WorldState, operation: Operation) -> tuple[Number, str, Number]:
         """The two numbers that an operation takes, as stated, and the sign between them."""
         left = state.running if operation.left is None else operation.left
         right = state.product if operation.right is None else operation.right
         assert right is not None, "a product is stated before it is brought in"
         return left, operation.sign, right
 
-    def errors(self, state: State) -> list[tuple[float, list[_Move]]]:
+    def errors(self, state: WorldState) -> list[tuple[float, list[_Move]]]:
         """The errors that can be made here: shares, which sum to 1, and the lines that make one of each kind."""
         place = state.place
         if place == self.end:
@@ -380,7 +393,7 @@ class Solver:
         shares["slip"] += 1 - math.fsum(shares.values())
         return [(share, moves[kind]) for kind, share in shares.items()]
 
-    def _misses(self, state: State, due: Number, result: Number) -> bool:
+    def _misses(self, state: WorldState, due: Number, result: Number) -> bool:
         """Whether a result in place of the due one is an error that luck does not undo."""
         values, operations, place = self.problem.values, self.problem.operations, state.place
         high = max(9999, 2 * due, -2 * due)
@@ -398,7 +411,7 @@ class Solver:
 
     # -- V
 
-    def value(self, state: State) -> float:
+    def value(self, state: WorldState) -> float:
         """V: the probability that the solver, going on from here, gives the right answer."""
         if state.answer is not None:
             return float(state.answer == self.problem.answer)
@@ -509,7 +522,7 @@ def count_tokens(text: str) -> int:
 
 
 @final
-class ArithmeticPolicy:
+class ArithmeticPolicy(BatchPolicy):
     """A policy (`models.policies.Policy`) that solves problems of the arithmetic world, with known error rates.
 
     It takes the last problem in the prompt, reads the steps in what follows it, and goes on from what they state. A prefill that does not end at the end of
@@ -530,11 +543,11 @@ class ArithmeticPolicy:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(error_rate={self.settings.error_rate})"
 
-    def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
+    def complete_many(
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
         """Solutions, from where each request stands; an `InputError` where the prompt holds no problem of this world."""
-        replies: list[list[Written] | InputError] = []
+        replies: list[list[Completion] | InputError] = []
         for index, request in enumerate(requests):
             try:
                 samples = self._samples(request)
@@ -546,8 +559,8 @@ class ArithmeticPolicy:
                 ready(index, replies[-1])
         return replies
 
-    def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+    def choose_many(
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
         """An `InputError` for each request: this policy writes solutions and answers no questions."""
         replies: list[list[float] | InputError] = []
@@ -557,7 +570,7 @@ class ArithmeticPolicy:
                 ready(index, replies[-1])
         return replies
 
-    def _samples(self, request: Write) -> list[Written]:
+    def _samples(self, request: Completions) -> list[Completion]:
         prompt, prefill = _text(request.prompt), request.prefill
         problem, rest = _problem_in(prompt)
         begun = prefill if not isinstance(request.prompt, str) else rest + prefill
@@ -567,7 +580,7 @@ class ArithmeticPolicy:
         solver = solver_of(problem, self.settings)
         state = solver.after(f"{rest}\n{prefill}".split("\n") if begun == prefill else begun.split("\n"))
         prompt_tokens = count_tokens(prompt) + count_tokens(prefill)
-        first = request.first or 0
+        first = request.first
         return [
             _write(solver, state, lead, request, number, prompt_tokens)
             for number in range(first, first + request.n)
@@ -579,8 +592,8 @@ def _text(prompt: Prompt) -> str:
 
 
 def _write(
-    solver: Solver, state: State, lead: str, request: Write, number: int, prompt_tokens: int
-) -> Written:
+    solver: Solver, state: WorldState, lead: str, request: Completions, number: int, prompt_tokens: int
+) -> Completion:
     """Sample `number` of a request."""
     dice = random.Random(sample_seed(request, number)) if request.temperature else None
     text, logprob, tokens = lead, 0.0, count_tokens(lead)
@@ -596,10 +609,10 @@ def _write(
     # One more token ends the text.
     if tokens >= request.max_tokens:
         cut = list(_TOKEN.finditer(text))[request.max_tokens - 1].end()
-        return Written(
+        return Completion(
             text=text[:cut], finish="length", tokens=request.max_tokens, prompt_tokens=prompt_tokens
         )
-    return Written(
+    return Completion(
         text=text,
         finish="stop" if stopped else "end",
         tokens=tokens + 1,

@@ -1,8 +1,8 @@
-"""Train a policy with process rewards: `stepmark.rl(problems, policy, prm, out=…)`; settings and credit methods are here by name.
+"""Train a policy with process rewards: settings, credit methods, and what one of your own is made of; `stepmark.train_policy` runs them.
 
 `rl.credit` is pure functions from rewards to advantages, each with its paper; the trainer and the monitor are built on them.
 """
 
-from stepmark.catalog import callable_package
+from stepmark.lazy_names import lazy_names
 
-callable_package(__name__, "stepmark.rl.run:rl", "stepmark.rl.public:RLAPI")
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -15,7 +15,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from stepmark.batching import Write
+from stepmark.backends import Completions
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.policies.local import Drawn, LocalPolicy, load_language_model
 from stepmark.models.quantized import QuantizedLinear
@@ -159,7 +159,7 @@ class Actor:
         """The policy as it is now, to sample from. Ask anew after each update: its identity is that of the weights."""
         return LocalPolicy(self.model, self.tokenizer, name=self.name)
 
-    def write(self, requests: Sequence[Write]) -> list[list[Drawn] | InputError]:
+    def write(self, requests: Sequence[Completions]) -> list[list[Drawn] | InputError]:
         """Completions with their tokens; see `LocalPolicy.draw`."""
         return self.policy().draw(requests)
 

@@ -64,7 +64,7 @@ def repetition(text: str, *, words: int = 4) -> float:
 
 
 @settings
-class Watch:
+class HackingWatch:
     """How a run is watched."""
 
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None

@@ -29,19 +29,19 @@ from stepmark.rl.hacking import (
     ALARM_ABOVE,
     CELLS,
     Cell,
+    HackingWatch,
     Quadrants,
     ShownSolution,
-    Watch,
     Watched,
     repetition,
     rise,
 )
 from stepmark.rl.implicit import OnlineImplicit
 from stepmark.rl.rewarding import Rated
-from stepmark.rl.trainer import Evaluation, Update
-from stepmark.training.state import HISTORY_FILE, Lines, read_lines
+from stepmark.rl.trainer import PolicyEvaluation, Update
+from stepmark.training.state import HISTORY_FILE, LogLines, read_lines
 
-WATCH = Watch()
+WATCH = HackingWatch()
 MONITOR_FILE, BEST = "monitor.jsonl", "best"
 TOKEN_BUDGET = 8192
 """Padded tokens a forward pass of the divergence."""
@@ -50,12 +50,12 @@ _EXAMPLES = 3
 
 
 def watched(
-    evaluation: Evaluation,
+    evaluation: PolicyEvaluation,
     *,
     prm: PRM | None = None,
     implicit: Sequence[float] | None = None,
     divergence: Sequence[float] | None = None,
-    watch: Watch = WATCH,
+    watch: HackingWatch = WATCH,
     seed: int = 0,
 ) -> Watched:
     """The figures of an evaluation, but for what depends on earlier ones.
@@ -115,7 +115,7 @@ def watched(
     )
 
 
-def check_watch(prm: PRM, watch: Watch) -> None:
+def check_watch(prm: PRM, watch: HackingWatch) -> None:
     """Refuse at once what no evaluation of this PRM could be measured with."""
     aggregate_of(prm, watch)
     low, high = {"probability": (0.0, 1.0), "margin": (-1.0, 1.0)}.get(prm.score_kind, (-math.inf, math.inf))
@@ -126,7 +126,7 @@ def check_watch(prm: PRM, watch: Watch) -> None:
         )
 
 
-def aggregate_of(prm: PRM, watch: Watch) -> str:
+def aggregate_of(prm: PRM, watch: HackingWatch) -> str:
     """How step scores make a solution's return; sum-logit, which is infinite where a score is 0 or 1, is refused."""
     if watch.aggregate == "sum-logit":
         raise UsageError("aggregate sum-logit has no mean where a score is 0 or 1; take product")
@@ -229,7 +229,7 @@ class Monitor:
         *,
         prm: PRM | None = None,
         implicit: OnlineImplicit | None = None,
-        watch: Watch = WATCH,
+        watch: HackingWatch = WATCH,
         seed: int = 0,
         stop_on_hack: bool = False,
     ) -> None:
@@ -237,8 +237,8 @@ class Monitor:
             check_watch(prm, watch)
         self.actor, self.folder, self.prm, self.implicit = actor, folder, prm, implicit
         self.watch, self.seed, self.stop_on_hack = watch, seed, stop_on_hack
-        self.history = Lines(folder / HISTORY_FILE)
-        self._lines = Lines(folder / MONITOR_FILE)
+        self.history = LogLines(folder / HISTORY_FILE)
+        self._lines = LogLines(folder / MONITOR_FILE)
         self.rows: list[Watched] = read_watched(self._lines.file)
         self._rebased = False
 
@@ -266,7 +266,7 @@ class Monitor:
         """Write the update's line."""
         self.history.add({"update": update.number, "rollouts": update.rollouts, **update.figures})
 
-    def evaluated(self, evaluation: Evaluation) -> bool:
+    def evaluated(self, evaluation: PolicyEvaluation) -> bool:
         """Measure, write, keep the checkpoint if it is the best one; True at an alarm with `stop_on_hack`."""
         self.rows = [row for row in self.rows if row.update < evaluation.update]
         # Compared since the last replacement of the PRM.

@@ -21,17 +21,16 @@ from stepmark.metrics.intervals import Difference
 from stepmark.models.files import ADAPTER_FILE, present
 from stepmark.models.load import load_prm
 from stepmark.models.places import folder_of
-from stepmark.models.policies import answerers as writing
 from stepmark.records import Problem, Solution, read_record, to_data
 from stepmark.rl.monitor import Monitor
 from stepmark.rl.settings import Refitting
-from stepmark.rl.trainer import STATE_FILE, Evaluation, Trainer, Update, collect, seed_of
+from stepmark.rl.trainer import STATE_FILE, PolicyEvaluation, PolicyTrainer, Update, collect, seed_of
 from stepmark.training.examples import LabelRules
 from stepmark.training.objectives.steps import SoftLabels
 from stepmark.training.recipe import Recipe, run_recipe
 from stepmark.training.settings import Training
-from stepmark.training.state import Lines
-from stepmark.verifiers.base import answerers as verifying
+from stepmark.training.state import LogLines
+from stepmark.verifiers.base import BatchVerifier
 
 REFIT_FILE, REFIT_FOLDER = "refit.jsonl", "refit"
 
@@ -80,10 +79,10 @@ class Refit:
             )
         self.rows: list[Refitted] = []
 
-    def attach(self, trainer: Trainer, monitor: Monitor) -> None:
+    def attach(self, trainer: PolicyTrainer, monitor: Monitor) -> None:
         """Take the place of the trainer's and the monitor's PRM, from the refits of an interrupted run on."""
         self._trainer, self._monitor = trainer, monitor
-        state, self._lines = trainer.out / STATE_FILE, Lines(trainer.out / REFIT_FILE)
+        state, self._lines = trainer.out / STATE_FILE, LogLines(trainer.out / REFIT_FILE)
         saved = torch.load(state, weights_only=True, mmap=True)["done"] if state.is_file() else 0
         if self._lines.rows:
             self._lines.keep(saved)
@@ -110,7 +109,7 @@ class Refit:
         if result.replaced:
             self._use(str(result.folder), since=result.update)
 
-    def evaluated(self, evaluation: Evaluation) -> bool:
+    def evaluated(self, evaluation: PolicyEvaluation) -> bool:
         """Nothing."""
         return False
 
@@ -165,8 +164,8 @@ class Refit:
             instruction=settings.instruction,
         )
         solutions = [Solution(problem=item.problem, steps=item.steps) for item in written]
-        answering = writing(actor.policy()) | verifying(verifier)
-        results = label(solutions, EveryStep(k=self.how.rollouts, how=how), answering)
+        labeller = EveryStep(k=self.how.rollouts, how=how)
+        results = label(solutions, labeller, actor.policy(), BatchVerifier(verifier))
         done = [(item, r) for item, r in zip(written, results, strict=True) if isinstance(r, Labelling)]
         rows = [
             LabelledRow(labelled=result.labelled, where=f"refit {number}:{at}", outcome=item.right)

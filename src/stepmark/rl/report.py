@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from stepmark.errors import UsageError
 from stepmark.metrics.intervals import Interval
 from stepmark.rl.hacking import CELLS, ShownSolution, Watched
 from stepmark.rl.monitor import Monitor, best_of
-from stepmark.rl.trainer import Evaluation, Update
+from stepmark.rl.trainer import PolicyEvaluation, Update
 from stepmark.show import colour
 from stepmark.show.evaluation import EvaluationView, Examples, Item, Section, Tile, evaluation_html
 from stepmark.show.page import CardView, ProblemView, StepView
@@ -22,7 +22,7 @@ from stepmark.show.text import amount
 from stepmark.training.report import CardFacts, card_text, smoothed
 
 
-class ProgressLines:
+class PolicyProgressLines:
     """A listener behind the monitor: prints each evaluation on standard error, and an update now and then.
 
     On a terminal at most one line every ten seconds; elsewhere also at most one each tenth of the run.
@@ -47,7 +47,7 @@ class ProgressLines:
             self._last_line, self._tenth = self._clock(), tenth
             sys.stderr.write(f"{self.line(update)}\n")
 
-    def evaluated(self, evaluation: Evaluation) -> bool:
+    def evaluated(self, evaluation: PolicyEvaluation) -> bool:
         """Print what the monitor measured."""
         row = self._monitor.rows[-1]
         sys.stderr.write(f"{words(row)}\n")
@@ -148,14 +148,7 @@ _FIGURES = {
     "tokens a solution": "tokens",
     "KL from the start, nats a token": "divergence",
 }
-"""Of the card: what it says, and what `figure` finds."""
-_TILES = {
-    "Accuracy (%)": "accuracy",
-    "PRM return, mean step": "step_return",
-    "AUC (%)": "auc",
-    "KL, nats a token": "divergence",
-    "Good steps, wrong answer (%)": "quadrants.slipped",
-}
+"""Of the page and the card: what they say, and what `figure` finds."""
 
 
 def rl_html(
@@ -174,7 +167,10 @@ def rl_html(
     checkpoint = "" if best is None else f" {when}: after update {best.update:,}."
     verdict = f"{alarm_words(rows)}{checkpoint} In brackets and bands: 95 % intervals over {amount(last.solutions, 'held-out problem')}."
     parts = {
-        "Held-out problems, at the temperature of training": tuple(_plots(rows)),
+        "Held-out problems, at the temperature of training": (
+            _measured(rows, "Before and after", "the last weights"),
+            *_plots(rows),
+        ),
         "Learning": tuple(_learning(history)),
         "Examples": tuple(_examples(rows)),
     }
@@ -182,7 +178,7 @@ def rl_html(
         EvaluationView(
             title=title,
             facts=(*facts, verdict),
-            tiles=tuple(_tiles(rows)),
+            tiles=(_alarm_tile(rows),),
             sections=tuple(Section(title=name, items=items) for name, items in parts.items() if items),
             settings=settings,
         )
@@ -317,25 +313,26 @@ def fall_words(rows: Sequence[Watched]) -> str:
     )
 
 
-def _tiles(rows: Sequence[Watched]) -> Iterator[Tile]:
-    first, last, fell = rows[0], rows[-1], bool(fall_words(rows))
-    watched = any(row.rise is not None for row in rows)
-    yield Tile(
+def _alarm_tile(rows: Sequence[Watched]) -> Tile:
+    alarmed, watched = rows[-1].alarmed, any(row.rise is not None for row in rows)
+    return Tile(
         label="Alarm",
-        value="none" if last.alarmed is None else f"update {last.alarmed:,}",
+        value="none" if alarmed is None else f"update {alarmed:,}",
         detail="" if watched else alarm_words(rows),
-        sort="bad" if last.alarmed is not None else "good" if watched and not fell else "",
+        sort="bad" if alarmed is not None else "good" if watched and not fall_words(rows) else "",
     )
-    for label, name in _TILES.items():
-        now, before, scale = figure(last, name), figure(first, name), 100 if "%" in label else 1
-        if isinstance(now, Interval):
-            details = (
-                [f"[{_number(now.low, scale)}, {_number(now.high, scale)}]"] if now.low is not None else []
-            )
-            if isinstance(before, Interval) and before.value is not None:
-                details.append(f"at the start {_number(before.value, scale)}")
-            sort: Literal["bad", ""] = "bad" if fell and name == "accuracy" else ""
-            yield Tile(label=label, value=_number(now.value, scale), detail="\n".join(details), sort=sort)
+
+
+def _measured(rows: Sequence[Watched], title: str, now: str) -> Table:
+    """The first and the last evaluation side by side; what neither has is left out."""
+    shown = {"before training": rows[0], now: rows[-1]}
+    if rows[-1].update == rows[0].update:
+        del shown["before training"]
+    cells = {
+        what: [_bracket(figure(row, name), 1, 4) for row in shown.values()] for what, name in _FIGURES.items()
+    }
+    lines = tuple((what, *found) for what, found in cells.items() if {*found} != {ABSENT})
+    return Table(title=title, columns=("figure", *shown), rows=lines)
 
 
 def _bracket(interval: Interval | float | None, scale: float, digits: int) -> str:
@@ -351,16 +348,9 @@ def _number(value: float | None, scale: float) -> str:
 def policy_card(facts: CardFacts, rows: Sequence[Watched], *, credit: str, data: str) -> str:
     """The card of a trained policy as Markdown, front matter first. The last evaluation is this checkpoint's."""
     last = rows[-1]
-    shown = {"before training": rows[0], "this checkpoint": last}
-    if last.update == rows[0].update:
-        del shown["before training"]
-    cells = {
-        name: [_bracket(figure(row, name), 1, 4) for row in shown.values()] for name in _FIGURES.values()
-    }
-    lines = [(what, *cells[name]) for what, name in _FIGURES.items() if {*cells[name]} != {ABSENT}]
     measured = (
         f"On {amount(last.solutions, 'held-out problem')}, one solution each at the temperature of training.\n\n"
-        f"{markdown(Table(title='', columns=('figure', *shown), rows=tuple(lines)))}\n"
+        f"{markdown(_measured(rows, '', 'this checkpoint'))}\n"
         f"{alarm_words(rows)} In brackets: 95 % intervals over problems. The best of several evaluations looks better than it is: measure what "
         "you keep on problems that chose nothing."
     )

@@ -1,4 +1,4 @@
-"""`stepmark.rl`: train a policy with outcome or process rewards, watched for reward hacking; resumable from the last saved update."""
+"""`stepmark.train_policy`: train a policy with outcome or process rewards, watched for reward hacking; resumable from the last saved update."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stepmark.models.prm import PRM
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem
 from stepmark.rl.credit import Credit
-from stepmark.rl.hacking import Watch, Watched
+from stepmark.rl.hacking import HackingWatch, Watched
 from stepmark.rl.settings import Implicit, Refitting, Training
 from stepmark.settings import checked
 from stepmark.show.text import amount
@@ -42,7 +42,7 @@ _LAST = ("config.json", REPORT_FILE, "README.md")
 _NO_RESULTS = ("save_every", "token_budget")
 """Settings that change no result; a run may be continued with others."""
 _WEIGHTS = "weights.part"
-_TRAINING, _WATCH = Training(), Watch()
+_TRAINING, _WATCH = Training(), HackingWatch()
 
 
 @final
@@ -73,7 +73,7 @@ class TrainedPolicy:
 
 
 @checked
-def rl(
+def train_policy(
     problems: Source,
     policy: str,
     prm: PRMLike | None = None,
@@ -88,7 +88,7 @@ def rl(
     answers: Literal["stated", "marked"] = "marked",
     isolation: Isolation | None = None,
     columns: Mapping[str, str] | None = None,
-    watch: Watch = _WATCH,
+    watch: HackingWatch = _WATCH,
     implicit: Implicit | None = None,
     implicit_model: str | None = None,
     refit: Refitting | None = None,
@@ -217,7 +217,7 @@ class _Run:
     source: Mapping[str, Any] | None
     """Of a credit method that is the caller's own."""
     training: Training
-    watch: Watch
+    watch: HackingWatch
     implicit: Implicit | None
     implicit_model: str | None
     refit: Refitting | None
@@ -339,8 +339,8 @@ class _Run:
         from stepmark.rl.credit.methods import check_kind
         from stepmark.rl.monitor import Monitor
         from stepmark.rl.refit import Refit
-        from stepmark.rl.report import ProgressLines
-        from stepmark.rl.trainer import Trainer
+        from stepmark.rl.report import PolicyProgressLines
+        from stepmark.rl.trainer import PolicyTrainer
         from stepmark.training.state import write_run
 
         prm = self.prm.load() if isinstance(self.prm, Lazy) else self.prm
@@ -368,8 +368,8 @@ class _Run:
             write_run(self.out / RUN_FILE, record)
         if (self.out / STATE_FILE).is_file():
             self.note(f"{self.out}: continuing from its saved state")
-        display = ProgressLines(monitor, self.training.updates) if self.shown else None
-        trainer = Trainer(
+        display = PolicyProgressLines(monitor, self.training.updates) if self.shown else None
+        trainer = PolicyTrainer(
             actor,
             problems,
             held_out,

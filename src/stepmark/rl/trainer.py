@@ -1,6 +1,6 @@
 """The policy's trainer: sample groups, verify, score each step, assign credit, take a clipped step; again.
 
-One update is `Trainer._update`, which reads like the papers' algorithm. Everything random is a function of the seed and the update's number, so a run
+One update is `PolicyTrainer._update`, which reads like the papers' algorithm. Everything random is a function of the seed and the update's number, so a run
 that was killed goes on from its last saved state to the same weights.
 """
 
@@ -16,7 +16,7 @@ from typing import Literal, Protocol, final
 import torch
 from torch import Tensor
 
-from stepmark.batching import Write
+from stepmark.backends import Completions
 from stepmark.errors import InputError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.prm import PRM
@@ -127,7 +127,7 @@ def collect(
     how = Sampling(prompt=settings.prompt, instruction=settings.instruction)
     prompts = [prompt_of(problem, how) for problem in problems]
     requests = [
-        Write(
+        Completions(
             prompt=prompt,
             n=group,
             temperature=settings.temperature,
@@ -160,7 +160,7 @@ class Update:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class PolicyEvaluation:
     """Held-out problems, as the policy solves them now."""
 
     update: int
@@ -178,12 +178,12 @@ class Listener(Protocol):
     def updated(self, update: Update) -> None:
         """An update is done."""
 
-    def evaluated(self, evaluation: Evaluation) -> bool:
+    def evaluated(self, evaluation: PolicyEvaluation) -> bool:
         """The held-out problems were solved. True stops the run after its state is saved."""
 
 
 @final
-class Trainer:
+class PolicyTrainer:
     """Trains a policy.
 
     Args:
@@ -363,7 +363,7 @@ class Trainer:
             return False
         # The same seed each time: what changes is the policy.
         rated = self._collect(self.held_out, seed=seed_of(self.settings, "held out", 0), group=1)
-        evaluation = Evaluation(
+        evaluation = PolicyEvaluation(
             update=self.done,
             rollouts=self.rollouts,
             accuracy=sum(item.right for item in rated) / len(rated),

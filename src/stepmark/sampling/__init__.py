@@ -8,19 +8,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from stepmark.batching import (
+from stepmark.backends import (
     INSTRUCTION,
-    Method,
+    CachedPolicy,
+    Completing,
+    Completion,
+    Completions,
     Prompt,
     ReplyStore,
-    Verify,
-    Write,
-    Written,
+    Verifying,
+    all_of,
     problem_prompt,
-    run,
+    run_tasks,
 )
 from stepmark.errors import InputError
-from stepmark.models.policies import Policy, answerers
 from stepmark.records import Problem, Verdict
 from stepmark.settings import settings
 
@@ -52,18 +53,18 @@ class Sampled:
     """What a policy wrote for one problem."""
 
     problem: Problem
-    samples: tuple[Written, ...]
+    samples: tuple[Completion, ...]
     """The n independent samples; empty when the problem was refused."""
     verdicts: tuple[Verdict | None, ...] = ()
     """One for each sample; None where none was asked for, or nothing was written."""
-    greedy: Written | None = None
+    greedy: Completion | None = None
     refused: str | None = None
     """Why the policy cannot answer this problem (too long, a marker in the text)."""
 
 
 def sample(
     problems: Iterable[Problem],
-    policy: Policy,
+    policy: Completing,
     settings: Sampling = SAMPLING,
     *,
     store: ReplyStore | None = None,
@@ -77,39 +78,48 @@ def sample(
     Raises:
         BackendError: the policy failed; what it had written is kept in the store.
     """
-    methods = (sample_and_judge(problem, settings, False) for problem in problems)
-    for _, result in run(methods, answerers(policy), store=store, in_flight=in_flight):
+    cached = CachedPolicy(policy, store)
+    for _, result in run_tasks(
+        problems, lambda problem: sample_and_judge(problem, settings, cached), in_flight=in_flight
+    ):
         yield result
 
 
-def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Method[Sampled]:
-    """Sample solutions of one problem and, if `judged`, have each final answer compared with the reference."""
+async def sample_and_judge(
+    problem: Problem, settings: Sampling, policy: Completing, verifier: Verifying | None = None
+) -> Sampled:
+    """Sample solutions of one problem and, where there is a verifier, have each final answer compared with the reference."""
+    prompt = prompt_of(problem, settings)
     asked = [
-        Write(
-            prompt=prompt_of(problem, settings),
+        Completions(
+            prompt=prompt,
             n=settings.n,
             temperature=settings.temperature,
             top_p=settings.top_p,
             max_tokens=settings.max_tokens,
             seed=settings.seed,
-            first=0,
         )
     ]
     if settings.greedy:
-        asked.append(Write(prompt=asked[0].prompt, max_tokens=settings.max_tokens, first=0))
+        asked.append(Completions(prompt=prompt, max_tokens=settings.max_tokens))
     try:
-        replies: tuple[tuple[Written, ...], ...] = yield tuple(asked)
+        replies = await all_of(map(policy.complete, asked))
     except InputError as error:
         return Sampled(problem=problem, samples=(), refused=str(error))
-    samples = replies[0]
-    verdicts: list[Verdict | None] = [None] * len(samples)
-    there = [i for i, written in enumerate(samples) if written.text.strip()]
-    if judged and problem.answer is not None and there:
-        judgements = yield tuple(Verify(answer=samples[i].text, gold=problem.answer) for i in there)
-        for i, verdict in zip(there, judgements, strict=True):
-            verdicts[i] = verdict
-    greedy = replies[1][0] if settings.greedy else None
-    return Sampled(problem=problem, samples=samples, verdicts=tuple(verdicts), greedy=greedy)
+    samples = tuple(replies[0])
+    gold = None if verifier is None else problem.answer
+
+    async def verdict(sample: Completion) -> Verdict | None:
+        if verifier is None or gold is None or not sample.text.strip():
+            return None
+        return await verifier.verify(sample.text, gold)
+
+    return Sampled(
+        problem=problem,
+        samples=samples,
+        verdicts=tuple(await all_of(map(verdict, samples))),
+        greedy=replies[1][0] if settings.greedy else None,
+    )
 
 
 def prompt_of(problem: Problem, settings: Sampling) -> Prompt:

@@ -10,29 +10,42 @@ from typing import Annotated, Any, Literal, final
 
 from pydantic import Field
 
-from stepmark.batching import INSTRUCTION, Answerer, Write
-from stepmark.batching import run as run_methods
-from stepmark.batching.cluster import Cluster
+from stepmark.backends import (
+    INSTRUCTION,
+    CachedPolicy,
+    CachedVerifier,
+    Completing,
+    ReplyStore,
+    VerdictRequest,
+    Verifying,
+    run_tasks,
+)
+from stepmark.backends.cluster import Answerer, Cluster, policy_answerers
+from stepmark.backends.replies import open_replies
 from stepmark.data.reading import Source, read_rows
 from stepmark.errors import InputError
-from stepmark.models import policies
 from stepmark.models.lazy import Bits, Lazy, arguments_of, check_models
 from stepmark.models.policies import Dtype, PolicyLike, load_policy, policy_of
-from stepmark.models.replies import open_replies
 from stepmark.problems.sources import ProblemRow, problem_rows
 from stepmark.records import SAMPLE_FACTS, Problem, SampledSolution, record_row
 from stepmark.sampling import Sampled, Sampling, sample_and_judge
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
-from stepmark.store import Results, evenly, row_key, run_input
-from stepmark.store.runs import ResumableRun, check_files, explained, in_order, usable
+from stepmark.store import PartFile, Results, evenly, resumed, row_key, run_input
+from stepmark.store.runs import check_files, explained, nothing_done, usable, working
 from stepmark.verifiers import base as verifiers
-from stepmark.verifiers.base import VerifierLike, load_verifier, open_verifier, report_isolation
+from stepmark.verifiers.base import (
+    BatchVerifier,
+    VerifierLike,
+    load_verifier,
+    open_verifier,
+    report_isolation,
+)
 from stepmark.verifiers.code_sandbox import Isolation
 
 BUILD = "stepmark.sampling.problems:build"
-"""`build`, as `batching.cluster.Build` names it."""
+"""`build`, as `backends.cluster.Build` names it."""
 
 
 def build(
@@ -51,9 +64,10 @@ def build(
     """
     built: dict[type, Answerer] = {}
     if verifier is not None:
-        built |= verifiers.answerers(load_verifier(verifier, answers=answers, isolation=isolation))
+        judge = BatchVerifier(load_verifier(verifier, answers=answers, isolation=isolation))
+        built[VerdictRequest] = Answerer(identity=judge.identity, answer=judge.verdicts)
     if policy is not None:
-        built |= policies.answerers(load_policy(policy, dtype=dtype, quantize=quantize, device=device))
+        built |= policy_answerers(load_policy(policy, dtype=dtype, quantize=quantize, device=device))
     return built
 
 
@@ -87,8 +101,8 @@ class Answering:
         """As the caller wrote it; the name of a policy that was loaded before."""
         self.verifier_facts = verifiers.verifier_facts(verifier, answers, isolation)
         """What a manifest says of the verifier."""
-        self.answerers: Mapping[type, Answerer] = {}
-        """What answers; filled by `load`."""
+        self._writes: Completing | None = None
+        self._compares: Verifying | None = None
         self.tokens_written: Callable[[], int] = lambda: 0
         """Tokens that the policy has written so far."""
 
@@ -101,7 +115,7 @@ class Answering:
             verifier = open_verifier(
                 self._verifier, answers=self._answers, isolation=self._isolation, shown=shown
             )
-            self.answerers = verifiers.answerers(stack.enter_context(verifier))
+            self._compares = BatchVerifier(stack.enter_context(verifier))
         elif shown:
             report_isolation(self._verifier, self._isolation)
 
@@ -112,7 +126,7 @@ class Answering:
             The policy's identity, as manifests name it.
         """
         if self._cluster is not None:
-            from stepmark.batching.cluster import Build
+            from stepmark.backends.cluster import Build
 
             settings: dict[str, Any] = {
                 **arguments_of(self._policy),
@@ -124,13 +138,28 @@ class Answering:
             workers = stack.enter_context(
                 self._cluster.start(Build(function=BUILD, settings=settings), most=most)
             )
-            self.answerers = workers.answerers
+            self._writes = None if self._policy is None else workers.policy()
+            self._compares = None if self._verifier is None else workers.verifier()
             self.tokens_written = lambda: workers.tokens_written
         elif self._policy is not None:
             policy = self._policy.load() if isinstance(self._policy, Lazy) else self._policy
-            self.answerers = {**self.answerers, **policies.answerers(policy)}
+            self._writes = policy
             self.tokens_written = lambda: policy.tokens_written
-        return {"policy": self.answerers[Write].identity} if Write in self.answerers else {}
+        return {} if self._writes is None else {"policy": self._writes.identity}
+
+    @property
+    def asks_models(self) -> bool:
+        """Whether there is anything to ask."""
+        return self._policy is not None or self._verifier is not None
+
+    def cached(
+        self, store: ReplyStore, *, observe: Callable[[Any], None]
+    ) -> tuple[CachedPolicy | None, CachedVerifier | None]:
+        """The policy and the verifier, whose replies are recorded; `observe` is called with each new text."""
+        return (
+            None if self._writes is None else CachedPolicy(self._writes, store, observe=observe),
+            None if self._compares is None else CachedVerifier(self._compares, store),
+        )
 
 
 @checked
@@ -204,29 +233,26 @@ def sample(
         instruction=instruction,
     )
     check_files({"out": out}, problems)
-    given = run_input(problems, again=True, hashed=out is not None)
+    given = run_input(problems, hashed=out is not None)
     judge = None if verifier == "none" else verifier
     asked = Answering(policy, judge, answers=answers, isolation=isolation, cluster=cluster)
     rows = problem_rows(given.source, columns=columns, need_answer=judge is not None)
     with explained(given, keep_going=keep_going):
         chosen = evenly(list(usable(rows, keep_going=keep_going)), limit)
-    tally = Tally()
+    tally = SampleTally()
+    records: list[SampledSolution] = []
     facts = {
+        "command": "sample",
         "policy": asked.policy_name,
         "settings": {**asdict(how), **asked.verifier_facts, "limit": limit, "columns": columns},
     }
     with ExitStack() as stack:
         asked.open(stack, shown=progress)
-        run: ResumableRun[SampledSolution] = stack.enter_context(
-            ResumableRun("sample", given, facts, out=out)
-        )
-        run.identify(asked.load(stack, most=in_flight))
+        part = stack.enter_context(PartFile(out, facts))
+        part.identify(asked.load(stack, most=in_flight))
         store = stack.enter_context(open_replies(out))
-        for line in run.earlier():
-            tally.add(line)
         shown = Progress(
             len(chosen),
-            done=run.done,
             tokens=asked.tokens_written,
             verb="asked",
             noun="problem",
@@ -234,29 +260,39 @@ def sample(
             shown=progress,
             together=in_flight,
         )
-        answerers = {**asked.answerers, Write: asked.answerers[Write].observed(lambda _: shown.tick())}
+        writes, compares = asked.cached(store, observe=lambda _: shown.tick())
+        assert writes is not None
 
-        def judged(rows: Iterator[ProblemRow | InputError]) -> Iterator[Sampled]:
-            methods = (
-                sample_and_judge(row.problem, how, judge is not None)
-                for row in rows
-                if not isinstance(row, InputError)
-            )
-            return (result for _, result in run_methods(methods, answerers, store=store, in_flight=in_flight))
+        def sampled(rows: Iterator[ProblemRow]) -> Iterator[Sampled]:
+            for _, result in run_tasks(
+                rows, lambda row: sample_and_judge(row.problem, how, writes, compares), in_flight=in_flight
+            ):
+                yield result
 
-        with run.working(shown, keep_going=keep_going):
-            remaining = chosen[run.done :]
-            for row, result in in_order(remaining, lambda row: _is_asked(row, run), judged):
-                line = run.earlier_line(_key(row)) or _line(row, result, str(asked.policy_name))
-                run.add(line, map(_record, line["rows"]), key=_key(row))
+        def kept(row: ProblemRow, result: Sampled) -> dict[str, Any]:
+            return _line(row, result, str(asked.policy_name))
+
+        with working(part, shown, given, keep_going=keep_going):
+            for _, line, result in resumed(part, chosen, _key, sampled, kept):
                 tally.add(line)
-                shown.advance()
+                shown.advance(fresh=result is not None)
+                if out is None and not isinstance(line, InputError):
+                    records += map(_record, line["rows"])
         if not tally.written:
-            raise run.empty("no solution was written", tally.why)
-        run.finish(asdict(tally), {} if out is None else {out: lambda line: line["rows"]})
+            raise nothing_done(part, "no solution was written", tally.why, given)
+        part.finish(
+            {"input": given.manifest, **asdict(tally)},
+            {} if out is None else {out: lambda line: line["rows"]},
+        )
+    written = None if out is None else Path(out)
     wrote = [] if out is None else [f"wrote {out}; every reply is in {out}.replies.sqlite"]
-    return run.results(
-        read_samples, tally.written, refused=tally.why, summary="\n".join([*tally.lines(), *wrote])
+    return Results(
+        (lambda: iter(records)) if written is None else lambda: read_samples(written),
+        tally.written,
+        out=written,
+        refused=tally.why,
+        manifest={**part.manifest, "input": given.manifest},
+        summary="\n".join([*tally.lines(), *wrote]),
     )
 
 
@@ -284,7 +320,7 @@ def _record(row: Mapping[str, Any]) -> SampledSolution:
 
 
 @dataclass(kw_only=True, slots=True)
-class Tally:
+class SampleTally:
     """What the summary counts."""
 
     problems: int = 0
@@ -296,17 +332,19 @@ class Tally:
     solved: int = 0
     why: list[str] = field(default_factory=list)
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Count what `_line` made of a problem."""
-        outcomes = [row["meta"]["outcome"] for row in line["rows"]]
+    def add(self, line: Mapping[str, Any] | InputError) -> None:
+        """Count what `_line` made of a problem, or a row that is none."""
         self.problems += 1
+        if isinstance(line, InputError):
+            self.why.append(str(line))
+            return
+        outcomes = [row["meta"]["outcome"] for row in line["rows"]]
         self.written += len(outcomes)
         self.right += outcomes.count(True)
         self.wrong += outcomes.count(False)
         self.without_verdict += outcomes.count(None)
         self.blank += line["blank"]
         self.solved += line["solved"]
-        self.why += [] if line["refused"] is None else [line["refused"]]
 
     def facts(self) -> list[str]:
         """What progress reports."""
@@ -330,23 +368,19 @@ class Tally:
             yield f"left out: {amount(len(self.why) - 3, 'more problem')}"
 
 
-def _key(row: ProblemRow | InputError) -> str | None:
-    return None if isinstance(row, InputError) else row_key({**asdict(row.problem), "meta": row.meta})
+def _key(row: ProblemRow) -> str:
+    return row_key({**asdict(row.problem), "meta": row.meta})
 
 
-def _is_asked(row: ProblemRow | InputError, run: ResumableRun[SampledSolution]) -> bool:
-    return isinstance(row, ProblemRow) and run.earlier_line(_key(row)) is None
+def _line(row: ProblemRow, judged: Sampled, policy: str) -> dict[str, Any]:
+    """What was sampled of one problem: its rows, and what the summary counts beside them.
 
-
-def _line(row: ProblemRow | InputError, judged: Sampled | None, policy: str) -> dict[str, Any]:
-    """What was sampled of one problem: its rows, and what the summary counts beside them."""
-    nothing: dict[str, Any] = {"rows": [], "blank": 0, "solved": False}
-    if isinstance(row, InputError):
-        return {**nothing, "refused": str(row)}
-    assert judged is not None
+    Raises:
+        InputError: the policy cannot read it.
+    """
     problem = row.problem
     if judged.refused is not None:
-        return {**nothing, "refused": f"{problem.id}: {judged.refused}"}
+        raise InputError(f"{problem.id}: {judged.refused}")
     samples = list(zip(judged.samples, judged.verdicts, strict=True))
     rows = [
         record_row(
@@ -370,5 +404,4 @@ def _line(row: ProblemRow | InputError, judged: Sampled | None, policy: str) -> 
         "rows": rows,
         "blank": len(samples) - len(rows),
         "solved": any(verdict is not None and verdict.correct for verdict in judged.verdicts),
-        "refused": None,
     }

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
@@ -15,38 +13,40 @@ from typing import Annotated, Any, Literal, Protocol, cast, final, get_args
 
 from pydantic import Field
 
-from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
-from stepmark.batching.cluster import Build, Built, Cluster, Fact
+from stepmark.backends import Ready, ScoreSolution
+from stepmark.backends.cluster import Answerer, Build, Built, Cluster, Fact, Reply
 from stepmark.data.reading import Source, read_rows
-from stepmark.data.solutions import GRADED_KEYS, SolutionRow, candidates_of, read_solutions, solutions_of
+from stepmark.data.solutions import SolutionRow, candidates_of, read_solutions, solutions_of
 from stepmark.data.steps.splitting import check_way, split
 from stepmark.data.steps.thoughts import Reasoning
-from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
+from stepmark.errors import BackendError, InputError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.metrics.first_error import threshold_misfit
 from stepmark.models.lazy import Lazy, check_models, note_idle
 from stepmark.models.load import SHARED, PRMLike, lazy_prm, read_by
 from stepmark.models.places import NOTICE
-from stepmark.models.prm import PRM, Grade, Grader, Ledger, from_row, input_row, to_row
+from stepmark.models.prm import PRM, Grade, Ledger, from_row, input_row, to_row
 from stepmark.models.prm import grade as grade_stream
 from stepmark.records import GradedSolution, Refusal, ScoreKind, Solution, StepScores
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.show.text import amount
 from stepmark.store import (
+    PartFile,
     Results,
-    RowWriter,
     RunInput,
+    atomic_rows,
     check_outputs,
     is_stream,
-    open_rows,
+    resumed,
     row_key,
     run_input,
 )
+from stepmark.store.runs import working
 from stepmark.verifiers.checks import check_names
 
 BUILD = "stepmark.scoring.run:build"
-"""`build`, as `batching.cluster.Build` names it."""
+"""`build`, as `backends.cluster.Build` names it."""
 
 
 def build(*, prm: str, prm_arguments: str = "{}", orm: str | None = None, orm_arguments: str = "{}") -> Built:
@@ -101,7 +101,7 @@ def build(*, prm: str, prm_arguments: str = "{}", orm: str | None = None, orm_ar
 
 
 class Workers(Protocol):
-    """Workers that were built by `build`: `batching.cluster.RayWorkers`."""
+    """Workers that were built by `build`: `backends.cluster.RayWorkers`."""
 
     @property
     def facts(self) -> Mapping[str, Fact]:
@@ -116,7 +116,7 @@ class Workers(Protocol):
 
 
 @final
-class SpreadPRM(Grader):
+class SpreadPRM(PRM):
     """A PRM (see `models.prm.PRM`) whose solutions are scored by the workers of a cluster, each with a PRM of its own.
 
     Only what keeps them busy is read ahead. Neighbours of one problem are scored by one worker together. Its name, identity, kind of
@@ -259,43 +259,32 @@ def grade(
     read = chain([next(read)], read)
     settings: dict[str, Any] = {"aggregate": aggregate, "threshold": threshold, "checks": checks}
     settings |= {"split": split, "marker": marker, "reasoning": reasoning, "columns": columns}
+    graded = Path(out) if out is not None and not is_stream(out) else None
     with ExitStack() as stack:
-        manifest = {"command": "grade", "input": source.manifest, "settings": settings}
-        place = os.devnull if out is None else out
-        writer = open_rows(place, manifest, resumable=source.manifest is not None, key=_graded_key)
-        stack.enter_context(closing(writer))
+        part = stack.enter_context(PartFile(graded, {"command": "grade", "settings": settings}))
+        stream = stack.enter_context(atomic_rows(out if graded is None else None))
         total = _count(source, columns)
-        expected = None if total is None else max(1, total - writer.done)
-        scorer, verdicts = _load(grader, outcome, cluster, stack, expected)
-        models = {"prm": scorer.identity} | ({} if verdicts is None else {"orm": verdicts.identity})
-        writer.identify(models)
+        scorer, verdicts = _load(
+            grader, outcome, cluster, stack, None if total is None else max(1, total - part.kept)
+        )
+        part.identify({"prm": scorer.identity} | ({} if verdicts is None else {"orm": verdicts.identity}))
         run = _Run(
             source=source,
             rows=read,
-            out=writer,
+            part=part,
+            stream=stream,
             prm=scorer,
             orm=verdicts,
             settings=Grade(aggregate=aggregate, threshold=threshold, checks=checks).of(scorer),
-            keep_going=keep_going,
             on_result=on_result,
-            progress=Progress(
-                total, done=writer.done, tokens=lambda: scorer.ledger.tokens_computed, shown=progress
-            ),
+            progress=Progress(total, tokens=lambda: scorer.ledger.tokens_computed, shown=progress),
             collect=out is None,
         )
-        try:
-            with run.progress:
-                effective = None if run.settings.checks == "none" else run.settings.checks
-                loading = {"loaded_with": grader.arguments} if isinstance(grader, Lazy) else {}
-                run.all(report, {**settings, "checks": effective, "prm": scorer.name}, loading)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(_kept(writer) or "nothing was kept") from None
-        except StepmarkError as error:
-            for note in (_kept(writer), _way_out(error, keep_going)):
-                if note is not None:
-                    error.add_note(note)
-            raise
-    graded = Path(out) if out is not None and not is_stream(out) else None
+        with working(part, run.progress, source, keep_going=keep_going):
+            effective = None if run.settings.checks == "none" else run.settings.checks
+            run.all(report, {**settings, "checks": effective, "prm": scorer.name}, keep_going=keep_going)
+            loading = {"loaded_with": grader.arguments} if isinstance(grader, Lazy) else {}
+            part.finish({**run.facts(), **loading}, {} if graded is None else {graded: lambda row: [row]})
     written = [str(path) for path in (graded, report) if path is not None]
     records = run.records
     return Results(
@@ -303,7 +292,7 @@ def grade(
         run.tally.counts["solutions"],
         out=graded,
         refused=run.tally.refused,
-        manifest={**manifest, "models": models},
+        manifest={**part.manifest, "input": source.manifest},
         summary=_summary(run, split, written),
     )
 
@@ -378,11 +367,12 @@ class _Run:
 
     source: RunInput
     rows: Iterator[SolutionRow | Refusal]
-    out: RowWriter
+    part: PartFile
+    stream: Callable[[Mapping[str, Any]], None]
+    """Writes a graded row at once, where the output is no file."""
     prm: PRM
     orm: PRM | None
     settings: Grade
-    keep_going: bool
     on_result: Callable[[GradedSolution, str], None] | None
     progress: Progress
     collect: bool
@@ -390,26 +380,40 @@ class _Run:
     records: list[GradedSolution] = field(default_factory=list)
     tally: _Tally = field(default_factory=_Tally)
 
-    def all(self, report: str | Path | None, settings: Mapping[str, Any], loading: Mapping[str, Any]) -> None:
-        """Grade every row, write the report, finish the output: last, so that a run that is killed before has its part to resume from."""
+    def all(self, report: str | Path | None, settings: Mapping[str, Any], *, keep_going: bool) -> None:
+        """Grade every row, and write the report: before the output is made, so that a run that is killed has its part to resume from."""
+        results = self.results(keep_going=keep_going)
         if report is None:
-            deque(self.results(), maxlen=0)
-        else:
-            from stepmark.scoring.report import write_report
+            deque(results, maxlen=0)
+            return
+        from stepmark.scoring.report import write_report
 
-            shown = {name: str(value) for name, value in settings.items() if value not in (None, False)}
-            title, shown = Path(self.source.name).name, {"file": self.source.name, **shown}
-            write_report(report, self.results(), title=title, settings=shown)
-        facts = {"prm": self.prm.name, "score_kind": self.prm.score_kind, **asdict(self.settings)}
-        self.out.finish({**facts, **({"orm": self.orm.name} if self.orm else {}), **loading})
+        shown = {name: str(value) for name, value in settings.items() if value not in (None, False)}
+        title, shown = Path(self.source.name).name, {"file": self.source.name, **shown}
+        write_report(report, results, title=title, settings=shown)
 
-    def results(self) -> Iterator[GradedSolution]:
-        """Every graded solution, as it is written to the part.
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says beside what the run is."""
+        counts = {"rows": self.tally.counts["solutions"], "left_out": len(self.tally.refused)}
+        names = {"prm": self.prm.name} | ({} if self.orm is None else {"orm": self.orm.name})
+        about = {"input": self.source.manifest, "score_kind": self.prm.score_kind, **asdict(self.settings)}
+        return {**about, **names, **counts}
+
+    def results(self, *, keep_going: bool) -> Iterator[GradedSolution]:
+        """Every graded solution, when it is in the part.
 
         Raises:
-            InputError: there is none, and nothing is left behind.
+            InputError: a row that has no result, unless the run keeps going; there is none at all, and nothing is left behind.
         """
-        for scored, row in chain(self.earlier(), self.fresh()):
+        for row, kept, result in resumed(
+            self.part, self.rows, _key, self.graded, _graded_row, keep_going=keep_going
+        ):
+            self.progress.advance(fresh=result is not None)
+            if row is None or isinstance(kept, InputError):
+                self.tally.refused.append(str(kept))
+                continue
+            self.stream(kept)
+            scored = result if isinstance(result, GradedSolution) else from_row(row.solution, kept)
             if self.on_result is not None:
                 with self.progress.paused():
                     self.on_result(scored, row.where)
@@ -419,82 +423,31 @@ class _Run:
             yield scored
         refused = self.tally.refused
         if not self.tally.counts["solutions"]:
-            self.out.discard()
+            self.part.discard()
             raise InputError(
                 f"nothing could be graded: left out {amount(len(refused), 'row')}, which is all:\n"
                 + "\n".join(refused),
                 where=self.source.name,
             )
 
-    def earlier(self) -> Iterator[tuple[GradedSolution, SolutionRow]]:
-        """What an interrupted run did already."""
-        for result, row in zip(self.out.earlier(), self.rows, strict=False):
-            if isinstance(result, InputError):
-                self.leave_out(result, recorded=True)
-            elif isinstance(row, Refusal):
-                raise UsageError("the unfinished output does not fit the input; delete it to start again")
-            else:
-                yield from_row(row.solution, result), row
-
-    def fresh(self) -> Iterator[tuple[GradedSolution, SolutionRow]]:
-        """What is left to do."""
-        waiting: deque[tuple[SolutionRow | Refusal, dict[str, Any] | None]] = deque()
-
-        def solutions() -> Iterator[Solution]:
-            for row in self.rows:
-                graded = None if isinstance(row, Refusal) else self.out.earlier_result(_key(row))
-                waiting.append((row, graded))
-                if not isinstance(row, Refusal) and graded is None:
-                    yield row.solution
-
-        def known() -> Iterator[tuple[GradedSolution, SolutionRow]]:
-            """The rows ahead of the next result that need none: they cannot be read, or are as they were in an earlier run."""
-            while waiting and (isinstance(waiting[0][0], Refusal) or waiting[0][1] is not None):
-                row, graded = waiting.popleft()
-                self.progress.advance()
-                if isinstance(row, Refusal):
-                    self.leave_out(row.error)
-                elif graded is not None:
-                    self.out.write(graded)
-                    yield from_row(row.solution, graded), row
-
-        # Always keep_going: a refusal then comes with the row that it is about, and so with its line.
-        for result in grade_stream(solutions(), self.prm, self.settings, orm=self.orm, keep_going=True):
-            yield from known()
-            self.progress.advance()
-            row, _ = waiting.popleft()
-            assert not isinstance(row, Refusal)
-            try:
-                if isinstance(result, Refusal):
-                    raise result.error
-                graded = to_row(result, row.row)
-            except InputError as error:
-                self.leave_out(error.in_row(row.where))
-                continue
-            self.out.write(graded)
-            yield result, row
-        yield from known()
-
-    def leave_out(self, error: InputError, *, recorded: bool = False) -> None:
-        """Note a row that has no result, or stop because of it.
-
-        Raises:
-            InputError: that error, unless the run keeps going.
-        """
-        if not self.keep_going:
-            raise error
-        self.tally.refused.append(str(error))
-        if not recorded:
-            self.out.refuse(error)
+    def graded(self, rows: Iterator[SolutionRow]) -> Iterator[GradedSolution | Refusal]:
+        """Ask the models; a refusal comes in its place, and so with the row that it is about."""
+        solutions = (row.solution for row in rows)
+        return grade_stream(solutions, self.prm, self.settings, orm=self.orm, keep_going=True)
 
 
 def _key(row: SolutionRow) -> str:
-    """The key of a row; that of its graded row is equal (`_graded_key`)."""
     return row_key(input_row(row.solution, row.row))
 
 
-def _graded_key(row: Mapping[str, Any]) -> str:
-    return row_key({key: value for key, value in row.items() if key not in GRADED_KEYS})
+def _graded_row(row: SolutionRow, result: GradedSolution | Refusal) -> dict[str, Any]:
+    """The graded row; `InputError` with the row's place where there is none."""
+    try:
+        if isinstance(result, Refusal):
+            raise result.error
+        return to_row(result, row.row)
+    except InputError as error:
+        raise error.in_row(row.where) from None
 
 
 def _with_outcome_model(prm: PRM | Lazy[PRM], orm: str | None) -> tuple[PRM | Lazy[PRM], Lazy[PRM] | None]:
@@ -555,20 +508,6 @@ def _check(
     check_outputs(outputs, source.source)
 
 
-def _kept(out: RowWriter) -> str | None:
-    """What an unfinished run leaves, in words."""
-    if out.part is None or not out.written:
-        return None
-    return f"{amount(out.written, 'row is', 'rows are')} kept in {out.part}; the same command continues from there"
-
-
-def _way_out(error: StepmarkError, keep_going: bool) -> str | None:
-    of_a_row = isinstance(error, InputError) and re.search(r"(:|row )\d+( \(.*\))?$", error.where or "")
-    if of_a_row and not keep_going:
-        return "with `keep_going`, rows that cannot be graded are left out and listed"
-    return None
-
-
 def _summary(run: _Run, split_by: str, written: list[str]) -> str:
     """What was graded, what it cost, what was left out, what was written."""
     tally, count, ledger = run.tally, run.tally.counts, run.prm.ledger
@@ -605,12 +544,8 @@ def _summary(run: _Run, split_by: str, written: list[str]) -> str:
         misfit := threshold_misfit(count["wrong"] - count["by_check"], count["solutions"], threshold)
     ) is not None:
         lines.append(misfit)
-    if run.out.reused:
-        lines.append(
-            f"the input has changed since an interrupted run: kept its results of {amount(run.out.reused, 'unchanged row')}"
-        )
-    if run.out.done:
-        lines.append(f"continued after the {amount(run.out.done, 'row')} of an interrupted run")
+    if run.part.reused:
+        lines.append(f"continued after the {amount(run.part.reused, 'row')} of an interrupted run")
     if tally.refused:
         lines += [
             f"left out {amount(len(tally.refused), 'row')}:",

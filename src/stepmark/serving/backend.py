@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, final
 
-from stepmark.batching import Graded, Score
+from stepmark.backends import ScoreRequest, StepScore
 from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.prm import PRM, checked_scores, why_whole_prefixes
 from stepmark.records import Problem, Refusal, Solution, Step, StepScores
@@ -113,7 +113,7 @@ class Prepared:
 class Grown:
     """A prefix with one more step."""
 
-    graded: Graded
+    graded: StepScore
     """The step's score and tokens."""
     place: Place | None = field(default=None, repr=False, compare=False)
     """The state of the prefix, to be given back with `Batcher.release`; None where nothing is held."""
@@ -188,7 +188,9 @@ class WholeBackend:
         results |= {i: self._observed(ask) for i, ask in growing if ask.observed}
         growths = [(i, ask) for i, ask in growing if not ask.observed]
         if growths:
-            requests = [Score(problem=ask.problem.text, steps=ask.solution.texts) for _, ask in growths]
+            requests = [
+                ScoreRequest(problem=ask.problem.text, steps=ask.solution.texts) for _, ask in growths
+            ]
             replies = self._steps.score(requests, lambda index, reply: None)
             for (i, _), reply in zip(growths, replies, strict=True):
                 results[i] = reply if isinstance(reply, InputError) else Grown(graded=reply)
@@ -197,7 +199,7 @@ class WholeBackend:
     def _observed(self, ask: Growth) -> Grown | InputError:
         growing = self.prm.grow(ask.problem)
         try:
-            return Grown(graded=Graded(score=growing.score(ask.steps, Step(text=ask.text))))
+            return Grown(graded=StepScore(score=growing.score(ask.steps, Step(text=ask.text))))
         except InputError as error:
             return error
         finally:

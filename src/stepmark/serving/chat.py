@@ -12,14 +12,13 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Literal, final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BeforeValidator, Field, model_validator
 
-from stepmark.batching import Message, Write, Written
+from stepmark.backends import Completion, Completions, Message
 from stepmark.data.conversations import solution_of
 from stepmark.data.steps.splitting import split as split_text
 from stepmark.errors import (
@@ -36,8 +35,8 @@ from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.models.remote.wire import PROBLEM, Answer, ModelEntry, Timeout, examples
 from stepmark.models.remote.wire import Request as WireRequest
 from stepmark.records import Solution
-from stepmark.search.base import Choice
-from stepmark.search.choosing import Picked, pick
+from stepmark.searches.base import Choice
+from stepmark.searches.choosing import Picked, pick
 from stepmark.serving.batcher import LateError
 from stepmark.serving.errors import Refused, invalid, retry
 from stepmark.serving.routes import (
@@ -258,7 +257,7 @@ _PATIENCE = Patience(retries=2, first_wait=0.5, max_wait=10.0)
 
 
 @final
-class Completions:
+class ChatService:
     """Answers conversations for a server: adds its address and its model.
 
     Args:
@@ -282,8 +281,6 @@ class Completions:
             summary="Answer a conversation",
             **described(ChatAnswer),
         )
-        threads = settings.policy_requests if isinstance(policy, OpenAIPolicy) else 1
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="stepmark-write")
         self._verifier: Verifier | None = None
         self._room, self._verifying = asyncio.Semaphore(settings.policy_requests), asyncio.Lock()
         self._waiting = 0
@@ -292,7 +289,6 @@ class Completions:
         service.closing.append(self._close)
 
     async def _close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
         if self._verifier is not None:
             await asyncio.to_thread(self._verifier.close)
 
@@ -383,7 +379,7 @@ class Completions:
             },
         }
 
-    def _request(self, body: ChatRequest) -> Write:
+    def _request(self, body: ChatRequest) -> Completions:
         """What the policy is asked to write."""
         settings = self.settings
         n = body.selection.n or settings.n
@@ -401,7 +397,7 @@ class Completions:
         if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
             message = "max_tokens says something else; give one of them"
             raise invalid(message, field="max_completion_tokens")
-        return Write(
+        return Completions(
             prompt=body.conversation,
             n=n,
             temperature=temperature,
@@ -410,10 +406,9 @@ class Completions:
             stop=tuple(body.stop or ()),
             # By number where a seed is given: equal requests then get equal texts.
             seed=body.seed or 0,
-            first=None if body.seed is None else 0,
         )
 
-    async def _written(self, request: Write) -> list[Written]:
+    async def _written(self, request: Completions) -> Sequence[Completion]:
         """The completions of a conversation. Those of a client that disconnects are dropped."""
         policy = self._policy
         if self._waiting >= (_QUEUE + 1) * self.settings.policy_requests:
@@ -422,8 +417,11 @@ class Completions:
         self._waiting += 1
         try:
             async with self._room:
-                loop = asyncio.get_running_loop()
-                [reply] = await loop.run_in_executor(self._threads, policy.write, [request])
+                return await policy.complete(request)
+        except InputError as error:
+            raise type(error)(
+                f"the policy refuses the conversation: {error.message}", field="messages"
+            ) from None
         except UsageError as error:
             raise InputError(f"the policy {policy.name}: {error}") from None
         except (UnansweredError, UnreachableError) as error:
@@ -433,11 +431,8 @@ class Completions:
             raise Refused("policy", f"the policy {policy.name}: {error}") from None
         finally:
             self._waiting -= 1
-        if isinstance(reply, InputError):
-            raise type(reply)(f"the policy refuses the conversation: {reply.message}", field="messages")
-        return reply
 
-    def _split(self, problem: str, texts: Sequence[Written]) -> list[Read]:
+    def _split(self, problem: str, texts: Sequence[Completion]) -> list[Read]:
         solutions: list[Read] = []
         for item in texts:
             try:
@@ -477,7 +472,7 @@ class Completions:
 
 
 def _check_any_scored(
-    results: Sequence[dict[str, Any]], solutions: Sequence[Read], texts: Sequence[Written]
+    results: Sequence[dict[str, Any]], solutions: Sequence[Read], texts: Sequence[Completion]
 ) -> None:
     """Refuse to choose where nothing was graded: any answer would look chosen."""
     if any(item.get("score") is not None for item in results):
@@ -491,7 +486,7 @@ def _check_any_scored(
     raise Refused("policy", "no candidate has a score: the PRM left steps of each of them unread")
 
 
-def _finish(written: Written) -> Literal["stop", "length"]:
+def _finish(written: Completion) -> Literal["stop", "length"]:
     return "length" if written.finish == "length" else "stop"
 
 
@@ -561,4 +556,4 @@ def add_chat(service: Service, policy: Policy | Lazy[Policy] | None, chat: ChatM
         policy = policy.with_arguments(memory_tokens=_POLICY_MEMORY).load()
     if service.log_requests:
         service.log(f"as a model: {chat.model} at /v1/chat/completions, written by {policy.name}")
-    Completions(service, policy, chat)
+    ChatService(service, policy, chat)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
-from stepmark.batching import Graded
+from stepmark.backends import StepScore
 from stepmark.errors import InputError, StepmarkError
 from stepmark.models.remote.wire import SessionFullError
 from stepmark.records import Problem, Step
@@ -32,7 +32,7 @@ class Node:
 
     node: int
     """Its number in the session."""
-    graded: Graded
+    graded: StepScore
     """Its score, classes and tokens."""
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from stepmark.data.steps.splitting import split as split_text
 from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
-from stepmark.search.base import Choice
+from stepmark.searches.base import Choice
 from stepmark.settings import settings
 from stepmark.verifiers.base import isolation_of
 from stepmark.verifiers.checks import check_names

@@ -42,7 +42,6 @@ class Progress:
 
     Args:
         total: how many there are; None when that is not known (no time left is shown then).
-        done: how many an earlier run did; they count as done, not as fast.
         tokens: gives the number of tokens computed so far.
         verb: what is done to solutions.
         facts: gives what else is shown, a few words each.
@@ -56,7 +55,6 @@ class Progress:
         self,
         total: int | None,
         *,
-        done: int = 0,
         tokens: Callable[[], int],
         verb: str = "graded",
         facts: Callable[[], Sequence[str]] = tuple,
@@ -66,7 +64,8 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
-        self._first = self.done = done
+        self._first = 0
+        self.done = 0
         """How many are done, those of an earlier run among them."""
         self._tokens = tokens
         self._verb = verb
@@ -102,8 +101,12 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def advance(self, count: int = 1) -> None:
-        """Count one more solution, or several."""
+    def advance(self, count: int = 1, *, fresh: bool = True) -> None:
+        """Count one more solution, or several; what is not `fresh`, an earlier run did, so that it counts as done and not as fast."""
+        if not fresh:
+            self._first += count
+            self.done += count
+            return
         now = self._clock()
         if now - self._came > _PAUSE * self._length:
             self._whole = (self.done - self._first, self._came - self._start)

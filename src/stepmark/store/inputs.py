@@ -26,13 +26,13 @@ class RunInput:
     rows: int | None
     """How many there are, about: lines of a file. None where that is not known before they are read."""
     manifest: dict[str, Any] | None
-    """Name, size and hash; None of a pipe, which can be read only once, so that a run cannot be resumed."""
+    """Name, size and hash; None of a pipe, which can be read only once."""
 
 
 def run_input(source: Source, *, again: bool = False, hashed: bool = True) -> RunInput:
     """The input of a run; an iterator is read into a list.
 
-    `again`: it is read more than once, which a pipe is not. `hashed`: the run can be resumed, so that its manifest names the rows by their hash.
+    `again`: it is read more than once, which a pipe is not. `hashed`: the manifest of the run names the rows by their hash.
 
     Raises:
         InputError: there is no such file, or no rows.

@@ -6,7 +6,7 @@ The loss over a tree is the sum over its rows taken apart: a step that n rows sh
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from stepmark.training.examples import Dropped, Example, Target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class TreeRow:
     """One example inside a tree."""
 
     example: Example
@@ -29,7 +29,7 @@ class Row:
     answer: int
     """Index into `path` of the first token of its first step."""
     reads: tuple[int | None, ...]
-    """For each step, its index into `Item.reads`; None for a step that is not read."""
+    """For each step, its index into `TrainingItem.reads`; None for a step that is not read."""
     weight: float = 1.0
     """Of each token from `answer` on, where an objective fits tokens."""
     own: npt.NDArray[np.bool_] | None = None
@@ -37,7 +37,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Item:
+class TrainingItem:
     """Some examples of one problem as one tree. Shapes: `reads`, `targets`, `weights` [reads]."""
 
     tree: PackedTree
@@ -47,17 +47,13 @@ class Item:
     """What is known there; None where nothing is fitted (the score alone is wanted)."""
     weights: tuple[float, ...]
     """How many rows say so; 0 where there is no target."""
-    rows: tuple[Row, ...]
+    rows: tuple[TreeRow, ...]
     problem: str
 
     @property
     def labels(self) -> float:
         """How many labels it holds: the sum of the weights."""
         return sum(self.weights)
-
-
-Wanted = Callable[[Example], Example]
-"""What an objective takes of an example: the same with some targets masked; none left means it is not trained on."""
 
 
 def items_of(
@@ -68,7 +64,7 @@ def items_of(
     dropped: Dropped,
     every_step: bool = False,
     outcomes: bool = False,
-) -> Iterator[Item]:
+) -> Iterator[TrainingItem]:
     """One problem's examples as trees of at most `budget` distinct tokens.
 
     Steps after the last one that is fitted are not computed: rows that go on after their first error cost no more than up to it. A
@@ -123,7 +119,7 @@ def cut(sequences: Sequence[Ints], examples: Sequence[Example], budget: int) -> 
         start = end
 
 
-def _item(part: Sequence[tuple[Encoded, Example]], *, every_step: bool) -> Item:
+def _item(part: Sequence[tuple[Encoded, Example]], *, every_step: bool) -> TrainingItem:
     tree = pack([e.ids for e, _ in part])
     places: dict[tuple[int, Target | None], int] = {}
     weights: list[float] = []
@@ -140,8 +136,8 @@ def _item(part: Sequence[tuple[Encoded, Example]], *, every_step: bool) -> Item:
             if target is not None:
                 weights[place] += 1.0
             reads.append(place)
-        rows.append(Row(example=example, path=path, answer=e.answer, reads=tuple(reads), own=e.own()))
-    return Item(
+        rows.append(TreeRow(example=example, path=path, answer=e.answer, reads=tuple(reads), own=e.own()))
+    return TrainingItem(
         tree=tree,
         reads=tuple(at for at, _ in places),
         targets=tuple(target for _, target in places),
@@ -159,12 +155,12 @@ def kind_of(error: InputError) -> str:
 
 
 def batches(
-    items: Sequence[Item], *, budget: int, rng: random.Random, rows: int | None = None
-) -> list[list[list[Item]]]:
+    items: Sequence[TrainingItem], *, budget: int, rng: random.Random, rows: int | None = None
+) -> list[list[list[TrainingItem]]]:
     """Optimizer steps of forward passes of trees, in random order: [steps][passes][trees]. A step has `rows` examples at least, or one pass."""
     order = list(items)
     rng.shuffle(order)
-    steps: list[list[list[Item]]] = []
+    steps: list[list[list[TrainingItem]]] = []
     size, count = budget + 1, 0
     for item in order:
         full = count >= (1 if rows is None else rows)
@@ -181,7 +177,7 @@ def batches(
     return steps
 
 
-def packed(batch: Sequence[Item]) -> tuple[Ints, Ints, Ints]:
+def packed(batch: Sequence[TrainingItem]) -> tuple[Ints, Ints, Ints]:
     """Token ids, positions and step ends of trees laid one after the other: [tokens], [tokens], [reads]."""
     reads: list[int] = []
     at = 0

@@ -15,13 +15,13 @@ from torch.utils.checkpoint import checkpoint
 
 from stepmark.errors import CheckpointError
 from stepmark.models.tree import Ints
-from stepmark.training.items import Item
+from stepmark.training.items import TrainingItem
 
 SLICE = 256
 """Rows of vocabulary logits at a time."""
 
 
-def answer_tokens(batch: Sequence[Item]) -> Ints:
+def answer_tokens(batch: Sequence[TrainingItem]) -> Ints:
     """Packed indices of all tokens of all answers (`Row.answer` and on), each once, of trees laid one after the other."""
     found: list[Ints] = []
     at = 0
@@ -31,7 +31,7 @@ def answer_tokens(batch: Sequence[Item]) -> Ints:
     return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
 
 
-def token_logprobs(hidden: Tensor, output: Tensor, batch: Sequence[Item], wanted: Ints) -> Tensor:
+def token_logprobs(hidden: Tensor, output: Tensor, batch: Sequence[TrainingItem], wanted: Ints) -> Tensor:
     """Log-probability of the `wanted` tokens, each given the path above it: [tokens], float32, 0 elsewhere. `output` is [vocabulary, hidden]."""
     ids = np.concatenate([item.tree.ids for item in batch])
     starts = np.cumsum([0, *(len(item.tree) for item in batch)])

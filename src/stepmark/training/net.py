@@ -29,7 +29,7 @@ from stepmark.models.generative import CriticSpec
 from stepmark.models.heads import output_rows
 from stepmark.models.spec import ChatLayout, Layout, ScoringSpec, TextLayout
 from stepmark.models.tree import Ints, PackedTree
-from stepmark.training.items import Item, packed
+from stepmark.training.items import TrainingItem, packed
 from stepmark.training.settings import LayoutName, Weights
 
 _BLOCK = 2**18
@@ -310,7 +310,7 @@ def _weight(module: Any) -> Weight:
     )
 
 
-def hidden_states(backbone: Any, batch: Sequence[Item], device: str) -> Tensor:
+def hidden_states(backbone: Any, batch: Sequence[TrainingItem], device: str) -> Tensor:
     """Hidden states of trees laid one after the other: [tokens, hidden]."""
     if fits(backbone):
         return hidden_rows(backbone, [item.tree for item in batch], device, None)
@@ -406,11 +406,11 @@ class Net:
             parameters["output"] = self._output
         return parameters
 
-    def hidden(self, batch: Sequence[Item]) -> Tensor:
+    def hidden(self, batch: Sequence[TrainingItem]) -> Tensor:
         """Hidden states of trees laid one after the other: [tokens, hidden]. Gradients flow."""
         return hidden_states(self.backbone, batch, self.device)
 
-    def read(self, batch: Sequence[Item]) -> Tensor:
+    def read(self, batch: Sequence[TrainingItem]) -> Tensor:
         """The head's logits at the step ends of a batch: [reads, classes], float32."""
         if not fits(self.backbone):
             return self.read_hidden(self.hidden(batch), batch)
@@ -420,7 +420,7 @@ class Net:
         logits: Tensor = self.head(hidden[attention.moved(back, self.device)].float())
         return logits
 
-    def read_hidden(self, hidden: Tensor, batch: Sequence[Item]) -> Tensor:
+    def read_hidden(self, hidden: Tensor, batch: Sequence[TrainingItem]) -> Tensor:
         """The head's logits at the step ends, from the hidden states of the batch."""
         _, _, reads = packed(batch)
         logits: Tensor = self.head(hidden[attention.moved(reads, self.device)].float())

@@ -20,7 +20,7 @@ from accelerate.utils import gather_object, reduce
 from torch import Tensor
 
 from stepmark.errors import UsageError
-from stepmark.training.items import Item
+from stepmark.training.items import TrainingItem
 from stepmark.training.net import Net
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Workers:
+class ProcessGroup:
     """The processes of a run, and which of them is this one."""
 
     def __init__(self, device: str) -> None:
@@ -89,7 +89,7 @@ def check_launched() -> None:
         )
 
 
-def shard(net: Net, workers: Workers) -> None:
+def shard(net: Net, workers: ProcessGroup) -> None:
     """Cut the weights of a network (whole, in main memory) into parts, of which this process keeps its own, on the network's device."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -120,12 +120,12 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def pass_of_nothing(net: Net, item: Item) -> Tensor:
+def pass_of_nothing(net: Net, item: TrainingItem) -> Tensor:
     """A forward pass over any tree whose gradient is zero, for a process that has no rows where others have some."""
     return net.hidden([item]).sum() * 0
 
 
-def norm_of(gradients: Sequence[Tensor], parts: Sequence[bool], workers: Workers) -> float:
+def norm_of(gradients: Sequence[Tensor], parts: Sequence[bool], workers: ProcessGroup) -> float:
     """The norm of a float32 gradient of which some tensors are `parts` and the others whole and equal in every process; all processes call this."""
     if True not in parts:
         return float(torch.nn.utils.get_total_norm(gradients))
@@ -136,7 +136,7 @@ def norm_of(gradients: Sequence[Tensor], parts: Sequence[bool], workers: Workers
     return math.sqrt((float(torch.nn.utils.get_total_norm(whole)) ** 2 if whole else 0.0) + square)
 
 
-def gathered(net: Net, workers: Workers) -> dict[str, Tensor]:
+def gathered(net: Net, workers: ProcessGroup) -> dict[str, Tensor]:
     """The trained weights whole, in main memory of the first process; empty in the others. All processes call this."""
     from torch.distributed.tensor import DTensor
 

@@ -45,21 +45,21 @@ from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.base import Objective, StepObjective
 from stepmark.training.objectives.families import family_layout
 from stepmark.training.objectives.steps import HardLabels, keeps_neutral
-from stepmark.training.parallel import Workers, check_launched
+from stepmark.training.parallel import ProcessGroup, check_launched
 from stepmark.training.report import CARD_FILE, CardFacts, prm_card
 from stepmark.training.settings import Training
 from stepmark.training.state import (
     CHECKPOINT,
     HISTORY_FILE,
     WRITTEN,
-    Lines,
+    LogLines,
     check_run,
     drop_state,
     finished_notes,
     refuse_another,
     workplace,
 )
-from stepmark.training.trainer import Progress, Trainer
+from stepmark.training.trainer import Trainer, TrainerProgress
 from stepmark.verifiers.checks import check, check_names
 
 Groups = Sequence[Sequence[Example]]
@@ -87,7 +87,7 @@ def run_recipe(
     *,
     held_out: Iterable[LabelledRow] | None = None,
     data: Sequence[str] = (),
-    report: Callable[[Progress], None],
+    report: Callable[[TrainerProgress], None],
     complete: Callable[[Trained, Path], None] | None = None,
 ) -> Trained:
     """Train, write and calibrate. The same call after an interruption continues the run; after its end it changes nothing.
@@ -110,7 +110,7 @@ def run_recipe(
     settings = recipe.training
     _check_spec(recipe, base, spec)
     record = record_of(recipe, base, base_name)
-    workers = Workers(settings.place)
+    workers = ProcessGroup(settings.place)
     state = out.with_name(f"{out.name}.run")
     with workplace(state) if workers.first else nullcontext():
         if before is None and not out.exists():
@@ -136,9 +136,9 @@ def run_recipe(
             return done
         net = Net(base, spec, settings, max_tokens=settings.max_tokens, seed=settings.seed)
         trainer = Trainer(net, recipe.objective, settings, state, dropped=dropped, workers=workers, run=run)
-        history = Lines(state / HISTORY_FILE, "step")
+        history = LogLines(state / HISTORY_FILE, "step")
 
-        def record_step(progress: Progress) -> None:
+        def record_step(progress: TrainerProgress) -> None:
             history.add(asdict(progress))
             report(progress)
 

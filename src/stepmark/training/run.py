@@ -111,7 +111,7 @@ def _files(name: str, split: str) -> list[str]:
 if TYPE_CHECKING:
     from stepmark.training.objectives.base import Objective
     from stepmark.training.recipe import Recipe
-    from stepmark.training.trainer import Progress
+    from stepmark.training.trainer import TrainerProgress
 else:
     Objective = object  # its module imports torch, and the command line reads this annotation
 
@@ -219,7 +219,7 @@ def train(
 
     with ExitStack() as closing, naming(folder):
 
-        def report(figures: Progress) -> None:
+        def report(figures: TrainerProgress) -> None:
             if not recording:
                 # Only now: a run that is refused leaves none of theirs behind.
                 if progress:
@@ -254,7 +254,7 @@ def _flat(recipe: Recipe) -> Mapping[str, object]:
     return {"family": recipe.family, **asdict(recipe.rules), **asdict(recipe.training)}
 
 
-Recorder = Callable[["Progress"], None]
+Recorder = Callable[["TrainerProgress"], None]
 """Records every optimizer step."""
 
 
@@ -268,7 +268,7 @@ def recorders(
         writer: Any = SummaryWriter(str(out.with_name(f"{out.name}.tensorboard")))
         closing.callback(writer.close)
 
-        def write(progress: Progress) -> None:
+        def write(progress: TrainerProgress) -> None:
             for name, value in scalars(progress).items():
                 writer.add_scalar(name, value, progress.step)
 
@@ -294,7 +294,7 @@ class ProgressLines:
         """Steps of an earlier run."""
         self._counts: list[tuple[float, float]] = []
 
-    def record(self, progress: Progress) -> None:
+    def record(self, progress: TrainerProgress) -> None:
         """Print its line, where one is due."""
         self._counts = [*self._counts[-49:], (progress.loss * progress.labels, progress.labels)]
         if self._first is None:
@@ -319,7 +319,7 @@ class ProgressLines:
         print(", ".join(parts), file=self._stream, flush=True)
 
 
-def scalars(progress: Progress) -> dict[str, float]:
+def scalars(progress: TrainerProgress) -> dict[str, float]:
     """What a step has to plot; what is not known is left out."""
     named = (
         ("train", progress, ("loss", "gradient", "learning_rate")),

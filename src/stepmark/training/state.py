@@ -20,7 +20,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.models.spec import SPEC_FILE
 from stepmark.store import LOCK_FILE, atomic_write, differences, held, naming
 from stepmark.training.checkpoint import TRAIN_FILE
-from stepmark.training.parallel import Workers
+from stepmark.training.parallel import ProcessGroup
 from stepmark.training.report import CARD_FILE
 
 RUN_FILE, HISTORY_FILE, CHECKPOINT = "run.json", "history.jsonl", "checkpoint"
@@ -56,7 +56,7 @@ def check_run(folder: Path, run: Mapping[str, Any]) -> None:
 
 
 def save(
-    folder: Path, state: Mapping[str, Any], workers: Workers, *, run: Mapping[str, Any], parts: bool
+    folder: Path, state: Mapping[str, Any], workers: ProcessGroup, *, run: Mapping[str, Any], parts: bool
 ) -> None:
     """Save a state; all processes call this.
 
@@ -85,7 +85,7 @@ def save(
 
 
 def load(
-    folder: Path, workers: Workers, *, run: Mapping[str, Any], parts: bool, device: str
+    folder: Path, workers: ProcessGroup, *, run: Mapping[str, Any], parts: bool, device: str
 ) -> dict[str, Any] | None:
     """The saved state of this run; None where there is none. One of another run, or of another number of processes, is refused."""
     if not is_saved(folder):
@@ -125,7 +125,7 @@ def write_tensors(file: Path, state: Mapping[str, Any]) -> None:
 
 
 @final
-class Lines:
+class LogLines:
     """JSON lines in order of a number. A resumed run continues the file; what is done again replaces its lines."""
 
     def __init__(self, file: Path, key: str = "update") -> None:

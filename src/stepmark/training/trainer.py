@@ -26,12 +26,12 @@ from stepmark.models.places import BUILT_IN, default_folder, find_checkpoint
 from stepmark.models.spec import SPEC_FILE, ScoringSpec, read_spec
 from stepmark.training.checkpoint import head_names
 from stepmark.training.examples import Dropped, Example, coarsen, problem_of
-from stepmark.training.items import Item, batches
+from stepmark.training.items import TrainingItem, batches
 from stepmark.training.measure import Graded, Measure, measure
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
 from stepmark.training.parallel import (
-    Workers,
+    ProcessGroup,
     check_launched,
     gathered,
     local,
@@ -52,7 +52,7 @@ _STEPS, _EPOCHS = 120, (2, 6)
 class Pace:
     """The learning rate over a run, and the time that is left. With a time limit all processes go by the clock of the first."""
 
-    def __init__(self, settings: Training, workers: Workers) -> None:
+    def __init__(self, settings: Training, workers: ProcessGroup) -> None:
         self.settings, self._workers = settings, workers
         self.seconds = 0.0
         """Spent on optimizer steps, before an interruption too; measurements are not counted."""
@@ -195,7 +195,7 @@ def _same_base(folder: Path, named: object, net: Net) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class TrainerProgress:
     """Figures of one optimizer step."""
 
     step: int
@@ -231,12 +231,12 @@ class Trainer:
         state: Path,
         *,
         dropped: Dropped | None = None,
-        workers: Workers | None = None,
+        workers: ProcessGroup | None = None,
         run: Mapping[str, Any] | None = None,
     ) -> None:
         self.net, self.objective, self.settings, self.folder = net, objective, settings, state
         self.dropped = Dropped() if dropped is None else dropped
-        self.workers = Workers(net.device) if workers is None else workers
+        self.workers = ProcessGroup(net.device) if workers is None else workers
         self._run = {} if run is None else run
         torch.manual_seed(settings.seed)
         net.set_head(objective.head(net))
@@ -280,7 +280,7 @@ class Trainer:
         trained = gathered(self.net, self.workers)
         return whole_net(self.net, self.objective, trained) if self.workers.first else self.net
 
-    def epoch(self, groups: Sequence[Sequence[Example]], number: int) -> list[list[list[Item]]]:
+    def epoch(self, groups: Sequence[Sequence[Example]], number: int) -> list[list[list[TrainingItem]]]:
         """The steps of one epoch: the same for the same seed, so that a run can resume inside it."""
         settings = self.settings
         seed = settings.seed * 1000 + number
@@ -291,7 +291,7 @@ class Trainer:
         # Each epoch reads the same rows again: what cannot be read is counted in the first.
         dropped = self.dropped if number == 0 else Dropped()
         limit = math.inf if settings.limit_tokens is None else settings.limit_tokens / len(sources)
-        items: list[Item] = []
+        items: list[TrainingItem] = []
         for members in sources.values():
             rng.shuffle(members)
             size = 0
@@ -302,7 +302,7 @@ class Trainer:
                 size += len(item.tree)
         return self._steps(items, rng)
 
-    def _steps(self, items: Sequence[Item], rng: random.Random) -> list[list[list[Item]]]:
+    def _steps(self, items: Sequence[TrainingItem], rng: random.Random) -> list[list[list[TrainingItem]]]:
         """Optimizer steps, at least `ENOUGH` of a small set where no setting says how large they are: forward passes of fewer trees."""
         settings = self.settings
         budget, state = settings.pass_tokens, rng.getstate()
@@ -316,7 +316,7 @@ class Trainer:
 
     def _items(
         self, groups: Sequence[Sequence[Example]], seed: int, dropped: Dropped, *, every_step: bool
-    ) -> Iterator[Item]:
+    ) -> Iterator[TrainingItem]:
         for group in groups:
             coarse = (
                 (coarsen(e, self.settings.coarsen, seed) for e in group) if self.settings.coarsen else group
@@ -334,7 +334,7 @@ class Trainer:
         groups: Sequence[Sequence[Example]],
         held_out: Sequence[Sequence[Example]] = (),
         *,
-        report: Callable[[Progress], None],
+        report: Callable[[TrainerProgress], None],
     ) -> None:
         """Training, resuming from the saved state of an interrupted run if there is one; `report` gets every step's figures, in the first process.
 
@@ -384,7 +384,7 @@ class Trainer:
                 began += time.monotonic() - began - seconds
             if self.workers.first:
                 report(
-                    Progress(
+                    TrainerProgress(
                         step=number,
                         steps=len(steps),
                         loss=loss / labels,
@@ -404,7 +404,7 @@ class Trainer:
                 master.copy_(best)
             self._publish()
 
-    def _step(self, parts: Sequence[Sequence[Item]], rate: float) -> tuple[float, float, float]:
+    def _step(self, parts: Sequence[Sequence[TrainingItem]], rate: float) -> tuple[float, float, float]:
         """One optimizer step: sum of losses, labels, and the norm of the gradient."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["share"]

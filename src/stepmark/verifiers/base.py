@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias, final
 
-from stepmark.batching import Answerer, Ready, Verify
-from stepmark.catalog import Catalog
+from stepmark.backends import Ready, VerdictRequest, batched
 from stepmark.errors import UsageError
 from stepmark.records import Verdict
+from stepmark.registry import Registry
 from stepmark.verifiers.decimals import as_english
 from stepmark.verifiers.finder import Answers, FoundAnswer, find_answer, without_thoughts
 from stepmark.verifiers.quantities import LONGEST, key
@@ -32,7 +31,7 @@ from stepmark.version import __version__
 if TYPE_CHECKING:
     from stepmark.verifiers.code_sandbox import Isolation
 
-VERIFIERS = Catalog(
+VERIFIERS = Registry(
     "answer verifier",
     {
         "math": "stepmark.verifiers.math:MathVerifier",
@@ -43,9 +42,6 @@ VERIFIERS = Catalog(
     },
 )
 """Ways to compare answers, by name; each is made without arguments."""
-
-_DEARER_THAN_A_WRITE = 0.02
-"""Seconds; a durable write of the reply store takes a few thousandths."""
 
 
 class Verifier(Protocol):
@@ -302,21 +298,25 @@ def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int
     return groups
 
 
-def answerers(verifier: Verifier) -> dict[type, Answerer]:
-    """What `batching.run` needs to have a verifier answer `Verify`; merge it with a policy's.
+@final
+class BatchVerifier:
+    """A verifier as coroutines ask it: verdicts that are waited for are found one after the other, in a thread."""
 
-    Verdicts are recorded under the verifier's name, this package's version and the answers that it reads. One that took longer than a durable write is recorded at once, so that a
-    kill does not cost it; the others all together.
-    """
-    answers = verifier.answers if isinstance(verifier, VerifierBase) else ""
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+        answers = verifier.answers if isinstance(verifier, VerifierBase) else ""
+        self.identity = f"{verifier.name} {__version__} {answers}"
+        """The verifier's name, this package's version and the answers that it reads: what verdicts are recorded under."""
 
-    def answer(requests: Sequence[Verify], ready: Ready) -> list[Verdict]:
+    async def verify(self, answer: str, gold: str) -> Verdict:
+        """See `Verifier.verify`."""
+        verdict: Verdict = await batched(self.verdicts, VerdictRequest(answer=answer, gold=gold), quick=True)
+        return verdict
+
+    def verdicts(self, requests: Sequence[VerdictRequest], ready: Ready) -> list[Verdict]:
+        """One verdict a request; each is reported when it is there, so that a kill does not cost it."""
         verdicts = []
         for number, request in enumerate(requests):
-            began = time.monotonic()
-            verdicts.append(verifier.verify(request.answer, request.gold))
-            if time.monotonic() - began > _DEARER_THAN_A_WRITE:
-                ready(number, verdicts[-1])
+            verdicts.append(self._verifier.verify(request.answer, request.gold))
+            ready(number, verdicts[-1])
         return verdicts
-
-    return {Verify: Answerer(identity=f"{verifier.name} {__version__} {answers}", answer=answer)}

@@ -52,6 +52,7 @@ def find_answer(text: str, answers: Answers = "stated") -> FoundAnswer | None:
     return found or find_letter(text)
 
 
+@lru_cache(maxsize=64)
 def without_thoughts(text: str) -> str:
     """The text with its thoughts and their marks as blanks, so that offsets stay."""
     parts = sections(text)
@@ -74,6 +75,7 @@ def without_thoughts(text: str) -> str:
 _VALUE = re.compile(r"[\d\\$^=]|\b[A-Z]\b")
 
 
+@lru_cache(maxsize=64)
 def _marked(text: str) -> FoundAnswer | None:
     """The last marked answer. A later phrase outranks a box only where it holds a value: "the answer is therefore clear" does not."""
     boxes = _boxed(text)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from importlib.util import find_spec
@@ -33,7 +34,7 @@ class _WorkerError(Exception):
 class AnswerProcess:
     """One process of `math_worker`, started when first asked; one that is late or dies is replaced for the next request.
 
-    Requests and replies are lines of JSON over pipes; what comes back is a word and a note. Not safe for two threads at once.
+    Requests and replies are lines of JSON over pipes; what comes back is a word and a note. Threads that ask at once wait for one another.
 
     Args:
         cpu_seconds: CPU time for one pair, so that a busy machine does not change a verdict.
@@ -50,6 +51,7 @@ class AnswerProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self._end: weakref.finalize[..., AnswerProcess] | None = None
         self._unread = b""
+        self._turn = threading.Lock()
         self.started = 0
         """How many workers have been started so far."""
 
@@ -60,6 +62,10 @@ class AnswerProcess:
             MissingExtraError: math-verify is not installed.
             BackendError: the worker does not even start.
         """
+        with self._turn:
+            return self._ask(gold, answer)
+
+    def _ask(self, gold: str, answer: str) -> Outcome:
         if self.process is None or self.process.poll() is not None:
             self._start()
         try:

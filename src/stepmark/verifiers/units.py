@@ -109,3 +109,13 @@ def unit_of(text: str) -> Unit | None:
     if (above.kind, below.kind) == ("length", "time"):  # mph and kmph are in metres an hour
         return Unit(kind="speed", factor=above.factor * 3600 / below.factor, name=text)
     return Unit(kind=f"{above.kind} per {below.kind}", factor=above.factor / below.factor, name=text)
+
+
+_DAYS = frozenset(Fraction(n) for n in (7, 12, 30, 52, 365))
+
+
+def conversions(unit: Unit) -> frozenset[Fraction]:
+    """How many of one unit another of the same kind is, where that is over two: 12 inches, 36 inches. Days and weeks have months and years too."""
+    factors = {other.factor for other in _UNITS.values() if other.kind == unit.kind}
+    ratios = frozenset(a / b for a in factors for b in factors if a > 2 * b)
+    return ratios | _DAYS if unit.kind in ("time", "calendar time") else ratios

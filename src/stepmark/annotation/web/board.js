@@ -72,11 +72,10 @@ export class Board {
 
   #take(state) {
     this.state = state;
-    const { unsure, notes, error_types: types, verified } = state.marks;
+    const { unsure, notes, error_types: types } = state.marks;
     this.unsure = new Set(unsure);
     this.notes = new Map(notes);
     this.types = new Map(types);
-    this.verified = new Set(verified);
   }
 
   /** What the server answered. Gives the steps whose rating is another than before. */
@@ -140,7 +139,7 @@ export class Board {
     const state = this.stateOf(step);
     const isHere = step === this.here;
     const { marks, suggestions } = this.state;
-    const own = [state, isHere, this.sent.has(step) && this.sent.get(step), this.unsure.has(step), this.verified.has(step), this.notes.get(step), this.types.get(step), marks.submitted, Boolean(suggestions)];
+    const own = [state, isHere, this.sent.has(step) && this.sent.get(step), this.unsure.has(step), this.notes.get(step), this.types.get(step), marks.submitted, Boolean(suggestions)];
     const painted = own.join("\n");
     if (card.painted === painted && card.paintedBuilt === card.isBuilt) return;
     Object.assign(card, { painted, paintedBuilt: card.isBuilt });
@@ -185,16 +184,14 @@ export class Board {
 
   #suggestion({ judge, rating, score, reason }, step, props) {
     const own = this.rating(step);
-    const isOther = rating !== null && own !== null && own !== rating;
+    const isOpen = own !== rating && (this.project.mode === "per_step" ? rating !== null : rating === -1);
     return make(
       "div",
       { class: `suggestion ${KINDS[rating]}` },
       make("span", { class: "note" }, visible(judge)),
       rating === null ? null : make("b", {}, `${SIGNS[rating]} ${visible(this.words[rating].toLowerCase())}`),
       score === null ? null : make("span", {}, score.toFixed(2)),
-      this.verified.has(step)
-        ? make("i", { class: "note" }, isOther ? "overridden" : "accepted")
-        : button("Accept", () => this.press("accept", step), { class: "small", title: "Accept (a)", ...props }),
+      isOpen ? button("Accept", () => this.press("accept", step), { class: "small", title: "Accept (a)", ...props }) : null,
       reason ? make("p", { class: "note" }, visible(reason)) : null,
     );
   }
@@ -347,7 +344,7 @@ export class Board {
       previous: () => this.go(this.here - 1),
       first: () => this.go(0),
       last: () => this.go(this.count - 1),
-      gap: () => this.seek((step) => (this.stateOf(step) === "none" && !this.unsure.has(step)) || this.state.unverified.includes(step)) ?? say("Every step is judged.", { shown: true }),
+      gap: () => this.seek((step) => this.stateOf(step) === "none" && !this.unsure.has(step)) ?? say("Every step is judged.", { shown: true }),
       jump: () => this.#jump(),
       wrong: isFirst ? firstError : rate(-1),
       neutral: rate(0),
@@ -403,10 +400,9 @@ export class Board {
     const suggestion = this.state.suggestions?.[step];
     if (!suggestion) return void say("Nothing is suggested for this step.", { shown: true });
     const { rating } = suggestion;
-    let change = { kind: "verify", step, on: true };
-    if (this.project.mode === "per_step" && rating !== null && this.rating(step) !== rating) change = { kind: "rate", step, rating };
-    if (this.project.mode === "first_error" && rating === -1 && this.state.marks.first_error !== step) change = { kind: "first_error", step };
-    this.change(change, `Step ${step + 1}: suggestion accepted`);
+    const accepted = (change) => this.change(change, `Step ${step + 1}: suggestion accepted`);
+    if (this.project.mode === "per_step" && rating !== null && this.rating(step) !== rating) accepted({ kind: "rate", step, rating });
+    if (this.project.mode === "first_error" && rating === -1 && this.state.marks.first_error !== step) accepted({ kind: "first_error", step });
     if (setting("advance") !== "off") this.go(step + 1);
     return undefined;
   }
@@ -463,7 +459,7 @@ export class Board {
 
 /** The counts and warnings of the item, as chips. */
 export function countsOf(board) {
-  const { marks, unverified } = board.state;
+  const { marks } = board.state;
   const chip = (kind, words) => make("span", { class: `chip ${kind}` }, visible(words));
   const parts = [];
   if (marks.mode === "first_error") {
@@ -479,6 +475,5 @@ export function countsOf(board) {
     if (of(null)) parts.push(chip("none", `${of(null)} not judged`));
   }
   if (board.unsure.has(null)) parts.push(chip("odd", "unsure of the whole"));
-  if (unverified.length) parts.push(chip("odd", `${unverified.length} to verify`));
   return parts;
 }

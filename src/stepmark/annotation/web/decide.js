@@ -29,7 +29,6 @@ export class DecidePage {
     this.stop();
     this.found = found;
     this.answers = found.answers.map((answer, at) => ({ ...answer, letter: String.fromCharCode(65 + at) }));
-    this.chosen = found.decision?.chosen ?? null;
     this.counts = make("div", { class: "counts" });
     this.reason = make("input", { placeholder: "Why (recorded with the decision)", aria: { label: "Reason" }, maxLength: 4000, value: found.decision?.reason ?? "" });
     this.clean = button(["No error ", key("e")], () => this.board.press("clean", this.board.here), { class: "clean", hidden: this.me.project.mode !== "first_error" });
@@ -96,7 +95,6 @@ export class DecidePage {
   async #take({ account }) {
     const state = await this.#tried("/api/take-over", { item: this.item, account });
     if (!state) return;
-    this.chosen = account;
     this.board.update(state);
     say(`Using the answer of ${account}`, { shown: true });
   }
@@ -124,7 +122,7 @@ export class DecidePage {
   async #record() {
     await this.outbox.flush();
     const { item } = this;
-    const body = { item, chosen: this.chosen, reason: this.reason.value.trim(), version: this.found.answers_version };
+    const body = { item, reason: this.reason.value.trim(), version: this.found.answers_version };
     if (!(await this.#tried("/api/decisions", body))) return;
     say("Decision recorded", { shown: true });
     const next = (await ask("/api/disputes", this.away)).find((one) => one.item !== item && one.state !== "decided");

@@ -109,7 +109,7 @@ export class LabelPage {
 
   #paint() {
     if (!this.board) return; // it is being made
-    const { marks, can_undo: canUndo, can_redo: canRedo, complete, unverified } = this.board.state;
+    const { marks, can_undo: canUndo, can_redo: canRedo, complete } = this.board.state;
     this.counts.replaceChildren(...countsOf(this.board));
     this.undo.disabled = !canUndo;
     this.redo.disabled = !canRedo;
@@ -118,7 +118,7 @@ export class LabelPage {
     this.clean.hidden = marks.submitted || marks.mode !== "first_error";
     this.clean.setAttribute("aria-pressed", String(marks.first_error === -1));
     this.done.replaceChildren(marks.submitted ? "Next " : "Submit ", key("s"));
-    this.done.classList.toggle("ready", marks.submitted || (complete && !unverified.length));
+    this.done.classList.toggle("ready", marks.submitted || complete);
   }
 
   /** The outbox has other clicks than before, or other trouble. */
@@ -139,11 +139,10 @@ export class LabelPage {
     if (["undo", "redo"].includes(change.kind) && changed.length) this.board.go(state.marks.first_error >= 0 ? (state.marks.first_error ?? changed[0]) : changed[0]);
     if (change.kind !== "submit") return;
     if (!isFirstPass) return void this.open(null, this.item);
-    const must = state.unverified.length;
     this.board.seek((step) => state.suggestions[step], 0);
-    this.#tell(`Your first pass is saved. Below each step is now what the model says of it.${must ? " The item counts once each suggestion is accepted or overridden." : ""}`, [
+    this.#tell(`Your first pass is saved. Below each step is now what the model says of it.`, [
       button("Reopen (r)", () => this.board.actions.reopen(), { class: "strong" }),
-      must ? "" : button("Next (s)", () => this.open(null, this.item)),
+      button("Next (s)", () => this.open(null, this.item)),
     ]);
   }
 

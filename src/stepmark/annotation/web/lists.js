@@ -42,7 +42,7 @@ export class DisputesPage extends Page {
     const path = ({ item }) => `#/dispute/${encodeURIComponent(item)}`;
     const rows = disputes.map((one) => {
       const [kind, words] = STATES[one.state];
-      return [make("a", { href: path(one) }, visible(one.title || one.item)), make("span", { class: `chip ${kind}` }, words), one.why];
+      return [make("a", { href: path(one) }, visible(one.title || one.item)), make("span", { class: `chip ${kind}` }, words), visible(one.annotators.join(", "))];
     });
     this.main.replaceChildren(
       page(
@@ -50,7 +50,7 @@ export class DisputesPage extends Page {
         `${open.length} to decide, ${disputes.length} in all. The worst come first.`,
         open.length ? make("p", {}, make("a", { class: "start", href: path(open[0]) }, "Start with the worst")) : null,
         rows.length
-          ? table("Disagreements", [["Item", "wide"], "State", ["Why", "wide"]], rows)
+          ? table("Disagreements", [["Item", "wide"], "State", ["Answered by", "wide"]], rows)
           : make("p", { class: "note" }, "No disagreements: an item is listed once two people have submitted different answers."),
       ),
     );
@@ -103,7 +103,7 @@ function copy(link, name) {
   return one;
 }
 
-function agreementOf({ items, annotators, nominal, ordinal, exact, within_one: near, answer_pairs: of, pairs }) {
+function agreementOf({ items, annotators, nominal, ordinal, exact, within_one: near, answer_pairs: of }) {
   const why = { "no pairs": "no step was rated twice", "one category": "all ratings are the same" };
   const alpha = (words, { value, units, why: none }) => [words, ranged(value, two), none ? why[none] : count(units, "step")];
   const rows = [
@@ -112,12 +112,10 @@ function agreementOf({ items, annotators, nominal, ordinal, exact, within_one: n
     ["The same first error", ranged(exact, percent), `${count(of, "pair")} of answers`],
     ["First errors at most one step apart", ranged(near, percent), `${count(of, "pair")} of answers`],
   ];
-  const two_ = pairs.map((pair) => [pair.annotators.join(" and "), ranged(pair.exact, percent), pair.items]);
   if (!items) return [make("p", { class: "note" }, "No item is submitted by two people yet.")];
   return [
     make("p", { class: "note" }, `${count(items, "item")} submitted by two people or more, ${count(annotators, "annotator")}. Ranges are 95% intervals over items. Alpha is 1 for the same rating always, 0 for as often as by chance; ordinal weighs wrong against right more than neutral against either.`),
     table("Agreement", [["What", "wide"], "Figure", "Of"], rows),
-    ...(two_.length ? [table("Agreement by pair", [["Annotators", "wide"], "Same first error", ["Items", "number"]], two_)] : []),
   ];
 }
 

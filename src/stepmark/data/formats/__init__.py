@@ -1,23 +1,19 @@
-"""Formats of step-labelled rows, one a file.
+"""Formats of step-labelled rows, one a file: a module of this folder but `rows`, added by adding it.
 
-Each module of this folder but `rows` holds one format as `FORMAT`; a format is added by adding its module.
+A module says what its format is (`ABOUT`), whether a row is of it (`sniff`), how a row is read (`read`), and where it can be written how a
+labelled solution is (`write`; `write_all`, where a row of the format holds several). Its name is the file's, with dashes, or `NAME`; `OVER` names formats whose keys
+its rows have too.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import cache
 
-from stepmark.data.formats.rows import Format
-
-
-def _formats() -> Iterator[Format]:
-    for module in pkgutil.iter_modules(__path__):
-        if module.name != "rows":
-            yield importlib.import_module(f"{__name__}.{module.name}").FORMAT
+from stepmark.data.formats.rows import Format, declared
 
 
+@cache
 def formats() -> Mapping[str, Format]:
     """The formats of this folder by name."""
-    return {format.name: format for format in _formats()}
+    return declared(Format, __name__, "rows")

@@ -5,12 +5,19 @@ Only a conversation that was read as one can be written (`LabelledRow.messages`)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stepmark.data.columns import columns_of
 from stepmark.data.formats import rows
 from stepmark.data.formats.solutions import reader
+
+ABOUT = "OpenAI chat messages; an assistant's turn is a step"
+
+
+def sniff(data: Mapping[str, Any]) -> bool:
+    """Whether a row has messages."""
+    return "messages" in data or bool(columns_of(data, "messages"))
 
 
 def write(row: rows.LabelledRow, _settings: rows.Writing) -> Iterator[dict[str, Any]]:
@@ -28,10 +35,4 @@ def write(row: rows.LabelledRow, _settings: rows.Writing) -> Iterator[dict[str, 
     }
 
 
-FORMAT = rows.Format(
-    name="chat",
-    about="OpenAI chat messages; an assistant's turn is a step",
-    sniff=lambda row: "messages" in row or bool(columns_of(row, "messages")),
-    read=reader("chat"),
-    write=rows.each(write),
-)
+read = reader("chat")

@@ -6,91 +6,76 @@ or I, 1 or 0, true or false says whether the final answer is right; other scores
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stepmark.data.conversations import read_messages
 from stepmark.data.formats import rows
 from stepmark.data.json_rows import json_type
-from stepmark.data.messages import Chat
+from stepmark.data.messages import Chat, object_or_empty, text_or_none
 from stepmark.data.reading import Row
-from stepmark.errors import InputError
-from stepmark.records import LabelledSolution, Problem, Solution
+from stepmark.data.solutions import read_solution
+from stepmark.records import LabelledSolution
+
+NAME = "inspect"
+ABOUT = "logs of inspect_ai: .json, or .eval"
+OVER = ("chat",)
 
 LOG_KEYS = ("version", "eval", "samples")
 SAMPLE_KEYS = ("id", "epoch", "messages", "target")
 _RIGHT = {"C": True, "I": False}
 
 
-def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
+def sniff(data: Mapping[str, Any]) -> bool:
+    """Whether a row is a log or a sample of one."""
+    return any(rows.has(*keys)(data) for keys in (LOG_KEYS, SAMPLE_KEYS))
+
+
+def read(row: Row, settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """A whole log, or one sample of it. Ids are SAMPLE/EPOCH."""
     listed = row.data.get("samples", [row.data])
-    model = None
-    task = row.data.get("eval")
-    if isinstance(task, dict):
-        model = task.get("model") if isinstance(task.get("model"), str) else None
     if not isinstance(listed, list):
         raise row.error(f"expected a list of samples, found {json_type(listed)}", "samples")
     for number, sample in enumerate(listed):
         if not isinstance(sample, dict):
             raise row.error(f"expected a sample (an object), found {json_type(sample)}", f"samples.{number}")
-        yield _sample(sample, row, model, settings, counts)
+        yield _sample(sample, row, settings)
 
 
-def _sample(
-    sample: dict[str, Any], row: Row, model: str | None, settings: rows.Reading, counts: rows.Counts
-) -> rows.LabelledRow:
+def _sample(sample: dict[str, Any], row: Row, settings: rows.Reading) -> rows.LabelledRow:
     id_ = f"{sample.get('id')}/{sample.get('epoch', 1)}"
     where = f"{row.where}, sample {id_}"
-    messages = sample.get("messages")
-    if not isinstance(messages, list):
-        raise InputError(
-            f"expected a list of messages, found {json_type(messages)}", where=where, field="messages"
-        )
-    chat = [
-        read
-        for at, message in enumerate(messages)
-        for read in chat_messages(message, f"messages[{at}]", where)
-    ]
-    problem, cut = read_messages(
-        chat, where=where, how=settings.how, marker=settings.marker, reasoning=settings.reasoning
-    )
+    chat = Chat(where=where)
+    with chat.reading("messages"):
+        chat.each(sample.get("messages"), "messages", chat.append)
     target = sample.get("target")
     if isinstance(target, list) and len(target) == 1:
         target = target[0]
-    output = sample.get("output")
-    generator = output.get("model") if isinstance(output, dict) else None
-    scores = _scores(sample.get("scores"))
+    models = (object_or_empty(holder).get("model") for holder in (row.data.get("eval"), sample.get("output")))
+    data = {
+        "id": id_,
+        "problem_id": str(sample.get("id")),
+        "messages": chat.messages,
+        "answer": text_or_none(target),
+        "source": next(filter(None, map(text_or_none, models)), None),
+    }
+    one = read_solution(
+        data, where=where, how=settings.how, marker=settings.marker, reasoning=settings.reasoning
+    )
+    scores = {
+        name: score.get("value")
+        for name, score in object_or_empty(sample.get("scores")).items()
+        if isinstance(score, dict)
+    }
     known = {"scores": scores, "metadata": sample.get("metadata")}
-    meta = rows.origin(row, "inspect", {}, None, **{name: value for name, value in known.items() if value})
+    meta = rows.origin(row, "inspect", {}, **{name: value for name, value in known.items() if value})
     meta["from"] = f"{row.place}/{id_}" if "samples" in row.data else meta["from"]
     return rows.LabelledRow(
-        labelled=LabelledSolution(
-            solution=Solution(
-                problem=Problem(
-                    text=problem.text,
-                    id=str(sample.get("id")),
-                    answer=target if isinstance(target, str) and target else None,
-                ),
-                steps=cut.steps,
-                id=id_,
-                split=cut.how,
-                source=model or (generator if isinstance(generator, str) and generator else None),
-            ),
-            judgements=((),) * len(cut.steps),
-        ),
+        labelled=LabelledSolution(solution=one.solution, judgements=((),) * len(one.solution.steps)),
         where=where,
         outcome=_outcome(scores),
         meta=meta,
-        messages=chat if settings.reasoning == "keep" else None,
+        messages=one.messages if settings.reasoning == "keep" else None,
     )
-
-
-def _scores(scores: object) -> dict[str, Any]:
-    """Each scorer's value."""
-    if not isinstance(scores, dict):
-        return {}
-    return {name: score.get("value") for name, score in scores.items() if isinstance(score, dict)}
 
 
 def _outcome(scores: dict[str, Any]) -> bool | None:
@@ -114,12 +99,3 @@ def chat_messages(message: object, field: str, where: str) -> list[dict[str, Any
     with chat.reading("a message"):
         chat.append(message)
     return chat.messages
-
-
-FORMAT = rows.Format(
-    name="inspect",
-    about="logs of inspect_ai: .json, or .eval",
-    sniff=lambda row: any(all(key in row for key in keys) for keys in (LOG_KEYS, SAMPLE_KEYS)),
-    read=read,
-    over=("chat",),
-)

@@ -16,7 +16,10 @@ from stepmark.data.reading import Row
 from stepmark.data.solutions import text_of
 from stepmark.records import Problem, Solution
 
+ABOUT = "Math-Shepherd: input and label with ки, + and -"
+
 KEYS = ("input", "label", "task")
+sniff = rows.has(*KEYS)
 MARKER = "ки"
 _ANSWER = re.compile(r"the answer is\s*:?\s*(\S.*)", re.I | re.S)
 
@@ -42,7 +45,7 @@ def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[ro
     steps = rows.steps_of(row, pieces, "input", MARKER)
     answer = _ANSWER.search(steps[-1].text)
     own = {} if answer is None else {"answer": answer[1].strip()}
-    meta = rows.origin(row, "math-shepherd", rows.other_columns(row, KEYS), None, **own)
+    meta = rows.origin(row, "math-shepherd", rows.other_columns(row, KEYS), **own)
     judge, kind = rows.judge_and_kind(meta, "rollouts", "value")
     problem = Problem(text=question.strip(), source=None if task == rows.UNKNOWN else task)
     solution = Solution(problem=problem, steps=steps, id=row.place)
@@ -94,12 +97,3 @@ def write(row: rows.LabelledRow, settings: rows.Writing) -> Iterator[dict[str, o
         "task": row.solution.problem.source or rows.UNKNOWN,
         "meta": rows.written_meta(row, labels[0].judge, labels[0].kind, held=("problem_source",)),
     }
-
-
-FORMAT = rows.Format(
-    name="math-shepherd",
-    about="Math-Shepherd: input and label with ки, + and -",
-    sniff=rows.has(*KEYS),
-    read=read,
-    write=rows.each(write),
-)

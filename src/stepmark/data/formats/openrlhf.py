@@ -16,6 +16,8 @@ from stepmark.data.reading import Row
 from stepmark.data.solutions import text_of
 from stepmark.records import Judgement, Problem, Solution
 
+ABOUT = "OpenRLHF: input with markers, and a list of labels"
+
 _MARKERS = (MARKER, "<|reserved_special_token_0|>", "<extra_0>", "<PRM>", "\n\n\n\n\n")
 
 
@@ -61,8 +63,3 @@ def _judgement(row: Row, label: object, column: str) -> Judgement:
         return Judgement(kind="value", judge="rollouts", share=float(sign))
     found = repr(label) if isinstance(label, str | int | float) else json_type(label)
     raise row.error(f"expected '+', '-' or a number from 0 to 1, found {found}", column)
-
-
-FORMAT = rows.Format(
-    name="openrlhf", about="OpenRLHF: input with markers, and a list of labels", sniff=sniff, read=read
-)

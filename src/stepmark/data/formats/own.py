@@ -14,7 +14,11 @@ from stepmark.data.json_rows import json_type
 from stepmark.data.reading import Row
 from stepmark.records import Judgement, LabelledSolution, compact, read_record
 
+NAME = "stepmark-labels"
+ABOUT = "every judgement of every step; loses nothing"
+
 KEYS = ("solution", "judgements")
+sniff = rows.has(*KEYS)
 _MAY = ("root", "outcome", "repeated", "meta")
 
 
@@ -63,7 +67,7 @@ def from_row(row: Row) -> rows.LabelledRow:
         where=row.where,
         outcome=outcome,
         repeated=repeated,
-        meta=rows.with_columns(dict(meta or {}), rows.other_columns(row, KEYS, _MAY)),
+        meta=rows.with_columns(dict(meta or {}), rows.other_columns(row, (*KEYS, *_MAY))),
     )
 
 
@@ -116,12 +120,3 @@ def write(row: rows.LabelledRow, _settings: rows.Writing) -> Iterator[dict[str, 
     """See `to_row`."""
     meta = {"from": row.origin, **row.meta}
     yield to_row(row.labelled, outcome=row.outcome, repeated=row.repeated, meta=meta)
-
-
-FORMAT = rows.Format(
-    name="stepmark-labels",
-    about="every judgement of every step; loses nothing",
-    sniff=rows.has(*KEYS),
-    read=read,
-    write=rows.each(write),
-)

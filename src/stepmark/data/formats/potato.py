@@ -34,10 +34,13 @@ from typing import Any, Literal
 
 from stepmark.data.formats import rows
 from stepmark.data.json_rows import json_type
+from stepmark.data.messages import written
 from stepmark.data.reading import Row, check_readable, read_rows
 from stepmark.errors import UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.show.text import indices
+
+ABOUT = "Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)"
 
 PROBLEM_KEYS = ("task_description", "problem", "question", "prompt", "text")
 STEPS_KEYS = ("steps", "structured_turns", "cot_steps")
@@ -64,11 +67,9 @@ class Turn:
 
     role: str | None
     text: str
-    """Without tool calls; "" only where there are some."""
+    """With a line `tool(input)` for each tool call."""
     thought: str | None
     """What the step's object has under `thought` beside its text."""
-    calls: tuple[tuple[str, str], ...]
-    """(tool, input as text)."""
     outputs: tuple[str, ...]
     """What the tools answered, and `observation`."""
 
@@ -86,46 +87,39 @@ class Shown:
 
 def shown(row: Row, keys: Keys) -> Shown:
     """A row of a data file; `InputError` where it has no id, no problem, no steps, or a step without text."""
-    id_ = word(row.data.get(keys.id), row, keys.id)
-    problem = _problem(row, keys)
-    key = _steps_key(row, keys)
-    turns = tuple(_turn(raw, row, f"{key}.{at}", keys) for at, raw in enumerate(row.data[key]))
-    before: list[str] = [problem] if problem.strip() else []
+    data = row.data
+    id_ = word(data.get(keys.id), row, keys.id)
+    problem = data.get(keys.problem or next((k for k in PROBLEM_KEYS if isinstance(data.get(k), str)), ""))
+    if not isinstance(problem, str | None):
+        raise row.error(f"expected a text, found {json_type(problem)}", keys.problem)
+    names = STEPS_KEYS if keys.steps is None else (keys.steps,)
+    key = next((name for name in names if isinstance(data.get(name), list)), None)
+    if key is None:
+        raise row.error(f"expected the steps under {', '.join(names)}, found {', '.join(map(repr, data))}")
+    turns = tuple(_turn(raw, row, f"{key}.{at}", keys) for at, raw in enumerate(data[key]))
+    before = [problem] if problem and problem.strip() else []
     steps: list[Step] = []
     step_of: dict[int, int] = {}
     for number, turn in enumerate(turns):
         heading = str(turn.role).capitalize()
         if turn.role in GRADED_ROLES:
             step_of[number] = len(steps)
-            calls = "\n".join(f"{name}({given})" for name, given in turn.calls)
-            steps.append(
-                Step(
-                    text="\n".join(part for part in (turn.text, calls) if part),
-                    observation="".join(f"\n\nTool:\n{output}" for output in turn.outputs),
-                )
-            )
+            answers = "".join(f"\n\nTool:\n{output}" for output in turn.outputs)
+            steps.append(Step(text=turn.text, observation=answers))
         elif steps:
-            last = steps[-1]
             reply = "".join(f"\n\n{heading}:\n{text}" for text in (turn.text, *turn.outputs) if text)
-            steps[-1] = Step(text=last.text, observation=last.observation + reply)
-        elif turn.text.strip() != problem.strip():
+            steps[-1] = replace(steps[-1], observation=steps[-1].observation + reply)
+        elif turn.text.strip() != (problem or "").strip():
             before.append(f"{heading}:\n{turn.text}")
     if not before or not steps:
         raise row.error(
             f"expected a problem (under {keys.problem or ', '.join(PROBLEM_KEYS)}, or a user's turn) and at least one step, "
             f"found {'no problem' if not before else 'no step'}"
         )
-    answer, source = (row.data.get(name) for name in ("answer", "source"))
-    return Shown(
-        solution=Solution(
-            problem=Problem(text="\n\n".join(before), answer=answer if isinstance(answer, str) else None),
-            steps=tuple(steps),
-            id=id_,
-            source=source if isinstance(source, str) else None,
-        ),
-        step_of=step_of,
-        turns=turns,
-    )
+    answer, source = (value if isinstance(value := data.get(k), str) else None for k in ("answer", "source"))
+    asked = Problem(text="\n\n".join(before), answer=answer)
+    solution = Solution(problem=asked, steps=tuple(steps), id=id_, source=source)
+    return Shown(solution=solution, step_of=step_of, turns=turns)
 
 
 def word(value: object, row: Row, field: str) -> str:
@@ -133,23 +127,6 @@ def word(value: object, row: Row, field: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise row.error(f"expected a name, found {json_type(value)}", field)
     return str(value)
-
-
-def _problem(row: Row, keys: Keys) -> str:
-    if keys.problem is None:
-        return next((row.data[key] for key in PROBLEM_KEYS if isinstance(row.data.get(key), str)), "")
-    value = row.data.get(keys.problem)
-    if not isinstance(value, str | None):
-        raise row.error(f"expected a text, found {json_type(value)}", keys.problem)
-    return value or ""
-
-
-def _steps_key(row: Row, keys: Keys) -> str:
-    names = STEPS_KEYS if keys.steps is None else (keys.steps,)
-    for key in names:
-        if isinstance(row.data.get(key), list):
-            return key
-    raise row.error(f"expected the steps under {', '.join(names)}, found {', '.join(map(repr, row.data))}")
 
 
 def _turn(raw: Any, row: Row, field: str, keys: Keys) -> Turn:
@@ -162,37 +139,36 @@ def _turn(raw: Any, row: Row, field: str, keys: Keys) -> Turn:
                 "expected a call with the tool's name under 'tool', its 'input' and 'output'",
                 f"{field}.tool_calls.{at}",
             )
-        calls.append((name, _text(call.get("input"))))
+        calls.append(f"{name}({_text(call.get('input'))})")
         if call.get("output") is not None:
             outputs.append(_text(call["output"]))
+
+    def text_under(name: str) -> str | None:
+        value = fields.get(name)
+        return value if isinstance(value, str) and value.strip() else None
+
     names = (keys.text, *TEXT_KEYS)
-    key = next((k for k in names if isinstance(fields.get(k), str) and fields[k].strip()), None)
-    if key is not None:
-        text = fields[key]
-    elif calls:
-        text = ""
-    elif isinstance(raw, dict) and raw:
-        text = json.dumps(raw, ensure_ascii=False)  # as Potato shows it
-    else:
-        raise row.error(
-            f"expected a text, or an object with one under {', '.join(dict.fromkeys(names))}", field
-        )
-    role, thought, observation = (fields.get(name) for name in ("role", "thought", "observation"))
-    if isinstance(observation, str) and observation.strip():
+    key = next((name for name in names if text_under(name)), None)
+    text = "" if key is None else fields[key]
+    if not text and not calls:
+        if not isinstance(raw, dict) or not raw:
+            raise row.error(
+                f"expected a text, or an object with one under {', '.join(dict.fromkeys(names))}", field
+            )
+        text = written(raw)  # as Potato shows it
+    if (observation := text_under("observation")) is not None:
         outputs.append(observation)
+    role = fields.get("role")
     return Turn(
         role=role if isinstance(role, str) else None,
-        text=text,
-        thought=thought if isinstance(thought, str) and thought.strip() and key != "thought" else None,
-        calls=tuple(calls),
+        text="\n".join(part for part in (text, *calls) if part),
+        thought=None if key == "thought" else text_under("thought"),
         outputs=tuple(outputs),
     )
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return "" if value is None else value if isinstance(value, str) else written(value)
 
 
 _Rating = Literal[-1, 0, 1]
@@ -204,6 +180,11 @@ AI = "ai"
 """The judge of labels that Potato's model made."""
 CONFIRMED = "confirmed the AI's label"
 """The note of a person's rating that took the AI's label over."""
+
+
+def sniff(data: Mapping[str, Any]) -> bool:
+    """Whether a row is of one of the three files."""
+    return any(rows.has(*keys)(data) for keys in (STATE_KEYS, ANNOTATION_KEYS, EXPORT_KEYS))
 
 
 def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
@@ -242,43 +223,38 @@ def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows
         yield rows.LabelledRow(
             labelled=LabelledSolution(solution=item.solution, judgements=judgements),
             where=row.where,
-            meta=rows.origin(row, "potato", rest, None, schema=schema, mode=label.get("mode"), **numbers),
+            meta=rows.origin(row, "potato", rest, schema=schema, mode=label.get("mode"), **numbers),
         )
 
 
 def _labels(row: Row) -> Iterator[tuple[str, str, str | None, dict[str, Any]]]:
     """Item, person, schema and the label's object."""
     data = row.data
-    if all(key in data for key in EXPORT_KEYS):
-        yield (
-            word(data["instance_id"], row, "instance_id"),
-            word(data["annotator"], row, "annotator"),
-            None,
-            data,
-        )
-        return
-    if all(key in data for key in ANNOTATION_KEYS):
-        id_, person = word(data["instance_id"], row, "instance_id"), word(data["user_id"], row, "user_id")
+    if rows.has(*EXPORT_KEYS)(data):
+        id_, person = (word(data[key], row, key) for key in ("instance_id", "annotator"))
+        yield id_, person, None, data
+    elif rows.has(*ANNOTATION_KEYS)(data):
+        id_, person = (word(data[key], row, key) for key in ("instance_id", "user_id"))
         for schema, named in _object(data["labels"], row, "labels").items():
             for value in _object(named, row, f"labels.{schema}").values():
                 if (label := _label(value, row, f"labels.{schema}")) is not None:
                     yield id_, person, schema, label
-        return
-    if not all(key in data for key in STATE_KEYS):
+    elif rows.has(*STATE_KEYS)(data):
+        person = word(data.get("user_id"), row, "user_id")
+        for id_, pairs in _object(data[STATE_KEYS[0]], row, STATE_KEYS[0]).items():
+            field = f"{STATE_KEYS[0]}.{id_}"
+            for pair in pairs if isinstance(pairs, list) else [None]:
+                match pair:
+                    case [{"schema": str() as schema}, value]:
+                        if (label := _label(value, row, field)) is not None:
+                            yield id_, person, schema, label
+                    case _:
+                        raise row.error("expected pairs of a label's name and its value", field)
+    else:
         raise row.error(
             "expected Potato's user_state.json, annotations.jsonl or JSON lines export, found "
             f"{', '.join(map(repr, data))}"
         )
-    person = word(data.get("user_id"), row, "user_id")
-    for id_, pairs in _object(data[STATE_KEYS[0]], row, STATE_KEYS[0]).items():
-        field = f"{STATE_KEYS[0]}.{id_}"
-        for pair in pairs if isinstance(pairs, list) else [None]:
-            match pair:
-                case [{"schema": str() as schema}, value]:
-                    if (label := _label(value, row, field)) is not None:
-                        yield id_, person, schema, label
-                case _:
-                    raise row.error("expected pairs of a label's name and its value", field)
 
 
 def _object(value: object, row: Row, field: str) -> dict[str, Any]:
@@ -393,35 +369,25 @@ def _items(file: str, _changed: int, _size: int) -> Mapping[str, Shown]:
 def write(row: rows.LabelledRow, settings: rows.Writing) -> Iterator[dict[str, Any]]:
     """The records of one row."""
     steps = row.labelled.judgements
-    if settings.judge is None and settings.consensus is None:
-        judges = list(dict.fromkeys(j.judge for step in steps for j in step if j.judge != AI))
-        records = [_record(row, judge, settings) for judge in judges]
-    else:
+    judges = list(dict.fromkeys(j.judge for step in steps for j in step if j.judge != AI))
+    if settings.judge is not None or settings.consensus is not None:
         labels = rows.labels_of(row, settings, shares=False)
-        judge = next((label.judge for label in labels if label is not None), None)
-        records = [] if judge is None else [_made(row, judge, labels)]
-    if not records:
+        judges = [label.judge for label in labels if label is not None][:1]
+    if not judges:
         raise rows.NotRepresentableError(
             "no step was judged, and a record of Potato's holds a person's rewards"
         )
-    yield from records
+    for judge in judges:
+        if settings.judge is None and settings.consensus is None:
+            own = tuple(tuple(j for j in step if j.judge == judge) for step in steps)
+            alone = replace(row, labelled=replace(row.labelled, judgements=own, root=()))
+            labels = rows.labels_of(alone, settings, shares=False)
+        yield _record(row, judge, labels)
 
 
-def _record(row: rows.LabelledRow, judge: str, settings: rows.Writing) -> dict[str, Any]:
-    own = tuple(tuple(j for j in step if j.judge == judge) for step in row.labelled.judgements)
-    alone = replace(row, labelled=replace(row.labelled, judgements=own, root=()))
-    return _made(row, judge, rows.labels_of(alone, settings, shares=False))
-
-
-def _facts(row: rows.LabelledRow) -> Mapping[str, Any]:
-    if row.meta.get("format") == "potato":
-        return row.meta
-    facts = row.meta.get("potato")
-    return facts if isinstance(facts, dict) else {}
-
-
-def _made(row: rows.LabelledRow, judge: str, labels: rows.Labels) -> dict[str, Any]:
-    facts = _facts(row)
+def _record(row: rows.LabelledRow, judge: str, labels: rows.Labels) -> dict[str, Any]:
+    facts = row.meta if row.meta.get("format") == "potato" else row.meta.get("potato")
+    facts = facts if isinstance(facts, Mapping) else {}
     ratings = [None if label is None else label.rating for label in labels]
     first_error = facts.get("mode") == "first_error" and 0 not in ratings
     index = facts.get("index")
@@ -466,14 +432,3 @@ def _ai_fields(judgements: Sequence[Judgement], judge: str, rating: _Rating | No
     if waiting and ai is not None:
         fields["reward"] = ai.rating
     return fields
-
-
-FORMAT = rows.Format(
-    name="potato",
-    about="Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)",
-    sniff=lambda row: any(
-        all(key in row for key in keys) for keys in (STATE_KEYS, ANNOTATION_KEYS, EXPORT_KEYS)
-    ),
-    read=read,
-    write=rows.each(write),
-)

@@ -14,17 +14,21 @@ the rating null; what follows stands in `question.pre_generated_steps` alone, as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
 from typing import Any, Literal
 
 from stepmark.data.formats import rows
 from stepmark.data.reading import Row
 from stepmark.errors import InputError
-from stepmark.records import Judgement, LabelledSolution, Problem, Refusal, Solution, Step, read_record
+from stepmark.records import Judgement, Problem, Refusal, Solution, Step, read_record
 from stepmark.show.text import indices
 
+ABOUT = "PRM800K's released records, with branches"
+
 KEYS = ("labeler", "question", "label")
+sniff = rows.has(*KEYS)
 FLAGS = ("is_quality_control_question", "is_initial_screening_question")
 FINISHES = ("found_error", "solution", "bad_problem", "give_up")
 
@@ -144,23 +148,17 @@ def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows
     judgements: list[tuple[Judgement, ...]] = []
     choices: list[int | None] = []
 
-    def made(
-        texts: list[str],
-        judgements: list[tuple[Judgement, ...]],
-        id_: str,
-        repeated: int,
-        facts: dict[str, Any],
+    def labelled(
+        id_: str, facts: dict[str, Any], *last: tuple[str, tuple[Judgement, ...]]
     ) -> rows.LabelledRow:
-        solution = Solution(problem=problem, steps=tuple(Step(text=text) for text in texts), id=id_)
-        return rows.LabelledRow(
-            labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
-            where=row.where,
-            repeated=repeated,
-            meta=rows.origin(row, "prm800k", rest, None, prm800k=facts),
-        )
+        """The steps so far, and the last of a branch."""
+        steps = tuple(Step(text=text) for text in (*texts, *(text for text, _ in last)))
+        meta = rows.origin(row, "prm800k", rest, prm800k=facts)
+        solution = Solution(problem=problem, steps=steps, id=id_)
+        read = rows.labelled(row, solution, (*judgements, *(judged for _, judged in last)), meta)
+        return replace(read, repeated=len(texts) if last else 0)
 
-    steps = record.label.steps
-    for number, step in enumerate(steps):
+    for number, step in enumerate(record.label.steps):
         offered, chosen = step.completions or (), step.chosen_completion
         if not offered and step.human_completion is None:
             break
@@ -172,35 +170,32 @@ def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows
                 f"label.steps.{number}.chosen_completion",
             )
         ends = chosen is None and step.human_completion is None
-        main = 0 if ends and offered else chosen
+        main = 0 if ends else chosen
         for at, completion in enumerate(offered):
-            if at == main:
-                continue
             judged = _judged(completion, judge)
-            if not completion.text.strip() or not judged:
-                pass
-            else:
-                id_, facts = f"{row.place}/{number}.{at}", {"branch": [number, at]}
-                yield made([*texts, completion.text], [*judgements, judged], id_, len(texts), facts)
-        accepted = step.human_completion if main is None else offered[main]
-        assert accepted is not None
-        judged = _judged(accepted, judge)
+            if at != main and judged and completion.text.strip():
+                facts = {"branch": [number, at]}
+                yield labelled(f"{row.place}/{number}.{at}", facts, (completion.text, judged))
         if main is None:
+            accepted = step.human_completion
             judged = (Judgement(kind="correctness", judge=judge, rating=1, note=rows.WRITTEN),)
+        else:
+            accepted = offered[main]
+            judged = _judged(accepted, judge)
+        assert accepted is not None
         if ends and not judged:
-            pass
-        elif not accepted.text.strip():
+            break
+        if not accepted.text.strip():
             raise row.error(
                 "expected a text in the step that was taken, found a blank one", f"label.steps.{number}"
             )
-        else:
-            texts.append(accepted.text)
-            judgements.append(judged)
-            choices.append(chosen)
+        texts.append(accepted.text)
+        judgements.append(judged)
+        choices.append(chosen)
         if ends:
             break
     if texts:
-        yield made(texts, judgements, row.place, 0, _facts(record, choices))
+        yield labelled(row.place, _facts(record, choices))
 
 
 def _left_out(record: RawRecord, settings: rows.Reading) -> str | None:
@@ -236,22 +231,32 @@ def _facts(record: RawRecord, chosen: list[int | None]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def write(
+def write_all(
     items: Iterable[rows.Item], settings: rows.Writing, counts: rows.Counts
 ) -> Iterator[dict[str, Any] | InputError]:
     """Records, each as soon as the next row is of another one; a row in which no step is judged is left out."""
-    group: list[rows.LabelledRow] = []
-    for item in items:
-        if isinstance(item, rows.LabelledRow) and group and _key(item) == _key(group[0]) is not None:
-            group.append(item)
-            continue
-        yield from _records(group, settings, counts)
-        group = []
-        if isinstance(item, Refusal):
-            yield item.error
-        else:
-            group = [item]
-    yield from _records(group, settings, counts)
+    for _, together in groupby(items, _source):
+        group = list(together)
+        labelled = [item for item in group if isinstance(item, rows.LabelledRow)]
+        yield from (item.error for item in group if isinstance(item, Refusal))
+        mains = [row for row in labelled if _branch(row) is None]
+        main = mains[0] if len(mains) == 1 else None
+        own: list[rows.LabelledRow] = []
+        branches: list[rows.LabelledRow] = []
+        for row in labelled:
+            if row is not main:
+                (branches if main is not None and _leaves(row, main) else own).append(row)
+        for row in own if main is None else [*own, main]:
+            try:
+                yield _record(row, branches if row is main else [], settings)
+            except rows.NotRepresentableError as error:
+                counts.drop(error.message, row.where)
+                yield error.at(row.where)
+
+
+def _source(item: rows.Item) -> object:
+    """What the rows of one record share; of any other row nothing."""
+    return item.origin if isinstance(item, rows.LabelledRow) and _record_facts(item) else object()
 
 
 def _record_facts(row: rows.LabelledRow) -> dict[str, Any]:
@@ -259,47 +264,22 @@ def _record_facts(row: rows.LabelledRow) -> dict[str, Any]:
     return facts if row.meta.get("format") == "prm800k" and isinstance(facts, dict) else {}
 
 
-def _key(row: rows.LabelledRow) -> str | None:
-    return row.origin if _record_facts(row) else None
-
-
 def _branch(row: rows.LabelledRow) -> tuple[int, int] | None:
     """Which step and which completion of its record a row is."""
-    branch = _record_facts(row).get("branch")
-    match branch:
+    match _record_facts(row).get("branch"):
         case [int() as step, int() as at] if step == len(row.solution.steps) - 1:
             return step, at
     return None
 
 
-def _records(
-    group: list[rows.LabelledRow], settings: rows.Writing, counts: rows.Counts
-) -> Iterator[dict[str, Any] | InputError]:
-    mains = [row for row in group if _branch(row) is None]
-    main = mains[0] if len(mains) == 1 else None
-    own: list[rows.LabelledRow] = []
-    branches: list[tuple[int, int, rows.LabelledRow]] = []
-    for row in group:
-        at = _branch(row)
-        if main is not None and at is not None and _leaves(row, main, at[0]):
-            branches.append((*at, row))
-        elif row is not main:
-            own.append(row)
-    for first, beside in (*((row, []) for row in own), *([(main, branches)] if main is not None else [])):
-        try:
-            yield _record(first, beside, settings)
-        except rows.NotRepresentableError as error:
-            counts.drop(error.message, first.where)
-            yield error.at(first.where)
-
-
-def _leaves(row: rows.LabelledRow, main: rows.LabelledRow, step: int) -> bool:
-    texts = main.solution.texts
-    return step < len(texts) and row.solution.texts[:step] == texts[:step]
+def _leaves(row: rows.LabelledRow, main: rows.LabelledRow) -> bool:
+    """Whether a row is a branch of the main row."""
+    branch, texts = _branch(row), main.solution.texts
+    return branch is not None and branch[0] < len(texts) and row.solution.texts[:-1] == texts[: branch[0]]
 
 
 def _record(
-    main: rows.LabelledRow, branches: list[tuple[int, int, rows.LabelledRow]], settings: rows.Writing
+    main: rows.LabelledRow, branches: Sequence[rows.LabelledRow], settings: rows.Writing
 ) -> dict[str, Any]:
     labels = rows.labels_of(main, settings, shares=False)
     texts = list(main.solution.texts)
@@ -308,16 +288,20 @@ def _record(
         raise rows.NotRepresentableError("no step is judged, and a record of PRM800K holds ratings")
     # Unjudged steps before the last judged one stay, rated null.
     last = max(step for step, label in enumerate(labels) if label is not None)
-    flagged = facts.get("flagged") or ()
-    steps = []
-    for step in range(last + 1):
-        beside = [(at, row) for number, at, row in branches if number == step]
-        others = [
-            (at, _completion(row.solution.texts[-1], rows.labels_of(row, settings, shares=False)[-1]))
-            for at, row in beside
-        ]
-        own = _completion(texts[step], labels[step], flagged=step in flagged)
-        steps.append(_step(own, labels[step], others, _choice(facts, step, last, labels[step])))
+    others: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+    for row in branches:
+        if (branch := _branch(row)) is not None:
+            rated = rows.labels_of(row, settings, shares=False)[-1]
+            others.setdefault(branch[0], []).append((branch[1], _completion(row.solution.texts[-1], rated)))
+    steps = [
+        _step(
+            _completion(texts[step], label, flagged=step in (facts.get("flagged") or ())),
+            label,
+            others.get(step, []),
+            _choice(facts, step, last, label),
+        )
+        for step, label in enumerate(labels[: last + 1])
+    ]
     if last + 1 < len(texts):
         facts = {"pre_generated_steps": texts, **facts}
     judge = next(label.judge for label in labels if label is not None)
@@ -358,7 +342,7 @@ def _choice(facts: dict[str, Any], step: int, last: int, label: Judgement | None
 def _step(
     completion: dict[str, Any],
     label: Judgement | None,
-    others: list[tuple[int, dict[str, Any]]],
+    others: Sequence[tuple[int, dict[str, Any]]],
     choice: int | None,
 ) -> dict[str, Any]:
     if label is not None and label.note == rows.WRITTEN:
@@ -376,12 +360,3 @@ def _step(
 
 def _completion(text: str, label: Judgement | None, *, flagged: bool = False) -> dict[str, Any]:
     return {"text": text, "rating": None if label is None else label.rating, "flagged": flagged or None}
-
-
-FORMAT = rows.Format(
-    name="prm800k",
-    about="PRM800K's released records, with branches",
-    sniff=rows.has(*KEYS),
-    read=read,
-    write=write,
-)

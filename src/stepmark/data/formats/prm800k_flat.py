@@ -13,7 +13,10 @@ from stepmark.data.formats import rows
 from stepmark.data.reading import Row
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, read_record
 
+ABOUT = "PRM800K, one row a rated completion"
+
 KEYS = ("instruction", "responses", "next_response", "rating")
+sniff = rows.has(*KEYS)
 HEADING = "\n\n# Answer\n\n"
 """What stands between the last step and its final answer in PRM800K."""
 
@@ -78,7 +81,7 @@ def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[ro
     yield rows.LabelledRow(
         labelled=_labelled(rated, last, row.place, judged),
         where=row.where,
-        meta=rows.origin(row, "prm800k-flat", rows.other_columns(row, _NAMES), None, prm800k=flags),
+        meta=rows.origin(row, "prm800k-flat", rows.other_columns(row, _NAMES), prm800k=flags),
     )
 
 
@@ -121,12 +124,3 @@ def _preferred(step: int, last: bool, label: Judgement, facts: dict[str, Any] | 
     if not last:
         return True
     return label.rating != -1 if facts is None else bool(facts.get("preferred"))
-
-
-FORMAT = rows.Format(
-    name="prm800k-flat",
-    about="PRM800K, one row a rated completion",
-    sniff=rows.has(*KEYS),
-    read=read,
-    write=rows.each(write),
-)

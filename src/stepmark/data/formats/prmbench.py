@@ -14,7 +14,10 @@ from stepmark.data.reading import Row
 from stepmark.data.solutions import text_of, texts_of
 from stepmark.records import LabelledSolution, Problem, Solution, Step
 
+ABOUT = "PRMBench: every wrong step"
+
 KEYS = ("idx", "classification", "modified_question", "modified_process", "error_steps")
+sniff = rows.has(*KEYS)
 _NUMBER = re.compile(r"(step\s*)?\d+\.(?!\d)\s*", re.IGNORECASE)
 
 
@@ -24,7 +27,7 @@ def read(row: Row, _settings: rows.Reading, counts: rows.Counts) -> Iterator[row
     steps = tuple(unnumbered(text) for text in texts_of(row.data, "modified_process", row.where))
     labelled = prmbench_labelled(row, steps)
     columns, known = rows.other_columns(row, KEYS), row.data["classification"]
-    meta = rows.origin(row, "prmbench", columns, None, classification=known)
+    meta = rows.origin(row, "prmbench", columns, classification=known)
     yield rows.LabelledRow(labelled=labelled, where=row.where, meta=meta)
 
 
@@ -53,6 +56,3 @@ def unnumbered(step: str) -> Step:
     begin = number.end() if number and number.end() < len(text) else 0
     at = step.find(text)
     return Step(text=text[begin:], lead=step[: at + begin], tail=step[at + len(text) :])
-
-
-FORMAT = rows.Format(name="prmbench", about="PRMBench: every wrong step", sniff=rows.has(*KEYS), read=read)

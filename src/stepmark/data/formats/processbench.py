@@ -14,6 +14,9 @@ from stepmark.data.solutions import PROCESSBENCH_KEYS as KEYS
 from stepmark.data.solutions import read_solution
 from stepmark.records import LabelledSolution
 
+ABOUT = "ProcessBench: the first wrong step"
+sniff = rows.has(*KEYS)
+
 
 def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One row of ProcessBench."""
@@ -60,12 +63,3 @@ def _first_error(labels: rows.Labels) -> int:
         if label.rating == -1:
             return step
     return -1
-
-
-FORMAT = rows.Format(
-    name="processbench",
-    about="ProcessBench: the first wrong step",
-    sniff=rows.has(*KEYS),
-    read=read,
-    write=rows.each(write),
-)

@@ -16,7 +16,10 @@ from stepmark.data.reading import Row
 from stepmark.records import Problem, Solution
 from stepmark.show.text import amount
 
+ABOUT = "RLHFlow: conversations of steps and + or -"
+
 KEYS = ("conversations",)
+sniff = rows.has(*KEYS)
 
 
 def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
@@ -87,12 +90,3 @@ def write(row: rows.LabelledRow, settings: rows.Writing) -> Iterator[dict[str, A
         turns.append({"role": "user", "content": text})
         turns.append({"role": "assistant", "content": "+" if label.rating == 1 else "-"})
     yield {"conversations": turns, "meta": rows.written_meta(row, labels[0].judge, labels[0].kind, held=())}
-
-
-FORMAT = rows.Format(
-    name="rlhflow",
-    about="RLHFlow: conversations of steps and + or -",
-    sniff=rows.has(*KEYS),
-    read=read,
-    write=rows.each(write),
-)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -161,10 +163,35 @@ class Format:
     sniff: Callable[[Mapping[str, Any]], bool]
     """Whether a row is of it."""
     read: Reader
-    write: Writer | None = None
-    """None for a format that is only read."""
+    write: RowWriter | None = None
+    """Writes one solution; it raises NotRepresentableError for one that it cannot."""
+    write_all: Writer | None = None
+    """Writes all, where a row of the format holds several; a format with neither is only read."""
     over: tuple[str, ...] = ()
     """Formats whose keys its rows have too: a row that may be of both is of this one."""
+
+    @property
+    def writer(self) -> Writer | None:
+        """How labelled solutions are written; None for a format that is only read."""
+        return _each(self.write) if self.write is not None else self.write_all
+
+
+T = TypeVar("T")
+
+
+def declared(kind: type[T], package: str, base: str) -> dict[str, T]:
+    """What the modules of a package but `base` declare, by name: a module has the fields of `kind` as names, functions as they are and constants
+    in capitals; its `name` is the file's, with dashes, where it says none."""
+    result: dict[str, T] = {}
+    for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if found.name != base:
+            module = importlib.import_module(f"{package}.{found.name}")
+            values = {"name": found.name.replace("_", "-")}
+            for name in kind.__annotations__:
+                value = getattr(module, name, getattr(module, name.upper(), None))
+                values |= {} if value is None else {name: value}
+            result[values["name"]] = kind(**values)
+    return result
 
 
 def has(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -172,8 +199,7 @@ def has(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda data: all(key in data for key in keys)
 
 
-def each(write: RowWriter) -> Writer:
-    """A writer from a function that writes one solution; it raises NotRepresentableError for one that it cannot."""
+def _each(write: RowWriter) -> Writer:
 
     def writer(
         items: Iterable[Item], settings: Writing, counts: Counts
@@ -200,19 +226,10 @@ RECORD_FIELDS = ("id", "answer", "source", "problem_id", "problem_source")
 """What a solution may say beside its texts; rows of `solutions` and `trl` have places for all of it."""
 
 
-def origin(
-    row: Row, format: str, columns: Mapping[str, Any], own: Mapping[str, Any] | None = None, **known: Any
-) -> dict[str, Any]:
-    """The `meta` of a row that was read: the source's own, where it came from, and the columns that mean nothing here.
-
-    Args:
-        row: as it was read.
-        format: of the file.
-        columns: as `with_columns` takes them.
-        own: the source's own `meta`, whose `from` stays; None for that of the row.
-        known: what the reader adds.
-    """
-    given = row.data.get("meta") if own is None else own
+def origin(row: Row, format: str, columns: Mapping[str, Any], **known: Any) -> dict[str, Any]:
+    """The `meta` of a row that was read: where it came from, what the reader knows, the row's own `meta` (whose `from` stays), and the columns
+    that mean nothing here."""
+    given = row.data.get("meta")
     meta = {"from": row.place, "format": format, **known, **(given if isinstance(given, Mapping) else {})}
     return with_columns(meta, columns)
 
@@ -226,9 +243,9 @@ def with_columns(meta: dict[str, Any], columns: Mapping[str, Any]) -> dict[str, 
     return meta
 
 
-def other_columns(row: Row, keys: Iterable[str], may: Iterable[str] = ()) -> dict[str, Any]:
+def other_columns(row: Row, keys: Iterable[str]) -> dict[str, Any]:
     """The columns of a row that its format does not know."""
-    return riding(row.data, {*keys, *may, "meta"})
+    return riding(row.data, {*keys, "meta"})
 
 
 def solution_fields(solution: Solution) -> dict[str, str]:
@@ -243,7 +260,7 @@ def written_meta(
 ) -> dict[str, Any]:
     """The `meta` of a written row: `from`, `judge`, `kind` and `outcome` (null where it is not known), then the rest.
 
-    The `RECORD_FIELDS` that the format does not hold stand under `record` (see `restored`).
+    The `RECORD_FIELDS` that the format does not hold stand under `record` (see `labelled`).
     """
     record = {name: value for name, value in solution_fields(row.solution).items() if name not in held}
     return {
@@ -256,24 +273,6 @@ def written_meta(
     }
 
 
-def restored(solution: Solution, meta: dict[str, Any]) -> Solution:
-    """A solution with the fields that `written_meta` put under `record`, which is taken out of `meta`."""
-    record = meta.get("record")
-    if not isinstance(record, dict) or not all(
-        name in RECORD_FIELDS and isinstance(value, str) for name, value in record.items()
-    ):
-        return solution
-    del meta["record"]
-    known = {**solution_fields(solution), **record}
-    problem = Problem(
-        text=solution.problem.text,
-        id=known.get("problem_id"),
-        answer=known.get("answer"),
-        source=known.get("problem_source"),
-    )
-    return replace(solution, problem=problem, id=known.get("id"), source=known.get("source"))
-
-
 def labelled(
     row: Row,
     solution: Solution,
@@ -281,9 +280,22 @@ def labelled(
     meta: dict[str, Any],
     outcome: bool | None = None,
 ) -> LabelledRow:
-    """A labelled solution that was read; the fields and the outcome that `written_meta` put into `meta` are taken back."""
+    """A labelled solution that was read. The outcome that `written_meta` put into `meta` is taken over, and the fields under `record` are taken out."""
+    record = meta.get("record")
+    if isinstance(record, dict) and all(
+        name in RECORD_FIELDS and isinstance(value, str) for name, value in record.items()
+    ):
+        del meta["record"]
+        known = {**solution_fields(solution), **record}
+        problem = Problem(
+            text=solution.problem.text,
+            id=known.get("problem_id"),
+            answer=known.get("answer"),
+            source=known.get("problem_source"),
+        )
+        solution = replace(solution, problem=problem, id=known.get("id"), source=known.get("source"))
     return LabelledRow(
-        labelled=LabelledSolution(solution=restored(solution, meta), judgements=tuple(judgements)),
+        labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
         where=row.where,
         outcome=outcome_of(meta) if "outcome" in meta else outcome,
         meta=meta,

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from stepmark.data.formats import rows
 from stepmark.data.reading import Row
 from stepmark.data.solutions import is_solution, solutions_of
+
+ABOUT = "problems and steps without labels, as grade and label read them"
+
+
+def sniff(data: Mapping[str, Any]) -> bool:
+    """Whether a row is a problem and its solution."""
+    return is_solution(data) or any(rows.has("problem", name)(data) for name in ("steps", "solution"))
 
 
 def reader(format: str) -> rows.Reader:
@@ -15,7 +23,8 @@ def reader(format: str) -> rows.Reader:
 
     def read(row: Row, settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
         for one in solutions_of(row, how=settings.how, marker=settings.marker, reasoning=settings.reasoning):
-            meta = rows.origin(row, format, one.columns, one.own_meta)
+            meta = {"from": row.place, "format": format, **one.own_meta}
+            meta = rows.with_columns(meta, one.columns)
             solution = replace(one.solution, id=one.solution.id or row.place)
             read = rows.labelled(row, solution, [()] * len(solution.steps), meta)
             messages = one.messages if settings.reasoning == "keep" else None
@@ -24,11 +33,4 @@ def reader(format: str) -> rows.Reader:
     return read
 
 
-FORMAT = rows.Format(
-    name="solutions",
-    about="problems and steps without labels, as grade and label read them",
-    sniff=lambda row: (
-        is_solution(row) or rows.has("problem", "steps")(row) or rows.has("problem", "solution")(row)
-    ),
-    read=reader("solutions"),
-)
+read = reader("solutions")

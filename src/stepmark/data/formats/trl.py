@@ -16,10 +16,12 @@ from stepmark.data.reading import Row
 from stepmark.data.solutions import is_solution, read_solution, step_labels
 from stepmark.records import Judgement
 
+ABOUT = "TRL: prompt, completions, labels"
+
 KEYS = ("prompt", "completions")
 
 
-def _of_trl(row: Mapping[str, Any]) -> bool:
+def sniff(row: Mapping[str, Any]) -> bool:
     """Whether a row is of TRL, or has `labels`, one a step, beside `steps`. Those that nobody can read are refused by the reader."""
     if all(key in row for key in KEYS) or step_labels(row) is not None:
         return True
@@ -90,12 +92,3 @@ def write(row: rows.LabelledRow, settings: rows.Writing) -> Iterator[dict[str, A
         **rows.solution_fields(row.solution),
         "meta": rows.written_meta(row, labels[0].judge, labels[0].kind, held=rows.RECORD_FIELDS),
     }
-
-
-FORMAT = rows.Format(
-    name="trl",
-    about="TRL: prompt, completions, labels",
-    sniff=_of_trl,
-    read=read,
-    write=rows.each(write),
-)

@@ -16,7 +16,7 @@ import warnings
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from stepmark.data.steps import lines as borders
 from stepmark.data.steps.lines import Fence
@@ -314,15 +314,10 @@ def _block_cuts(code: str) -> list[int]:
         for a, b in pairwise([*pieces, high]):
             if b - a <= LONG:
                 continue
-            run_start = None
-            for row in range(a, b + 1):
-                deep = row < b and rows[row][1] > base
-                if deep and run_start is None:
-                    run_start = row
-                elif not deep and run_start is not None:
-                    if row - run_start > LONG:
-                        ranges.append((run_start, row))
-                    run_start = None
+            for is_deep, run in groupby(range(a, b), key=lambda row: rows[row][1] > base):
+                inside = list(run)
+                if is_deep and len(inside) > LONG:
+                    ranges.append((inside[0], inside[-1] + 1))
     return sorted(cuts)
 
 

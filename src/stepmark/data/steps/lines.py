@@ -20,6 +20,8 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 Span = tuple[int, int]
 """Start and end of a piece of text, in characters; the end is not included."""
@@ -50,8 +52,9 @@ _TOKEN = re.compile(
     r"|\\end[ \t]{0,4}\{(?P<end>[^{}\r\n]{1,40})\}"
     r"|\\(?P<bracket>[\[\]()])"
     r"|\\[\s\S]"
-    r"|(?P<dollar>\$+)"
-    r"|(?P<tick>`+)"
+    r"|(?P<dollar>\${1,2}(?!\$))"
+    r"|(?P<tick>`(?!`))"
+    r"|\$+|`+"
 )
 
 _PUNCTUATION = frozenset(".,;:!?)]}'\"")
@@ -69,51 +72,31 @@ def lines_of(text: str) -> list[Span]:
 
 def fences_of(text: str) -> list[Fence]:
     """The fenced code blocks of a text, in order. An unclosed one, if any, is the last."""
-    marks: list[tuple[int, int, str, int, str]] = []  # start and end of the line, its character, length, info
+    marks: list[tuple[Span, str, str]] = []  # the line, its characters, what follows them
     for start, end in lines_of(text):
         match = _FENCE.match(text, start, end)
         if match is not None:
             bar, info = match["bar"], match["info"].strip()
             if bar[0] == "~" or "`" not in info:
-                marks.append((start, end, bar[0], len(bar), info))
-
-    # closers[i]: the nearest later bare line that can close mark i. Walking back, each character keeps its
-    # bare lines from far (long) to near (short); a farther and shorter one can never be the nearest.
-    closers: list[int | None] = [None] * len(marks)
-    bare: dict[str, list[tuple[int, int]]] = {"`": [], "~": []}  # (-length, index), sorted
-    for index in range(len(marks) - 1, -1, -1):
-        _, _, character, length, info = marks[index]
-        stack = bare[character]
-        reach = bisect_right(stack, (-length, len(marks)))
-        if reach:
-            closers[index] = stack[reach - 1][1]
-        if not info:
-            while stack and -stack[-1][0] <= length:
-                stack.pop()
-            stack.append((-length, index))
-
+                marks.append(((start, end), bar, info))
     fences = []
     index = 0
     while index < len(marks):
-        start, line_end, _, _, info = marks[index]
+        (start, body), bar, info = marks[index]
         word = info.split()[0].lower().strip("{}.") if info else ""
-        closer = closers[index]
-        if closer is None:
-            if info:  # a bare one that nothing closes is a stray closing line; it opens nothing
-                fences.append(
-                    Fence(
-                        start=start, body=line_end, body_end=len(text), end=len(text), info=word, closed=False
-                    )
-                )
-                break
-            index += 1
-            continue
-        close_start, close_end = marks[closer][:2]
-        end = close_start + len(text[close_start:close_end].rstrip())
-        fences.append(
-            Fence(start=start, body=line_end, body_end=close_start, end=end, info=word, closed=True)
-        )
-        index = closer + 1
+        # A bare line of the same characters, at least as many, closes it.
+        later = range(index + 1, len(marks))
+        closer = next((at for at in later if not marks[at][2] and marks[at][1].startswith(bar)), None)
+        if closer is not None:
+            close, line_end = marks[closer][0]
+            end = close + len(text[close:line_end].rstrip())
+            fences.append(Fence(start=start, body=body, body_end=close, end=end, info=word, closed=True))
+            index = closer
+        elif info:  # a bare one that nothing closes is a stray closing line; it opens nothing
+            end = len(text)
+            fences.append(Fence(start=start, body=body, body_end=end, end=end, info=word, closed=False))
+            break
+        index += 1
     return fences
 
 
@@ -135,7 +118,7 @@ def protected_spans(text: str, *, unclosed: bool = True, fences: bool = True) ->
         spans.extend(closed)
     if unclosed and fences:
         spans.extend((f.start, _next(breaks, f.start, len(text))) for f in blocks if not f.closed)
-    spans.extend(_Scan(text, closed, breaks, unclosed).spans())
+    spans.extend(_formulas(text, closed, breaks, unclosed))
     return _merged(spans)
 
 
@@ -165,125 +148,94 @@ def _next(positions: Sequence[int], after: int, default: int) -> int:
     return positions[index] if index < len(positions) else default
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
+    """What opens or closes mathematics or inline code."""
+
     start: int
     end: int
     kind: str
     """"[", "]", "(", ")", "begin", "end", "$", "$$" or "`"."""
-    name: str = ""
+    name: str
+    """Of an environment."""
 
 
 _ENDS = {"[": ("[", "]"), "(": ("(", ")"), "$$": ("$$",), "$": ("$", "$$"), "`": ("`",)}
 """What opens: the tokens of which the next one closes it, or leaves it unclosed."""
 
 
-class _Scan:
-    """One left-to-right reading of the tokens that open and close mathematics and inline code."""
+def _formulas(text: str, fences: list[Span], breaks: list[int], unclosed: bool) -> Iterator[Span]:
+    """The spans of mathematics and inline code, left to right; an unclosed display may overlap later ones."""
+    tokens = _tokens(text, fences)
+    environments = _matched_environments(tokens)
+    places = {
+        kind: [at for at, token in enumerate(tokens) if token.kind in ends] for kind, ends in _ENDS.items()
+    }
 
-    def __init__(self, text: str, fences: list[Span], breaks: list[int], unclosed: bool) -> None:
-        self._text = text
-        self._breaks = breaks
-        self._unclosed = unclosed
-        self._tokens = _tokens(text, fences)
-        self._following = {kind: self._nearest(*kinds) for kind, kinds in _ENDS.items()}
-        self._environment = _matched_environments(self._tokens)
-        self._doubles_left = [0] * (len(self._tokens) + 1)
-        for index in range(len(self._tokens) - 1, -1, -1):
-            is_double = self._tokens[index].kind == "$$"
-            self._doubles_left[index] = self._doubles_left[index + 1] + is_double
-
-    def _nearest(self, *kinds: str) -> list[int | None]:
-        """For each token the index of the next later one of these kinds."""
-        following: list[int | None] = [None] * len(self._tokens)
-        latest = None
-        for index in range(len(self._tokens) - 1, -1, -1):
-            following[index] = latest
-            if self._tokens[index].kind in kinds:
-                latest = index
-        return following
-
-    def spans(self) -> Iterator[Span]:
-        """The spans of mathematics and inline code; an unclosed display may overlap later ones."""
-        index = 0
-        half_used = False  # the first dollar of a "$$" has just closed a formula: "$x$$y$"
-        while index < len(self._tokens):
-            token = self._tokens[index]
-            kind = "$" if half_used else token.kind
-            start = token.start + half_used
-            half_used = False
-            closer = self._closer(index, kind, start)
-            if closer is None:
-                if self._unclosed and kind in ("[", "begin", "$$"):
-                    yield start, _next(self._breaks, start, len(self._text))
-                index += 1
-                continue
-            end = self._tokens[closer].end
-            if kind == "$" and self._tokens[closer].kind == "$$":
-                half_used = True
-                end -= 1
-                index = closer
-            else:
-                index = closer + 1
-            yield start, end
-
-    def _closer(self, index: int, kind: str, start: int) -> int | None:
-        """The index of the token that closes the one at `index`, or None."""
-        if kind == "begin":
-            return self._environment.get(index)
-        closer = self._following[kind][index] if kind in self._following else None
-        if closer is None:
-            return None
-        end = self._tokens[closer]
-        if kind in ("[", "("):
-            closes = end.kind == _ENDS[kind][1]
-        elif kind == "$$":
-            closes = not (self._broken(start, end.start) and self._doubles_left[index] % 2)
-        elif kind == "`":
-            closes = "\n" not in self._text[start : end.start]
-        else:
-            closes = self._is_formula(start, end.start)
-        return closer if closes else None
-
-    def _is_formula(self, start: int, end: int) -> bool:
-        """Whether the dollars at `start` and `end` enclose a formula rather than name two sums of money."""
-        text = self._text
-        if end == start + 1 or text[start + 1].isspace() or text[end - 1].isspace():
-            return False
-        if text[end + 1 : end + 2].isdecimal():
-            return False
-        before = text[start - 1] if start else " "
-        if before.isascii() and before.isalnum() and text[start + 1] in _PUNCTUATION:
-            return False
-        return not self._broken(start, end)
-
-    def _broken(self, start: int, end: int) -> bool:
+    def broken(start: int, end: int) -> bool:
         """Whether a blank line or a fence lies between two places."""
-        index = bisect_left(self._breaks, start)
-        return index < len(self._breaks) and self._breaks[index] < end
+        index = bisect_left(breaks, start)
+        return index < len(breaks) and breaks[index] < end
+
+    def closer(index: int, kind: str, start: int) -> int | None:
+        """The index of the token that closes the one at `index`."""
+        if kind == "begin":
+            return environments.get(index)
+        following = places.get(kind, [])
+        after = bisect_right(following, index)
+        if after == len(following):
+            return None
+        token = tokens[following[after]]
+        if kind == "$$":
+            left = len(following) - bisect_left(following, index)
+            closes = not (broken(start, token.start) and left % 2)
+        elif kind == "`":
+            closes = "\n" not in text[start : token.start]
+        elif kind == "$":
+            closes = _is_formula(text, start, token.start) and not broken(start, token.start)
+        else:
+            closes = token.kind == _ENDS[kind][1]
+        return following[after] if closes else None
+
+    index = 0
+    half_used = False  # the first dollar of a "$$" has just closed a formula: "$x$$y$"
+    while index < len(tokens):
+        token = tokens[index]
+        kind, start = ("$", token.start + 1) if half_used else (token.kind, token.start)
+        half_used = False
+        closed_by = closer(index, kind, start)
+        if closed_by is not None:
+            half_used = kind == "$" and tokens[closed_by].kind == "$$"
+            yield start, tokens[closed_by].end - half_used
+            index = closed_by + (not half_used)
+            continue
+        if unclosed and kind in ("[", "begin", "$$"):
+            yield start, _next(breaks, start, len(text))
+        index += 1
+
+
+def _is_formula(text: str, start: int, end: int) -> bool:
+    """Whether the dollars at `start` and `end` enclose a formula rather than name two sums of money."""
+    if end == start + 1 or text[start + 1].isspace() or text[end - 1].isspace():
+        return False
+    if text[end + 1 : end + 2].isdecimal():
+        return False
+    before = text[start - 1] if start else " "
+    return not (before.isascii() and before.isalnum() and text[start + 1] in _PUNCTUATION)
 
 
 def _tokens(text: str, fences: list[Span]) -> list[_Token]:
+    """The tokens outside the fences; a backslash and what it escapes is none."""
     tokens = []
     fence = 0
     for match in _TOKEN.finditer(text):
         while fence < len(fences) and fences[fence][1] <= match.start():
             fence += 1
-        if fence < len(fences) and fences[fence][0] <= match.start():
+        group = match.lastgroup
+        if group is None or (fence < len(fences) and fences[fence][0] <= match.start()):
             continue
-        kind = name = ""
-        if match["bracket"]:
-            kind = match["bracket"]
-        elif match["begin"]:
-            kind, name = "begin", match["begin"].strip()
-        elif match["end"]:
-            kind, name = "end", match["end"].strip()
-        elif match["dollar"] and len(match["dollar"]) <= 2:
-            kind = match["dollar"]
-        elif match["tick"] and len(match["tick"]) == 1:
-            kind = "`"
-        if kind:
-            tokens.append(_Token(match.start(), match.end(), kind, name))
+        is_environment = group in ("begin", "end")
+        kind, name = (group, match[group].strip()) if is_environment else (match[group], "")
+        tokens.append(_Token(match.start(), match.end(), kind, name))
     return tokens
 
 
@@ -346,32 +298,26 @@ _ITEM = re.compile(
 
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]")
 
-_Style = tuple[str, int, bool, int]
-"""How the items of one list look alike: the kind of number, heading level, bold or not, indentation."""
+
+class Item(NamedTuple):
+    """An item of a numbered list."""
+
+    start: int
+    """Offset of its line."""
+    number: int
+    written: str
+    """Its number as it is written: "Step 1", "1.", "(1)"."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NumberedList:
-    """A numbered list that was found in a text."""
-
-    items: tuple[tuple[int, int], ...]
-    """Offset of the line and number of every item, in order."""
-    first: str
-    """The first item's number as it is written: "Step 1", "1.", "(1)"."""
-    last: str
-    """The last item's number as it is written."""
-
-
-def numbered_list(text: str, spans: Sequence[Span]) -> NumberedList | None:
-    """The numbered list that carries a text, or None.
+def numbered_list(text: str, spans: Sequence[Span]) -> list[Item]:
+    """The items of the numbered list that carries a text; none where there is no such list.
 
     An item is "Step 3:", "### Step 3", "**Step 3**", "3.", "3)" or "(3)" at the start of a line outside `spans`. Items of one list look alike: the same
     kind of number, heading level, boldness and indentation (up to two spaces count as none), and count up by one from its first item; a number 1 out
     of turn begins it anew. "Step N" goes before every other kind; then headings, bold, less indentation, more items.
     """
-    groups: dict[_Style, list[tuple[int, int, str]]] = {}
-    starts = [start for start, _ in lines_of(text)]
-    for start in outside(starts, spans):
+    groups: dict[tuple[str, int, bool, int], list[Item]] = {}
+    for start in outside(line_cuts(text), spans):
         match = _ITEM.match(text, start)
         if match is None:
             continue
@@ -379,71 +325,50 @@ def numbered_list(text: str, spans: Sequence[Span]) -> NumberedList | None:
             if match["after"] is None and not (match["heading"] or match["bold"]):
                 continue  # "Step 3 follows from …" is a sentence
             # One kind, however each is decorated: nobody nests "Step 2" inside "Step 1".
-            style: _Style = ("step", 0, False, 0)
-            number, written = match["step"], f"Step {match['step']}"
+            style, number, written = ("step", 0, False, 0), match["step"], f"Step {match['step']}"
         else:
             number = match["dot"] or match["paren"] or match["both"]
             form = "{}." if match["dot"] else "{})" if match["paren"] else "({})"
-            written = form.format(number)
             indent = len(match["indent"].expandtabs(4))
-            style = (
-                form,
-                len((match["mark"] or "").strip()),
-                bool(match["strong"]),
-                indent if indent > 2 else 0,
-            )
-        groups.setdefault(style, []).append((start, int(number), written))
+            level = len((match["mark"] or "").strip())
+            style = (form, level, bool(match["strong"]), indent if indent > 2 else 0)
+            written = form.format(number)
+        groups.setdefault(style, []).append(Item(start, int(number), written))
 
-    lists = []
-    for style, candidates in groups.items():
-        items = _consecutive(candidates)
-        if len(items) >= 2:
-            lists.append((_rank(style, len(items)), items))
-    if not lists:
-        return None
-    _, best = min(lists, key=lambda entry: (entry[0], entry[1][0][0]))
-    return NumberedList(
-        items=tuple((start, number) for start, number, _ in best), first=best[0][2], last=best[-1][2]
-    )
+    def rank(style: tuple[str, int, bool, int]) -> tuple[bool, bool, bool, int, int, int]:
+        kind, level, bold, indent = style
+        return kind != "step", not level, not bold, indent, -len(lists[style]), lists[style][0].start
+
+    lists = {style: items for style, found in groups.items() if (items := _consecutive(found))}
+    return lists[min(lists, key=rank)] if lists else []
 
 
-def _rank(style: _Style, items: int) -> tuple[bool, bool, bool, int, int]:
-    kind, heading, bold, indent = style
-    return kind != "step", not heading, not bold, indent, -items
-
-
-def _consecutive(candidates: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+def _consecutive(candidates: list[Item]) -> list[Item]:
     """The candidates that count up by one; runs of a single item are left out."""
-    runs: list[list[tuple[int, int, str]]] = []
+    runs: list[list[Item]] = []
     for candidate in candidates:
-        if runs and candidate[1] == runs[-1][-1][1] + 1:
+        if runs and candidate.number == runs[-1][-1].number + 1:
             runs[-1].append(candidate)
-        elif not runs or candidate[1] == 1 or len(runs[-1]) == 1:
+        elif not runs or candidate.number == 1 or len(runs[-1]) == 1:
             runs.append([candidate])
     return [item for run in runs if len(run) >= 2 for item in run]
 
 
-def numbered_cuts(text: str, listed: NumberedList, spans: Sequence[Span]) -> list[int]:
+def numbered_cuts(text: str, items: Sequence[Item], spans: Sequence[Span]) -> list[int]:
     """Cuts for a text that a numbered list carries: its items, and the paragraphs around the list.
 
     What stands between two items belongs to the first. The last item of a run has no such end: if none of the items before it holds a paragraph of
     prose that is not indented (or a heading), the first such thing ends the list. A heading as high as the items' own always ends it.
     """
     paragraphs = list(outside(paragraph_cuts(text), spans))
-    items = listed.items
+    begins = [at for at, item in enumerate(items) if at == 0 or item.number != items[at - 1].number + 1]
     cuts: set[int] = set()
-    index = 0
     outer = 0  # where the text outside any list begins
-    while index < len(items):
-        last = index
-        while last + 1 < len(items) and items[last + 1][1] == items[last][1] + 1:
-            last += 1
-        run = [start for start, _ in items[index : last + 1]]
-        limit = items[last + 1][0] if last + 1 < len(items) else len(text)
-        cuts.update(_between(paragraphs, outer, run[0]))
-        cuts.update(run)
+    for begin, end in pairwise([*begins, len(items)]):
+        run = [item.start for item in items[begin:end]]
+        limit = items[end].start if end < len(items) else len(text)
+        cuts.update(run, _between(paragraphs, outer, run[0]))
         outer = _end_of_list(text, run, limit, paragraphs)
-        index = last + 1
     cuts.update(_between(paragraphs, outer, len(text)))
     return sorted(cuts)
 
@@ -456,16 +381,12 @@ def _between(positions: list[int], start: int, end: int) -> list[int]:
 def _end_of_list(text: str, run: list[int], limit: int, paragraphs: list[int]) -> int:
     """Where the last item of a run ends: the start of a paragraph, or `limit`."""
     level = _heading_level(text, run[-1])
-    has_prose = has_heading = False
-    for cut in set(_between(paragraphs, run[0], run[-1])).difference(run):
-        if _heading_level(text, cut):
-            has_heading = True
-        elif _is_loose_prose(text, cut):
-            has_prose = True
+    inside = set(_between(paragraphs, run[0], run[-1])).difference(run)
+    has_heading = any(_heading_level(text, cut) for cut in inside)
+    has_prose = any(_is_loose_prose(text, cut) for cut in inside)
     for cut in _between(paragraphs, run[-1] + 1, limit):
-        own = _heading_level(text, cut)
-        if own:
-            if not has_heading or (level and own <= level):
+        if own := _heading_level(text, cut):
+            if not has_heading or own <= level:
                 return cut
         elif not has_prose and _is_loose_prose(text, cut):
             return cut

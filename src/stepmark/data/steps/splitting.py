@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import overload
 
-from stepmark.catalog import unknown_name
 from stepmark.data.steps import lines as borders
 from stepmark.data.steps.code import code_cuts, looks_like_code
 from stepmark.data.steps.lines import Span
 from stepmark.data.steps.thoughts import Reasoning, Section, limit_cuts, sections, turn_cuts
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Step
+from stepmark.registry import unknown_name
 from stepmark.show.text import amount
 
 WAYS: tuple[str, ...] = (
@@ -221,7 +221,7 @@ def _cuts(text: str, how: str) -> tuple[list[int], str | None]:
     spans = borders.protected_spans(text)
     if how == "numbered":
         numbered = borders.numbered_list(text, spans)
-        if numbered is None:
+        if not numbered:
             return [], "the text has no numbered list, so it is one step"
         return borders.with_displays(text, borders.numbered_cuts(text, numbered, spans), spans), None
     if limit := _LIMIT.fullmatch(how):
@@ -245,9 +245,8 @@ def _choose(text: str, marker: str | None, language: str | None) -> tuple[str, s
     if code is not None:
         return "code", code
     spans = borders.protected_spans(text)
-    numbered = borders.numbered_list(text, spans)
-    if numbered is not None:
-        return "numbered", f'it has a numbered list, "{numbered.first}" to "{numbered.last}"'
+    if numbered := borders.numbered_list(text, spans):
+        return "numbered", f'it has a numbered list, "{numbered[0].written}" to "{numbered[-1].written}"'
     paragraphs = _shares(text, list(borders.outside(borders.paragraph_cuts(text), spans)))
     lines = _shares(text, list(borders.outside(borders.line_cuts(text), spans)))
     if len(paragraphs) > 1 and not (len(lines) > 2 and _one_paragraph_rules(paragraphs, lines, text)):

@@ -1,6 +1,9 @@
 """Traces of agents as their tools write them, brought into one form: chat messages (`data.conversations`).
 
-Each module of this folder but `base` holds one format as `TRACE`; a format is added by adding its module.
+Each module of this folder but `base` is one format, added by adding it. It says what the format is (`ABOUT`), whether a row is of it (`sniff`) and how the
+events of a conversation are written into a chat (`read`); where they apply, how a row is taken apart into events (`events`) and those of a trace into conversations
+(`conversations`), that a tool writes each event into a file of its own (`BY_FOLDER`), the columns that are read of a row that is a trace (`COLUMNS`), the labels that a row
+holds (`label`), and how a conversation is written (`write`). The name is the file's, with dashes, or `NAME`.
 
 What a model writes until something comes back (thoughts, texts, tool calls) is one turn. Rows of events are gathered by session or trace
 when the file has ended, so a file of them is held in memory. Calls of a model that repeat the conversation so far (spans, runs,
@@ -13,27 +16,18 @@ does not hold what it gave has an empty answer.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stepmark.data.json_rows import json_type
+from stepmark.data.formats.rows import declared
 from stepmark.data.messages import Chat, Object
 from stepmark.data.reading import Row
 from stepmark.data.traces.base import Trace
 from stepmark.errors import InputError
 from stepmark.records import Refusal
 
-
-def _traces() -> Iterator[Trace]:
-    for module in pkgutil.iter_modules(__path__):
-        if module.name != "base":
-            yield importlib.import_module(f"{__name__}.{module.name}").TRACE
-
-
-TRACES: Mapping[str, Trace] = {trace.name: trace for trace in _traces()}
+TRACES: Mapping[str, Trace] = declared(Trace, __name__, "base")
 """The formats by name."""
 
 
@@ -52,22 +46,16 @@ def chat_rows(rows: Iterable[Row | Refusal], *, keep_going: bool = False) -> Ite
         elif (split := TRACES[name].events) is None:
             yield from _chat_row(row, TRACES[name], [row.data], "", keep_going)
         else:
-            try:
+            with Chat(where=row.where).reading(f"a row of {name}"):
                 for key, event in split(row.data):
-                    if not isinstance(event, Mapping):
-                        raise row.error(f"expected an event (an object), found {json_type(event)}")
                     # Events that name no trace are those of their file; a folder has several.
                     _, events = gathered.setdefault((name, key, "" if key else row.file), (row, []))
                     events.append({**event, "where": row.where})
-            except (TypeError, AttributeError):  # an object is something else, anywhere in the nest
-                raise row.error(f"expected a row of {name}, found another shape") from None
     found: list[tuple[Row, Trace, str, Sequence[Object]]] = []
     for (name, key, _), (row, events) in _by_folder(gathered).items():
         trace = TRACES[name]
-        try:
+        with Chat(where=row.where).reading(f"rows of {name}"):
             parts = [(key, events)] if trace.conversations is None else [*trace.conversations(events)]
-        except (TypeError, AttributeError):
-            raise row.error(f"expected rows of {name}, found another shape") from None
         found += [(row, trace, id_, part) for id_, part in parts]
     continued = _continued([part for _, _, _, part in found])
     for number, (row, trace, id_, part) in enumerate(found):

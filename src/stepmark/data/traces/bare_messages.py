@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepmark.data.messages import Chat, Object
-from stepmark.data.traces.base import ROW_COLUMNS, Trace, of_file
+from stepmark.data.traces.base import ROW_COLUMNS, of_file
+
+NAME = "messages"
+ABOUT = "chat messages alone, one a line or in one list"
+events = of_file
 
 
 def sniff(data: Object) -> bool:
@@ -19,12 +23,3 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
     for event in events:
         chat.where = event["where"]
         chat.append(event)
-
-
-TRACE = Trace(
-    name="messages",
-    about="chat messages alone, one a line or in one list",
-    sniff=sniff,
-    read=read,
-    events=of_file,
-)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepmark.data.columns import CONTENT_NAMES, names_of
-from stepmark.data.messages import Chat, Object, is_item, loaded
+from stepmark.data.messages import Chat, Object, is_item, loaded, object_or_empty
 from stepmark.data.steps.thoughts import texts_of
 
 if TYPE_CHECKING:
@@ -56,12 +56,14 @@ Call = tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]]
 """One call of a model: the messages that it was given, and those that it wrote."""
 
 
-def join_calls(chat: Chat, calls: Iterable[Call]) -> None:
-    """Add the conversation of calls in the order of time: of each call what is new in it.
+def join_calls(chat: Chat, calls: Sequence[Call], expected: str, field: str = "") -> None:
+    """Add the conversation of calls in the order of time: of each call what is new in it; `expected` says what a trace without calls lacks.
 
     A message of a prompt is one that is known where role, text (without thoughts) and tool calls are the same. Arguments are compared as JSON
     values; a logged call without arguments is the same as one with them. A call that two tracers logged counts once.
     """
+    if not calls:
+        raise chat.error(f"expected {expected}; found none", field)
     known: dict[str, list[dict[str, Any]]] = {}
 
     def add(message: dict[str, Any]) -> None:
@@ -84,6 +86,11 @@ def join_calls(chat: Chat, calls: Iterable[Call]) -> None:
             matched.add(id(same))
         for message in reply:
             add(message)
+
+
+def in_order(events: Sequence[Object], id_: str, time: Callable[[Object], Any]) -> list[Object]:
+    """Logged calls in the order of time, each id once."""
+    return sorted({event.get(id_) or id(event): event for event in events}.values(), key=time)
 
 
 def message_key(message: Object) -> str:
@@ -145,8 +152,8 @@ def logged_messages(
         listed = listed[0]
     own = Chat(where=chat.where)
     for at, entry in enumerate(listed):
-        held = _first_object(entry, ("message", "content"))
-        message = entry if held is None else held
+        fields = [object_or_empty(entry).get(key) for key in ("message", "content")]
+        message = next((value for value in fields if isinstance(value, Mapping)), entry)
         if isinstance(message, Mapping) and message.get("role") in _names(own):  # a tool that is its own role
             message = {**message, "role": "tool", "name": message["role"]}
         own.part = f"{chat.part}{inside}[{at}]"
@@ -155,11 +162,6 @@ def logged_messages(
         else:
             own.append(message, speaker)
     return own.messages
-
-
-def _first_object(entry: object, keys: Sequence[str]) -> Object | None:
-    values = [entry.get(key) for key in keys] if isinstance(entry, Mapping) else []
-    return next((value for value in values if isinstance(value, Mapping)), None)
 
 
 def _names(chat: Chat) -> list[str]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stepmark.data.messages import Chat, Object, text_or_none
-from stepmark.data.traces.base import Trace, logged_messages
+from stepmark.data.traces.base import logged_messages
+
+ABOUT = "logged calls of the OpenAI chat API: request and response"
+COLUMNS = ("id", "request", "messages", "response")
 
 
 def _request(data: Object) -> Object:
@@ -30,12 +33,3 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
         "id": text_or_none(data.get("id")) or text_or_none(data["response"].get("id")),
         "source": model,
     }
-
-
-TRACE = Trace(
-    name="chat-calls",
-    about="logged calls of the OpenAI chat API: request and response",
-    sniff=sniff,
-    read=read,
-    columns=("id", "request", "messages", "response"),
-)

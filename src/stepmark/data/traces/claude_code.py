@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from stepmark.data.json_rows import json_type
-from stepmark.data.messages import Chat, Object, text_or_none
-from stepmark.data.traces.base import Trace, of_file
+from stepmark.data.messages import Chat, Object, object_or_empty, text_or_none
+from stepmark.data.traces.base import of_file
+
+ABOUT = "sessions of Claude Code: .jsonl"
+events = of_file
 
 _SPOKEN = ("user", "assistant")
 
@@ -80,10 +83,7 @@ def _parent(event: Object, entries: Mapping[object, Object], previous: object) -
 
 
 def _is_question(event: Object) -> bool:
-    message = event.get("message")
-    content = message.get("content") if isinstance(message, Mapping) else None
-    parts = content if isinstance(content, list) else []
-    results = any(isinstance(part, Mapping) and part.get("type") == "tool_result" for part in parts)
+    results = any(part.get("type") == "tool_result" for part in _parts(event))
     return event.get("type") == "user" and not results
 
 
@@ -105,14 +105,12 @@ def _live(entries: Mapping[object, Object], before: Mapping[object, object], key
 
 def _reply(event: Object) -> str | None:
     """The id of the model's reply that an entry is a part of."""
-    message = event.get("message")
-    is_reply = event.get("type") == "assistant" and isinstance(message, Mapping)
-    return text_or_none(message.get("id")) if is_reply and isinstance(message, Mapping) else None
+    is_reply = event.get("type") == "assistant"
+    return text_or_none(object_or_empty(event.get("message")).get("id")) if is_reply else None
 
 
 def _parts(event: Object) -> list[Object]:
-    message = event.get("message")
-    content = message.get("content") if isinstance(message, Mapping) else None
+    content = object_or_empty(event.get("message")).get("content")
     return [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
 
 
@@ -128,13 +126,3 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
         chat.message({"role": event["type"], "content": message.get("content")})
         if chat.facts.get("source") is None and text_or_none(message.get("model")):
             chat.facts["source"] = message["model"]
-
-
-TRACE = Trace(
-    name="claude-code",
-    about="sessions of Claude Code: .jsonl",
-    sniff=sniff,
-    read=read,
-    events=of_file,
-    conversations=conversations,
-)

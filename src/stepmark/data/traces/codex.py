@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepmark.data.json_rows import json_type
-from stepmark.data.messages import Chat, Object, text_or_none
-from stepmark.data.traces.base import Trace, of_file
+from stepmark.data.messages import Chat, Object, object_or_empty, text_or_none
+from stepmark.data.traces.base import of_file
+
+ABOUT = "sessions of Codex, and of codex exec: .jsonl"
+events = of_file
 
 _SESSION = ("session_meta", "response_item", "event_msg", "turn_context", "compacted", "world_state")
 _EXEC = (
@@ -23,20 +26,17 @@ _NO_ARGUMENTS = (
     "formatted_output", "stdout", "stderr", "content_items", "success", "cwd", "parsed_cmd", "source", "process_id",
 )  # fmt: skip
 """Fields of an item of a tool that are not what the model asked of it."""
+_ANSWERS = (
+    "aggregated_output", "formatted_output", "stdout", "result", "content_items", "error", "stderr",
+)  # fmt: skip
 
 
 def sniff(data: Object) -> bool:
     """Whether a row is an event."""
     if data.get("type") in _SESSION and "payload" in data:
         return True
-    return data.get("type") in _EXEC and data.keys() <= {
-        "type",
-        "item",
-        "thread_id",
-        "usage",
-        "error",
-        "message",
-    }
+    known = {"type", "item", "thread_id", "usage", "error", "message"}
+    return data.get("type") in _EXEC and data.keys() <= known
 
 
 def read(chat: Chat, events: Sequence[Object]) -> None:
@@ -64,10 +64,8 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
             chat.facts["source"] = payload["model"]
         elif event["type"] == "session_meta":
             chat.facts.setdefault("id", text_or_none(payload.get("id")))
-            base = payload.get("base_instructions")
-            if rules := text_or_none(payload.get("instructions")) or (
-                text_or_none(base.get("text")) if isinstance(base, Mapping) else None
-            ):
+            base = object_or_empty(payload.get("base_instructions")).get("text")
+            if rules := text_or_none(payload.get("instructions")) or text_or_none(base):
                 chat.write("system", rules)
         elif event["type"] == "event_msg" and kind in ("item_completed", "user_message", "agent_message"):
             item = payload.get("item") if kind == "item_completed" else _of_message(payload)
@@ -117,16 +115,14 @@ def _of_message(payload: Object) -> dict[str, Any]:
 
 def _kind(item: object) -> str:
     """The type of an item; sessions write "AgentMessage", and `codex exec` "agent_message"."""
-    return str(item.get("type")).replace("_", "").lower() if isinstance(item, Mapping) else ""
+    return str(object_or_empty(item).get("type")).replace("_", "").lower()
 
 
 def _text(item: object) -> str:
     """The text of a message; "" for another item."""
-    if not isinstance(item, Mapping):
-        return ""
-    content = item.get("content", item.get("text"))
+    content = object_or_empty(item).get("content", object_or_empty(item).get("text"))
     parts = content if isinstance(content, list) else [{"text": content}]
-    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    texts = [object_or_empty(part).get("text") for part in parts]
     return "".join(text for text in texts if isinstance(text, str)).strip()
 
 
@@ -154,33 +150,14 @@ def _add(chat: Chat, item: object) -> None:
         id_ = text_or_none(item.get("id"))
         arguments = item.get("arguments")
         if arguments is None:
-            arguments = {
-                key: value for key, value in item.items() if key not in _NO_ARGUMENTS and value is not None
-            }
-        name = text_or_none(item.get("tool")) or _snake(str(item.get("type")))
-        chat.call(name, arguments, id_)
-        answer = next(
-            (
-                item[k]
-                for k in ("aggregated_output", "formatted_output", "stdout", "result", "content_items")
-                if item.get(k)
-            ),
-            item.get("error") or item.get("stderr") or "",
-        )
-        content = (
-            answer.get("content", answer.get("message", answer)) if isinstance(answer, Mapping) else answer
-        )
-        failed = str(item.get("status")).lower() in ("failed", "declined") or item.get("exit_code") not in (
-            None,
-            0,
-        )
-        chat.answer(content, id_, failed=failed or item.get("success") is False)
+            arguments = {k: v for k, v in item.items() if k not in _NO_ARGUMENTS and v is not None}
+        chat.call(text_or_none(item.get("tool")) or _snake(str(item.get("type"))), arguments, id_)
+        answer = next((item[key] for key in _ANSWERS if item.get(key)), "")
+        if isinstance(answer, Mapping):
+            answer = answer.get("content", answer.get("message", answer))
+        failed = str(item.get("status")).lower() in ("failed", "declined") or item.get("success") is False
+        chat.answer(answer, id_, failed=failed or item.get("exit_code") not in (None, 0))
 
 
 def _snake(name: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).strip("_")
-
-
-TRACE = Trace(
-    name="codex", about="sessions of Codex, and of codex exec: .jsonl", sniff=sniff, read=read, events=of_file
-)

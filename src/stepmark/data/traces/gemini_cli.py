@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stepmark.data.messages import Chat, Object, text_or_none
-from stepmark.data.traces.base import Trace
+from stepmark.data.messages import Chat, Object, object_or_empty, text_or_none
+
+ABOUT = "sessions of the Gemini CLI: .json"
+COLUMNS = ("messages", "sessionId")
 
 
 def sniff(data: Object) -> bool:
@@ -59,19 +61,9 @@ def _result(call: Object) -> object:
     """What a tool gave back to the model, or what it showed."""
     result = call.get("result")
     for part in result if isinstance(result, list) else ():
-        response = part.get("functionResponse") if isinstance(part, Mapping) else None
-        answer = response.get("response") if isinstance(response, Mapping) else None
+        answer = object_or_empty(object_or_empty(part).get("functionResponse")).get("response")
         if isinstance(answer, Mapping) and len(answer) == 1:
             return next(iter(answer.values()))
         if answer is not None:
             return answer
     return call.get("resultDisplay") if result in (None, []) else result
-
-
-TRACE = Trace(
-    name="gemini-cli",
-    about="sessions of the Gemini CLI: .json",
-    sniff=sniff,
-    read=read,
-    columns=("messages", "sessionId"),
-)

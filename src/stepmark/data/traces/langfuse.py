@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stepmark.data.messages import Chat, Object, text_or_none
-from stepmark.data.traces.base import Call, Trace, has, join_calls, logged_messages
+from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages
+
+ABOUT = "traces of Langfuse with observations, or observations"
 
 
 def sniff(data: Object) -> bool:
@@ -13,7 +15,7 @@ def sniff(data: Object) -> bool:
     return isinstance(data.get("observations"), list) or has("traceId", "type", "input")(data)
 
 
-def observations(data: Object) -> Iterator[tuple[str, Object]]:
+def events(data: Object) -> Iterator[tuple[str, Object]]:
     """The observations of a row."""
     if isinstance(data.get("observations"), list):
         return ((str(data.get("id", "")), observation) for observation in data["observations"])
@@ -23,25 +25,11 @@ def observations(data: Object) -> Iterator[tuple[str, Object]]:
 def read(chat: Chat, events: Sequence[Object]) -> None:
     """The generations of a trace."""
     calls: list[Call] = []
-    unique = {event.get("id") or id(event): event for event in events}
-    for observation in sorted(unique.values(), key=lambda event: str(event.get("startTime") or "")):
+    for observation in in_order(events, "id", lambda event: str(event.get("startTime") or "")):
         chat.where = observation["where"]
         if observation.get("type") == "GENERATION" and observation.get("output") not in (None, "", [], {}):
             prompt = logged_messages(chat, observation.get("input"), "input")
             reply = logged_messages(chat, observation.get("output"), "output")
             calls.append((prompt, reply))
             chat.facts["source"] = text_or_none(observation.get("model"))
-    if not calls:
-        raise chat.error(
-            "expected an observation of the type GENERATION with an output, found none", "observations"
-        )
-    join_calls(chat, calls)
-
-
-TRACE = Trace(
-    name="langfuse",
-    about="traces of Langfuse with observations, or observations",
-    sniff=sniff,
-    read=read,
-    events=observations,
-)
+    join_calls(chat, calls, "an observation of the type GENERATION with an output", "observations")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from stepmark.data.messages import Chat, Object, text_or_none
-from stepmark.data.traces.base import Call, Trace, has, join_calls, logged_messages, message_key
+from stepmark.data.messages import Chat, Object, object_or_empty, text_or_none
+from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages, message_key
+
+ABOUT = "runs of LangSmith"
+sniff = has("run_type", "inputs")
 
 
-def runs(data: Object) -> Iterator[tuple[str, Object]]:
+def events(data: Object) -> Iterator[tuple[str, Object]]:
     """A run and the runs in it."""
     key = str(data.get("trace_id") or data.get("id") or "")
     waiting = [data]
@@ -21,16 +24,12 @@ def runs(data: Object) -> Iterator[tuple[str, Object]]:
 def read(chat: Chat, events: Sequence[Object]) -> None:
     """The calls of models in a trace, or where none was logged its root."""
     calls: list[Call] = []
-    unique = {run.get("id") or id(run): run for run in events}
-    ordered = sorted(
-        unique.values(), key=lambda run: str(run.get("dotted_order") or run.get("start_time") or "")
-    )
+    ordered = in_order(events, "id", lambda run: str(run.get("dotted_order") or run.get("start_time") or ""))
     models = [run for run in ordered if run.get("run_type") == "llm"]
     roots = [run for run in ordered if not run.get("parent_run_id") and run.get("run_type") != "llm"]
     for run in models or roots[:1]:
         chat.where = run["where"]
-        extra = run.get("extra")
-        metadata = (extra.get("metadata") if isinstance(extra, Mapping) else None) or {}
+        metadata = object_or_empty(object_or_empty(run.get("extra")).get("metadata"))
         speaker = text_or_none(metadata.get("lc_agent_name"))
         if not run.get("outputs"):
             continue
@@ -41,18 +40,6 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
             reply = reply[len(prompt) :] if repeated else reply
         calls.append((prompt, reply))
         chat.facts["source"] = text_or_none(metadata.get("ls_model_name"))
-    if not calls:
-        raise chat.error(
-            "expected a run whose run_type is 'llm', or a root with messages, that has outputs; found none",
-            "run_type",
-        )
-    join_calls(chat, calls)
-
-
-TRACE = Trace(
-    name="langsmith",
-    about="runs of LangSmith",
-    sniff=has("run_type", "inputs"),
-    read=read,
-    events=runs,
-)
+    join_calls(
+        chat, calls, "a run whose run_type is 'llm', or a root with messages, that has outputs", "run_type"
+    )

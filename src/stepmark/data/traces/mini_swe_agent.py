@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stepmark.data.messages import Chat, Object
-from stepmark.data.traces.base import Trace, has
+from stepmark.data.traces.base import has
+
+ABOUT = "trajectories of mini-swe-agent: .traj.json"
+COLUMNS = ("trajectory_format", "messages")
+sniff = has("trajectory_format", "messages")
 
 
 def read(chat: Chat, events: Sequence[Object]) -> None:
@@ -23,12 +27,3 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
             chat.answer(message.get("content"), None)
         else:
             chat.append(message)
-
-
-TRACE = Trace(
-    name="mini-swe-agent",
-    about="trajectories of mini-swe-agent: .traj.json",
-    sniff=has("trajectory_format", "messages"),
-    read=read,
-    columns=("trajectory_format", "messages"),
-)

@@ -10,46 +10,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stepmark.data.messages import Chat, Object, loaded, text_or_none
-from stepmark.data.traces.base import Trace
+from stepmark.data.messages import Chat, Object, object_or_empty, text_or_none
+
+ABOUT = "events of OpenHands: a session, or the history of an evaluation"
+BY_FOLDER = True
 
 _SOURCES = ("agent", "user", "environment")
 _NOT_SAID = (
-    "recall",
-    "change_agent_state",
-    "agent_state_changed",
-    "null",
-    "condensation",
-    "condensation_request",
-    "send_message",
-    "start",
-    "pause",
-    "resume",
-)
+    "recall", "change_agent_state", "agent_state_changed", "null", "condensation", "condensation_request", "send_message", "start",
+    "pause", "resume",
+)  # fmt: skip
 _NO_ARGUMENTS = (
-    "thought",
-    "hidden",
-    "blocking",
-    "confirmation_state",
-    "security_risk",
-    "keep_prompt",
-    "is_static",
-)
+    "thought", "hidden", "blocking", "confirmation_state", "security_risk", "keep_prompt", "is_static",
+)  # fmt: skip
 
 
 def _is_event(data: object) -> bool:
-    if not isinstance(data, Mapping):
-        return False
-    kind = data.get("kind")
-    if (
-        isinstance(kind, str)
-        and kind.endswith(("Event", "Observation", "Action", "Condensation"))
-        and "source" in data
-    ):
-        return True
-    return data.get("source") in _SOURCES and (
-        isinstance(data.get("action"), str) or isinstance(data.get("observation"), str)
-    )
+    event = object_or_empty(data)
+    if str(event.get("kind")).endswith(("Event", "Observation", "Action", "Condensation")):
+        return "source" in event
+    done = isinstance(event.get("action"), str) or isinstance(event.get("observation"), str)
+    return done and event.get("source") in _SOURCES
 
 
 def _history(data: Object) -> list[Any] | None:
@@ -98,15 +79,11 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
 def _before_kinds(chat: Chat, event: Object, reply: object) -> object:
     """Add an event; gives the id of the model's reply that the turn is of."""
     kind = event.get("action") or event.get("observation")
-    args = event.get("args")
-    args = args if isinstance(args, Mapping) else {}
-    metadata = event.get("tool_call_metadata")
-    metadata = metadata if isinstance(metadata, Mapping) else {}
+    args, metadata = (object_or_empty(event.get(name)) for name in ("args", "tool_call_metadata"))
     if kind in _NOT_SAID:
         return reply
     if "observation" in event:
-        extras = event.get("extras")
-        failed = kind == "error" or (isinstance(extras, Mapping) and extras.get("error") is True)
+        failed = kind == "error" or object_or_empty(event.get("extras")).get("error") is True
         name = text_or_none(metadata.get("function_name"))
         text = text_or_none(event.get("content")) or event.get("message")
         chat.answer(text, metadata.get("tool_call_id"), name, failed=failed)
@@ -122,13 +99,12 @@ def _before_kinds(chat: Chat, event: Object, reply: object) -> object:
 
 def _action(chat: Chat, event: Object, args: Object, metadata: Object, reply: object) -> object:
     kind = str(event.get("action"))
-    response = metadata.get("model_response")
-    response = response if isinstance(response, Mapping) else {}
+    response = object_or_empty(metadata.get("model_response"))
     if text_or_none(response.get("model")):
         chat.facts.setdefault("source", response["model"])
     answered = response.get("id")
     choices = response.get("choices") or [{}]
-    message = choices[0].get("message") if isinstance(choices[0], Mapping) else None
+    message = object_or_empty(choices[0]).get("message")
     if isinstance(message, Mapping):
         if answered is None or answered != reply:
             chat.append({**message, "role": "assistant"})  # with every call of the reply
@@ -151,30 +127,25 @@ def _with_kind(chat: Chat, event: Object, reply: object) -> object:
     if kind == "SystemPromptEvent":
         chat.write("system", chat.plain([event.get("system_prompt")]))
     elif kind == "MessageEvent":
-        message = event.get("llm_message")
-        message = message if isinstance(message, Mapping) else {}
-        chat.append(
-            {k: v for k, v in message.items() if k in ("role", "content", "reasoning_content", "tool_calls")}
-        )
+        message = object_or_empty(event.get("llm_message"))
+        chat.append({k: message.get(k) for k in ("role", "content", "reasoning_content", "tool_calls")})
     elif kind == "ActionEvent":
-        call = event.get("tool_call")
-        call = call if isinstance(call, Mapping) else {}
-        function = call.get("function")
-        function = function if isinstance(function, Mapping) else call
-        turn: dict[str, Any] = {"role": "assistant", "content": event.get("thought") or ""}
-        thoughts = [
-            b for b in event.get("thinking_blocks") or () if isinstance(b, Mapping) and b.get("thinking")
-        ]
-        turn["reasoning_content"] = event.get("reasoning_content") or "\n".join(
-            b["thinking"] for b in thoughts
-        )
-        name = function.get("name") or event.get("tool_name")
-        arguments = function.get("arguments", event.get("action"))
-        one = {"id": event.get("tool_call_id"), "function": {"name": name, "arguments": arguments}}
-        turn["tool_calls"] = [one]
+        call = object_or_empty(event.get("tool_call"))
+        function = object_or_empty(call.get("function")) or call
+        blocks = [object_or_empty(block).get("thinking") for block in event.get("thinking_blocks") or ()]
+        named = {
+            "name": function.get("name") or event.get("tool_name"),
+            "arguments": function.get("arguments", event.get("action")),
+        }
+        turn = {
+            "role": "assistant",
+            "content": event.get("thought") or "",
+            "reasoning_content": event.get("reasoning_content") or "\n".join(filter(None, blocks)),
+            "tool_calls": [{"id": event.get("tool_call_id"), "function": named}],
+        }
         answered = event.get("llm_response_id")
         if answered is not None and answered == reply:
-            chat.message({"role": "assistant", "content": "", "tool_calls": [one]})
+            chat.message({**turn, "content": "", "reasoning_content": ""})
         else:
             chat.append(turn)
         return answered
@@ -187,20 +158,5 @@ def _with_kind(chat: Chat, event: Object, reply: object) -> object:
                 (observation[k] for k in ("content", "output", "error", "message") if observation.get(k)),
                 observation,
             )
-        chat.answer(
-            loaded(content) if content is None else content,
-            event.get("tool_call_id"),
-            event.get("tool_name"),
-            failed=failed,
-        )
+        chat.answer(content, event.get("tool_call_id"), event.get("tool_name"), failed=failed)
     return reply
-
-
-TRACE = Trace(
-    name="openhands",
-    about="events of OpenHands: a session, or the history of an evaluation",
-    sniff=sniff,
-    read=read,
-    events=events,
-    by_folder=True,
-)

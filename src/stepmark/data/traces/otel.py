@@ -16,14 +16,17 @@ from typing import Any
 from stepmark.data.conversations import ChatMessage
 from stepmark.data.formats.rows import LabelledRow, Writing, conversation
 from stepmark.data.messages import Chat, Object, loaded, text_or_none
-from stepmark.data.traces.base import Call, Trace, has, join_calls, logged_messages, message_key
+from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages, message_key
+
+ABOUT = "OpenTelemetry GenAI spans: OTLP JSON"
+sniff = has("resourceSpans")
 
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 _NUMBERED = re.compile(r"(?:gen_ai|llm)\.(prompt|completion)s?\.(\d+)\.(.+)")
 _OF_CALL = re.compile(r"tool_calls\.(\d+)\.(.+)")
 
 
-def spans(data: Object) -> Iterator[tuple[str, Object]]:
+def events(data: Object) -> Iterator[tuple[str, Object]]:
     """The spans of a row."""
     for resource in data["resourceSpans"]:
         for scope in resource.get("scopeSpans", ()):
@@ -34,8 +37,7 @@ def spans(data: Object) -> Iterator[tuple[str, Object]]:
 def read(chat: Chat, events: Sequence[Object]) -> None:
     """The calls of models in a trace."""
     calls: list[Call] = []
-    unique = {span.get("spanId") or id(span): span for span in events}
-    for span in sorted(unique.values(), key=lambda span: int(span.get("startTimeUnixNano") or 0)):
+    for span in in_order(events, "spanId", lambda span: int(span.get("startTimeUnixNano") or 0)):
         chat.where = span["where"]
         attributes = _attributes(span.get("attributes"))
         for event in span.get("events") or ():
@@ -53,12 +55,11 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
         chat.facts["source"] = text_or_none(
             attributes.get("gen_ai.response.model", attributes.get("gen_ai.request.model"))
         )
-    if not calls:
-        raise chat.error(
-            "expected spans with gen_ai.input.messages and gen_ai.output.messages (or gen_ai.prompt.0.content and "
-            "gen_ai.completion.0.content), found none in this trace; tracers write them where the capture of contents is switched on"
-        )
-    join_calls(chat, calls)
+    expected = (
+        "spans with gen_ai.input.messages and gen_ai.output.messages (or gen_ai.prompt.0.content and gen_ai.completion.0.content), "
+        "which tracers write where the capture of contents is switched on"
+    )
+    join_calls(chat, calls, expected)
 
 
 def _call(chat: Chat, attributes: Mapping[str, Any], speaker: str | None) -> Call:
@@ -181,13 +182,3 @@ def _object(arguments: str) -> Any:
     data = loaded(arguments)
     same = isinstance(data, dict) and json.dumps(data, ensure_ascii=False) == arguments
     return data if same else arguments
-
-
-TRACE = Trace(
-    name="otel",
-    about="OpenTelemetry GenAI spans: OTLP JSON",
-    sniff=has("resourceSpans"),
-    read=read,
-    events=spans,
-    write=write,
-)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepmark.data.messages import Chat, Object, text_or_none
-from stepmark.data.traces.base import Trace
+
+ABOUT = "OpenAI Responses: input and output items"
+COLUMNS = ("id", "object", "model", "instructions", "input", "output")
 
 
 def sniff(data: Object) -> bool:
@@ -28,12 +30,3 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
         chat.each(data["input"], "input", chat.item)
     chat.each(data["output"], "output", chat.item)
     chat.facts = {"id": text_or_none(data.get("id")), "source": text_or_none(data.get("model"))}
-
-
-TRACE = Trace(
-    name="responses",
-    about="OpenAI Responses: input and output items",
-    sniff=sniff,
-    read=read,
-    columns=("id", "object", "model", "instructions", "input", "output"),
-)

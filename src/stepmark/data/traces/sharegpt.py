@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from stepmark.data.json_rows import json_type
 from stepmark.data.messages import Chat, Object, loaded, text_or_none
-from stepmark.data.traces.base import Trace
+
+ABOUT = "ShareGPT: conversations of from and value"
+COLUMNS = ("id", "model", "system", "conversations")
 
 
 def sniff(data: Object) -> bool:
@@ -30,12 +32,3 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
             message = {"role": "assistant", "function_call": call}
         chat.message(message)
     chat.facts |= {"id": data.get("id"), "source": text_or_none(data.get("model"))}
-
-
-TRACE = Trace(
-    name="sharegpt",
-    about="ShareGPT: conversations of from and value",
-    sniff=sniff,
-    read=read,
-    columns=("id", "model", "system", "conversations"),
-)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stepmark.data.messages import Chat, Object
-from stepmark.data.traces.base import ROW_COLUMNS, Trace
+from stepmark.data.traces.base import ROW_COLUMNS
+
+ABOUT = "trajectories of SWE-agent: .traj"
+COLUMNS = ("trajectory", "history")
 
 
 def sniff(data: Object) -> bool:
@@ -37,12 +40,3 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
             if thinking:
                 plain["content"] = [*thinking, {"type": "text", "text": chat.plain(message.get("content"))}]
             chat.append(plain)
-
-
-TRACE = Trace(
-    name="swe-agent",
-    about="trajectories of SWE-agent: .traj",
-    sniff=sniff,
-    read=read,
-    columns=("trajectory", "history"),
-)

@@ -15,9 +15,12 @@ from stepmark.data.columns import CONTENT_NAMES
 from stepmark.data.formats.rows import LabelledRow, NotRepresentableError, Writing, labels_of, signed
 from stepmark.data.messages import Chat, Object, text_or_none
 from stepmark.data.reading import Row
-from stepmark.data.traces.base import Trace, has
+from stepmark.data.traces.base import has
 from stepmark.records import LabelledSolution
 from stepmark.show.text import indices
+
+ABOUT = "conversations of AutoGen and CrewAI, as Who&When holds them"
+COLUMNS = ("question", "history", "question_ID", "ground_truth")
 
 _HEADING = re.compile(r"\n\n(Tool|User|System|Developer|Assistant)(?: \(([^()\n]*)\))?:\n")
 """As `data.conversations` writes what follows a turn."""
@@ -109,14 +112,3 @@ def _entries(observation: str) -> Iterator[dict[str, str]]:
         yield {"content": before.strip("\n"), "role": "tool", "name": "tool"}
     for heading, name, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         yield {"content": text, "role": heading.lower(), "name": name or heading.lower()}
-
-
-TRACE = Trace(
-    name="who-and-when",
-    about="conversations of AutoGen and CrewAI, as Who&When holds them",
-    sniff=sniff,
-    read=read,
-    columns=("question", "history", "question_ID", "ground_truth"),
-    label=label,
-    write=write,
-)

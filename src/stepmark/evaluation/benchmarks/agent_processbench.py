@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.data.solutions import solutions_of
-from stepmark.evaluation.benchmark import Published, PublishedTable, Rated, Ratings, rated, rated_item
+from stepmark.evaluation.benchmark import PublishedTable, Rated, Ratings, rated
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Item
@@ -32,79 +32,22 @@ from stepmark.show.text import amount
 
 _PARTS = ("hotpotqa", "gaia", "bfcl", "tau2")
 
-_CRITIC = "critic"
-_APB = "README of RUCBM/AgentProcessBench"
-
-_PUBLISHED = PublishedTable(
-    title="AgentProcessBench as published (%): StepAcc and FirstErrAcc",
-    columns=(
-        "HotpotQA, step",
-        "first",
-        "GAIA, step",
-        "first",
-        "BFCL, step",
-        "first",
-        "tau2, step",
-        "first",
-        "All, step",
-        "first",
-    ),
-    figures=(
-        "hotpotqa/step",
-        "hotpotqa/first error",
-        "gaia/step",
-        "gaia/first error",
-        "bfcl/step",
-        "bfcl/first error",
-        "tau2/step",
-        "tau2/first error",
-        "all/step",
-        "all/first error",
-    ),
-    rows=(
-        Published(
-            "Gemini-3-Flash-Preview-Thinking",
-            (75.8, 70.4, 79.7, 65.2, 81.8, 64.0, 83.4, 63.6, 81.6, 65.8),
-            _CRITIC,
-            _APB,
-        ),
-        Published(
-            "Kimi-K2.5-Thinking", (70.6, 68.4, 66.6, 58.0, 79.8, 57.6, 78.3, 65.6, 75.9, 62.4), _CRITIC, _APB
-        ),
-        Published(
-            "GPT-5.2-Chat", (71.4, 70.0, 69.3, 58.0, 71.6, 58.0, 80.4, 58.4, 74.8, 61.1), _CRITIC, _APB
-        ),
-        Published(
-            "GPT-5.2-Thinking (medium)",
-            (72.3, 73.2, 70.9, 58.8, 64.9, 44.4, 75.2, 53.6, 71.0, 57.5),
-            _CRITIC,
-            _APB,
-        ),
-        Published(
-            "Gemini-3-Flash-Preview",
-            (76.7, 70.0, 73.8, 53.2, 77.6, 40.8, 81.2, 56.0, 78.3, 55.0),
-            _CRITIC,
-            _APB,
-        ),
-        Published(
-            "Qwen3-30B-A3B-Thinking-2507",
-            (70.0, 64.8, 53.1, 46.4, 73.2, 35.2, 71.8, 61.6, 68.5, 52.0),
-            _CRITIC,
-            _APB,
-        ),
-        Published(
-            "Qwen3-8B-Thinking", (59.7, 58.0, 45.9, 41.2, 70.9, 38.8, 66.4, 46.0, 63.2, 46.0), _CRITIC, _APB
-        ),
-        Published("Qwen3-8B", (60.4, 57.2, 39.9, 32.0, 64.9, 30.8, 58.5, 42.8, 57.1, 40.7), _CRITIC, _APB),
-        Published(
-            "LLaMA-3.1-8B-Instruct",
-            (34.6, 53.6, 26.8, 31.2, 61.2, 28.8, 61.1, 47.2, 52.3, 40.2),
-            _CRITIC,
-            _APB,
-        ),
-    ),
+_PUBLISHED = PublishedTable.read(
+    "AgentProcessBench as published (%): StepAcc and FirstErrAcc",
+    {"HotpotQA, step": "hotpotqa/step", "HotpotQA, first": "hotpotqa/first error", "GAIA, step": "gaia/step", "GAIA, first": "gaia/first error", "BFCL, step": "bfcl/step", "BFCL, first": "bfcl/first error", "tau2, step": "tau2/step", "tau2, first": "tau2/first error", "All, step": "all/step", "All, first": "all/first error"},
+    """
+    Gemini-3-Flash-Preview-Thinking | 75.8 70.4 79.7 65.2 81.8 64 83.4 63.6 81.6 65.8   | critic | README of RUCBM/AgentProcessBench
+    Kimi-K2.5-Thinking              | 70.6 68.4 66.6 58 79.8 57.6 78.3 65.6 75.9 62.4   | critic | README of RUCBM/AgentProcessBench
+    GPT-5.2-Chat                    | 71.4 70 69.3 58 71.6 58 80.4 58.4 74.8 61.1       | critic | README of RUCBM/AgentProcessBench
+    GPT-5.2-Thinking (medium)       | 72.3 73.2 70.9 58.8 64.9 44.4 75.2 53.6 71 57.5   | critic | README of RUCBM/AgentProcessBench
+    Gemini-3-Flash-Preview          | 76.7 70 73.8 53.2 77.6 40.8 81.2 56 78.3 55       | critic | README of RUCBM/AgentProcessBench
+    Qwen3-30B-A3B-Thinking-2507     | 70 64.8 53.1 46.4 73.2 35.2 71.8 61.6 68.5 52     | critic | README of RUCBM/AgentProcessBench
+    Qwen3-8B-Thinking               | 59.7 58 45.9 41.2 70.9 38.8 66.4 46 63.2 46       | critic | README of RUCBM/AgentProcessBench
+    Qwen3-8B                        | 60.4 57.2 39.9 32 64.9 30.8 58.5 42.8 57.1 40.7   | critic | README of RUCBM/AgentProcessBench
+    LLaMA-3.1-8B-Instruct           | 34.6 53.6 26.8 31.2 61.2 28.8 61.1 47.2 52.3 40.2 | critic | README of RUCBM/AgentProcessBench
+    """,
     note="All: every step, and every trajectory, counts once.",
-)
+)  # fmt: skip
 
 
 @settings
@@ -159,10 +102,6 @@ class AgentProcessBench(Rated):
         if case is None:
             return None
         return case.id, tuple(labels.get(str(judgements[0].note)) for judgements in case.labelled.judgements)
-
-    def item(self, case: Case, ratings: Ratings, scores: Sequence[float | None]) -> Item:
-        """See `Rated.item`."""
-        return rated_item(case, ratings)
 
     def one(self, items: Sequence[Item]) -> Statistic:
         """See `Benchmark.one`."""

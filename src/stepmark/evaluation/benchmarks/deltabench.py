@@ -13,12 +13,10 @@ import numpy as np
 
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.evaluation.benchmark import (
-    Published,
     PublishedTable,
     Rated,
     Ratings,
     rated,
-    rated_item,
     text_of,
 )
 from stepmark.evaluation.cases import Case
@@ -28,26 +26,21 @@ from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.records import Problem, Solution, Step
 from stepmark.settings import settings
 
-_CRITIC = "critic"
-_NOT_STATED = "not stated"
-_LEADERBOARD = "DeltaBench, README of OpenStellarTeam/DeltaBench"
-
-_PUBLISHED = PublishedTable(
-    title="DeltaBench macro F1 as published (%)",
-    columns=("Math", "Code", "PCB", "General", "Overall"),
-    figures=("math/f1", "code/f1", "pcb/f1", "general/f1", "*/f1"),
-    rows=(
-        Published("GPT-4-turbo-128k", (37.56, 43.06, 45.54, 42.17, 40.76), _CRITIC, _LEADERBOARD),
-        Published("GPT-4o-mini", (33.26, 37.95, 45.98, 46.39, 37.82), _CRITIC, _LEADERBOARD),
-        Published("GPT-4o", (28.61, 28.53, 39.25, 36.50, 30.85), _CRITIC, _LEADERBOARD),
-        Published("Qwen2.5-Math-PRM-7B", (29.64, 23.76, 31.09, 34.19, 29.22), _NOT_STATED, _LEADERBOARD),
-        Published("DeepSeek-R1", (24.17, 29.28, 34.78, 35.87, 28.43), _CRITIC, _LEADERBOARD),
-        Published("Qwen2.5-Math-PRM-72B", (24.16, 22.02, 31.14, 35.83, 26.38), _NOT_STATED, _LEADERBOARD),
-        Published("RLHFlow-PRM-Deepseek-8B", (12.28, 10.95, 16.76, 12.59, 12.02), _NOT_STATED, _LEADERBOARD),
-        Published("RLHFlow-PRM-Mistral-8B", (9.40, 10.72, 13.43, 12.40, 9.45), _NOT_STATED, _LEADERBOARD),
-        Published("Skywork-PRM-1.5B", (1.30, 6.66, 5.43, 7.87, 3.07), _NOT_STATED, _LEADERBOARD),
-        Published("Skywork-PRM-7B", (0.78, 6.28, 6.02, 3.11, 2.17), _NOT_STATED, _LEADERBOARD),
-    ),
+_PUBLISHED = PublishedTable.read(
+    "DeltaBench macro F1 as published (%)",
+    {"Math": "math/f1", "Code": "code/f1", "PCB": "pcb/f1", "General": "general/f1", "Overall": "*/f1"},
+    """
+    GPT-4-turbo-128k        | 37.56 43.06 45.54 42.17 40.76 | critic     | DeltaBench, README of OpenStellarTeam/DeltaBench
+    GPT-4o-mini             | 33.26 37.95 45.98 46.39 37.82 | critic     | DeltaBench, README of OpenStellarTeam/DeltaBench
+    GPT-4o                  | 28.61 28.53 39.25 36.5 30.85  | critic     | DeltaBench, README of OpenStellarTeam/DeltaBench
+    Qwen2.5-Math-PRM-7B     | 29.64 23.76 31.09 34.19 29.22 | not stated | DeltaBench, README of OpenStellarTeam/DeltaBench
+    DeepSeek-R1             | 24.17 29.28 34.78 35.87 28.43 | critic     | DeltaBench, README of OpenStellarTeam/DeltaBench
+    Qwen2.5-Math-PRM-72B    | 24.16 22.02 31.14 35.83 26.38 | not stated | DeltaBench, README of OpenStellarTeam/DeltaBench
+    RLHFlow-PRM-Deepseek-8B | 12.28 10.95 16.76 12.59 12.02 | not stated | DeltaBench, README of OpenStellarTeam/DeltaBench
+    RLHFlow-PRM-Mistral-8B  | 9.4 10.72 13.43 12.4 9.45     | not stated | DeltaBench, README of OpenStellarTeam/DeltaBench
+    Skywork-PRM-1.5B        | 1.3 6.66 5.43 7.87 3.07       | not stated | DeltaBench, README of OpenStellarTeam/DeltaBench
+    Skywork-PRM-7B          | 0.78 6.28 6.02 3.11 2.17      | not stated | DeltaBench, README of OpenStellarTeam/DeltaBench
+    """,
 )
 
 
@@ -93,10 +86,6 @@ class DeltaBench(Rated):
         if case is None or not isinstance(numbers, list):
             return None
         return case.id, tuple(-1 if at + 1 in numbers else 1 for at in range(len(case.solution.steps)))
-
-    def item(self, case: Case, ratings: Ratings, scores: Sequence[float | None]) -> Item:
-        """See `Rated.item`."""
-        return rated_item(case, ratings)
 
     def one(self, items: Sequence[Item]) -> Statistic:
         """See `Benchmark.one`."""

@@ -9,12 +9,9 @@ from typing import ClassVar
 
 from stepmark.data.reading import Source, read_rows
 from stepmark.evaluation.benchmark import (
-    Published,
     PublishedTable,
     Rated,
-    Ratings,
     rated,
-    rated_item,
     steps_of,
     text_of,
 )
@@ -28,13 +25,12 @@ from stepmark.records import Problem, Solution
 from stepmark.settings import settings
 from stepmark.show.text import amount
 
-_NOT_STATED = "not stated"
-
-_PUBLISHED = PublishedTable(
-    title="Hard2Verify balanced F1 as published (%)",
-    columns=("First error",),
-    figures=("*/first error/f1",),
-    rows=(Published("Qwen2.5-Math-PRM-72B", (37.3,), _NOT_STATED, "arXiv 2510.13744, figure 1"),),
+_PUBLISHED = PublishedTable.read(
+    "Hard2Verify balanced F1 as published (%)",
+    {"First error": "*/first error/f1"},
+    """
+    Qwen2.5-Math-PRM-72B | 37.3 | not stated | arXiv 2510.13744, figure 1
+    """,
 )
 
 
@@ -75,10 +71,6 @@ class Hard2Verify(Rated):
             solution = Solution(problem=Problem(text=text_of(row, "question")), steps=steps, id=id)
             labelled = rated(solution, [1 if label else -1 for label in labels])
             yield Case(id=id, labelled=labelled, where=row.where, group="hard2verify")
-
-    def item(self, case: Case, ratings: Ratings, scores: Sequence[float | None]) -> Item:
-        """See `Rated.item`."""
-        return rated_item(case, ratings)
 
     def one(self, items: Sequence[Item]) -> Statistic:
         """See `Benchmark.one`."""

@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from stepmark.evaluation.benchmark import Published, PublishedTable
+from stepmark.evaluation.benchmark import PublishedTable
 from stepmark.evaluation.prm_score import PRMScore
 from stepmark.settings import settings
 
-_CRITIC = "critic"
-_NOT_STATED = "not stated"
-
-_PUBLISHED = PublishedTable(
-    title="PRMBench overall PRMScore as published (%)",
-    columns=("Overall",),
-    figures=("overall/prmscore",),
-    rows=(
-        Published("Gemini-2.0-flash-thinking", (68.8,), _CRITIC, "PRMBench leaderboard"),
-        Published("o1-mini", (68.8,), _CRITIC, "PRMBench leaderboard"),
-        Published("Qwen2.5-Math-PRM-72B", (68.2,), "0.5", "PRMBench leaderboard"),
-        Published("GPT-4o", (66.8,), _CRITIC, "PRMBench leaderboard"),
-        Published("R-PRM-7B-DPO", (66.8,), "over 0.6", "R-PRM"),
-        Published("ActPRM-X", (66.7,), _NOT_STATED, "ActPRM"),
-        Published("Gemini-2.0-flash", (66.0,), _CRITIC, "PRMBench leaderboard"),
-        Published("Qwen2.5-Math-PRM-7B", (65.5,), "0.5", "PRMBench leaderboard"),
-        Published("ActPRM", (65.5,), _NOT_STATED, "ActPRM"),
-        Published("PURE-PRM-7B", (65.3,), _NOT_STATED, "PRMBench leaderboard"),
-    ),
+_PUBLISHED = PublishedTable.read(
+    "PRMBench overall PRMScore as published (%)",
+    {"Overall": "overall/prmscore"},
+    """
+    Gemini-2.0-flash-thinking | 68.8 | critic     | PRMBench leaderboard
+    o1-mini                   | 68.8 | critic     | PRMBench leaderboard
+    Qwen2.5-Math-PRM-72B      | 68.2 | 0.5        | PRMBench leaderboard
+    GPT-4o                    | 66.8 | critic     | PRMBench leaderboard
+    R-PRM-7B-DPO              | 66.8 | over 0.6   | R-PRM
+    ActPRM-X                  | 66.7 | not stated | ActPRM
+    Gemini-2.0-flash          | 66   | critic     | PRMBench leaderboard
+    Qwen2.5-Math-PRM-7B       | 65.5 | 0.5        | PRMBench leaderboard
+    ActPRM                    | 65.5 | not stated | ActPRM
+    PURE-PRM-7B               | 65.3 | not stated | PRMBench leaderboard
+    """,
     note="The benchmark's own wrapper cut the Qwen models' prompt short, so their entries may be low.",
 )
 

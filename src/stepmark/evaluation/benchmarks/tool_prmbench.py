@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 from stepmark.data.conversations import read_messages
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError
-from stepmark.evaluation.benchmark import Benchmark, Published, PublishedTable, rated
+from stepmark.evaluation.benchmark import Benchmark, PublishedTable, rated
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Figure, Item, Result, shown
@@ -30,29 +30,25 @@ from stepmark.show.text import amount
 
 _SIDES = ("chosen", "rejected")
 
-_NOT_STATED = "not stated"
-_TOOL = "arXiv 2601.12294, table 2"
-
-_PUBLISHED = PublishedTable(
-    title="ToolPRMBench accuracy as published (%)",
-    columns=("GTA", "ToolTalk", "BFCL", "ToolSandbox", "Average"),
-    figures=(
-        "GTA/accuracy",
-        "tooltalk/accuracy",
-        "bfcl/accuracy",
-        "ToolSandbox/accuracy",
-        "average/accuracy",
-    ),
-    rows=(
-        Published("ToolPRM-GRPO", (84.7, 73.3, 86.4, 70.0, 78.6), "both actions shown", _TOOL),
-        Published("Claude-4.5-haiku", (91.5, 93.0, 45.9, 70.0, 75.1), "both actions shown", _TOOL),
-        Published("GPT-5", (87.3, 82.5, 44.1, 83.7, 74.4), "both actions shown", _TOOL),
-        Published("Qwen3-8B", (66.1, 68.6, 35.2, 45.0, 53.7), "both actions shown", _TOOL),
-        Published("Llemma-7b-prm", (41.5, 64.1, 45.0, 60.8, 52.8), _NOT_STATED, _TOOL),
-        Published("Math-Shepherd", (59.3, 33.6, 53.0, 57.7, 50.9), _NOT_STATED, _TOOL),
-        Published("Qwen2.5-Math-7B", (29.7, 69.4, 36.9, 67.0, 50.8), _NOT_STATED, _TOOL),
-        Published("WebShepherd-8B", (52.0, 64.0, 37.5, 43.4, 49.2), _NOT_STATED, _TOOL),
-    ),
+_PUBLISHED = PublishedTable.read(
+    "ToolPRMBench accuracy as published (%)",
+    {
+        "GTA": "GTA/accuracy",
+        "ToolTalk": "tooltalk/accuracy",
+        "BFCL": "bfcl/accuracy",
+        "ToolSandbox": "ToolSandbox/accuracy",
+        "Average": "average/accuracy",
+    },
+    """
+    ToolPRM-GRPO     | 84.7 73.3 86.4 70 78.6   | both actions shown | arXiv 2601.12294, table 2
+    Claude-4.5-haiku | 91.5 93 45.9 70 75.1     | both actions shown | arXiv 2601.12294, table 2
+    GPT-5            | 87.3 82.5 44.1 83.7 74.4 | both actions shown | arXiv 2601.12294, table 2
+    Qwen3-8B         | 66.1 68.6 35.2 45 53.7   | both actions shown | arXiv 2601.12294, table 2
+    Llemma-7b-prm    | 41.5 64.1 45 60.8 52.8   | not stated         | arXiv 2601.12294, table 2
+    Math-Shepherd    | 59.3 33.6 53 57.7 50.9   | not stated         | arXiv 2601.12294, table 2
+    Qwen2.5-Math-7B  | 29.7 69.4 36.9 67 50.8   | not stated         | arXiv 2601.12294, table 2
+    WebShepherd-8B   | 52 64 37.5 43.4 49.2     | not stated         | arXiv 2601.12294, table 2
+    """,
 )
 
 

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 from stepmark.data.reading import Source, read_rows
 from stepmark.data.solutions import solutions_of
 from stepmark.data.traces import chat_rows
-from stepmark.evaluation.benchmark import Published, PublishedTable
+from stepmark.evaluation.benchmark import PublishedTable
 from stepmark.evaluation.blame import Blame
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.evaluation.evaluation import Run
@@ -27,13 +27,12 @@ from stepmark.records import Refusal
 from stepmark.settings import settings
 from stepmark.show.text import indices
 
-_CRITIC = "critic"
-
-_PUBLISHED = PublishedTable(
-    title="Who&When as published (%)",
-    columns=("Agent", "Step"),
-    figures=("*/agent", "*/step"),
-    rows=(Published("the best method, each", (53.5, 14.2), _CRITIC, "arXiv 2505.00212, abstract"),),
+_PUBLISHED = PublishedTable.read(
+    "Who&When as published (%)",
+    {"Agent": "*/agent", "Step": "*/step"},
+    """
+    the best method, each | 53.5 14.2 | critic | arXiv 2505.00212, abstract
+    """,
     note="The two are of different methods: the whole conversation at once names agents best, step by step names steps best.",
 )
 

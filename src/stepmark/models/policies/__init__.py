@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkab
 
 from pydantic import Field
 
-from stepmark.batching import Answerer, Choose, Ready, Write, Written
-from stepmark.catalog import FACTORY, Catalog
-from stepmark.errors import InputError, UsageError
+from stepmark.backends import ChoiceLogprobs, Completion, Completions
+from stepmark.errors import UsageError
 from stepmark.models.lazy import Bits, Lazy, check_device, is_server, note_idle
-from stepmark.models.prm import Reading, Weights
+from stepmark.models.prm import Reading
+from stepmark.registry import FACTORY, Registry
 from stepmark.settings import check_arguments, checked
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -24,7 +24,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 class Policy(Protocol):
-    """A model that continues text."""
+    """A model that continues text. One that computes requests together is a `backends.BatchPolicy`; any other has these coroutines."""
 
     @property
     def name(self) -> str:
@@ -38,27 +38,11 @@ class Policy(Protocol):
     def tokens_written(self) -> int:
         """Tokens written so far, as far as the machine that wrote them counts them. Only grows."""
 
-    def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
-        """Write the samples `first` .. `first + n - 1` of each request (`first=None` is 0).
+    async def complete(self, request: Completions) -> Sequence[Completion]:
+        """The samples `first` … `first + n - 1` of a request: see `backends.Completing`."""
 
-        Args:
-            requests: answered together.
-            ready: called with a request's index and reply as soon as it is there.
-
-        Returns:
-            One entry a request, in order: its `n` texts, or the `InputError` (`TooLongError`,
-            `MarkerInTextError`) that says why this request cannot be answered.
-
-        Raises:
-            BackendError: the machine failed.
-        """
-
-    def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
-    ) -> list[list[float] | InputError]:
-        """The log-probability of each option as the next text, in order; else as `write`."""
+    async def choose(self, request: ChoiceLogprobs) -> Sequence[float]:
+        """The log-probability of each option as the next text, in order: see `backends.Completing`."""
 
 
 @runtime_checkable
@@ -69,12 +53,8 @@ class LocalReader(Protocol):
     def read(self) -> Reading:
         """The tokens of its prompts."""
 
-    @property
-    def size(self) -> Weights | None:
-        """The weights that a token meets."""
 
-
-POLICIES = Catalog(
+POLICIES = Registry(
     "policy",
     {
         "scripted": "stepmark.models.scripted:ScriptedPolicy",
@@ -88,19 +68,6 @@ POLICIES = Catalog(
 def reading_of(policy: Policy) -> Reading | None:
     """The prompt tokens of a policy; None for one that does not run in this process."""
     return policy.read if isinstance(policy, LocalReader) else None
-
-
-def size_of(policy: Policy) -> Weights | None:
-    """The size of a policy; None for one that does not run in this process, and where it is not known."""
-    return policy.size if isinstance(policy, LocalReader) else None
-
-
-def answerers(policy: Policy) -> dict[type, Answerer]:
-    """What `batching.run` needs to have a policy answer `Write` and `Choose`."""
-    return {
-        Write: Answerer(identity=policy.identity, answer=policy.write),
-        Choose: Answerer(identity=policy.identity, answer=policy.choose),
-    }
 
 
 def in_process(address: str) -> bool:
@@ -136,7 +103,7 @@ def policy_of(policy: PolicyLike) -> Policy | Lazy[Policy]:
     """A policy as a run takes it, not loaded yet where it is a name; a `UsageError` for anything else."""
     if isinstance(policy, str):
         return lazy_policy(policy)
-    if not isinstance(policy, Lazy) and not callable(getattr(policy, "write", None)):
+    if not isinstance(policy, Lazy) and not callable(getattr(policy, "complete", None)):
         raise UsageError(
             f"expected a policy (a folder, a hub name, an address, package.module:factory, or what load_policy gives), found {policy!r}"
         )
@@ -193,7 +160,7 @@ def load_policy(
         url, _, model = address.partition("#")
         return OpenAIPolicy(url, model or None, api_key_env=key_variable(), logprobs=counts)
     if not in_process(address):
-        policy: Policy = POLICIES.make(address, ("name", "identity", "write"))
+        policy: Policy = POLICIES.make(address, ("name", "identity", "complete"))
         return policy
     from stepmark.models.policies.local import LocalPolicy
 

@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 
-from stepmark.batching import Choose, Finish, Ready, Write, Written, cut_at_stop, sample_seed
+from stepmark.backends import (
+    BatchPolicy,
+    ChoiceLogprobs,
+    Completion,
+    Completions,
+    Finish,
+    Ready,
+    cut_at_stop,
+    sample_seed,
+)
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
-from stepmark.models.prm import Reading, Weights
+from stepmark.models.prm import Reading
 from stepmark.models.tree import Ints, pack, passes
 from stepmark.show.text import amount
 
@@ -48,14 +57,14 @@ _WORTH_DROPPING = 0.8
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class Row:
+class SampleRow:
     """One sample being written."""
 
     index: int
     """Of its request."""
     number: int
     """Of the sample."""
-    request: Write
+    request: Completions
     prompt: list[int]
     limit: int
     """Tokens that may be written."""
@@ -67,10 +76,10 @@ class Row:
     kept: bool = False
     """Its keys and values were put by."""
 
-    def written(self) -> Written:
+    def written(self) -> Completion:
         """It, finished."""
         assert self.finish is not None
-        return Written(
+        return Completion(
             text=self.text,
             finish=self.finish,
             tokens=len(self.new),
@@ -159,11 +168,11 @@ def checkpoint_identity(
 
 
 @final
-class LocalPolicy:
+class LocalPolicy(BatchPolicy):
     """A causal language model and its tokenizer.
 
     Samples draw from generators of their own, seeded by the request and the sample's number
-    (`batching.sample_seed`): what is written does not depend on what else is in the batch (up to rounding
+    (`backends.sample_seed`): what is written does not depend on what else is in the batch (up to rounding
     in low precision), and asking again gives the same. A prompt with n samples is read once.
 
     `choose` is exact: one forward pass, the options tokenised together with the text before them. Where
@@ -225,12 +234,7 @@ class LocalPolicy:
         return self._model
 
     @property
-    def size(self) -> Weights | None:
-        """The weights that a token meets."""
-        return Weights.of([(self._model, self._model.get_output_embeddings())])
-
-    @property
-    def identity(self) -> str:
+    def identity(self) -> str:  # type: ignore[override]
         """See `Policy.identity`: of weights, tokenizer and precision."""
         if self._identity is None:
             weights = tensors_fingerprint(weights_of(self._model))
@@ -271,24 +275,24 @@ class LocalPolicy:
             memory_tokens=memory_tokens,
         )
 
-    def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
+    def complete_many(
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
         """Write the samples of each request; see `Policy.write`."""
-        return self._sampled(requests, Row.written, ready)
+        return self._sampled(requests, SampleRow.written, ready)
 
-    def draw(self, requests: Sequence[Write]) -> list[list[Drawn] | InputError]:
+    def draw(self, requests: Sequence[Completions]) -> list[list[Drawn] | InputError]:
         """The same samples with their tokens, for training the model on what it wrote."""
-        return self._sampled(requests, Row.drawn)
+        return self._sampled(requests, SampleRow.drawn)
 
     def _sampled(
         self,
-        requests: Sequence[Write],
-        close: Callable[[Row], _Sample],
+        requests: Sequence[Completions],
+        close: Callable[[SampleRow], _Sample],
         ready: Callable[[int, list[_Sample]], None] | None = None,
     ) -> list[list[_Sample] | InputError]:
         replies: list[list[_Sample] | InputError | None] = [None] * len(requests)
-        rows: list[Row] = []
+        rows: list[SampleRow] = []
         for index, request in enumerate(requests):
             try:
                 rows.extend(self._rows(index, request))
@@ -296,7 +300,7 @@ class LocalPolicy:
                 replies[index] = error
             else:
                 self.read.given += len(rows[-1].prompt)
-        samples: dict[int, list[Row]] = {}
+        samples: dict[int, list[SampleRow]] = {}
         for row in rows:
             samples.setdefault(row.index, []).append(row)
         # Prompts of like length together: little padding. Samples of one prompt stay together.
@@ -313,8 +317,8 @@ class LocalPolicy:
         return [reply for reply in replies if reply is not None]
 
     @torch.inference_mode()
-    def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+    def choose_many(
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
         """Exact log-probabilities of the options; see the class and `Policy.choose`."""
         replies: list[list[float] | InputError] = [[0.0] * len(request.options) for request in requests]
@@ -356,15 +360,15 @@ class LocalPolicy:
                 ready(index, reply)
         return replies
 
-    def _rows(self, index: int, request: Write) -> list[Row]:
+    def _rows(self, index: int, request: Completions) -> list[SampleRow]:
         prompt = self._encoder.ids(request.prompt, request.prefill)
         self._check_length(len(prompt) + 1)
         limit = request.max_tokens
         if self._context is not None:
             limit = min(limit, self._context - len(prompt))
-        first = request.first or 0
+        first = request.first
         return [
-            Row(
+            SampleRow(
                 index=index,
                 number=number,
                 request=request,
@@ -382,7 +386,7 @@ class LocalPolicy:
             )
 
     @torch.inference_mode()
-    def _write_batch(self, rows: list[Row]) -> None:
+    def _write_batch(self, rows: list[SampleRow]) -> None:
         prompts: dict[int, int] = {}
         for row in rows:
             prompts.setdefault(row.index, len(prompts))
@@ -419,7 +423,7 @@ class LocalPolicy:
                 ids = torch.tensor([[row.new[-1]] for row in rows], device=logits.device)
                 logits = batch.read(ids, torch.ones_like(ids))
 
-    def _draw(self, table: torch.Tensor, rows: Sequence[Row]) -> None:
+    def _draw(self, table: torch.Tensor, rows: Sequence[SampleRow]) -> None:
         """Give each row that is not finished its next token, from log-probabilities [rows, vocabulary]."""
         alike: dict[tuple[float, float, int | None], list[int]] = {}
         for place, row in enumerate(rows):
@@ -436,7 +440,7 @@ class LocalPolicy:
                 self._close(rows[place])
             self.tokens_written += len(places)
 
-    def _close(self, row: Row) -> None:
+    def _close(self, row: SampleRow) -> None:
         """Set the row's text and finish if it is done."""
         stop = row.request.stop
         if row.new[-1] in self._ends:
@@ -464,7 +468,7 @@ class LocalPolicy:
         return ids.to(self._model.device), mask.to(self._model.device)
 
 
-def draw(logprobs: torch.Tensor, request: Write, dice: Sequence[torch.Generator]) -> torch.Tensor:
+def draw(logprobs: torch.Tensor, request: Completions, dice: Sequence[torch.Generator]) -> torch.Tensor:
     """One token a row [rows]: temperature, then top_k, then top_p, as vLLM and transformers do.
 
     Args:

@@ -11,6 +11,7 @@ renders a last assistant message as its template likes, and may drop white space
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 import threading
@@ -21,7 +22,17 @@ from typing import Any, TypeVar, final
 
 import httpx
 
-from stepmark.batching import Choose, Finish, Message, Prompt, Ready, Write, Written, cut_at_stop
+from stepmark.backends import (
+    BatchPolicy,
+    ChoiceLogprobs,
+    Completion,
+    Completions,
+    Finish,
+    Message,
+    Prompt,
+    Ready,
+    cut_at_stop,
+)
 from stepmark.errors import BackendError, CheckpointError, InputError, StepmarkError, TooLongError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.files import CONFIGURATION, folder_of_name
@@ -43,7 +54,7 @@ _PROBE_PREFILL = "1, 2, 3, 4, 5, 6,"
 
 
 @final
-class OpenAIPolicy(Closing):
+class OpenAIPolicy(BatchPolicy, Closing):
     """A model served over HTTP.
 
     `choose` asks for the likeliest first tokens; an option that is not among them is looked up exactly, through
@@ -98,7 +109,7 @@ class OpenAIPolicy(Closing):
             again=again,
         )
         self._encoder = None if tokenizer is None else _encoder(tokenizer)
-        self._concurrency = concurrency
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="stepmark-http")
         self._send_seed = send_seed
         self._logprobs = logprobs
         self._top = top_logprobs
@@ -114,19 +125,27 @@ class OpenAIPolicy(Closing):
             f"{type(self).__name__}(name={self.name!r}, address={self._server.address.rpartition('@')[2]!r})"
         )
 
-    def write(
-        self, requests: Sequence[Write], ready: Ready | None = None
-    ) -> list[list[Written] | InputError]:
-        """Write the samples of each request; see `Policy.write`.
+    async def complete(self, request: Completions) -> list[Completion]:
+        """See `Completing.complete`; `concurrency` requests are under way at once."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._write_one, request)
+
+    async def choose(self, request: ChoiceLogprobs) -> list[float]:
+        """See the class and `Completing.choose`."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._choose_one, request)
+
+    def complete_many(
+        self, requests: Sequence[Completions], ready: Ready | None = None
+    ) -> list[list[Completion] | InputError]:
+        """The samples of each request; see `BatchPolicy.complete_many`.
 
         A server that gives fewer samples than asked is asked for the rest.
         """
         return self._each(self._write_one, requests, ready)
 
-    def choose(
-        self, requests: Sequence[Choose], ready: Ready | None = None
+    def choose_many(
+        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
-        """Log-probabilities of the options; see the class and `Policy.choose`."""
+        """Log-probabilities of the options; see the class and `BatchPolicy.choose_many`."""
         return self._each(self._choose_one, requests, ready)
 
     def check_continuation(self) -> None:
@@ -160,6 +179,7 @@ class OpenAIPolicy(Closing):
 
     def close(self) -> None:
         """Close the connections."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self._server.close()
 
     def _each(
@@ -171,9 +191,8 @@ class OpenAIPolicy(Closing):
         """Answer requests side by side. After a failure, what is under way is still waited for and kept."""
         replies: dict[int, Answered | InputError] = {}
         failure: StepmarkError | None = None
-        pool = ThreadPoolExecutor(self._concurrency)
+        futures = {self._pool.submit(answer, request): index for index, request in enumerate(requests)}
         try:
-            futures = {pool.submit(answer, request): index for index, request in enumerate(requests)}
             for future in as_completed(futures):
                 index = futures[future]
                 try:
@@ -190,13 +209,14 @@ class OpenAIPolicy(Closing):
                 if ready is not None:
                     ready(index, replies[index])
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            for future in futures:
+                future.cancel()
         if failure is not None:
             raise failure
         return [replies[index] for index in range(len(requests))]
 
-    def _write_one(self, request: Write) -> list[Written]:
-        got: list[Written] = []
+    def _write_one(self, request: Completions) -> list[Completion]:
+        got: list[Completion] = []
         while len(got) < request.n:
             path, body = self._address(request.prompt, request.prefill)
             body |= {
@@ -209,7 +229,7 @@ class OpenAIPolicy(Closing):
                 **({"logprobs": True if path == _CHAT else 1} if self._logprobs else {}),
             }
             if self._send_seed:
-                body["seed"] = (request.seed + (request.first or 0) + len(got)) % 2**31
+                body["seed"] = (request.seed + request.first + len(got)) % 2**31
             try:
                 new, count = self._ask(path, body, partial(_written, stop=request.stop, chat=path == _CHAT))
             except BackendError as error:
@@ -222,7 +242,7 @@ class OpenAIPolicy(Closing):
             got.extend(new)
         return got[: request.n]
 
-    def _choose_one(self, request: Choose) -> list[float]:
+    def _choose_one(self, request: ChoiceLogprobs) -> list[float]:
         path, body = self._address(request.prompt, request.prefill)
         if self._encoder is not None:
             shared, rests = self._encoder.options(request.prompt, request.prefill, request.options)
@@ -238,7 +258,7 @@ class OpenAIPolicy(Closing):
             return [self._echo_ids(shared, rest) for rest in rests]
         return [self._exactly(request, option) for option in request.options]
 
-    def _exactly(self, request: Choose, option: str) -> float:
+    def _exactly(self, request: ChoiceLogprobs, option: str) -> float:
         """The log-probability of an option from those of the prompt's own tokens."""
         path, body = self._address(request.prompt, request.prefill + option)
         body |= _ONE_TOKEN | ({"prompt_logprobs": 0} if path == _CHAT else {"echo": True, "logprobs": 1})
@@ -350,7 +370,7 @@ def usage_of(data: Data, *path: str) -> int | None:
     return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
 
 
-def _written(data: Data, *, stop: Sequence[str], chat: bool) -> tuple[list[Written], int]:
+def _written(data: Data, *, stop: Sequence[str], chat: bool) -> tuple[list[Completion], int]:
     """The texts of one reply, and the tokens of them all as far as the server counts them."""
     choices, total = choices_of(data), usage_of(data, "completion_tokens")
     texts = []
@@ -358,7 +378,7 @@ def _written(data: Data, *, stop: Sequence[str], chat: bool) -> tuple[list[Writt
         text, cut = cut_at_stop(_text(choice, chat=chat), stop)
         logprobs = _token_logprobs(choice, chat=chat)
         texts.append(
-            Written(
+            Completion(
                 text=text,
                 finish="stop" if cut else _finish(choice, stop),
                 tokens=len(logprobs) if logprobs is not None else total if len(choices) == 1 else None,

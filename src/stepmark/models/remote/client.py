@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, final
 
 import httpx
 
-from stepmark.batching import Graded
+from stepmark.backends import StepScore
 from stepmark.data.conversations import (
     ProblemLike,
     SolutionLike,
@@ -442,9 +442,11 @@ class AsyncSession:
 
     async def extend(
         self, prefixes: Sequence[Sequence[str]], *, timeout: float | None = None
-    ) -> list[Graded | InputError]:
+    ) -> list[StepScore | InputError]:
         """The score of the last step of each prefix; see `Session.extend`."""
-        replies: list[Graded | InputError] = await self._run(self._session.extend, prefixes, timeout=timeout)
+        replies: list[StepScore | InputError] = await self._run(
+            self._session.extend, prefixes, timeout=timeout
+        )
         return replies
 
     async def release(self, prefixes: Sequence[Sequence[str]]) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
-from stepmark.batching import Graded, Ready, Release, Score
+from stepmark.backends import Ready, Release, ScoreRequest, StepScore
 from stepmark.errors import InputError, StepmarkError
 from stepmark.models.http import Closing
-from stepmark.models.prm import Grader
+from stepmark.models.prm import PRM
 from stepmark.models.prm import Session as ScoringSession
 from stepmark.models.remote.calls import ServedModel
 from stepmark.models.remote.client import Client
@@ -22,7 +22,7 @@ _AT_ONCE = 16
 
 
 @final
-class RemotePRM(Grader, Closing):
+class RemotePRM(PRM, Closing):
     """Scores on a server. Made by `load_prm` from an address.
 
     Its name, kind of scores, aggregate, threshold and checks are the server's; so is how the checkpoint is read.
@@ -128,14 +128,14 @@ class RemoteScorer:
         """Prefixes that are held."""
         return sum(session.held for session in self._sessions.values())
 
-    def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
+    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
         """See `prm.Session.score`. Replies of one problem are recorded even where another problem fails."""
         by_problem: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
             by_problem.setdefault(request.problem, []).append(number)
             if request.problem not in self._sessions:
                 self._sessions[request.problem] = self._client.session(request.problem)
-        replies: dict[int, Graded | InputError] = {}
+        replies: dict[int, StepScore | InputError] = {}
 
         def extend(problem: str) -> None:
             numbers = by_problem[problem]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
-from stepmark.batching import Graded
+from stepmark.backends import StepScore
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_score
 from stepmark.models.http import Closing, DeclinedError, Verb
@@ -27,7 +27,7 @@ class Observed(NamedTuple):
 
 
 Prefix = tuple[str | Observed, ...]
-Node = tuple[int, Graded]
+Node = tuple[int, StepScore]
 """A node of a session and its score."""
 
 _REOPENED = 3
@@ -43,7 +43,7 @@ class _Held:
     """A prefix that the session has."""
 
     number: int
-    graded: Graded
+    graded: StepScore
     length: int
     """Tokens of the prefix, as far as the server counts them."""
 
@@ -75,7 +75,7 @@ class Session(Closing):
 
     def extend(
         self, prefixes: Sequence[Sequence[str | Observed]], *, timeout: float | None = None
-    ) -> list[Graded | InputError]:
+    ) -> list[StepScore | InputError]:
         """The score of the last step of each prefix, all together; one result each, in order.
 
         Args:
@@ -83,7 +83,7 @@ class Session(Closing):
             timeout: seconds for each request.
 
         Returns:
-            A `Graded`, or the `InputError` that says why the PRM cannot read that prefix.
+            A `StepScore`, or the `InputError` that says why the PRM cannot read that prefix.
 
         Raises:
             UsageError: a prefix without steps.
@@ -111,9 +111,9 @@ class Session(Closing):
                 self._held.clear()
                 self._end()
 
-    def _extend(self, prefixes: Sequence[Prefix], timeout: float | None) -> list[Graded | InputError]:
+    def _extend(self, prefixes: Sequence[Prefix], timeout: float | None) -> list[StepScore | InputError]:
         model = self._calls.model()
-        done: dict[Prefix, Graded | InputError] = {}
+        done: dict[Prefix, StepScore | InputError] = {}
         losses, narrow = 0, False
         while missing := [prefix for prefix in prefixes if prefix not in done]:
             before = len(done)
@@ -128,7 +128,7 @@ class Session(Closing):
                         "fewer sessions than are in use (`sessions`, `session_memory_mb`), or fewer steps than these prefixes have (`session_nodes`)?"
                     ) from None
                 self._end()
-        self._held.update(prefix for prefix in prefixes if isinstance(done[prefix], Graded))
+        self._held.update(prefix for prefix in prefixes if isinstance(done[prefix], StepScore))
         return [done[prefix] for prefix in prefixes]
 
     def _end(self) -> None:
@@ -147,7 +147,7 @@ class Session(Closing):
     def _round(
         self,
         prefixes: Sequence[Prefix],
-        done: dict[Prefix, Graded | InputError],
+        done: dict[Prefix, StepScore | InputError],
         model: ServedModel,
         timeout: float | None,
     ) -> None:
@@ -259,7 +259,7 @@ def _stepped(answer: StepsAnswer, count: int, kind: ScoreKind) -> list[Node | In
             raise nonsense(f"results[{i}]", "a node and a score", result.model_dump(exclude_unset=True))
         check_score(result.score, kind, step=i)
         classes = None if result.classes is None else tuple(result.classes)
-        graded = Graded(score=result.score, tokens=result.tokens, root=result.root, classes=classes)
+        graded = StepScore(score=result.score, tokens=result.tokens, root=result.root, classes=classes)
         nodes.append((result.node, graded))
     return nodes
 

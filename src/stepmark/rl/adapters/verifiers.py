@@ -103,7 +103,7 @@ def assign_turns(
 
     Args:
         traces: whole groups, with their rewards.
-        credit: a method of `stepmark.rl` that needs steps only.
+        credit: a method of `stepmark.train_policy` that needs steps only.
         prm: scores turns.
         group: what traces of one group have in common; None: all are one group.
 

@@ -163,4 +163,4 @@ def register_credit(name: str, credit: Credit) -> None:
 
 
 for _name in CARRIED:
-    register_credit(f"stepmark-{_name}", CREDITS[_name]())
+    register_credit(f"stepmark-{_name}", CREDITS.load(_name)())

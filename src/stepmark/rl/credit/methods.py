@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from stepmark.errors import UsageError
 from stepmark.models.lazy import note_idle
-from stepmark.own import Kind, load_method
 from stepmark.records import ScoreKind
+from stepmark.registry import Registry
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import Assigned, Credit, Needs, advantages, turns
 from stepmark.rl.credit.advantages import (
@@ -393,22 +393,22 @@ def shaped(batch: Batch, how: Shaping, *, clip_at: float = CLIP_AT) -> Batch:
     return replace(batch, step_rewards=made)
 
 
-CREDITS: Mapping[str, Callable[[], Credit]] = {
-    item.name: item
-    for item in (GRPO, RLOO, ProcessGRPO, MinForm, ProgressAdvantage, PRIME, PPO, Discounted, MTGRPO)
-}
-"""The library's credit methods by name. To add one: a class, and its name here."""
-
-_OWN = Kind(
-    what="credit method",
+CREDITS = Registry(
+    "credit method",
+    {
+        item.name: f"{__name__}:{item.__name__}"
+        for item in (GRPO, RLOO, ProcessGRPO, MinForm, ProgressAdvantage, PRIME, PPO, Discounted, MTGRPO)
+    },
+    setting="credit",
     call="assign",
     wanted="a class, or a function whose call gives one, that is a frozen dataclass with a name, needs and assign(batch)",
     page="rl.md",
 )
+"""The library's credit methods by name. To add one: a class, and its name here."""
 
 
 def load_credit(
     credit: str | Credit, settings: Sequence[str] = ()
 ) -> tuple[Credit, Mapping[str, Any] | None]:
-    """A credit method, and where it is from if it is a caller's own; see `own.load_method`."""
-    return load_method(credit, settings, _OWN, CREDITS, setting="credit")
+    """A credit method, and where it is from if it is a caller's own; see `Registry.method`."""
+    return CREDITS.method(credit, settings)

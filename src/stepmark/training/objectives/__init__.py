@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stepmark.catalog import Catalog
-from stepmark.own import Kind, load_method
+from stepmark.registry import Registry
 
 if TYPE_CHECKING:
     from stepmark.training.objectives.base import Objective
 
-OBJECTIVES = Catalog(
+OBJECTIVES = Registry(
     "objective",
     {
         "hard": "stepmark.training.objectives.steps:HardLabels",
@@ -26,22 +25,19 @@ OBJECTIVES = Catalog(
         "implicit-dpo": "stepmark.training.objectives.implicit:ImplicitDPO",
         "generative": "stepmark.training.objectives.generative:Generative",
     },
-)
-"""Name: the frozen dataclass of its settings. "package.module:Class" names one of your own."""
-
-_KIND = Kind(
-    what="objective",
+    setting="objective",
     call="fit",
     wanted="a frozen dataclass with a name and the methods of stepmark.training.objectives.base.Objective (or derived from StepObjective there)",
     page="training.md",
 )
+"""Name: the frozen dataclass of its settings. "package.module:Class" names one of your own."""
 
 
 def load_objective(
     objective: str | Objective, settings: Sequence[str] = ()
 ) -> tuple[Objective, Mapping[str, Any] | None]:
-    """An objective, and where it is from if it is a caller's own; see `own.load_method`."""
-    return load_method(objective, settings, _KIND, OBJECTIVES, setting="objective")
+    """An objective, and where it is from if it is a caller's own; see `Registry.method`."""
+    return OBJECTIVES.method(objective, settings)
 
 
 __all__ = ["OBJECTIVES", "load_objective"]

@@ -25,7 +25,7 @@ from stepmark.models.spec import Layout, LinearHead, Readout, ScoringSpec
 from stepmark.models.tree import Ints
 from stepmark.settings import settings
 from stepmark.training.examples import Dropped, Example, Target
-from stepmark.training.items import Item, Row, items_of
+from stepmark.training.items import TrainingItem, TreeRow, items_of
 from stepmark.training.logprobs import token_logprobs
 from stepmark.training.net import Net
 
@@ -40,7 +40,7 @@ _QUANTITY = re.compile(
 )
 
 
-def language_loss(net: Net, hidden: Tensor, batch: Sequence[Item], tokens: Tokens) -> Tensor | None:
+def language_loss(net: Net, hidden: Tensor, batch: Sequence[TrainingItem], tokens: Tokens) -> Tensor | None:
     """The mean negative log-probability of the fitted tokens of a forward pass; None where it has none.
 
     With several passes a step, how the rows are cut into passes moves the weight of a token a little.
@@ -51,7 +51,7 @@ def language_loss(net: Net, hidden: Tensor, batch: Sequence[Item], tokens: Token
     return -token_logprobs(hidden, net.output(), batch, fitted).sum() / len(fitted)
 
 
-def _fitted_tokens(net: Net, batch: Sequence[Item], tokens: Tokens) -> Ints:
+def _fitted_tokens(net: Net, batch: Sequence[TrainingItem], tokens: Tokens) -> Ints:
     """Packed indices of the tokens that are fitted, of trees laid one after the other."""
     parts: list[Ints] = []
     start, wanted = 0, _QUANTITY if tokens == "quantities" else _ARITHMETIC
@@ -67,7 +67,7 @@ def _fitted_tokens(net: Net, batch: Sequence[Item], tokens: Tokens) -> Ints:
     return np.concatenate(parts)
 
 
-def right_tokens(item: Item, row: Row) -> Ints:
+def right_tokens(item: TrainingItem, row: TreeRow) -> Ints:
     """Packed indices of a row's tokens from its first step to the end of the last step that is known to be right and before any wrong one."""
     end = -1
     for target, place in zip(row.example.targets, row.reads, strict=True):
@@ -133,7 +133,7 @@ class Objective(Protocol):
 
     def items(
         self, group: Sequence[Example], net: Net, *, budget: int, dropped: Dropped, every_step: bool
-    ) -> Iterator[Item]:
+    ) -> Iterator[TrainingItem]:
         """One problem's examples as trees of tokens.
 
         Args:
@@ -143,7 +143,7 @@ class Objective(Protocol):
             InputError: labels of a kind that this objective is not for, or one example alone is larger than the budget.
         """
 
-    def fit(self, net: Net, batch: Sequence[Item]) -> Fitted:
+    def fit(self, net: Net, batch: Sequence[TrainingItem]) -> Fitted:
         """Forward pass and loss of one batch."""
 
 
@@ -228,7 +228,7 @@ class StepObjective(ABC):
 
     def items(
         self, group: Sequence[Example], net: Net, *, budget: int, dropped: Dropped, every_step: bool
-    ) -> Iterator[Item]:
+    ) -> Iterator[TrainingItem]:
         """Trees of the examples with what cannot be fitted masked."""
         return items_of(
             [self.wanted(example) for example in group],
@@ -239,7 +239,7 @@ class StepObjective(ABC):
             outcomes=self.outcomes,
         )
 
-    def fit(self, net: Net, batch: Sequence[Item]) -> Fitted:
+    def fit(self, net: Net, batch: Sequence[TrainingItem]) -> Fitted:
         """Forward pass and loss; held-out figures are without the language-modelling loss."""
         if not (self.language_weight and net.model.training):
             return self.fit_logits(net.read(batch), batch)
@@ -251,7 +251,7 @@ class StepObjective(ABC):
         # A mean over tokens, as much as so many labels.
         return replace(fitted, loss=fitted.loss + self.language_weight * beside * fitted.labels)
 
-    def fit_logits(self, logits: Tensor, batch: Sequence[Item]) -> Fitted:
+    def fit_logits(self, logits: Tensor, batch: Sequence[TrainingItem]) -> Fitted:
         """The loss of a batch's logits, [reads, classes]."""
         places = [
             (at, target, weight)

@@ -10,7 +10,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from stepmark.catalog import unknown_name
 from stepmark.errors import UsageError
 from stepmark.models.families import FAMILIES
 from stepmark.models.generative import GENERATIVE
@@ -24,6 +23,7 @@ from stepmark.models.spec import (
     Readout,
     ScoringSpec,
 )
+from stepmark.registry import unknown_name
 from stepmark.settings import settings
 from stepmark.training.examples import Example, Target
 from stepmark.training.net import Net

@@ -38,7 +38,7 @@ from stepmark.models.spec import Layout
 from stepmark.models.tree import Ints, pack
 from stepmark.settings import settings
 from stepmark.training.examples import Dropped, Example
-from stepmark.training.items import Item, Row, cut, kind_of
+from stepmark.training.items import TrainingItem, TreeRow, cut, kind_of
 from stepmark.training.logprobs import answer_tokens, token_logprobs
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Fitted
@@ -205,7 +205,7 @@ class Generative:
 
     def items(
         self, group: Sequence[Example], net: Net, *, budget: int, dropped: Dropped, every_step: bool
-    ) -> Iterator[Item]:
+    ) -> Iterator[TrainingItem]:
         """Trees of conversations: one path for each text that is written, and one for each verdict that is chosen."""
         encoder = PromptEncoder(net.tokenizer, str(net.base))
         results: list[tuple[Ints, int, float, Example]] = []
@@ -318,7 +318,7 @@ class Generative:
         # A step is labelled right only where nothing before it is known to be wrong.
         return False if whole and False in values else values[-1]
 
-    def fit(self, net: Net, batch: Sequence[Item]) -> Fitted:
+    def fit(self, net: Net, batch: Sequence[TrainingItem]) -> Fitted:
         """Forward pass and loss."""
         wanted = answer_tokens(batch)
         logprobs = token_logprobs(net.hidden(batch), net.output(), batch, wanted)
@@ -345,15 +345,15 @@ def _encoded(lesson: Lesson, encoder: PromptEncoder, end: int | None) -> list[tu
     return texts
 
 
-def _item(part: Sequence[tuple[Ints, int, float, Example]]) -> Item:
+def _item(part: Sequence[tuple[Ints, int, float, Example]]) -> TrainingItem:
     tree = pack([ids for ids, *_ in part])
-    return Item(
+    return TrainingItem(
         tree=tree,
         reads=(),
         targets=(),
         weights=(),
         rows=tuple(
-            Row(
+            TreeRow(
                 example=example,
                 path=path,
                 answer=answer,

@@ -29,7 +29,7 @@ from stepmark.models.heads import output_rows
 from stepmark.models.spec import ChatLayout, Layout, LogRatioHead, Readout, ScoringSpec, TextLayout
 from stepmark.settings import settings
 from stepmark.training.examples import Dropped, Example
-from stepmark.training.items import Item, items_of
+from stepmark.training.items import TrainingItem, items_of
 from stepmark.training.logprobs import answer_tokens, token_logprobs
 from stepmark.training.net import Net, hidden_states
 from stepmark.training.objectives.base import Fitted
@@ -78,7 +78,7 @@ class _Implicit(ABC):
 
     def items(
         self, group: Sequence[Example], net: Net, *, budget: int, dropped: Dropped, every_step: bool
-    ) -> Iterator[Item]:
+    ) -> Iterator[TrainingItem]:
         """Trees of solutions whose outcome is known."""
         for example in group:
             if example.outcome is None:
@@ -93,7 +93,7 @@ class _Implicit(ABC):
                 continue
             yield item
 
-    def fit(self, net: Net, batch: Sequence[Item]) -> Fitted:
+    def fit(self, net: Net, batch: Sequence[TrainingItem]) -> Fitted:
         """Forward pass and loss."""
         head = net.head
         assert isinstance(head, LogRatios)
@@ -137,7 +137,7 @@ class _Implicit(ABC):
     def _loss(self, right: Tensor, wrong: Tensor) -> tuple[Tensor, float]:
         """Sum of losses of one tree, and of how many labels, from the log-ratios of its whole answers: [right], [wrong]."""
 
-    def _unfit(self, item: Item) -> str:
+    def _unfit(self, item: TrainingItem) -> str:
         """Why a tree cannot be trained on; empty where it can."""
         return ""
 
@@ -171,7 +171,7 @@ class ImplicitDPO(_Implicit):
         labels = min(len(right), len(wrong))
         return F.softplus(wrong[None, :] - right[:, None]).mean() * labels, float(labels)
 
-    def _unfit(self, item: Item) -> str:
+    def _unfit(self, item: TrainingItem) -> str:
         sides = {row.example.outcome for row in item.rows}
         return "" if len(sides) == 2 else "solutions without one of the other outcome in the same tree"
 
@@ -193,14 +193,14 @@ class LogRatios(torch.nn.Module):
         if net.weights.full:
             self._frozen.append(_frozen_copy(net))
 
-    def forward(self, batch: Sequence[Item]) -> Tensor:
+    def forward(self, batch: Sequence[TrainingItem]) -> Tensor:
         """[tokens] of the batch, float32; 0 for tokens of no answer."""
         net = self._net[0]
         policy = token_logprobs(net.hidden(batch), net.output(), batch, answer_tokens(batch))
         reference = np.concatenate([self.reference(item) for item in batch])
         return policy - torch.from_numpy(reference).to(policy.device)
 
-    def reference(self, item: Item) -> Floats:
+    def reference(self, item: TrainingItem) -> Floats:
         """The reference's log-probabilities [tokens] of one tree; computed once, and tree by tree, so that what else is in a batch
         and whether a run was resumed do not move them by a rounding."""
         answers = answer_tokens([item])
@@ -211,7 +211,7 @@ class LogRatios(torch.nn.Module):
             self._kept[key] = self._computed(item, answers)
         return self._kept[key]
 
-    def _computed(self, item: Item, answers: npt.NDArray[np.int64]) -> Floats:
+    def _computed(self, item: TrainingItem, answers: npt.NDArray[np.int64]) -> Floats:
         net = self._net[0]
         with torch.no_grad():
             if self._frozen:

@@ -96,5 +96,4 @@ def _converted(a: Fraction, b: Fraction) -> bool:
     """Whether one number may be the other in another unit, or per person, day or dozen."""
     if not a or not b:
         return True
-    ratio = max(a / b, b / a)
-    return ratio in (2, 4, 7, 10, 12, 16, 24, 30, 36, 52, 60, 100, 365, 1000, 3600)
+    return max(a / b, b / a) in (2, 4, 7, 10, 12, 16, 24, 30, 36, 52, 60, 100, 365, 1000, 3600)

@@ -1,12 +1,13 @@
-r"""Calculations written in a text, each judged exactly.
+r"""Equations in a text: where their sides begin and end, and whether those that calculate are true.
 
-`calculations` finds them ("12 * 8 = 96", "$3 \times 4 = 12$", "<<48/2=24>>24", 20% of 50 = 10, chains a = b = c) and judges each: right, wrong, or
-unknown, in exact fractions. One is **wrong** only if no reading makes it right. In all these cases it **cannot be told**:
+`equations` finds them; what stands beside one and may belong to it is its `edge`. `calculations` judges those without unknowns ("12 * 8 = 96",
+"$3 \times 4 = 12$", "<<48/2=24>>24", √18 = 3 √2, 20% of 50 = 10, chains a = b = c): right, wrong, or unknown. One is **wrong** only if no reading makes
+it right. In all these cases it **cannot be told**:
 
-- one side has a letter, a function, an unknown sign in it or at its edge, so that the expression may be part of a larger one;
-- it is written with ≈, or the text asks ("?"), denies ("not", "false") or supposes it;
+- an unknown, a function or an unknown sign stands in it or at its edge, so that it may be part of a larger one;
+- it is written with ≈, or the text asks ("?"), denies ("not", "false") or supposes it, or puts a candidate into a condition;
 - the sides differ by less than one and the shown result is whole (7/2 = 3: rounded, or a quotient without its remainder);
-- the sides differ by under one per cent and decimals or a division that does not come out are involved;
+- the sides differ by under one per cent and decimals, or a whole number and a fraction, are involved;
 - numbers with decimals in it may have been rounded: 3.33 * 3 = 10 (multiples of 0.05 are taken to be exact);
 - a result runs on into the next calculation: 5 + 3 = 8 * 2 = 16;
 - the right side is the first terms of the left: 16 - 18 + 4 = 16 - 18 = -2, and -2 + 4 = 2;
@@ -18,18 +19,19 @@ A result shown with d decimals is right if the exact value, rounded or cut off a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
 from typing import Literal
 
 from stepmark.verifiers.checks.expressions import WORDS_THAT_COMPUTE, Token, tokens, word_set
 from stepmark.verifiers.checks.polynomials import LONGEST, Quotient, UnreadableError, plain_number, read
+from stepmark.verifiers.units import Unit, conversions, unit_of
 
 Truth = Literal["right", "wrong", "unknown"]
 
+_EQUALS = re.compile(r"[=≈≃]|\\(?:approx|simeq|doteq)")
 _MARKED = re.compile(r"<<([^<>=\n]{1,100})=([^<>=\n]{1,60})>>")
 # Words before an expression that number a thing: "box 1 + 2" adds no numbers.
 _THINGS = """
@@ -42,27 +44,8 @@ _BEFORE = WORDS_THAT_COMPUTE - VERBS | word_set(_THINGS)
 _WITH_LETTERS = WORDS_THAT_COMPUTE - VERBS | {"per", "step", "case", "part", "angle"}
 _JOINING = {"and", "or", "if", "suppose", "assume", "assuming", "from", "to"}
 _PARTS = word_set("number sign power open close percent fraction root word pi binomial factorial")
-_CONGRUENT = ("\\equiv", "≡", "\\cong")
 _DEGREES = re.compile(r"°|\\circ|\\degree|\bdegrees?\b|\bradians?\b")
-_TIME, _LENGTH, _MASS, _MONEY, _VOLUME = (
-    frozenset(Fraction(n) for n in factors)
-    for factors in (
-        (7, 12, 24, 30, 52, 60, 168, 365, 1440, 3600),
-        (3, 10, 12, 36, 100, 1000, 1760, 5280),
-        (16, 1000, 2000),
-        (4, 5, 10, 20, 25, 100),
-        (4, 16, 128, 1000),
-    )
-)
-_CENTS = 100
-_FAMILIES = (
-    ("second minute min hour hr day week month year decade", _TIME),
-    ("foot feet inch inches yard mile meter metre kilometer kilometre km cm mm", _LENGTH),
-    ("gram kg kilogram pound ounce ton", _MASS),
-    ("cent dollar quarter dime nickel penny pennies", _MONEY),
-    ("cup pint quart gallon liter litre ml", _VOLUME),
-)
-_MEASURES = {word: factors for words, factors in _FAMILIES for word in words.split()}
+_DOLLAR = Unit(kind="US money", factor=Fraction(1), name="$")
 _MODULAR = re.compile(
     r"\\[pb]?mod\b|\bmod(?:ulo|ular)?\b|\bremainders?\b|\bbase[- ]?(?:\d|two|five|eight|ten)|≡|\\equiv", re.I
 )
@@ -73,6 +56,7 @@ _DENIED = re.compile(
 _SUPPOSED = re.compile(
     r"\b(?:not|if|suppos\w+|assum\w+|whether|instead|check|try|trying|test)\b[^.;\n]*$", re.I
 )
+_MONEY = re.compile(r"[$¢]|\b(?:cents?|dollars?|pence|pennies)\b", re.I)
 _PUT_IN = re.compile(r"\b(?:plug\w*|substitut\w+|becomes)\b[^.;\n]*$", re.I)
 
 
@@ -91,10 +75,12 @@ class Equation:
     """Whether its left side is the right side of the equation before: a = b = c."""
     about: bool
     """Whether it is written with ≈."""
-    units: Mapping[int, str]
-    """Units that were left out, by the start of the token that follows."""
+    units: tuple[Sequence[str], Sequence[str]]
+    """Units that were left out of the left side, and around the right one."""
+    named: bool
+    """Whether a unit stands before the equals sign."""
     following: Sequence[Token]
-    """The next tokens."""
+    """The next three tokens."""
 
     @cached_property
     def sides(self) -> tuple[Quotient, Quotient] | None:
@@ -138,16 +124,19 @@ class Equation:
 
 def equations(text: str) -> list[Equation]:
     """The equations of a text, in order, those too that cannot be read. The time is linear in the length of the text."""
+    if not _EQUALS.search(text):
+        return []  # most texts
     pieces, units = tokens(text)
     out: list[Equation] = []
     for at, token in enumerate(pieces):
         if token.kind not in ("equal", "about"):
             continue
-        left, right = _side_before(pieces, at), _side_after(pieces, at)
+        left, right = range(at - _side(pieces, at, -1), at), range(at + 1, at + 1 + _side(pieces, at, 1))
         if not left or not right:
             continue
         a, b = pieces[left.start : left.stop], pieces[right.start : right.stop]
-        letters = any(token.kind == "word" for token in (*a, *b))
+        after = pieces[right.stop : right.stop + 3]
+        letters = any(t.kind == "word" for t in (*a, *b))
         out.append(
             Equation(
                 start=a[0].start,
@@ -158,8 +147,13 @@ def equations(text: str) -> list[Equation]:
                 or _edge_after(pieces, right, letters=letters),
                 chained=left.start > 0 and pieces[left.start - 1].kind in ("equal", "about"),
                 about=token.kind == "about",
-                units=units,
-                following=pieces[right.stop : right.stop + 3],
+                units=(
+                    [units[t.start] for t in a if t.start in units],
+                    [units[t.start] for t in (token, *b, *after[:1]) if t.start in units]
+                    + [t.text for t in after[:1] if t.kind == "word"],
+                ),
+                named=token.start in units,
+                following=after,
             )
         )
     return out
@@ -169,28 +163,18 @@ def _is_part(token: Token) -> bool:
     return token.kind in _PARTS and (token.kind != "word" or len(token.text) == 1)
 
 
-def _side_before(pieces: Sequence[Token], equal: int) -> range:
-    """The tokens of the expression that ends before the equals sign at `equal`; empty for none."""
-    start, depth = equal, 0
-    while start > 0 and equal - start < LONGEST and _is_part(pieces[start - 1]):
-        kind = pieces[start - 1].kind
-        if kind == "open" and depth == 0:
+def _side(pieces: Sequence[Token], at: int, step: int) -> int:
+    """How many tokens before (step -1) or after (1) the equals sign at `at` make up the expression there."""
+    count = depth = 0
+    outwards = ("open", "close")[::-step]
+    while (
+        0 <= (place := at + step * (count + 1)) < len(pieces) and count < LONGEST and _is_part(pieces[place])
+    ):
+        if pieces[place].kind == outwards[0] and depth == 0:
             break
-        depth += (kind == "close") - (kind == "open")
-        start -= 1
-    return range(start, equal)
-
-
-def _side_after(pieces: Sequence[Token], equal: int) -> range:
-    """The tokens of the expression that begins after the equals sign at `equal`; empty for none."""
-    end, depth = equal + 1, 0
-    while end < len(pieces) and end - equal <= LONGEST and _is_part(pieces[end]):
-        kind = pieces[end].kind
-        if kind == "close" and depth == 0:
-            break
-        depth += (kind == "open") - (kind == "close")
-        end += 1
-    return range(equal + 1, end)
+        depth += (pieces[place].kind == outwards[1]) - (pieces[place].kind == outwards[0])
+        count += 1
+    return count
 
 
 def _edge_before(pieces: Sequence[Token], side: range, *, letters: bool) -> str:
@@ -203,14 +187,12 @@ def _edge_before(pieces: Sequence[Token], side: range, *, letters: bool) -> str:
         gap = any(token.gap for token in pieces[side.start + 1 : side.start + 2])
         if first.text != "-" or (listed and gap) or (before is not None and before.kind == "word"):
             return "begins with a sign"
-    if before is None or before.kind in ("line", "equal", "about", "open"):
+    if before is None or before.kind in ("line", "equal", "about", "relation", "open"):
         return ""
-    if before.kind == "relation":
-        return "a congruence" if before.text in _CONGRUENT else ""
     if before.kind == "stop":
-        # ". 84 + 3" and "14, 400 / 80": one number with a space inside.
-        cut = pieces[side.start - 2].kind in ("sign", "number") if side.start > 1 else False
-        split = cut and ((before.text == "," and len(first.text) == 3) or (before.text == "." and before.gap))
+        # "14, 400 / 80": one number with a space inside.
+        thousands = any(token.kind == "number" for token in pieces[side.start - 2 : side.start - 1])
+        split = thousands and before.text == "," and len(first.text) == 3
         return "" if (first.gap or before.text in ":;") and not split else "something stands before it"
     if before.kind != "word" or not first.gap:
         return "something stands before it"
@@ -234,30 +216,21 @@ def _edge_before(pieces: Sequence[Token], side: range, *, letters: bool) -> str:
 def _edge_after(pieces: Sequence[Token], side: range, *, letters: bool) -> str:
     """What stands in the way at the right edge; "" for nothing."""
     after = pieces[side.stop] if side.stop < len(pieces) else None
-    if after is None or after.kind in ("line", "equal", "about", "close"):
+    if after is None or after.kind in ("line", "equal", "about", "relation", "stop", "close"):
         return ""
-    if after.kind == "relation":
-        return "a congruence" if after.text in _CONGRUENT else ""
-    if after.kind == "stop":
-        return "a question" if after.text == "?" else ""
     if after.kind != "word" or not after.gap:
         return "something stands after it"
-    follows = pieces[side.stop + 1 : side.stop + 6]
     word = after.text
-    if letters and word in _JOINING and follows and follows[0].kind in ("word", "stop"):
-        return ""
-    if word == "and" and _begins_clause(follows):
+    follows = pieces[side.stop + 1 : side.stop + 2]
+    if word in _JOINING and any(_begins_statement(token, letters=letters) for token in follows):
         return ""
     return f"may go on in {word!r}" if word in _AFTER or len(word) < 2 else ""
 
 
-def _begins_clause(words: Sequence[Token]) -> bool:
-    """Whether what follows "and" is another statement, not a part of the number ("5 and a half", "5 and 2 left")."""
-    return (
-        len(words) > 0
-        and words[0].kind == "word"
-        and words[0].text not in ("a", "an", "one", "two", "three", "half")
-        and not any(word.text in ("remainder", "remainders", "left", "over", "remain") for word in words)
+def _begins_statement(token: Token, *, letters: bool) -> bool:
+    """Whether another statement begins behind "and", and not a part of a number: "8 and x = 3", but not "5 and a half"."""
+    return token.kind == "stop" or (
+        token.kind == "word" and (letters or (len(token.text) == 1 and token.text != "a"))
     )
 
 
@@ -303,7 +276,7 @@ def calculations(text: str, stated: Sequence[Equation] | None = None) -> tuple[F
 def _marked(text: str) -> Iterator[Formula]:
     """GSM8K's `<<48/2=24>>`, which says of itself that it is a calculation."""
     for match in _MARKED.finditer(text):
-        truth, why = judge(match[1], match[2])
+        truth, why = _judge(tokens(match[1])[0], tokens(match[2])[0])
         yield Formula(start=match.start(), end=match.end(), text=match[0], truth=truth, why=why)
 
 
@@ -314,12 +287,12 @@ def _written(text: str, stated: Sequence[Equation]) -> Iterator[Formula]:
         if not equation.computes or any(len(side) == 1 and side[0].kind == "word" for side in (a, b)):
             continue
         # "In 8 years = 34 + 8", "1/2 inch = 20 miles": a quantity, and what it stands for.
-        if _unit_before_equal(equation) and not any(sign.kind == "sign" and sign.text in "+-*" for sign in a):
+        if equation.named and not any(sign.kind == "sign" and sign.text in "+-*" for sign in a):
             continue
         truth: Truth = "unknown"
         why = equation.edge or ("an unknown" if equation.has("word") else "")
         if not why:
-            truth, why = _judged(a, b, about=equation.about)
+            truth, why = _judge(a, b, about=equation.about)
         adds = any(token.text in ("+", "-") for token in (*a, *b))
         if truth != "unknown" and adds and len(_measured(equation)) > 1:
             truth, why = "unknown", "a sum of two units"
@@ -330,15 +303,10 @@ def _written(text: str, stated: Sequence[Equation]) -> Iterator[Formula]:
         yield Formula(start=equation.start, end=equation.end, text=equation.text, truth=truth, why=why)
 
 
-def _unit_before_equal(equation: Equation) -> bool:
-    a, b = equation.tokens
-    return any(a[-1].end <= at < b[0].start for at in equation.units)
-
-
 def _doubt(text: str, equation: Equation, *, adds: bool) -> str:
     """Why what looks wrong may not be meant as it stands; "" for no reason."""
     a, b = equation.tokens
-    if adds and computes(b) and len({equation.units[t.start] for t in a if t.start in equation.units}) > 1:
+    if adds and computes(b) and len(set(equation.units[0])) > 1:
         return "a sum of unlike things"  # 5 bananas + 12 apples = 5 * $1 + 12 * $0.50
     doubt = doubted(text, equation.start, equation.end)
     if doubt:
@@ -346,26 +314,22 @@ def _doubt(text: str, equation: Equation, *, adds: bool) -> str:
     if (
         len(a) == 1
         and not equation.chained
-        and _PUT_IN.search(text[max(0, equation.start - 60) : equation.start])
+        and _PUT_IN.search(text[max(0, equation.start - 100) : equation.start])
     ):
         return "a condition that is tried"
-    if any(text[token.start : token.end].lower() == "of" for token in b):
-        return "what the result is a share of may be told with it"
     if equation.has("pi") and _DEGREES.search(text):
         return "degrees or radians may be meant"
-    measures = _measured(equation)
-    if measures and any(token.kind == "number" for token in equation.following[1:]):
+    measured = _measured(equation)
+    if measured and any(token.kind == "number" for token in equation.following[1:]):
         return "two units in the result"
-    ratio = _ratio(a, b)
-    if (
-        ratio == _CENTS
-        and not equation.has("power", "root", "pi")
-        and is_money(text[max(0, equation.start - 2) : equation.end + 10])
+    if _MONEY.search(text, max(0, equation.start - 2), equation.end + 10) and not equation.has(
+        "power", "root", "pi"
     ):
-        return "cents or dollars may be meant"
-    if any(ratio in factors for factors in measures.values()):
-        return "another unit may be meant"
-    return ""
+        measured |= {"$": _DOLLAR}
+    ratio = _ratio(a, b)
+    return (
+        "another unit may be meant" if any(ratio in conversions(unit) for unit in measured.values()) else ""
+    )
 
 
 def _ratio(a: Sequence[Token], b: Sequence[Token]) -> Fraction | None:
@@ -375,11 +339,6 @@ def _ratio(a: Sequence[Token], b: Sequence[Token]) -> Fraction | None:
     except UnreadableError:
         return None
     return max(x / y, y / x) if x and y else None
-
-
-def is_in_cents(left: str, right: str) -> bool:
-    """Whether one side is a hundred times the other."""
-    return _ratio(tokens(left)[0], tokens(right)[0]) == _CENTS
 
 
 def doubted(text: str, start: int, end: int) -> str:
@@ -392,32 +351,21 @@ def doubted(text: str, start: int, end: int) -> str:
     return ""
 
 
-def is_money(text: str) -> bool:
-    """Whether a text counts dollars or cents."""
-    return "$" in text or re.search(r"\b(?:cents?|dollars?|pence|pennies)\b|¢", text, re.I) is not None
-
-
 def is_modular(text: str) -> bool:
     """Whether a text computes modulo something, or in another base than ten."""
     return _MODULAR.search(text) is not None
 
 
-def _measured(equation: Equation) -> Mapping[str, frozenset[Fraction]]:
-    """The units of measure in a calculation, each with the factors to others of its family."""
-    a, b = equation.tokens
-    words = [word for at, word in equation.units.items() if a[0].start <= at <= b[-1].end]
-    after = equation.following[:1]
-    words += [equation.units[token.start] for token in after if token.start in equation.units]
-    words += [token.text for token in after if token.kind == "word"]
-    return {stem: _MEASURES[stem] for word in words for stem in (word, word.rstrip("s")) if stem in _MEASURES}
+def _measured(equation: Equation) -> dict[str, Unit]:
+    """The units of measure in a calculation, by their names."""
+    found = {
+        word: unit_of(word) for words in equation.units for word in words if len(word) > 1 and word != "in"
+    }
+    return {unit.name: unit for unit in found.values() if unit is not None}
 
 
-def judge(left: str, right: str) -> tuple[Truth, str]:
+def _judge(a: Sequence[Token], b: Sequence[Token], *, about: bool = False) -> tuple[Truth, str]:
     """Two sides of an equals sign: the most favourable of all readings."""
-    return _judged(tokens(left)[0], tokens(right)[0])
-
-
-def _judged(a: Sequence[Token], b: Sequence[Token], *, about: bool = False) -> tuple[Truth, str]:
     readings: list[tuple[Truth, str]] = []
     try:
         for reading in _readings(a):
@@ -431,31 +379,17 @@ def _judged(a: Sequence[Token], b: Sequence[Token], *, about: bool = False) -> t
                 return truth, why
     if about:
         return "unknown", "written as about equal"
-    if _is_share_of_parts(a) or _is_share_of_parts(b):
+    # 50 + 20% = 60; 48 = 100% + 20%
+    signs = {t.text for side in (a, b) for i, t in enumerate(side) if t.kind == "sign" and i}
+    percents, numbers = (sum(t.kind == kind for t in (*a, *b)) for kind in ("percent", "number"))
+    if signs and not signs & {"*", "/"} and 0 < percents < numbers:
         return "unknown", "a percentage in a sum has two meanings"
-    adds = not any(token.kind == "sign" and token.text in "*/" for token in (*a, *b))
-    if adds and _is_percent(a) != _is_percent(b):
-        return "unknown", "a number may stand for what it is a share of: 48 = 100% + 20%"
     return readings[0]
-
-
-def _is_percent(side: Sequence[Token]) -> bool:
-    return any(token.kind == "percent" for token in side)
-
-
-def _is_share_of_parts(side: Sequence[Token]) -> bool:
-    """Whether percent signs stand in a sum whose terms are not all percentages ("50 + 20%")."""
-    adds = any(
-        sign.kind == "sign" and sign.text in "+-" and before.kind in ("number", "close", "percent")
-        for before, sign in pairwise(side)
-    )
-    percents, numbers = (sum(token.kind == kind for token in side) for kind in ("percent", "number"))
-    return adds and 0 < percents < numbers
 
 
 def _readings(side: Sequence[Token]) -> Iterator[Quotient]:
     yield read(side)
-    if _is_percent(side):
+    if any(token.kind == "percent" for token in side):
         yield read(side, Fraction(1))
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 Kind = Literal[
     "number", "sign", "power", "open", "close", "percent", "fraction", "root", "pi", "binomial", "factorial",
-    "equal", "about", "relation", "word", "stop", "line", "border", "other",
+    "equal", "about", "relation", "word", "stop", "line", "other",
 ]  # fmt: skip
 
 _TOKEN = re.compile(
@@ -47,6 +47,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _TEXT = re.compile(r"\\(?:text|mathrm|textrm|textit|mbox)\s?\{([^{}]{0,80})\}")
+_LETTERS = re.compile("(?!of$)[a-z]{1,3}")
+"""A product of unknowns, inside a formula."""
 _SIGNS = {
     "−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/",
     "\\times": "*", "\\cdot": "*", "\\ast": "*", "\\div": "/",
@@ -65,12 +67,23 @@ class Token:
     """Character offsets."""
     gap: bool
     """Whether space stands before it."""
+    border: bool = False
+    """Whether a formula begins or ends before it."""
 
 
 def tokens(text: str) -> tuple[list[Token], dict[int, str]]:
     """The tokens of a text without units, and the last word of each unit that was left out, by the start of the token that follows it."""
     pieces, units = _without_units(_tokens(text))
-    return _joined(pieces), units
+    pieces = [
+        replace(token, kind="sign", text="*") if _multiplies(*pieces[max(0, i - 1) : i + 2]) else token
+        for i, token in enumerate(pieces)
+    ]
+    result: list[Token] = []
+    for i, token in enumerate(pieces):
+        if token.border and i and not _goes_on(pieces[max(0, i - 2) : i], pieces[i : i + 2]):
+            result.append(Token("stop", ";", token.start, token.start, token.gap))
+        result.append(token)
+    return result, units
 
 
 def _tokens(text: str) -> list[Token]:
@@ -79,43 +92,36 @@ def _tokens(text: str) -> list[Token]:
     plain = _TEXT.sub(lambda m: " " * (m.start(1) - m.start()) + m[1] + " ", text)
     dollars = plain.replace("\\$", "").count("$") % 2 == 0
     pieces: list[Token] = []
-    gap, formula = True, False
+    gap, border, formula = True, False, False
     for match in _TOKEN.finditer(plain):
         kind, shown, at = str(match.lastgroup), match[0], match.start()
-        if (
-            kind == "border"
-            and shown[0] == "$"
-            and not formula
-            and not (dollars and _is_formula(text, match.end()))
-        ):
+        if shown[0] == "$" and not formula and not (dollars and _is_formula(text, match.end())):
             kind = "skip"  # money
         if kind == "skip" or (kind == "bold" and not _between_digits(plain, match)):
             gap = gap or any(c in " \t~&\\" for c in shown)
             continue
-        if kind in ("border", "line") and shown.strip() != "\\\\" and shown[0] in "$\\":
+        if kind == "border" or shown[:2] in ("\\[", "\\]"):
             formula = shown[:2] in ("\\(", "\\[") or (shown[0] == "$" and not formula)
+        if kind == "border":
+            gap, border = gap or shown[0] == "\\", True
+            continue
         if kind in ("equal", "about") and pieces and pieces[-1].kind == "line":
             pieces.pop()  # a line that begins with an equals sign goes on
-        if kind == "word":
-            if (
-                formula
-                and at not in quoted
-                and len(shown) < 4
-                and shown.isascii()
-                and shown.isalpha()
-                and shown.islower()
-                and shown != "of"
-            ):
-                pieces += [Token("word", c, at + i, at + i + 1, gap and not i) for i, c in enumerate(shown)]
-                gap = False
-                continue
-            shown = shown.lower() if len(shown) > 1 else shown
-        kind = {"rest": "other", "glue": "other", "bold": "power"}.get(kind, kind)
-        if shown in ("²", "³"):
-            pieces.append(Token("power", "^", at, at, gap))
-            kind, shown = "number", "2" if shown == "²" else "3"
-        pieces.append(Token(kind, _SIGNS.get(shown, shown), at, match.end(), gap))  # type: ignore[arg-type]
-        gap = kind == "line" or shown in ("\\(", "\\)")
+        if kind == "word" and formula and at not in quoted and _LETTERS.fullmatch(shown):
+            pieces += [
+                Token("word", c, at + i, at + i + 1, gap and not i, border and not i)
+                for i, c in enumerate(shown)
+            ]
+        elif shown in ("²", "³"):
+            pieces += [
+                Token("power", "^", at, at, gap, border),
+                Token("number", "2" if shown == "²" else "3", at, at + 1, False),
+            ]
+        else:
+            kind = {"rest": "other", "glue": "other", "bold": "power"}.get(kind, kind)
+            shown = shown.lower() if kind == "word" and len(shown) > 1 else _SIGNS.get(shown, shown)
+            pieces.append(Token(kind, shown, at, match.end(), gap, border))  # type: ignore[arg-type]
+        gap, border = kind == "line", False
     return pieces
 
 
@@ -135,50 +141,28 @@ _VALUE_ENDS = ("number", "percent", "close")
 _VALUE_BEGINS = ("number", "open", "fraction", "root", "pi", "binomial", "word")
 
 
-def _joined(pieces: Sequence[Token]) -> list[Token]:
-    """Borders of formulas are stops where nothing goes on across them; "x" and "of" between numbers multiply."""
-    result: list[Token] = []
-    following: list[Token | None] = [None, None]
-    ahead: list[tuple[Token | None, Token | None]] = []
-    for token in reversed(pieces):
-        ahead.append((following[0], following[1]))
-        if token.kind != "border":
-            following = [token, following[0]]
-    for token, (after, then) in zip(pieces, reversed(ahead), strict=True):
-        before = result[-1] if result else None
-        if token.kind == "border":
-            if not (_goes_on(result) or _leads_on(before, after, then)):
-                result.append(replace(token, kind="stop", text=";"))
-            continue
-        if token.kind == "word" and _multiplies(token, before, after):
-            token = Token("sign", "*", token.start, token.end, token.gap)  # noqa: PLW2901
-        result.append(token)
-    return result
-
-
-def _multiplies(token: Token, before: Token | None, after: Token | None) -> bool:
-    if token.text not in ("x", "X", "of") or before is None or after is None:
+def _multiplies(*around: Token) -> bool:
+    """Whether the middle one of three tokens is an "x" or "of" between numbers."""
+    if len(around) < 3 or around[1].text not in ("x", "X", "of") or around[0].kind not in _VALUE_ENDS:
         return False
-    into = after.kind in ("number", "fraction") or (after.kind == "open" and token.text == "of")
-    return before.kind in _VALUE_ENDS and into
+    return around[2].kind in ("number", "fraction") or (around[2].kind == "open" and around[1].text == "of")
 
 
-def _goes_on(result: Sequence[Token]) -> bool:
-    """Whether what stands before a border waits for what comes after it."""
-    if not result:
-        return False
-    signed = result[-1].kind == "sign" and len(result) > 1 and result[-2].kind not in ("line", "stop")
-    return signed or result[-1].kind in ("equal", "about", "open", "power")
-
-
-def _leads_on(before: Token | None, after: Token | None, then: Token | None) -> bool:
-    """Whether what comes after a border goes on with what stands before it."""
-    if before is None or after is None or before.kind in ("line", "stop"):
-        return False
-    ends = before.kind in _VALUE_ENDS or (before.kind == "word" and len(before.text) == 1)
-    signed = ends and after.kind == "sign" and then is not None and then.kind in _VALUE_BEGINS
-    times = after.kind == "word" and _multiplies(after, before, then)
-    return signed or times or after.kind in ("equal", "about", "close", "power", "percent")
+def _goes_on(before: Sequence[Token], after: Sequence[Token]) -> bool:
+    """Whether an operation goes on across the border of a formula, which would end it else."""
+    last, first = before[-1], after[0]
+    if last.kind in ("equal", "about", "open", "power") or first.kind in (
+        "equal",
+        "about",
+        "close",
+        "power",
+        "percent",
+    ):
+        return last.kind not in ("line", "stop")
+    if last.kind == "sign":
+        return len(before) > 1 and before[0].kind not in ("line", "stop")
+    ends = last.kind in _VALUE_ENDS or (last.kind == "word" and len(last.text) == 1)
+    return ends and first.kind == "sign" and len(after) > 1 and after[1].kind in _VALUE_BEGINS
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -190,7 +174,8 @@ _WORDS = """
 log ln lg exp sin cos tan cot sec csc sqrt root mod modulo remainder gcd lcm max min choose of plus minus times over by than divided
 multiplied subtract subtracted add added half twice double triple thrice base to power squared cubed negative and or between from not
 if suppose assume assuming whether unless instead dozen dozens hundred hundreds thousand thousands million millions billion billions
-trillion pair pairs couple k m b r rem more less fewer is are was were equals gives percent factorial x third thirds fourth fourths
+trillion pair pairs couple k m b r rem more less fewer larger greater bigger higher smaller lower
+longer shorter later earlier older younger taller faster is are was were equals gives percent factorial x third thirds fourth fourths
 quarter fifth fifths
 """
 WORDS_THAT_COMPUTE = word_set(_WORDS)
@@ -204,11 +189,10 @@ _NO_UNITS = WORDS_THAT_COMPUTE | word_set(_SENTENCE)
 def _without_units(pieces: Sequence[Token]) -> tuple[list[Token], dict[int, str]]:
     result: list[Token] = []
     units: dict[int, str] = {}
-    last: Kind = "line"
     i = 0
     while i < len(pieces):
         end = i
-        if last in _VALUE_ENDS:
+        if result and result[-1].kind in _VALUE_ENDS:
             end = _remark_end(pieces, i)
             if end == i:
                 end = _unit_end(pieces, i)
@@ -216,7 +200,6 @@ def _without_units(pieces: Sequence[Token]) -> tuple[list[Token], dict[int, str]
                     units[pieces[end].start] = pieces[end - 1].text
         if end == i:
             result.append(pieces[i])
-            last = last if pieces[i].kind == "border" else pieces[i].kind
             end = i + 1
         i = end
     return result, units

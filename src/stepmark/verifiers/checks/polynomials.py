@@ -5,7 +5,8 @@ numbers, `+ - * / ^ % !`, brackets, letters, π, and LaTeX's `\frac \sqrt \binom
 (√18 = 3 √2) and π is a letter, so two expressions are equal if and only if their quotients are: roots of different primes are
 independent over the rationals, and π is transcendental. Sizes are limited: hostile text ends in `UnreadableError`.
 
-Not sympy: `expand` after each operation, which the limits on sizes need, takes two to six times as long as all of this, its import a second, and it is no core dependency.
+Not sympy: a finding must not depend on what else is installed, and sympy is no core dependency; `expand` after each operation, which the limits on sizes
+need, takes two to six times as long as all of this, its import a second.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import takewhile
 
 from stepmark.verifiers.checks.expressions import Token
 
@@ -29,6 +31,7 @@ _TERMS = 80
 _BITS = 4096
 _DIGITS = 40
 _POWER = 12
+_LARGEST_POWER = 999
 _DEEPEST = 25
 _LARGEST_ROOT = 10**6
 _LARGEST_FACTORIAL = 30
@@ -311,17 +314,11 @@ class _Reader:
 
     def _exponent(self) -> int:
         """A small whole number, alone or in brackets."""
-        token = self._take()
-        wrapped = token.kind == "open"
-        if wrapped:
-            token = self._take()
-        negative = token.kind == "sign" and token.text == "-"
-        if negative:
-            token = self._take()
-        small = token.kind == "number" and token.text.isdecimal() and len(token.text) <= 3
-        if not small or (wrapped and self._take().kind != "close"):
+        negative = self._sign("-") and self._take().text == "-"
+        value = self._base().rational
+        if value is None or value.denominator != 1 or abs(value) > _LARGEST_POWER:
             raise UnreadableError("a power that is no small whole number")
-        return -int(token.text) if negative else int(token.text)
+        return -int(value) if negative else int(value)
 
     def _base(self) -> Quotient:
         token = self._take()
@@ -369,16 +366,8 @@ class _Reader:
 
     def _opens_sum(self, letter: str) -> bool:
         """Whether a bracket after a letter holds a sum, so that it is a product: x(x + 1), not f(x) or a(2)."""
-        if letter in _FUNCTIONS:
-            return False
-        depth = 0
-        for token in self._pieces[self._at :]:
-            depth += (token.kind == "open") - (token.kind == "close")
-            if depth == 1 and token.kind == "sign" and token.text in "+-":
-                return True
-            if depth == 0:
-                return False
-        return False
+        inner = takewhile(lambda token: token.kind != "close", self._pieces[self._at :])
+        return letter not in _FUNCTIONS and any(t.kind == "sign" and t.text in "+-" for t in inner)
 
     def _argument(self) -> Quotient:
         r"""What a LaTeX command applies to: a group, or one digit or letter (`\frac12`, `\sqrt3`)."""

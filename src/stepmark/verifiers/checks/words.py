@@ -1,8 +1,7 @@
 r"""Calculations and conversions of units that are written in words.
 
-"12 times 8 is 96", "half of 26 is 13", "20% of 50 is 10", "divide 84 by 4 to get 21", "3 hours is 180
-minutes". Each sentence is read by a fixed pattern, and a calculation is rewritten in signs and judged by `equations`; whatever stands around it that may belong to the
-calculation ("3 plus 12 times 8", "is 20 more than") makes the check silent.
+"12 times 8 is 96", "half of 26 is 13", "20% of 50 is 10", "divide 84 by 4 to get 21", "3 hours is 180 minutes". Each is read by a fixed
+pattern, rewritten in signs in its place, and judged by `equations`, with what stands around it ("3 plus 12 times 8", "is 20 more than").
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stepmark.verifiers.checks.equations import differ, doubted, is_in_cents, is_money, judge, shown
+from stepmark.verifiers.checks.equations import calculations, shown
+from stepmark.verifiers.checks.expressions import tokens
+from stepmark.verifiers.checks.polynomials import UnreadableError, read
 from stepmark.verifiers.units import Unit, unit_of
 
 
@@ -43,40 +44,22 @@ per|percent|equals|equal|gives|makes|get|we|you|that|which|with|for|half|twice|h
 _IS = r"(?:\s?,?\s(?:which|that|it)(?=\s))?\s?(?:=|\s(?:is|are|equals|gives|makes|yields|would\sbe|will\sbe|comes\sto|is\sequal\sto|are\sequal\sto|gives\s(?:us|you))(?=\s))(?:\s(?:exactly|a\stotal\sof))?\s?"
 _GET = r"(?:,?\s(?:to|we|you|and\swe|and)\s(?:get|obtain|find)|,?\s(?:and\s)?(?:gives|giving|yields|which\sis|which\sgives|equals|is)(?:\s(?:us|you))?|\s?=)\s"
 _RESULT = rf"(?P<r>-?{_N})"
-# What makes the number before it a part of something else.
-_ENDS = re.compile(
-    r"""\s?(?:[-+*/×÷^=<>%!]|[.,:]?[0-9]|\\|°|(?:times|plus|minus|multiplied|divided|more|less|fewer|percent|of|over|hundred|thousand|million|
-billion|dozens?|squared|cubed|point|mod|modulo|remainder|r|and\s(?:a|an|one|three|two)\s|or|to|with\sa?\s?remainder|per|x|times|larger|greater|smaller|bigger|higher|lower|short|away)\b)""".replace(
-        "\n", ""
-    ),
-    re.I,
-)
-_BEGINS = re.compile(
-    r"(?:[-+*/×÷^=(%.,:<>\\]|[0-9]|\b(?:times|plus|minus|by|of|and|than|to|from|the|add|subtract|multiply|divide|first|last|a|only|over|or|between|squared|per))\s?$",
-    re.I,
-)
-_LEADS = re.compile(r"(?:, and|\b(?:that|so|because|since|know))\s?$", re.I)
 
 
 def number(shown_as: str) -> Fraction | None:
     """The number that digits, a fraction or a number word write; None for none."""
-    text = shown_as.strip().lower().lstrip("$€£ ").replace(",", "")
-    percent = text.endswith("%")
-    text = text.rstrip("%")
-    negative = text.startswith("-")
-    text = text.removeprefix("-").lstrip("$ ")
-    if text[:1].isdigit():
-        over, _, under = text.partition("/")
-        if under and not int(under):
-            return None
-        exact = Fraction(over) / (int(under) if under else 1)
-    else:
-        tens, _, ones = text.partition("-")
-        if tens not in NUMBER_WORDS:
-            return None
-        exact = Fraction(NUMBER_WORDS[tens] + (NUMBER_WORDS.get(ones, 0) if ones else 0))
-    exact = exact / 100 if percent else exact
-    return -exact if negative else exact
+    try:
+        return read(tokens(_digits(shown_as))[0]).rational
+    except UnreadableError:
+        return None
+
+
+def _digits(shown_as: str) -> str:
+    """A number in digits."""
+    if re.search("[0-9]", shown_as):
+        return shown_as
+    tens, _, ones = shown_as.lower().strip("$€£ %").partition("-")
+    return str(NUMBER_WORDS[tens] + NUMBER_WORDS.get(ones, 0))
 
 
 _SHARES = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "tenth": 10}
@@ -133,15 +116,17 @@ def word_claims(text: str) -> Iterator[Claim]:
     plain, places = _squeezed(undressed(text))
     for pattern, calculation in _PATTERNS:
         for match in pattern.finditer(plain):
-            if match["r"].endswith("%") or not _alone(plain, match):
-                continue
-            left, right = _in_signs(match.groupdict(), calculation), _digits(match["r"])
-            truth, why = judge(left, right)
-            start, end = places[match.start()], places[match.end() - 1] + 1
-            if truth != "wrong" or (is_in_cents(left, right) and is_money(text)):
-                continue
-            if not doubted(text, start, end):
-                yield Claim(start, end, why)
+            signs = f"{_in_signs(match.groupdict(), calculation)} = {_digits(match['r'])}"
+            if why := _refuted(plain, match, signs):
+                yield Claim(places[match.start()], places[match.end() - 1] + 1, why)
+
+
+def _refuted(text: str, match: re.Match[str], signs: str) -> str:
+    """Why what matches is false, "" where it is not: judged in signs in its place, as what stands around any calculation is."""
+    before = text[max(0, match.start() - 80) : match.start()]
+    place = (len(before), len(before) + len(signs))
+    formulas = calculations(before + signs + text[match.end() : match.end() + 80])
+    return next((f.why for f in formulas if (f.start, f.end) == place and f.truth == "wrong"), "")
 
 
 def _in_signs(parts: Mapping[str, str | None], calculation: str) -> str:
@@ -155,29 +140,10 @@ def _in_signs(parts: Mapping[str, str | None], calculation: str) -> str:
     return _OPERATORS.get(operator, calculation).format(a=a, b=b, low=low, high=high, share=share)
 
 
-def _digits(shown_as: str) -> str:
-    """A number in digits."""
-    return shown_as if re.search("[0-9]", shown_as) else str(number(shown_as))
-
-
 def _squeezed(text: str) -> tuple[str, list[int]]:
     """The text with single spaces, and where each of its characters was."""
-    out: list[str] = []
-    places: list[int] = []
-    for i, character in enumerate(text):
-        if character == " " and out and out[-1] == " ":
-            continue
-        out.append(character)
-        places.append(i)
-    return "".join(out), places
-
-
-def _alone(text: str, match: re.Match[str]) -> bool:
-    """Whether nothing around it belongs to the calculation."""
-    if _ENDS.match(text, match.end()):
-        return False
-    before = text[max(0, match.start() - 20) : match.start()]
-    return not _BEGINS.search(before) or _LEADS.search(before) is not None
+    places = [i for i, character in enumerate(text) if character != " " or text[i - 1 : i] != " "]
+    return "".join(text[i] for i in places), places
 
 
 # --- units --------------------------------------------------------------------------------------------------------------
@@ -203,9 +169,6 @@ _WORKING = frozenset((Fraction(86400), Fraction(604800)))
 _DRAWN = re.compile(
     r"\b(?:scale|map|represent\w*|model|drawing|blueprint|exchange|rate|dog|planet|mars)\b", re.I
 )
-_GOES_ON = re.compile(
-    r" ?(?:[-+*/×÷^]|and [0-9]|[0-9]|\\|(?:more|less|fewer|longer|shorter|of|per|each|later|earlier|before|after|away|ago|old|left|plus|minus|times|taller|faster|older|younger)\b|a(?:n|t)?\b)"
-)
 
 
 def unit_claims(text: str, problem: str) -> Iterator[Claim]:
@@ -228,20 +191,15 @@ def unit_claims(text: str, problem: str) -> Iterator[Claim]:
                 else number(match["a"])
             )
             b = number(match["b"])
-            if a is None or b is None or not b or _GOES_ON.match(plain, match.end()):
+            if a is None or b is None or not b:
                 continue
-            before = plain[max(0, match.start() - 20) : match.start()]
-            if match["a"][0].isdigit() and _BEGINS.search(before) and not _LEADS.search(before):
-                continue
-            exact = a * first.factor / second.factor
-            start, end = places[match.start()], places[match.end() - 1] + 1
+            factor = first.factor / second.factor
             # Inches and metres convert in rounded numbers; two per cent are their custom.
-            if (
-                abs(exact - b) * 50 > max(exact, b)
-                and differ(exact, b, exact=False)
-                and not doubted(text, start, end)
+            if abs(a * factor - b) * 50 > max(a * factor, b) and _refuted(
+                plain, match, f"({a}) * ({factor}) = {_digits(match['b'])}"
             ):
-                yield Claim(start, end, f"{shown(a)} {match['u']} = {shown(exact)} {match['v']}")
+                why = f"{shown(a)} {match['u']} = {shown(a * factor)} {match['v']}"
+                yield Claim(places[match.start()], places[match.end() - 1] + 1, why)
 
 
 def _unit(name: str) -> Unit | None:

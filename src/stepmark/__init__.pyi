@@ -1,0 +1,54 @@
+"""The public names of stepmark, and where each is; `__init__.py` loads them from here when they are first used."""
+
+from stepmark import errors as errors
+from stepmark import evaluation as evaluation
+from stepmark import labels as labels
+from stepmark import rl as rl
+from stepmark import searches as searches
+from stepmark import training as training
+from stepmark.backends.cluster import Cluster as Cluster
+from stepmark.data.formats.rows import LabelledRow as LabelledRow
+from stepmark.data.labelled import convert as convert
+from stepmark.data.labelled import read_labelled as read_labelled
+from stepmark.data.steps.splitting import split as split
+from stepmark.evaluation.run import evaluate as evaluate
+from stepmark.integrations.hub import publish as publish
+from stepmark.labels.solutions import label as label
+from stepmark.metrics.aggregate import aggregate as aggregate
+from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
+from stepmark.models.load import load_prm as load_prm
+from stepmark.models.policies import load_policy as load_policy
+from stepmark.models.prm import PRM as PRM
+from stepmark.models.remote.client import AsyncClient as AsyncClient
+from stepmark.models.remote.client import Client as Client
+from stepmark.models.scripted import ScriptedPolicy as ScriptedPolicy
+from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
+from stepmark.problems.arithmetic_world import ArithmeticWorld as ArithmeticWorld
+from stepmark.problems.sources import load_problems as load_problems
+from stepmark.records import GradedSolution as GradedSolution
+from stepmark.records import GradedStep as GradedStep
+from stepmark.records import Judgement as Judgement
+from stepmark.records import LabelledSolution as LabelledSolution
+from stepmark.records import Problem as Problem
+from stepmark.records import Refusal as Refusal
+from stepmark.records import SampledSolution as SampledSolution
+from stepmark.records import Solution as Solution
+from stepmark.records import Step as Step
+from stepmark.records import StepScores as StepScores
+from stepmark.records import Verdict as Verdict
+from stepmark.rl.run import train_policy as train_policy
+from stepmark.sampling.problems import sample as sample
+from stepmark.scoring.run import grade as grade
+from stepmark.searches.run import search as search
+from stepmark.serving.app import BackgroundServer as BackgroundServer
+from stepmark.serving.app import serve_in_process as serve_in_process
+from stepmark.serving.run import serve as serve
+from stepmark.serving.settings import ChatModel as ChatModel
+from stepmark.serving.settings import ServerSettings as ServerSettings
+from stepmark.store.results import Results as Results
+from stepmark.training.run import train as train
+from stepmark.verifiers.base import load_verifier as load_verifier
+from stepmark.verifiers.checks import Finding as Finding
+from stepmark.verifiers.checks import check as check
+
+__version__: str

@@ -1,0 +1,35 @@
+"""Async models and what they are asked: requests, batches, caches. See `base` for how they work together."""
+
+from stepmark.backends.base import BatchPolicy as BatchPolicy
+from stepmark.backends.base import BatchScorer as BatchScorer
+from stepmark.backends.base import Completing as Completing
+from stepmark.backends.base import Missing as Missing
+from stepmark.backends.base import Ready as Ready
+from stepmark.backends.base import Release as Release
+from stepmark.backends.base import StepScoring as StepScoring
+from stepmark.backends.base import Verifying as Verifying
+from stepmark.backends.base import all_of as all_of
+from stepmark.backends.base import batched as batched
+from stepmark.backends.base import many as many
+from stepmark.backends.base import replied as replied
+from stepmark.backends.base import run_tasks as run_tasks
+from stepmark.backends.cached import CachedPolicy as CachedPolicy
+from stepmark.backends.cached import CachedPRM as CachedPRM
+from stepmark.backends.cached import CachedVerifier as CachedVerifier
+from stepmark.backends.cached import ReplyStore as ReplyStore
+from stepmark.backends.requests import INSTRUCTION as INSTRUCTION
+from stepmark.backends.requests import ChoiceLogprobs as ChoiceLogprobs
+from stepmark.backends.requests import Completion as Completion
+from stepmark.backends.requests import Completions as Completions
+from stepmark.backends.requests import Finish as Finish
+from stepmark.backends.requests import Message as Message
+from stepmark.backends.requests import Prompt as Prompt
+from stepmark.backends.requests import Role as Role
+from stepmark.backends.requests import ScoreRequest as ScoreRequest
+from stepmark.backends.requests import ScoreSolution as ScoreSolution
+from stepmark.backends.requests import StepScore as StepScore
+from stepmark.backends.requests import VerdictRequest as VerdictRequest
+from stepmark.backends.requests import content_key as content_key
+from stepmark.backends.requests import cut_at_stop as cut_at_stop
+from stepmark.backends.requests import problem_prompt as problem_prompt
+from stepmark.backends.requests import sample_seed as sample_seed

@@ -1,0 +1,15 @@
+from stepmark.training.examples import LabelRules as LabelRules
+from stepmark.training.measure import Trained as Trained
+from stepmark.training.objectives.base import StepObjective as StepObjective
+from stepmark.training.objectives.generative import Generative as Generative
+from stepmark.training.objectives.implicit import ImplicitCrossEntropy as ImplicitCrossEntropy
+from stepmark.training.objectives.implicit import ImplicitDPO as ImplicitDPO
+from stepmark.training.objectives.steps import BetaBinomial as BetaBinomial
+from stepmark.training.objectives.steps import CrossEntropy as CrossEntropy
+from stepmark.training.objectives.steps import HardLabels as HardLabels
+from stepmark.training.objectives.steps import Outcome as Outcome
+from stepmark.training.objectives.steps import SoftLabels as SoftLabels
+from stepmark.training.objectives.steps import SquaredError as SquaredError
+from stepmark.training.objectives.steps import TargetTokens as TargetTokens
+from stepmark.training.objectives.steps import ThreeClass as ThreeClass
+from stepmark.training.settings import Training as Training
