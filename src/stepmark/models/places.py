@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,18 +216,24 @@ BUILT_IN_BASE = f"stepmark:{BASE_NAME}"
 """What an adapter of ours names as its base: the model that is made from the installed package."""
 
 
-def _arithmetic_folder() -> Path:
-    folder = Path(__file__).parent / "checkpoints" / "arithmetic"
+def _shipped_folder(name: str) -> Path:
+    folder = Path(__file__).parent / "checkpoints" / name
     if not (folder / "model.safetensors").is_file():
         raise CheckpointError(
-            f"this installation of stepmark lacks the tiny model of the arithmetic world ({folder}); install it again"
+            f"this installation of stepmark lacks stepmark:{name}, a tiny model of the arithmetic world ({folder}); install it again"
         )
     return folder
 
 
 ARITHMETIC = "stepmark:arithmetic"
 """The tiny language model of the arithmetic world, that ships with stepmark: a policy, and a base for a PRM."""
-BUILT_IN: Mapping[str, Callable[[], Path]] = {BUILT_IN_BASE: base_folder, ARITHMETIC: _arithmetic_folder}
+CALCULATOR = "stepmark:calculator"
+"""Its twin that learnt right calculations only: a base for PRMs and outcome models of that world."""
+BUILT_IN: Mapping[str, Callable[[], Path]] = {
+    BUILT_IN_BASE: base_folder,
+    ARITHMETIC: partial(_shipped_folder, "arithmetic"),
+    CALCULATOR: partial(_shipped_folder, "calculator"),
+}
 """Checkpoints that need no folder and no network, by name: what gives the folder of each."""
 
 
