@@ -231,8 +231,8 @@ def test_what_cannot_be_answered_ends_the_run_with_its_reason(tmp_path, monkeypa
         for policy, reason in (
             ("Deadly", re.escape("3 workers died over one request")),
             ("Broken", "died 3 times before it was ready"),
-            ("Confused", r"worker \d .*expected Completions model of process .*found"),
-            ("Failing", r"worker \d .*the server went away"),
+            ("Confused", r"worker \d \(.*expected Completions model of process .*found"),
+            ("Failing", r"worker \d \(.*the server went away"),
         ):
             out = tmp_path / f"{policy}.jsonl"
             run = started(*words(file, out, f"cluster_policies:{policy}", "--ray", cluster.address))
@@ -240,7 +240,7 @@ def test_what_cannot_be_answered_ends_the_run_with_its_reason(tmp_path, monkeypa
             assert run.returncode == 1, said
             assert re.search(reason, said), said
             if policy == "Deadly":
-                assert deadly in said
+                assert deadly[-30:] in said
                 assert len(recorded(out)) > 100  # what others were asked is kept
     finally:
         cluster.shutdown()
@@ -345,32 +345,32 @@ def test_a_worker_gives_every_reply_once_in_words_that_travel():
     assert facts == {"stepmark": __version__, "Completions": "me", "VerdictRequest": "v"}
     assert str(os.getpid()) in place
     for _ in range(2):  # chunk after chunk
-        answered = at_work.answer([Completions(prompt=text) for text in ("a", "long", "b")])
-        assert answered.error is None
-        answered = deepcopy(answered)  # by the protocol of pickle
-        assert [answered.replies[place][0].text for place in (0, 2)] == ["a", "b"]
-        refused = answered.replies[1]
-        assert type(refused) is InputError
-        assert str(refused) == "here: 9 tokens, at most 8"
+        # As they travel: copied by the protocol of pickle.
+        replies, error, _ = deepcopy(
+            at_work.answer([Completions(prompt=text) for text in ("a", "long", "b")])
+        )
+        assert error is None
+        assert [replies[place][0].text for place in (0, 2)] == ["a", "b"]
+        assert type(replies[1]) is InputError
+        assert str(replies[1]) == "here: 9 tokens, at most 8"
 
 
 def test_a_worker_reports_an_error_with_the_replies_before_it_and_lives():
     at_work = worker()
-    answered = at_work.answer([Completions(prompt=text) for text in ("a", "crash")])
-    assert list(answered.replies) == [0]
-    error = deepcopy(answered.error)
+    replies, error, _ = deepcopy(at_work.answer([Completions(prompt=text) for text in ("a", "crash")]))
+    assert list(replies) == [0]
     assert type(error) is BackendError
     assert str(error) == "RuntimeError: no memory"
     assert "in write" in error.__notes__[0]
-    assert at_work.answer([Completions(prompt="c")]).error is None
-    short = at_work.answer([Completions(prompt="d"), VerdictRequest(answer="1", gold="1")])
-    assert list(short.replies) == [0]
-    assert "v gave 0 replies" in str(short.error)
-    assert at_work.answer([ChoiceLogprobs(prompt="p", options=("a", "b"))]).error is not None
+    assert at_work.answer([Completions(prompt="c")])[1] is None
+    replies, error, _ = at_work.answer([Completions(prompt="d"), VerdictRequest(answer="1", gold="1")])
+    assert list(replies) == [0]
+    assert "v gave 0 replies" in str(error)
+    assert at_work.answer([ChoiceLogprobs(prompt="p", options=("a", "b"))])[1] is not None
 
 
 def test_what_cannot_be_built_is_the_callers_error():
-    for error in (worker("refusing", "{}").build(), worker("refusing", "{}").answer([]).error):
+    for error in (worker("refusing", "{}").build(), worker("refusing", "{}").answer([])[1]):
         there = deepcopy(error)
         assert type(there) is UsageError
         assert str(there) == "no such model"

@@ -25,7 +25,7 @@ from itertools import count
 from math import ceil
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Any, final
+from typing import Annotated, Any, cast, final
 
 from pydantic import Field
 
@@ -113,22 +113,17 @@ class WorkerModels:
 
 def policy_answers(policy: Completing) -> dict[type, tuple[str, Batch]]:
     """The part of a policy in `WorkerModels.answers`."""
-    complete: Batch = lambda requests, ready: many(requests, policy.complete)  # noqa: E731
-    choose: Batch = lambda requests, ready: many(requests, policy.choose)  # noqa: E731
     if isinstance(policy, BatchPolicy):
         complete, choose = policy.complete_many, policy.choose_many
-    return {Completions: (policy.identity, complete), ChoiceLogprobs: (policy.identity, choose)}
+        return {Completions: (policy.identity, complete), ChoiceLogprobs: (policy.identity, choose)}
+    return {
+        Completions: (policy.identity, lambda requests, ready: many(requests, policy.complete)),
+        ChoiceLogprobs: (policy.identity, lambda requests, ready: many(requests, policy.choose)),
+    }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answered:
-    """What a worker made of a chunk."""
-
-    replies: Mapping[int, Reply]
-    """By place in the chunk; all of them, unless there was an error."""
-    error: StepmarkError | None
-    spent: Mapping[str, int]
-    """What the worker has spent since it was built."""
+Answered = tuple[Mapping[int, Reply], StepmarkError | None, Mapping[str, int]]
+"""What a worker made of a chunk: replies by place (all of them, unless there was an error), the error, and what it has spent since it was built."""
 
 
 @final
@@ -188,7 +183,7 @@ class ClusterWorker:
                 # The driver may not have the user's own subclass, and pickle does not know its constructor.
                 replies[place] = InputError(reply.message, where=reply.where, field=reply.field)
         spent = {} if self._models is None else dict(self._models.counters())
-        return Answered(replies=replies, error=failure, spent=spent)
+        return replies, failure, spent
 
 
 def in_words(error: BaseException) -> StepmarkError:
@@ -256,7 +251,6 @@ class RayWorkers:
         tell: Callable[[str], None] = _report,
     ) -> None:
         assert cluster.ray is not None
-        self._ray = loaded_ray()
         self._cpus, self._gpus = cluster.ray_cpus, cluster.ray_gpus
         self._homes: dict[int, int] | None = {} if homes else None
         self._turns = count()
@@ -266,7 +260,7 @@ class RayWorkers:
         self._workers: list[_Worker] = []
         self.facts: Mapping[str, Fact] = {"stepmark": __version__}
         """What the workers report of their models; also the identities, by the name of the request's type."""
-        self._ours = connect(self._ray, cluster.ray)
+        self._ray, self._ours = connect(cluster.ray)
         try:
             size = cluster.ray_workers or min(self._room(), most)
             if size < 1:
@@ -407,7 +401,7 @@ class RayWorkers:
                 continue
             worker, chunk = calls.pop(call)
             try:
-                answered: Answered = self._ray.get(call)
+                made: Answered = self._ray.get(call)
             except self._ray.exceptions.RayTaskError as error:
                 raise BackendError(f"{worker.name} failed in an unexpected way: {error}") from error
             except self._ray.exceptions.RayError as error:
@@ -423,12 +417,12 @@ class RayWorkers:
                             "worker has, give workers more or ask for fewer tokens at once; every other reply is recorded"
                         )
                 continue
-            worker.spent = answered.spent
+            replies, broke, worker.spent = made
             places = list(chunk)
-            for place, reply in answered.replies.items():
+            for place, reply in replies.items():
                 yield places[place], reply
-            if answered.error is not None:
-                failure = failure or worker.failure(answered.error)
+            if broke is not None:
+                failure = failure or worker.failure(broke)
         if failure is not None:
             raise failure
 
@@ -481,7 +475,7 @@ class RayWorkers:
                 ", ".join(f"{name} {of.get(name)}" for name in expected) for of in (expected, facts)
             )
             raise BackendError(
-                f"{worker.name}: expected {wanted}, as here and on the first worker, found {found}: every node needs the same models, in the "
+                f"worker {worker.number} ({where}): expected {wanted}, as here and on the first worker, found {found}: every node needs the same models, in the "
                 "same place, and the same versions"
             )
         if worker.where:
@@ -532,18 +526,15 @@ class RayModel:
 
     async def complete(self, request: Completions) -> Sequence[Completion]:
         """See `Completing.complete`."""
-        samples: Sequence[Completion] = await batched(self._together, request)
-        return samples
+        return cast("Sequence[Completion]", await batched(self._together, request))
 
     async def choose(self, request: ChoiceLogprobs) -> Sequence[float]:
         """See `Completing.choose`."""
-        logprobs: Sequence[float] = await batched(self._together, request)
-        return logprobs
+        return cast("Sequence[float]", await batched(self._together, request))
 
     async def score_step(self, request: ScoreRequest) -> StepScore:
         """See `StepScoring.score_step`."""
-        score: StepScore = await batched(self._together, request)
-        return score
+        return cast("StepScore", await batched(self._together, request))
 
     def release(self, problem: str, prefixes: Sequence[tuple[str, ...]]) -> None:
         """See `StepScoring.release`."""
@@ -552,8 +543,8 @@ class RayModel:
 
     async def verify(self, answer: str, gold: str) -> Verdict:
         """See `Verifying.verify`."""
-        verdict: Verdict = await batched(self._together, VerdictRequest(answer=answer, gold=gold), quick=True)
-        return verdict
+        request = VerdictRequest(answer=answer, gold=gold)
+        return cast("Verdict", await batched(self._together, request, quick=True))
 
     def _together(self, requests: Sequence[Request], ready: Ready) -> list[Any]:
         # A method of its own: the workers may compute for several models at once.
@@ -604,30 +595,22 @@ def _greeting(actor: Any) -> Any:
     return actor.build.options(max_task_retries=DEATHS - 1).remote()
 
 
-def loaded_ray() -> Any:
-    """The module.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    # Read when ray is loaded: it otherwise reports about this machine to its makers.
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    try:
-        return importlib.import_module("ray")
-    except ModuleNotFoundError:
-        raise MissingExtraError("a Ray cluster needs ray: pip install 'stepmark[cluster]'") from None
-
-
-def connect(ray: Any, address: str) -> bool:
-    """Join the cluster; whether this call did, and not our caller before.
+def connect(address: str) -> tuple[Any, bool]:
+    """Join a cluster: the module `ray`, and whether this call joined it, not our caller before.
 
     Raises:
         UsageError: the address has another form.
         BackendError: there is no cluster.
-        MissingExtraError: the address needs Ray's client, which is not installed.
+        MissingExtraError: ray, or the client that the address needs, is not installed.
     """
+    # Read when ray is loaded: it otherwise reports about this machine to its makers.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        ray = importlib.import_module("ray")
+    except ModuleNotFoundError:
+        raise MissingExtraError("a Ray cluster needs ray: pip install 'stepmark[cluster]'") from None
     if ray.is_initialized():
-        return False
+        return ray, False
     if address not in ("local", "auto"):
         _check_reachable(address)
     more = {"include_dashboard": False} if address == "local" else {}
@@ -642,7 +625,7 @@ def connect(ray: Any, address: str) -> bool:
             f"cannot join a Ray cluster at {address!r}: {error}. Start one with `ray start --head`, or run this on one of its nodes, or "
             "give ray://HOST:10001, or 'local'"
         ) from error
-    return True
+    return ray, True
 
 
 def _check_reachable(address: str) -> None:
@@ -662,5 +645,9 @@ def _check_reachable(address: str) -> None:
 
 def _short(error: Exception) -> str:
     """What happened, from Ray's report, which is a page of advice."""
-    words = " ".join(str(error).split()).rpartition("The actor is dead because ")[2]
-    return words.partition(" Some common causes")[0][:240].rstrip(".") or type(error).__name__
+    words = " ".join(str(error).split())
+    for before in ("The actor is dead because ", " is unavailable: ", "The actor died because "):
+        words = words.rpartition(before)[2]
+    for after in (" Some common causes", " rpc_code", " Node Id"):
+        words = words.partition(after)[0]
+    return words[:240].rstrip(".") or type(error).__name__
