@@ -20,6 +20,7 @@ NEEDED = {
     "the default PRM's settings": r"stepmark/models/checkpoints/default/(stepmark|adapter_config|calibration)\.json",
     "the default PRM's card": r"stepmark/models/checkpoints/default/README\.md",
     "the tiny policy": r"stepmark/models/checkpoints/arithmetic/model\.safetensors",
+    "the tiny base": r"stepmark/models/checkpoints/calculator/model\.safetensors",
     "KaTeX": r"stepmark/show/vendor/katex/katex\.min\.js",
     "KaTeX's style": r"stepmark/show/vendor/katex/.*\.css",
     "KaTeX's fonts": r"stepmark/show/vendor/katex/fonts/.*\.woff2",

@@ -1,12 +1,13 @@
 """Make the base of the arithmetic world: a small network that calculates rightly, for PRMs and outcome models of that world.
 
     python recipes/tiny_calculator.py train OUT [--set NAME=VALUE …]   make the weights; the same command resumes a killed run
-    python recipes/tiny_calculator.py measure OUT                      the share of the tables that it knows, by sign
+    python recipes/tiny_calculator.py measure OUT                      what it knows of the tables, by sign
     python recipes/tiny_policy.py measure OUT                          the share of held-out problems that it solves
 
 The tiny policy (`tiny_policy.py`) learnt misconceptions, so that there is something to find. A PRM made from it must unlearn them first. This
-network has the same tokens and learns right calculations only, in two parts: the tables of the world (every sum, difference, product and quotient
-that its problems can hold, each as often as the others of its sign), then solutions of problems in bare operations, between them the tables again.
+network goes on from the policy's weights and learns to write what is right: the tables of the world (every sum, difference, product and
+quotient that its problems can hold) and solutions of problems in bare operations. A wrong number or sign in such a text is read and never
+learnt; what follows it is right for what is stated. It sees no step label, no outcome and no solution of the policy.
 
 Each batch is a function of the seed and its number alone, so a run resumes from its saved state at the batch where it was.
 """
@@ -16,32 +17,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from tiny_policy_training import (
-    Text,
-    TinyPolicy,
-    _tokenizer_texts,
-    encoded_texts,
-    language_loss,
-    new_model,
-    save_rounded,
-    world_tokenizer,
-)
+from tiny_policy_training import Text, language_loss, save_rounded
 
+from stepmark.models.places import ARITHMETIC, find_checkpoint
 from stepmark.problems.arithmetic import ArithmeticProblem, arithmetic_problems, calculate
+from stepmark.sampling import Sampling
 
 Fact = tuple[int, str, int]
-_SIGNS = {"+": 0.4, "-": 0.4, "*": 0.1, "/": 0.1}
+_MOST = 999
+"""No solution goes on with a larger number."""
+_SIGNS = {"+": 0.35, "-": 0.35, "*": 0.15, "/": 0.15}
 """Shares of the facts in a batch of them: sums and differences are many, products and quotients few."""
 
 
@@ -49,38 +44,29 @@ _SIGNS = {"+": 0.4, "-": 0.4, "*": 0.1, "/": 0.1}
 class Calculator:
     """Settings of the base; written beside its weights."""
 
-    width: int = 128
-    layers: int = 4
-    heads: int = 4
-    inner: int = 384
-    """Width inside the feed-forward blocks."""
-    spread: float = 0.05
-    """Standard deviation of the weights at the beginning."""
-    digits: float = 4.0
-    """How much larger than `spread` the part of a digit's embedding is that says which digit it is; 0 for none."""
-    steps: int = 5000
+    steps: int = 1000
     """Batches."""
-    tables: int = 1200
-    """The first steps, in which only tables are learnt."""
-    repeated: float = 0.25
-    """Share of the batches of tables after that."""
+    tables: float = 0.35
+    """Share of the batches that are tables; the others are solutions."""
     facts: int = 96
     """Facts in a batch of tables, eight in a text."""
     tokens: int = 1400
     """Tokens in a batch of solutions, padding included."""
     longest: int = 7
     """Most lines of a solution, the answer among them."""
-    growth: float = 0.5
-    """Share of the steps after the tables over which the solutions grow, from two lines to `longest`: what stands where in a problem is found in short ones
-    first."""
+    false_facts: float = 0.35
+    """Share of the facts of a table with a false result."""
+    wrong_lines: float = 0.25
+    """Share of the calculations in solutions with a wrong result, number or sign."""
+    wrong_answers: float = 0.07
     largest: int = 99
-    learning_rate: float = 2e-3
+    learning_rate: float = 5e-4
     """Of the embedding and the norms (AdamW); after a linear warm-up, it falls linearly over the last `decay` of the steps."""
-    matrix_rate: float = 0.02
-    """Of the matrices (Muon, Jordan et al. 2024)."""
-    warmup: int = 100
-    decay: float = 0.4
-    seed: int = 30
+    matrix_rate: float = 0.004
+    """Of the matrices (Muon, Jordan et al. 2024); at 0.01 the network forgets to copy numbers."""
+    warmup: int = 50
+    decay: float = 0.9
+    seed: int = 31
 
 
 def facts(largest: int) -> dict[str, list[Fact]]:
@@ -95,20 +81,126 @@ def facts(largest: int) -> dict[str, list[Fact]]:
     return table
 
 
-def table_batch(
-    table: dict[str, list[Fact]], count: int, tokenizer: Any, dice: random.Random
-) -> Iterator[Text]:
-    """Texts of eight facts each; only the results are learnt."""
-    equals, line_end = tokenizer.encode(" =")[-1], tokenizer.encode("\n")[-1]
-    for _ in range(count // 8):
-        signs = dice.choices(list(_SIGNS), list(_SIGNS.values()), k=8)
-        chosen = [dice.choice(table[sign]) for sign in signs]
-        text = "".join(f"Result: {a} {sign} {b} = {calculate(a, sign, b)}\n" for a, sign, b in chosen)
-        ids, learnt, result = tokenizer(text)["input_ids"], [], False
-        for token in ids:
-            learnt.append(result)
-            result = token == equals or (result and token != line_end)
-        yield Text(ids=ids, learnt=learnt)
+def result_of(a: int, sign: str, b: int) -> int | None:
+    """The result of a calculation where it is whole."""
+    result = calculate(a, sign, b)
+    return result if isinstance(result, int) else None
+
+
+def false_result(a: int, sign: str, b: int, dice: random.Random) -> int:
+    """A wrong result as people write them: near the right one, a carry or a borrow forgotten, digits exchanged, another sign's, or any."""
+    right, other = result_of(a, sign, b), result_of(a, dice.choice("+-*"), b)
+    assert right is not None
+    assert other is not None
+    wrong = [right + off for off in (1, -1, 2, -2, 10, -10)]
+    wrong += [int(str(right)[::-1]), dice.randint(2, 99), other]
+    if sign == "+" and a % 10 + b % 10 >= 10:
+        wrong += [right - 10] * 2
+    if sign == "-" and a % 10 < b % 10:
+        wrong += [10 * (a // 10 - b // 10) + b % 10 - a % 10] * 3
+    return dice.choice([result for result in wrong if result != right and result >= 0])
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a text that ends where a token does."""
+
+    due: str
+    stated: str
+    learnt: bool = True
+    """False: it cannot be known here, and is only read."""
+
+
+def encoded(parts: Sequence[Part], tokenizer: Any) -> Text:
+    """Token ids; of a part what stands before the first token that is not due is learnt."""
+    ids: list[int] = []
+    learnt: list[bool] = []
+    for part in parts:
+        due, stated = tokenizer.encode(part.due), tokenizer.encode(part.stated)
+        same = next((at for at, (a, b) in enumerate(zip(due, stated, strict=False)) if a != b), len(stated))
+        ids += stated
+        learnt += [part.learnt and at < same for at in range(len(stated))]
+    learnt[0] = False
+    return Text(ids=ids, learnt=learnt)
+
+
+def line(name: str, due: Fact, stated: Fact, result: int, *, drawn: bool = False) -> list[Part]:
+    """A calculation; where its numbers are `drawn` at random only its result can be known."""
+    (a, sign, b), (x, by, y) = due, stated
+    return [
+        Part(name, name, not drawn),
+        Part(f": {a}", f": {x}", not drawn),
+        Part(f" {sign}", f" {by}", not drawn),
+        Part(f" {b} =", f" {y} =", not drawn),
+        Part(f" {result_of(*stated)}\n", f" {result}\n"),
+    ]
+
+
+def table_text(table: dict[str, list[Fact]], settings: Calculator, dice: random.Random) -> list[Part]:
+    """Eight facts, some with a false result."""
+    parts: list[Part] = []
+    for sign in dice.choices(list(_SIGNS), list(_SIGNS.values()), k=8):
+        fact = dice.choice(table[sign])
+        is_false = dice.random() < settings.false_facts
+        result = false_result(*fact, dice) if is_false else result_of(*fact)
+        assert result is not None
+        parts += line("Result", fact, fact, result, drawn=True)
+    return parts
+
+
+def exchanged_line(due: Fact, numbers: Sequence[int], dice: random.Random) -> tuple[Fact, int] | None:
+    """A calculation with one thing wrong, its result, a number or its sign, and what it states; None where no other number fits."""
+    a, sign, b = due
+    kind = dice.choice(("result", "result", "sign", "left", "right"))
+    if kind == "result":
+        return due, false_result(*due, dice)
+    for _ in range(5):
+        near = dice.choice((a, b)) + dice.choice((1, -1, 10, -10, 2))
+        number = dice.choice(numbers) if dice.random() < 0.6 else near
+        stated = {"sign": (a, dice.choice("+-*"), b), "left": (number, sign, b), "right": (a, sign, number)}[
+            kind
+        ]
+        result = result_of(*stated)
+        if result is not None and stated != due and number >= 0 and 0 <= result <= _MOST:
+            return stated, result
+    return None
+
+
+def solution_text(problem: ArithmeticProblem, settings: Calculator, dice: random.Random) -> list[Part]:
+    """A problem, which is only read, and a solution that goes on from what it states, up to where that cannot be done in whole numbers."""
+    prompt = _prompt(problem, dice)
+    parts = [Part(prompt, prompt, learnt=False)]
+    running, product = problem.start, 0
+    given = [n for one in problem.operations for n in (one.left, one.right) if n is not None]
+    for operation in problem.operations:
+        left = running if operation.left is None else operation.left
+        due = (left, operation.sign, product if operation.right is None else operation.right)
+        result = result_of(*due)
+        if result is None or not 0 <= result <= _MOST:
+            return parts
+        wrong = None
+        if dice.random() < settings.wrong_lines:
+            wrong = exchanged_line(due, [problem.start, *problem.distractors, *given], dice)
+        stated, result = wrong or (due, result)
+        parts += line(operation.name, due, stated, result)
+        if operation.is_product:
+            product = result
+        else:
+            running = result
+    answer = running + (dice.choice((1, 2, 10)) if dice.random() < settings.wrong_answers else 0)
+    return [
+        *parts,
+        Part(f"The answer is {running}.", f"The answer is {answer}."),
+        Part("<|im_end|>", "<|im_end|>"),
+    ]
+
+
+def _prompt(problem: ArithmeticProblem, dice: random.Random) -> str:
+    """As a PRM reads the problem, in ChatML, and now and then as policies are asked."""
+    asked = f"{problem.text}\n\n{Sampling().instruction}" if dice.random() < 0.3 else problem.text
+    if dice.random() < 0.25:
+        return f"{asked}\n\n"
+    return f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def batch_of(
@@ -116,47 +208,35 @@ def batch_of(
 ) -> tuple[str, list[Text]]:
     """What the batch of a step, counted from 0, teaches, and its texts."""
     dice = random.Random(f"tiny calculator/{settings.seed}/{step}")
-    if step < settings.tables or dice.random() < settings.repeated:
-        return "tables", list(table_batch(table, settings.facts, tokenizer, dice))
-    grown = (step - settings.tables) / (settings.growth * (settings.steps - settings.tables))
-    most = min(settings.longest, 2 + int(grown * (settings.longest - 1)))
+    if dice.random() < settings.tables:
+        texts = [encoded(table_text(table, settings, dice), tokenizer) for _ in range(settings.facts // 8)]
+        return "tables", texts
     # Far from the seeds that people take: what they sample and measure on is not learnt here.
     seed = 1_000_000_000 * settings.seed + step
     problems = arithmetic_problems(
-        settings.tokens // 20, seed=seed, steps=(2, most), surface="formula", largest=settings.largest
+        settings.tokens // 20,
+        seed=seed,
+        steps=(2, settings.longest),
+        surface="formula",
+        largest=settings.largest,
     )
-    texts: list[Text] = []
-    for text in encoded_texts(((_prompt(p, dice), "\n".join(p.steps)) for p in problems), tokenizer):
-        if texts and max(len(one.ids) for one in [*texts, text]) * (len(texts) + 1) > settings.tokens:
+    texts = []
+    for problem in problems:
+        made = encoded(solution_text(problem, settings, dice), tokenizer)
+        widest = max(len(one.ids) for one in [*texts, made])
+        if texts and widest * (len(texts) + 1) > settings.tokens:
             break
-        texts.append(text)
+        texts.append(made)
     return "solutions", texts
 
 
-def _prompt(problem: ArithmeticProblem, dice: random.Random) -> str:
-    """As a PRM reads the problem, in ChatML, and now and then as plain text."""
-    if dice.random() < 0.3:
-        return f"{problem.text}\n\n"
-    return f"<|im_start|>user\n{problem.text}<|im_end|>\n<|im_start|>assistant\n"
+def policy_weights() -> tuple[Any, Any]:
+    """The tiny policy in float32, and its tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-
-def write_digits(model: Any, tokenizer: Any, size: float) -> None:
-    """Give the tokens of the digits, with a space before and without, the same coordinates: the waves of a circle of ten, and its size.
-
-    Sums of digits are sums of angles there (Nanda et al. 2023), so a network need not find this representation first.
-    """
-    weight = model.get_input_embeddings().weight
-    with torch.no_grad():
-        for digit in range(10):
-            waves = [
-                wave(2 * math.pi * turns * digit / 10)
-                for turns in range(1, 6)
-                for wave in (math.cos, math.sin)
-            ]
-            row = torch.tensor([*waves, digit / 4.5 - 1.0])
-            for text in (str(digit), f" {digit}"):
-                (token,) = tokenizer.encode(text)
-                weight[token, : len(row)] = size * row
+    folder = find_checkpoint(ARITHMETIC)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model, AutoTokenizer.from_pretrained(folder)
 
 
 def rate(step: int, settings: Calculator) -> float:
@@ -166,10 +246,10 @@ def rate(step: int, settings: Calculator) -> float:
 
 
 def optimizers_of(model: Any, settings: Calculator) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the blocks, AdamW for the rest."""
+    """Muon for the matrices of the layers, AdamW for the rest."""
     named = list(model.named_parameters())
-    matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name and "lm_head" not in name]
-    others = [p for name, p in named if p.ndim != 2 or "embed" in name or "lm_head" in name]
+    matrices = [weight for name, weight in named if weight.ndim == 2 and ".layers." in name]
+    others = [weight for name, weight in named if weight.ndim != 2 or ".layers." not in name]
     return [
         torch.optim.Muon(matrices, lr=settings.matrix_rate, weight_decay=0.01),
         torch.optim.AdamW(others, lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.0),
@@ -182,17 +262,8 @@ def train(out: Path, settings: Calculator, *, save_every: float = 60.0) -> None:
         print(f"{out} is there already")
         return
     torch.set_num_threads(1)
-    shape = TinyPolicy(
-        width=settings.width,
-        layers=settings.layers,
-        heads=settings.heads,
-        inner=settings.inner,
-        spread=settings.spread,
-        seed=settings.seed,
-    )
-    tokenizer = world_tokenizer(list(_tokenizer_texts(TinyPolicy())))
-    model = new_model(tokenizer, shape).train()
-    write_digits(model, tokenizer, settings.digits * settings.spread)
+    model, tokenizer = policy_weights()
+    model.train()
     table = facts(settings.largest)
     optimizers = optimizers_of(model, settings)
     peaks = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
@@ -261,14 +332,14 @@ def measure(folder: Path, *, largest: int = 99) -> dict[str, float]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     line_end = tokenizer.encode("\n")
-    shares = {}
-    for sign, known in facts(largest).items():
+    table, shares = facts(largest), {}
+    for sign, known in table.items():
         right = 0
         # Greedy writing gives the result exactly where each of its tokens is the likeliest after those before it.
         groups: defaultdict[tuple[int, int], list[tuple[list[int], list[int]]]] = defaultdict(list)
         for a, _, b in known:
             asked = tokenizer.encode(f"Result: {a} {sign} {b} =")
-            result = [*tokenizer.encode(f" {calculate(a, sign, b)}"), *line_end]
+            result = [*tokenizer.encode(f" {result_of(a, sign, b)}"), *line_end]
             groups[len(asked), len(result)].append((asked, result))
         for (start, length), members in groups.items():
             for at in range(0, len(members), 256):

@@ -204,6 +204,20 @@ def test_the_lead_over_the_majority() -> None:
     assert found["over majority/best min/3"] == pytest.approx(1 - 0.5)  # the group of two is half right
 
 
+def test_the_lead_over_the_outcome_model() -> None:
+    """The PRM prefers the right one of two, the outcome model does not tell them apart: half a point between them."""
+    two = [
+        candidate(True, (0.9, 0.8), answer=0, outcome=0.7),
+        candidate(False, (0.9, 0.2), answer=1, outcome=0.7),
+    ]
+    found = of(problem(*two), sizes=(1, 2))
+    assert found["over orm/best min/2"] == pytest.approx(1 - 0.5)
+    assert found["over orm/best min/1"] == pytest.approx(0)
+    assert "over orm/best orm/2" not in found
+    alone = of(problem(*(replace(one, outcome=None) for one in two)), sizes=(2,))
+    assert not any(name.startswith("over orm/") for name in alone)
+
+
 def test_the_lead_at_equal_tokens_by_hand() -> None:
     """Two right of four; each candidate costs 10 tokens to write and 10 to read, and the problem 5 once."""
     four = [

@@ -75,16 +75,25 @@ def test_a_part_is_plain_json_lines_and_goes_when_the_output_is_whole(tmp_path):
 @pytest.mark.parametrize(
     "rows",
     [
-        [1, 2, 3, 4, 5],  # as it was
-        [1, 20, 3, 4, 5],  # corrected
-        [3, 4],  # shortened
-        [0, 1, 2, 3, 4, 5, 6, 7],  # extended at both ends
-        [5, 3, 1, 4, 2],  # reordered
-        [1, 1, 9, 2, 2, 9],  # rows that are equal
-        [-1, 1, 2, -2, 4],  # with rows that have no result
-        iter([1, 2, 3, 4, 5]),  # a pipe that is fed again
+        [1, 2, 3, 4, 5],
+        [1, 20, 3, 4, 5],
+        [3, 4],
+        [0, 1, 2, 3, 4, 5, 6, 7],
+        [5, 3, 1, 4, 2],
+        [1, 1, 9, 2, 2, 9],
+        [-1, 1, 2, -2, 4],
+        iter([1, 2, 3, 4, 5]),
     ],
-    ids=str,
+    ids=[
+        "same",
+        "corrected",
+        "shortened",
+        "extended",
+        "reordered",
+        "equal rows",
+        "without results",
+        "fed again",
+    ],
 )
 def test_only_what_is_missing_is_done_and_the_file_is_as_if_never_stopped(tmp_path, rows):
     rows = list(rows)

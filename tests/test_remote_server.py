@@ -248,7 +248,7 @@ def test_a_watch_over_the_network_is_the_watch_here(zoo):
 
 
 def test_a_watch_of_a_prm_that_keeps_no_state_over_the_network():
-    class Seeing(prms.Grader):
+    class Seeing(prms.PRM):
         """The share of words in a step that stood in what came back before."""
 
         name = identity = "seeing"

@@ -539,6 +539,7 @@ def known(figures: Figures) -> dict[str, Figure]:
         beside = {
             "gap": f"oracle/{n}",
             "over majority": f"majority/{n}",
+            "over orm": f"best orm/{n}",
             "over majority at equal tokens": f"majority/{n}",
         }
         if what == "policy":
@@ -591,6 +592,7 @@ def _verdict(items: Sequence[Item], figures: Figures, how: str, most: int) -> st
         for name, key in (
             ("best", f"over majority/{best}/{most}"),
             ("own", f"over majority/best {how}/{most}"),
+            ("orm", f"over orm/best {how}/{most}"),
             ("held out", f"held out/over majority/{most}"),
         )
         if (figure := figures.get(key)) is not None and figure.value is not None
@@ -607,6 +609,8 @@ def _verdict(items: Sequence[Item], figures: Figures, how: str, most: int) -> st
         parts.append(f"At equal tokens, with {n} candidates against a larger vote: {_signed(lead)}")
     if "own" in leads and best != f"best {how}":
         parts.append(f"The PRM's own choice (highest {how}): {_signed(leads['own'])}")
+    if "orm" in leads:
+        parts.append(f"The PRM's own choice over the ORM's: {_signed(leads['orm'])}")
     unknown = figures.get(f"unknown/{best}/{most}")
     if unknown is not None and (unknown.value or 0.0) > 0.1:
         parts.append(
@@ -645,6 +649,8 @@ def accuracy_table(items: Sequence[Item], figures: Figures) -> Table:
         f"N = {most}": cell(figures, f"accuracy/{{}}/{most}"),
         "Over majority": cell(figures, f"over majority/{{}}/{most}"),
     }
+    if any(f"over orm/{method}/{most}" in figures for method in method_names(items)):
+        columns["Over ORM"] = cell(figures, f"over orm/{{}}/{most}")
     if equal:
         columns[f"At equal tokens, N = {equal[-1]}"] = cell(
             figures, f"over majority at equal tokens/{{}}/{equal[-1]}"

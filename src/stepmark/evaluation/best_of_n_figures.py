@@ -525,7 +525,8 @@ def statistic(rows: Sequence[Item]) -> Statistic:
     - `accuracy/METHOD/N`: right / (right + wrong), in [0, 1];
     - `gap/METHOD/N`: the selection gap, accuracy of the oracle less that of the method;
     - `over majority/METHOD/N`: accuracy of a PRM's or ORM's choice less that of the majority vote, on the same subsets;
-    - `over majority at equal tokens/METHOD/N`: the same against the vote that costs as much as N candidates and their grading: between
+    - `over orm/METHOD/N`: the same against the ORM's choice;
+    - `over majority at equal tokens/METHOD/N`: against the vote that costs as much as N candidates and their grading: between
       two sizes on a line over the logarithm of the tokens. Where tokens were not counted, against a vote of 2 N: a grader reads what
       the policy wrote. Only where the sizes reach so far;
     - `held out/accuracy/N` and `held out/over majority/N`, at the largest N, of at least `HALVES` problems: of the best way to use the
@@ -555,6 +556,8 @@ def statistic(rows: Sequence[Item]) -> Statistic:
                 gaps[f"gap/{method}/{n}"] = (f"accuracy/oracle/{n}", f"accuracy/{method}/{n}")
             if by_grader(method):
                 gaps[f"over majority/{method}/{n}"] = (f"accuracy/{method}/{n}", f"accuracy/majority/{n}")
+                if method != "best orm":
+                    gaps[f"over orm/{method}/{n}"] = (f"accuracy/{method}/{n}", f"accuracy/best orm/{n}")
     for who, counts in (("policy", sorted({1, *sizes})), ("prm", sizes), ("outcome", sizes), ("greedy", [1])):
         means = [row["tokens"][who] if row["counted"] else None for row in rows]
         once = [row["tokens"]["prm once"] if who == "prm" else 0 for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import os
 import stat
@@ -143,8 +144,17 @@ def _places(index: Path) -> dict[str, Path]:
 Kind = Literal["model", "dataset"]
 
 
-CONFIGURATION = ("*.json", "*.model", "*.txt", "*.jinja")
-"""The files of a checkpoint without its weights: config, tokenizer, chat template, scoring spec."""
+CONFIGURATION = (
+    *("config.json", "generation_config.json", "stepmark.json", "adapter_config.json", "*.index.json"),
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
+    *("chat_template.*", "*.model", "*.tiktoken"),
+)
+"""The files of a checkpoint that decide what it computes, without its weights: config, tokenizer, chat template, scoring spec.
+
+Cards, logs and training records are none of them.
+"""
+_ANOTHER_FORM = ("*/*", "consolidated*")
+"""What a model's repository holds in folders (older states, exports), and its weights once more under their maker's names."""
 
 
 def folder_of_name(name: str, patterns: Sequence[str]) -> Path:
@@ -190,13 +200,50 @@ def fetch(name: str, patterns: Sequence[str], *, kind: Kind = "model") -> Path:
         raise MissingExtraError(
             "reading from the hub needs huggingface_hub: pip install huggingface_hub"
         ) from error
+    ignored = list(_ANOTHER_FORM) if kind == "model" else None
     try:
-        return Path(snapshot_download(name, repo_type=kind, allow_patterns=list(patterns)))
+        return Path(
+            snapshot_download(name, repo_type=kind, allow_patterns=list(patterns), ignore_patterns=ignored)
+        )
     except Exception as error:  # every kind of network and hub failure ends here
         refused = CheckpointError if kind == "model" else UsageError
         local = "folder" if kind == "model" else "file"
-        message = " ".join(str(error).split())
+        cause = _cause(error)
+        message = " ".join(str(cause).split())
         raise refused(
-            f"there is no local {local} {name!r}, and it could not be fetched from the hub ({type(error).__name__}: {message}). Check the "
-            f"name and the network; for one that is private or gated, accept its terms and log in with `hf auth login`"
+            f"there is no local {local} {name!r}, and it could not be fetched from the hub: {_remedy(cause, name)} "
+            f"({type(cause).__name__}: {message})"
         ) from error
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What the hub or the system answered, where the client wraps it in advice on the internet connection."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    inner = error.__cause__
+    return inner if isinstance(error, LocalEntryNotFoundError) and inner is not None else error
+
+
+def _remedy(error: BaseException, name: str) -> str:
+    """What to do about an error of the hub's client."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled, RepositoryNotFoundError
+
+    log_in = "log in with `hf auth login`, or set HF_TOKEN"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, OfflineModeIsEnabled) or constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set, and not all of its files are in the cache. Run once without HF_HUB_OFFLINE"
+    if isinstance(error, GatedRepoError):
+        return f"it is gated. Accept its terms at {constants.ENDPOINT}/{name}, and {log_in}"
+    if isinstance(error, RepositoryNotFoundError):
+        return f"there is none of that name, or it is private. Check the name; for a private one {log_in}"
+    if status == 401:
+        return f"the hub does not take your token. To replace it, {log_in}"
+    if status == 403:
+        return f"your token may not read it. Give the token that permission, or use another: {log_in}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"the disk of {constants.HF_HUB_CACHE} is full. Make room, or let HF_HOME name a folder on a larger disk; what is complete "
+            "is not downloaded again"
+        )
+    return "check the network, and run again; what is complete is not downloaded again"

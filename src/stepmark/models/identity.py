@@ -14,15 +14,8 @@ from pathlib import Path
 from typing import Any, final
 
 from stepmark.errors import CheckpointError
-from stepmark.models.files import check_file, weight_files
+from stepmark.models.files import CONFIGURATION, check_file, weight_files
 from stepmark.models.places import adapter_base
-
-_DECIDING = (
-    *("config.json", "generation_config.json", "stepmark.json", "adapter_config.json", "*.index.json"),
-    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
-    *("chat_template.*", "*.model", "*.tiktoken"),
-)
-"""The files beside the weights that decide what a checkpoint computes; cards, logs and training records do not."""
 
 _State = tuple[int, int, int, int, int]
 """What changes whenever a file's content does: size, nanoseconds of modification (as a program may set it) and of change (as the kernel
@@ -108,7 +101,7 @@ def _deciding(folder: Path, weights: bool) -> Iterator[Path]:
     """The files that decide, in the order of their names."""
     files = sorted(file for file in folder.iterdir() if file.is_file()) if folder.is_dir() else []
     tensors = weight_files(folder).every if weights else ()
-    beside = (file for file in files if any(fnmatch(file.name, pattern) for pattern in _DECIDING))
+    beside = (file for file in files if any(fnmatch(file.name, pattern) for pattern in CONFIGURATION))
     yield from sorted({*beside, *tensors})
 
 

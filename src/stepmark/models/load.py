@@ -331,7 +331,7 @@ def _served(given: _Settings, tokenizer: str) -> PRM:
     from stepmark.models.http import key_variable
     from stepmark.models.pooling import PoolingPRM
 
-    folder = find_checkpoint(tokenizer)
+    folder = find_checkpoint(tokenizer, weights=False)
     files = CheckpointFiles(folder, weights=False)
     spec = _spec(given, folder, tokenizer)
     encoder = _encoder(given, spec, load_tokenizer(folder), token_limit(load_config(folder)))

@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,14 @@ import numpy as np
 
 from stepmark.errors import CheckpointError, MissingExtraError
 from stepmark.models.families import full_name, nearest_names
-from stepmark.models.files import ADAPTER_FILE, CONFIGURATION, folder_of_name, present, read_object
+from stepmark.models.files import (
+    ADAPTER_FILE,
+    CONFIGURATION,
+    folder_of_name,
+    local_folder,
+    present,
+    read_object,
+)
 from stepmark.registry import Registry, unknown_name
 from stepmark.store import naming
 
@@ -208,18 +216,24 @@ BUILT_IN_BASE = f"stepmark:{BASE_NAME}"
 """What an adapter of ours names as its base: the model that is made from the installed package."""
 
 
-def _arithmetic_folder() -> Path:
-    folder = Path(__file__).parent / "checkpoints" / "arithmetic"
+def _shipped_folder(name: str) -> Path:
+    folder = Path(__file__).parent / "checkpoints" / name
     if not (folder / "model.safetensors").is_file():
         raise CheckpointError(
-            f"this installation of stepmark lacks the tiny model of the arithmetic world ({folder}); install it again"
+            f"this installation of stepmark lacks stepmark:{name}, a tiny model of the arithmetic world ({folder}); install it again"
         )
     return folder
 
 
 ARITHMETIC = "stepmark:arithmetic"
 """The tiny language model of the arithmetic world, that ships with stepmark: a policy, and a base for a PRM."""
-BUILT_IN: Mapping[str, Callable[[], Path]] = {BUILT_IN_BASE: base_folder, ARITHMETIC: _arithmetic_folder}
+CALCULATOR = "stepmark:calculator"
+"""Its twin that learnt right calculations only: a base for PRMs and outcome models of that world."""
+BUILT_IN: Mapping[str, Callable[[], Path]] = {
+    BUILT_IN_BASE: base_folder,
+    ARITHMETIC: partial(_shipped_folder, "arithmetic"),
+    CALCULATOR: partial(_shipped_folder, "calculator"),
+}
 """Checkpoints that need no folder and no network, by name: what gives the folder of each."""
 
 
@@ -230,9 +244,22 @@ def built_in(name: str) -> Path | None:
     return BUILT_IN[name]() if name in BUILT_IN else None
 
 
-def find_checkpoint(name: str) -> Path:
-    """The folder of a checkpoint: a built-in one (`BUILT_IN`), a local folder, or a download from the hub; else a `CheckpointError`."""
-    return built_in(name) or folder_of_name(name, [*CONFIGURATION, "*.safetensors", "*.bin"])
+def find_checkpoint(name: str, *, weights: bool = True) -> Path:
+    """The folder of a checkpoint: a built-in one (`BUILT_IN`), a local folder, or a download from the hub; else a `CheckpointError`.
+
+    Args:
+        name: of the checkpoint.
+        weights: False where only tokenizer, config and scoring spec are read, and nothing else is downloaded.
+    """
+    folder = built_in(name) or local_folder(name)
+    if folder is not None:
+        return folder
+    if not weights:
+        return folder_of_name(name, CONFIGURATION)
+    folder = folder_of_name(name, [*CONFIGURATION, "*.safetensors"])
+    if any(folder.glob("*model*.safetensors")):
+        return folder
+    return folder_of_name(name, [*CONFIGURATION, "*.safetensors", "pytorch_model*.bin", "adapter_model.bin"])
 
 
 def adapter_base(folder: Path) -> tuple[str, Path] | None:
@@ -255,8 +282,8 @@ def adapter_base(folder: Path) -> tuple[str, Path] | None:
     return named, base
 
 
-def folder_of(name: str) -> Path:
-    """The folder of a checkpoint by its short name, hub name or folder, fetched where it does not lie here.
+def folder_of(name: str, *, weights: bool = True) -> Path:
+    """The folder of a checkpoint by its short name, hub name or folder, fetched (`find_checkpoint`) where it does not lie here.
 
     Raises:
         CheckpointError: there is none; the message gives the nearest known names.
@@ -265,7 +292,7 @@ def folder_of(name: str) -> Path:
         folder: Path = NAMES.load(name)()
         return folder
     try:
-        return find_checkpoint(full_name(name))
+        return find_checkpoint(full_name(name), weights=weights)
     except CheckpointError as error:
         if near := nearest_names(name, NAMES):
             raise CheckpointError(f"{error}. Did you mean {' or '.join(map(repr, near))}?") from error
@@ -277,4 +304,5 @@ def has_neutral_class(name: str, *, family: str | None = None, tokenizer: str | 
     from stepmark.models.checkpoint import spec_of
 
     place = name if tokenizer is None else tokenizer
-    return spec_of(folder_of(place), place, family).readout.neutral is not None
+    folder = folder_of(place, weights=tokenizer is None)
+    return spec_of(folder, place, family).readout.neutral is not None
