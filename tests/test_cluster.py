@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -11,15 +12,25 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
 import test_label_cli as single
-from stepmark.backends import Completion, Completions, VerdictRequest
-from stepmark.backends.cluster import Answerer, Build, Cluster, ClusterWorker, RayWorkers, Trouble
+from fake_ray import FakeRay
+from stepmark.backends import ChoiceLogprobs, Completion, Completions, VerdictRequest
+from stepmark.backends.cluster import Cluster, ClusterWorker, RayWorkers, WorkerModels
 from stepmark.cli import main
-from stepmark.errors import BackendError, InputError, MissingExtraError, TooLongError, UsageError
+from stepmark.errors import (
+    BackendError,
+    InputError,
+    MissingExtraError,
+    StepmarkError,
+    TooLongError,
+    UsageError,
+)
+from stepmark.version import __version__
 
 TESTS = Path(__file__).parent
 
@@ -202,6 +213,39 @@ def test_grading_and_searching_go_on_when_a_worker_a_node_and_the_driver_are_kil
         cluster.shutdown()
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # ray's own
+def test_what_cannot_be_answered_ends_the_run_with_its_reason(tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="the extra `cluster` is not installed")
+    asked = tmp_path / "asked"
+    asked.mkdir()
+    file, _ = single.world(tmp_path, count=48)
+    deadly = json.loads(file.read_text().splitlines()[30])["problem"]
+    env = {"ASKED": asked, "DEADLY": deadly, "DELAY": "0.05", "PYTHONPATH": TESTS, "OMP_NUM_THREADS": "1"}
+    for name, value in {**env, "RAY_USAGE_STATS_ENABLED": "0"}.items():
+        monkeypatch.setenv(name, str(value))
+    from ray.cluster_utils import Cluster as RayCluster
+
+    cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    try:
+        for policy, reason in (
+            ("Deadly", re.escape("3 workers died over one request")),
+            ("Broken", "died 3 times before it was ready"),
+            ("Confused", r"worker \d \(.*expected Completions model of process .*found"),
+            ("Failing", r"worker \d \(.*the server went away"),
+        ):
+            out = tmp_path / f"{policy}.jsonl"
+            run = started(*words(file, out, f"cluster_policies:{policy}", "--ray", cluster.address))
+            _, said = run.communicate(timeout=180)
+            assert run.returncode == 1, said
+            assert re.search(reason, said), said
+            if policy == "Deadly":
+                assert deadly[-30:] in said
+                assert len(recorded(out)) > 100  # what others were asked is kept
+    finally:
+        cluster.shutdown()
+
+
 def unchanged(out, whole, asked, undisturbed, *, twice):
     assert out.read_bytes() == whole.read_bytes()
     assert recorded(out) == recorded(whole)
@@ -212,7 +256,7 @@ def unchanged(out, whole, asked, undisturbed, *, twice):
 def test_without_ray_the_line_to_type_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'stepmark\[cluster\]'"):
-        RayWorkers(Build(function="m:f", settings={}), Cluster(ray="auto"))
+        RayWorkers("m:f", {}, Cluster(ray="auto"))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +276,7 @@ def test_an_address_where_no_cluster_is_says_so_at_once(monkeypatch, address, er
 
     monkeypatch.setitem(sys.modules, "ray", Ray)
     with pytest.raises(error, match=said):
-        RayWorkers(Build(function="m:f", settings={}), Cluster(ray=address))
+        RayWorkers("m:f", {}, Cluster(ray=address))
 
 
 @pytest.mark.parametrize(
@@ -273,10 +317,18 @@ def built(*, identity):
     def short(requests, ready):
         return []
 
-    return {
-        Completions: Answerer(identity=identity, answer=write),
-        VerdictRequest: Answerer(identity="v", answer=short),
-    }
+    return WorkerModels(answers={Completions: (identity, write), VerdictRequest: ("v", short)})
+
+
+NUMBERS = itertools.count()
+
+
+def differing():
+    return built(identity=f"model {next(NUMBERS)}")
+
+
+def older():
+    return WorkerModels(answers={}, facts={"stepmark": "0.0.1"})
 
 
 def refusing():
@@ -289,38 +341,53 @@ def worker(function="built", settings='{"identity": "me"}', folder="/nowhere"):
 
 def test_a_worker_gives_every_reply_once_in_words_that_travel():
     at_work = worker()
-    hello = at_work.build()
-    assert hello.identities == {Completions: "me", VerdictRequest: "v"}
-    assert hello.version.count(".") >= 1
-    assert hello.facts == {}
+    facts, place = at_work.build()
+    assert facts == {"stepmark": __version__, "Completions": "me", "VerdictRequest": "v"}
+    assert str(os.getpid()) in place
     for _ in range(2):  # chunk after chunk
-        answered = at_work.answer([Completions(prompt=text) for text in ("a", "long", "b")])
-        assert answered.trouble is None
-        assert [answered.replies[place][0].text for place in (0, 2)] == ["a", "b"]
-        refused = answered.replies[1]
-        assert type(refused) is InputError
-        assert str(refused) == "here: 9 tokens, at most 8"
+        # As they travel: copied by the protocol of pickle.
+        replies, error, _ = deepcopy(
+            at_work.answer([Completions(prompt=text) for text in ("a", "long", "b")])
+        )
+        assert error is None
+        assert [replies[place][0].text for place in (0, 2)] == ["a", "b"]
+        assert type(replies[1]) is InputError
+        assert str(replies[1]) == "here: 9 tokens, at most 8"
 
 
-def test_a_worker_reports_trouble_with_the_replies_before_it_and_lives():
+def test_a_worker_reports_an_error_with_the_replies_before_it_and_lives():
     at_work = worker()
-    at_work.build()
-    answered = at_work.answer([Completions(prompt=text) for text in ("a", "crash")])
-    assert list(answered.replies) == [0]
-    error = answered.trouble.error("worker 3")
-    assert isinstance(error, BackendError)
-    assert str(error) == "worker 3: RuntimeError: no memory"
+    replies, error, _ = deepcopy(at_work.answer([Completions(prompt=text) for text in ("a", "crash")]))
+    assert list(replies) == [0]
+    assert type(error) is BackendError
+    assert str(error) == "RuntimeError: no memory"
     assert "in write" in error.__notes__[0]
-    assert at_work.answer([Completions(prompt="c")]).trouble is None
-    assert (
-        at_work.answer([VerdictRequest(answer="1", gold="1")]).trouble.message
-        == "v gave 0 replies to 1 request"
-    )
+    assert at_work.answer([Completions(prompt="c")])[1] is None
+    replies, error, _ = at_work.answer([Completions(prompt="d"), VerdictRequest(answer="1", gold="1")])
+    assert list(replies) == [0]
+    assert "v gave 0 replies" in str(error)
+    assert at_work.answer([ChoiceLogprobs(prompt="p", options=("a", "b"))])[1] is not None
 
 
 def test_what_cannot_be_built_is_the_callers_error():
-    trouble = worker("refusing", "{}").build()
-    assert isinstance(trouble, Trouble)
-    error = trouble.error("worker 1")
-    assert isinstance(error, UsageError)
-    assert str(error) == "worker 1: no such model"
+    for error in (worker("refusing", "{}").build(), worker("refusing", "{}").answer([])[1]):
+        there = deepcopy(error)
+        assert type(there) is UsageError
+        assert str(there) == "no such model"
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        ("differing", r"expected Completions model \d.*found Completions model \d"),
+        ("older", rf"expected stepmark {re.escape(__version__)}.*found stepmark 0\.0\.1"),
+        ("refusing", "no such model"),
+    ],
+)
+def test_a_worker_that_is_not_as_the_others_ends_the_run_and_is_named(monkeypatch, function, found):
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    with (
+        pytest.raises(StepmarkError, match=rf"worker \d.*{found}"),
+        closing(RayWorkers(f"test_cluster:{function}", {}, Cluster(ray="local"))) as workers,
+    ):
+        workers.answer([Completions(prompt=str(number)) for number in range(30)], lambda place, reply: None)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fake_ray import FakeRay
 from stepmark.backends import ScoreSolution
-from stepmark.backends.cluster import LARGEST, Build, Cluster, RayWorkers, gathered
+from stepmark.backends.cluster import LARGEST, Cluster, RayWorkers, cut
 from stepmark.cli import main
 from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPRM
@@ -27,9 +27,7 @@ SUMS = "scripted_prms:arithmetic"
 
 def workers(ray=None, *, prm=SUMS):
     with mock.patch.dict(sys.modules, {"ray": ray or FakeRay()}):
-        return RayWorkers(
-            Build(function=BUILD, settings={"prm": prm}), Cluster(ray="local"), tell=lambda line: None
-        )
+        return RayWorkers(BUILD, {"prm": prm}, Cluster(ray="local"), tell=lambda line: None)
 
 
 def solution(problem, number, *, bad=False):
@@ -166,18 +164,13 @@ def test_a_problem_is_cut_only_where_it_is_very_large(sizes, limit):
         for p, each in enumerate(sizes)
         for n in range(each)
     ]
-    chunks = list(gathered(given_, limit))
+    chunks = [list(chunk.values()) for chunk in cut(enumerate(given_), limit)]
     assert [request for chunk in chunks for request in chunk] == given_
     of = [{request.solution.problem.text for request in chunk} for chunk in chunks]
     for p, each in enumerate(sizes):
         assert sum(f"p{p}" in problems for problems in of) == 1 or each > 256 - limit
     assert all(len(chunk) <= max(256, limit) for chunk in chunks)
     assert all(len(chunk) >= limit for chunk in chunks[:-1])
-
-
-def test_long_solutions_fill_a_chunk_sooner():
-    long = [ScoreSolution(solution=Solution.of(f"p{n}", ["x" * 600_000])) for n in range(4)]
-    assert [len(chunk) for chunk in gathered(long, 64)] == [2, 2]
 
 
 def test_few_solutions_are_shared_out_too():

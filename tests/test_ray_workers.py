@@ -26,7 +26,7 @@ from stepmark.backends import (
     all_of,
     run_tasks,
 )
-from stepmark.backends.cluster import LARGEST, Answerer, Build, Cluster, RayWorkers, cut
+from stepmark.backends.cluster import LARGEST, Cluster, RayModel, RayWorkers, WorkerModels, cut
 from stepmark.errors import BackendError
 from stepmark.records import Verdict
 
@@ -63,19 +63,21 @@ def answer(requests, ready):
 
 def built():
     """What a worker builds, by name."""
-    return {kind: Answerer(identity="it", answer=answer) for kind in KINDS}
+    spent = Counter()
+
+    def counting(requests, ready):
+        spent["written"] += 2 * sum(request.n for request in requests)
+        return answer(requests, ready)
+
+    answers = dict.fromkeys(KINDS, ("it", answer)) | {Completions: ("it", counting)}
+    return WorkerModels(answers=answers, counters=lambda: spent)
 
 
 def started(ray, **options):
     """Workers on it; what they report goes to a list."""
     lines = []
     with mock.patch.dict(sys.modules, {"ray": ray}):
-        workers = RayWorkers(
-            Build(function=f"{__name__}:built", settings={}),
-            Cluster(ray="local"),
-            tell=lines.append,
-            **options,
-        )
+        workers = RayWorkers(f"{__name__}:built", {}, Cluster(ray="local"), tell=lines.append, **options)
     return workers, lines
 
 
@@ -103,7 +105,7 @@ def test_whatever_dies_every_request_has_its_reply_and_is_reported_once(count, s
     assert replies == [reply(request) for request in requests]
     assert sorted(reported) == list(enumerate(replies))
     assert sum("will be asked again" in line for line in lines) == sum(ray.died.values())
-    assert workers.tokens_written == 6 * count
+    assert workers.counters.get("written", 0) == 6 * count
     # What was answered before a death is not asked again.
     asked = Counter(request for _, chunk in ray.given for request in chunk)
     assert sum(asked.values()) <= count + sum(ray.died.values()) * LARGEST
@@ -130,7 +132,7 @@ def test_a_failure_ends_the_round_after_what_is_under_way_is_kept():
     with pytest.raises(BackendError, match=r"worker \d \(process .*\): the server went away"):
         workers.answer(requests, lambda place, _: reported.append(place))
     # What came before it in its chunk, and the other worker's chunk; the rest was not begun.
-    assert sorted(reported) == [0, *cut(dict(enumerate(requests)), 2)[1]]
+    assert sorted(reported) == [0, *list(cut(enumerate(requests), 2))[1]]
 
 
 def test_workers_that_die_before_they_are_ready_end_the_run():
@@ -143,14 +145,13 @@ def test_workers_that_die_before_they_are_ready_end_the_run():
     assert not ray.is_initialized()
 
 
-@given(st.lists(st.integers(1, 200), max_size=60), st.integers(1, 20))
-def test_chunks_are_neighbours_and_small(sizes, workers):
+@given(st.lists(st.integers(1, 200), max_size=60), st.integers(1, LARGEST))
+def test_chunks_are_neighbours_and_small(sizes, limit):
     requests = {at: Completions(prompt=f"p{at}", n=n, temperature=1.0) for at, n in enumerate(sizes)}
-    chunks = cut(requests, workers)
+    chunks = list(cut(requests.items(), limit))
     assert [place for chunk in chunks for place in chunk] == list(requests)
     for chunk in chunks:
-        weight = sum(sizes[place] for place in chunk)
-        assert len(chunk) == 1 or weight <= min(LARGEST, sum(sizes) // (3 * workers) + 1)
+        assert len(chunk) == 1 or sum(sizes[place] for place in chunk) <= limit
 
 
 def test_tasks_come_to_the_same_with_workers_as_without():
@@ -185,7 +186,7 @@ def test_tasks_come_to_the_same_with_workers_as_without():
 
     ray = FakeRay(size=3, deaths={1: 1, 2: 3})
     workers, _ = started(ray)
-    there = come_to(workers.policy(), workers.prm(), workers.verifier())
+    there = come_to(*(RayModel(workers, kind) for kind in (Completions, ScoreRequest, VerdictRequest)))
     assert there == come_to(Here(), BatchScorer("it", answer), Comparing())
     assert sum(ray.died.values()) == 2
 

@@ -1,12 +1,11 @@
-"""Work spread over a Ray cluster: actors, each with its own models.
+"""Models on the workers of a Ray cluster: a policy, a PRM or a verifier, awaited like any other.
 
-What travels, by Ray's own means (pickle, between processes of this program): the name of the function that builds the answerers with its
-settings as JSON; requests; replies. No model, no file, no code. Every node has the same stepmark installed, and the cluster is trusted:
-anyone who can reach its ports can run code on it.
+Names, settings, requests and replies travel, pickled by Ray between processes of this program; models, files and code do not. Every node has the
+same stepmark installed, and the cluster is trusted: anyone who can reach its ports can run code on it.
 
-Nothing here decides a result: tasks, their order and the cache stay with the caller, and each request names everything that shapes its reply. Requests travel in chunks, one chunk a worker at a time. Ray places the workers and restarts those that die. The chunk
-of a worker that died is asked again request by request, so that a request that kills its worker (it does not fit into memory, say) is
-found, and named after three workers.
+Tasks, their order and the cache stay with the caller, and a request names everything that shapes its reply, so nothing here decides a result. What
+waits is cut into chunks, one chunk a worker at a time. Ray places the workers and restarts those that die. The chunk of a worker that died is asked
+again request by request, so that a request that kills its worker (it does not fit into memory, say) is found, and named after three workers.
 """
 
 from __future__ import annotations
@@ -14,22 +13,23 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pkgutil
 import socket
 import sys
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
 from math import ceil
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
-from typing import Annotated, Any, final
+from typing import Annotated, Any, cast, final
 
 from pydantic import Field
 
-from stepmark.backends.base import BatchPolicy, BatchScorer, Completing, Ready, Release, batched, many
+from stepmark.backends.base import Batch, BatchPolicy, Completing, Ready, Release, batched, many, spawn
 from stepmark.backends.requests import (
     ChoiceLogprobs,
     Completion,
@@ -46,11 +46,8 @@ from stepmark.show.text import amount
 from stepmark.version import __version__
 
 Fact = str | int | float | bool | None
-Request = Completions | ChoiceLogprobs | VerdictRequest | ScoreRequest | Release
-Ask = Request | ScoreSolution
-"""What a worker may be asked."""
-Reply = Sequence[Completion] | Sequence[float] | Verdict | StepScore | StepScores | InputError
-"""What it gives for one request."""
+Request = Completions | ChoiceLogprobs | VerdictRequest | ScoreRequest | Release | ScoreSolution
+Reply = Sequence[Completion] | Sequence[float] | Verdict | StepScore | StepScores | InputError | None
 
 DEATHS = 3
 """Workers that one request may kill, and times that a worker may die before it is ready."""
@@ -61,13 +58,11 @@ _SMALLEST = 8
 _CHUNKS_A_WORKER = 3
 _WHOLE_PROBLEM = 4 * LARGEST
 """Solutions of one problem that are still one chunk."""
-_CHARACTERS = 1 << 20
-"""Of the solutions in a chunk, after which it ends."""
 _PATIENCE = 120.0
 """Seconds that a run without any worker waits for a node with room for one."""
 
-Chunk = dict[int, Ask]
-"""Requests for one worker, by their place in the round."""
+Chunk = dict[int, Request]
+"""Requests for one worker, by their place among all that were asked."""
 
 
 @settings
@@ -97,153 +92,107 @@ class Cluster:
         elif device.startswith("cuda") and self.ray_gpus == 0:
             raise UsageError("`device` cuda: a worker sees no GPU that it is not given; set `ray_gpus` to 1")
 
-    def start(self, build: Build, *, most: int, homes: bool = False) -> RayWorkers:
+    def start(
+        self, build: str, arguments: Mapping[str, Any], *, most: int, homes: bool = False
+    ) -> closing[RayWorkers]:
         """The workers of a run, for a `with`; see `RayWorkers`."""
-        return RayWorkers(build, self, most=most, homes=homes)
+        return closing(RayWorkers(build, arguments, self, most=most, homes=homes))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answerer:
-    """What answers one kind of request on a worker."""
+class WorkerModels:
+    """The models of one worker."""
 
-    identity: str
-    """What shapes the replies besides the request: the model and its version."""
-    answer: Callable[[Sequence[Any], Ready], Sequence[Any]]
-    """One reply a request, in order, or an `InputError` for a request that cannot be answered; see `base.Batch`."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Build:
-    """How every worker makes its answerers."""
-
-    function: str
-    """"package.module:function", called as `function(**settings)`; returns a `dict[type, Answerer]`, or a `Built`."""
-    settings: Mapping[str, str | int | float | bool | None]
-    """Its arguments."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Built:
-    """Answerers, and what the driver must know of their models."""
-
-    answerers: Mapping[type, Answerer]
+    answers: Mapping[type, tuple[str, Batch]]
+    """By type of request: the identity of the model that is asked, and what computes a batch of these requests."""
     facts: Mapping[str, Fact] = field(default_factory=dict)
-    """Of the models: names, sizes. The same on every worker."""
+    """What the caller must know of the models; the same on every worker."""
     counters: Callable[[], Mapping[str, int]] = dict
-    """What this worker has spent so far; the driver adds them up."""
+    """What this worker has spent so far; the caller adds them up."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hello:
-    """What a worker that is ready reports; the same on all of them."""
-
-    version: str
-    """Of its stepmark."""
-    identities: Mapping[type, str]
-    """Of its answerers."""
-    facts: Mapping[str, Fact]
-    place: str = field(compare=False)
-    """Where it runs, for messages."""
+def policy_answers(policy: Completing) -> dict[type, tuple[str, Batch]]:
+    """The part of a policy in `WorkerModels.answers`."""
+    if isinstance(policy, BatchPolicy):
+        complete, choose = policy.complete_many, policy.choose_many
+        return {Completions: (policy.identity, complete), ChoiceLogprobs: (policy.identity, choose)}
+    return {
+        Completions: (policy.identity, lambda requests, ready: many(requests, policy.complete)),
+        ChoiceLogprobs: (policy.identity, lambda requests, ready: many(requests, policy.choose)),
+    }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trouble:
-    """An exception in a worker, in words: not every exception survives pickling."""
-
-    message: str
-    usage: bool
-    """Whether the caller must change something."""
-    trace: str | None
-    """Where it came from, if it was not raised on purpose."""
-
-    @staticmethod
-    def of(error: BaseException) -> Trouble:
-        """Describe an exception."""
-        if isinstance(error, StepmarkError):
-            return Trouble(message=str(error), usage=error.exit_code == UsageError.exit_code, trace=None)
-        trace = "".join(traceback.format_exception(error))
-        return Trouble(message=f"{type(error).__name__}: {error}", usage=False, trace=trace)
-
-    def error(self, worker: str) -> StepmarkError:
-        """The exception to raise in the driver, which also names the worker."""
-        kind = UsageError if self.usage else BackendError
-        error = kind(f"{worker}: {self.message}")
-        if self.trace is not None:
-            error.add_note(self.trace)
-        return error
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answered:
-    """What a worker made of a chunk."""
-
-    replies: Mapping[int, Reply]
-    """By place in the chunk; all of them, unless there was trouble."""
-    trouble: Trouble | None
-    spent: Mapping[str, int]
-    """What the worker has spent since it was built."""
+Answered = tuple[Mapping[int, Reply], StepmarkError | None, Mapping[str, int]]
+"""What a worker made of a chunk: replies by place (all of them, unless there was an error), the error, and what it has spent since it was built."""
 
 
 @final
 class ClusterWorker:
-    """The Ray actor: builds answerers and answers chunks of requests with them, one call at a time.
+    """The Ray actor: builds models, and answers chunks of requests with them, one call at a time.
 
     Args:
-        function: see `Build`.
-        settings: its arguments, as JSON.
+        function: "package.module:function", which returns `WorkerModels`.
+        arguments: its arguments, as JSON.
         folder: where the driver runs; relative paths are read from there, if this machine has it too.
     """
 
-    def __init__(self, function: str, settings: str, folder: str) -> None:
-        self._function = function
-        self._settings = settings
-        self._folder = folder
-        self._built = Built(answerers={})
+    def __init__(self, function: str, arguments: str, folder: str) -> None:
+        self._function, self._arguments, self._folder = function, arguments, folder
+        self._models: WorkerModels | None = None
 
-    def build(self) -> Hello | Trouble:
-        """Build the answerers and report who they are."""
+    def build(self) -> tuple[dict[str, Fact], str] | StepmarkError:
+        """Build the models; what must be the same on all workers, and where this one runs."""
         if Path(self._folder).is_dir():
             os.chdir(self._folder)
-        module, _, name = self._function.partition(":")
         try:
-            made = getattr(importlib.import_module(module), name)(**json.loads(self._settings))
+            models: WorkerModels = pkgutil.resolve_name(self._function)(**json.loads(self._arguments))
         except BaseException as error:  # whatever it is, the driver must report it
-            return Trouble.of(error)
-        self._built = made if isinstance(made, Built) else Built(answerers=made)
-        return Hello(
-            version=__version__,
-            identities={kind: which.identity for kind, which in self._built.answerers.items()},
-            facts=self._built.facts,
-            place=f"process {os.getpid()} on {socket.gethostname()}",
-        )
+            return in_words(error)
+        self._models = models
+        identities = {kind.__name__: identity for kind, (identity, _) in models.answers.items()}
+        facts = {"stepmark": __version__, **identities, **models.facts}
+        return facts, f"process {os.getpid()} on {socket.gethostname()}"
 
-    def answer(self, requests: Sequence[Ask]) -> Answered:
-        """Answer a chunk of requests of one kind; an exception becomes `Trouble`, beside the replies so far."""
-        made: dict[int, Reply] = {}
-        # Ray may put a call before `build` where a worker died.
-        built = None if self._built.answerers else self.build()
-        if isinstance(built, Trouble):
-            return Answered(replies={}, trouble=built, spent={})
-        trouble = None
+    def answer(self, requests: Sequence[Request]) -> Answered:
+        """Answer a chunk of requests; an exception is returned in words, beside the replies so far."""
+        replies: dict[int, Reply] = {}
+        failure: StepmarkError | None = None
         try:
-            answerer = self._built.answerers[type(requests[0])]
-            replies = answerer.answer(requests, made.__setitem__)
-            if len(replies) != len(requests):
-                raise BackendError(
-                    f"{answerer.identity} gave {amount(len(replies), 'reply', 'replies')} to {amount(len(requests), 'request')}"
-                )
-            made = dict(enumerate(replies))
+            # Ray may put a call before `build` where a worker died.
+            if self._models is None and isinstance(error := self.build(), StepmarkError):
+                raise error
+            assert self._models is not None
+            # What is released may still be read by the scores beside it.
+            for kind in sorted(dict.fromkeys(map(type, requests)), key=lambda kind: kind is Release):
+                identity, compute = self._models.answers[kind]
+                places = [place for place, request in enumerate(requests) if type(request) is kind]
+
+                def ready(at: int, reply: Reply, places: Sequence[int] = places) -> None:
+                    replies[places[at]] = reply
+
+                made = compute([requests[place] for place in places], ready)
+                if len(made) != len(places):
+                    raise BackendError(
+                        f"{identity} gave {amount(len(made), 'reply', 'replies')} to {amount(len(places), 'request')}"
+                    )
+                replies.update(zip(places, made, strict=True))
         except BaseException as error:
-            trouble = Trouble.of(error)
-        plain = {place: _plain(reply) for place, reply in made.items()}
-        return Answered(replies=plain, trouble=trouble, spent=dict(self._built.counters()))
+            failure = in_words(error)
+        for place, reply in replies.items():
+            if isinstance(reply, InputError):
+                # The driver may not have the user's own subclass, and pickle does not know its constructor.
+                replies[place] = InputError(reply.message, where=reply.where, field=reply.field)
+        spent = {} if self._models is None else dict(self._models.counters())
+        return replies, failure, spent
 
 
-def _plain(reply: Reply) -> Reply:
-    if isinstance(reply, InputError):
-        # The driver may not have the user's own subclass, and pickle does not know its constructor.
-        return InputError(reply.message, where=reply.where, field=reply.field)
-    return reply
+def in_words(error: BaseException) -> StepmarkError:
+    """The same error as one that survives pickling; a note says where it came from, if it was not raised on purpose."""
+    if isinstance(error, StepmarkError):
+        return (UsageError if error.exit_code == UsageError.exit_code else BackendError)(str(error))
+    plain = BackendError(f"{type(error).__name__}: {error}")
+    plain.add_note("".join(traceback.format_exception(error)))
+    return plain
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -262,6 +211,11 @@ class _Worker:
     def name(self) -> str:
         return f"worker {self.number}" + (f" ({self.where})" if self.where else "")
 
+    def failure(self, error: StepmarkError) -> StepmarkError:
+        """Its error, which then names it."""
+        error.args = (f"{self.name}: {error}",)
+        return error
+
 
 def _report(line: str) -> None:
     sys.stderr.write(f"ray: {line}\n")
@@ -270,15 +224,14 @@ def _report(line: str) -> None:
 
 @final
 class RayWorkers:
-    """Answers requests on a Ray cluster; use it in a `with`. It is made ready when the first worker is.
-
-    Several threads may ask at once.
+    """The workers of a run on a Ray cluster. It is made when the first one is ready; several threads may ask at once.
 
     Args:
-        build: how every worker makes its answerers.
+        build: "package.module:function", by which every worker builds its models.
+        arguments: its arguments.
         cluster: its address, and what each worker is given.
         most: how many workers there are at most where `cluster` does not say how many.
-        homes: whether requests about one problem go to one worker, as long as it lives: for workers that keep what they have read.
+        homes: whether requests about one problem go to one worker, as long as it lives: for models that keep what they have read.
         tell: called with a line of text about workers that start and die.
 
     Raises:
@@ -289,7 +242,8 @@ class RayWorkers:
 
     def __init__(
         self,
-        build: Build,
+        build: str,
+        arguments: Mapping[str, Any],
         cluster: Cluster,
         *,
         most: int = LARGEST,
@@ -297,89 +251,67 @@ class RayWorkers:
         tell: Callable[[str], None] = _report,
     ) -> None:
         assert cluster.ray is not None
-        self._ray = loaded_ray()
         self._cpus, self._gpus = cluster.ray_cpus, cluster.ray_gpus
         self._homes: dict[int, int] | None = {} if homes else None
         self._turns = count()
         self._tell = tell
-        self._hello: Hello | None = None
         self._spent: Counter[str] = Counter()
         self._lock = Lock()
         self._workers: list[_Worker] = []
-        self.tokens_written = 0
-        """Tokens of all texts that came back so far, as far as the workers count them."""
-        self._ours = connect(self._ray, cluster.ray)
+        self.facts: Mapping[str, Fact] = {"stepmark": __version__}
+        """What the workers report of their models; also the identities, by the name of the request's type."""
+        self._ray, self._ours = connect(cluster.ray)
         try:
             size = cluster.ray_workers or min(self._room(), most)
             if size < 1:
                 raise BackendError(f"{self._wanted()}, and no node of the cluster has that: {self._has()}")
-            # A call that was lost is asked again by `_replies`, but for that which builds.
             kind = self._ray.remote(ClusterWorker).options(
-                num_cpus=self._cpus,
-                num_gpus=self._gpus,
-                max_restarts=-1,
-                max_task_retries=DEATHS - 1,
-                scheduling_strategy="SPREAD",
+                num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=-1, scheduling_strategy="SPREAD"
             )
             for number in range(1, size + 1):
-                actor = kind.remote(build.function, json.dumps(dict(build.settings)), str(Path.cwd()))
-                self._workers.append(_Worker(number=number, actor=actor, greeting=actor.build.remote()))
+                actor = kind.remote(build, json.dumps(dict(arguments)), str(Path.cwd()))
+                self._workers.append(_Worker(number=number, actor=actor, greeting=_greeting(actor)))
             self._tell(f"{amount(size, 'worker')} on a Ray cluster with {self._has()}")
             while not self._ready():
                 self._wait(())
             starting = [worker.greeting for worker in self._workers if worker.greeting is not None]
             if homes and starting:  # problems are dealt out to the workers that are ready, and stay there
                 self._ray.wait(starting, num_returns=len(starting), timeout=_PATIENCE)
-                self._ready()
         except BaseException:
             self.close()
             raise
-        assert self._hello is not None
-        self.facts: Mapping[str, Fact] = self._hello.facts
-        """What the workers report of their models."""
-        self.identities: Mapping[type, str] = self._hello.identities
-        """Of what answers each kind of request."""
-
-    def policy(self) -> BatchPolicy:
-        """The workers' policies, as one."""
-        return _RayPolicy(self)
-
-    def prm(self) -> BatchScorer:
-        """The workers' PRMs, as one."""
-        return BatchScorer(self.identities[ScoreRequest], self.answer, self.answer)
-
-    def verifier(self) -> _RayVerifier:
-        """The workers' verifiers, as one."""
-        return _RayVerifier(self)
 
     @property
     def counters(self) -> Mapping[str, int]:
         """What all workers have spent; of dead ones, their last report."""
         return sum((Counter(worker.spent) for worker in self._workers), self._spent.copy())
 
+    @property
+    def size(self) -> int:
+        """How many workers there are when all are well."""
+        return max(1, len(self._workers))
+
     def answer(self, requests: Sequence[Request], ready: Ready) -> list[Any]:
-        """Answer requests of one kind; the replies of each chunk are reported when it is done.
+        """Answer requests; the replies of each chunk are reported when it is done.
 
         Raises:
-            BackendError: no worker is left; a request killed three workers; the workers' answerer failed. In the last case the
-                other workers' chunks are awaited and reported first.
-            StepmarkError: whatever else the workers' answerer raised.
+            BackendError: no worker is left; a request killed three workers; the workers' model failed. In the last case the other
+                workers' chunks are awaited and reported first.
+            StepmarkError: whatever else the workers' model raised.
         """
         replies: list[Any] = [None] * len(requests)
-        if self._homes is not None:
-            chunks: Iterable[Chunk] = ()
-            homed = self._at_home(requests, self._homes)
+        limit = self._limit(sum(map(_samples, requests)))
+        if self._homes is None:
+            found = self._replies(cut(enumerate(requests), limit), {})
         else:
-            # Without homes no worker keeps anything that could be released.
-            asked = {} if requests and isinstance(requests[0], Release) else dict(enumerate(requests))
-            chunks, homed = cut(asked, self.size), {}
-        for place, reply in self._replies(chunks, homed):
+            shares = self._shares(requests, self._homes)
+            found = self._replies(iter(()), {home: deque(cut(shares[home], limit)) for home in shares})
+        for place, reply in found:
             replies[place] = reply
-            self.tokens_written += _tokens(reply)
             ready(place, reply)
         return replies
 
-    def stream(self, requests: Iterable[ScoreSolution], *, expected: int | None = None) -> Iterator[Reply]:
+    def stream(self, requests: Iterable[Request], *, expected: int | None = None) -> Iterator[Reply]:
         """Answer a stream of requests, one reply each, in order, reading only as far ahead as keeps all workers busy.
 
         Args:
@@ -389,35 +321,23 @@ class RayWorkers:
         Raises:
             StepmarkError: as `answer`.
         """
-        limit = LARGEST
-        if expected is not None:
-            limit = min(limit, max(_SMALLEST, ceil(expected / (_CHUNKS_A_WORKER * self.size))))
+        limit = LARGEST if expected is None else max(_SMALLEST, self._limit(expected))
         replies: dict[int, Reply] = {}
-        ends: deque[int] = deque()  # of the chunks with a reply that was not given yet
-        turn = read = 0
+        given = read = 0
 
-        def chunks() -> Iterator[Chunk | None]:
+        def chunks() -> Iterator[Chunk]:
             nonlocal read
-            for chunk in gathered(requests, limit):
-                # As many chunks may be done and wait for an earlier one as are under way.
-                while len(ends) >= 2 * self.size:
-                    yield None
-                yield dict(enumerate(chunk, start=read))
+            for chunk in cut(enumerate(requests), limit):
+                while read - given > _CHUNKS_A_WORKER * self.size * LARGEST:
+                    yield {}
                 read += len(chunk)
-                ends.append(read)
+                yield chunk
 
         for place, reply in self._replies(chunks(), {}):
             replies[place] = reply
-            while turn in replies:
-                yield replies.pop(turn)
-                turn += 1
-            while ends and ends[0] <= turn:
-                ends.popleft()
-
-    @property
-    def size(self) -> int:
-        """How many workers there are when all are well."""
-        return max(1, len(self._workers))
+            while given in replies:
+                yield replies.pop(given)
+                given += 1
 
     def close(self) -> None:
         """End the workers and leave the cluster."""
@@ -429,23 +349,34 @@ class RayWorkers:
                 self._ray.shutdown()
         self._workers = []
 
-    def __enter__(self) -> RayWorkers:
-        return self
+    def _limit(self, samples: int) -> int:
+        """Samples in a chunk: several chunks for every worker."""
+        return min(LARGEST, ceil(samples / (_CHUNKS_A_WORKER * self.size)))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _shares(
+        self, requests: Sequence[Request], homes: dict[int, int]
+    ) -> dict[int, list[tuple[int, Request]]]:
+        """The requests of each worker that has read their problems, by its number; new problems are dealt out in turn."""
+        shares: dict[int, list[tuple[int, Request]]] = {}
+        ready = self._ready() or self._workers
+        numbers = [worker.number for worker in ready]
+        with self._lock:
+            for place, request in enumerate(requests):
+                about = hash(_about(request))
+                if homes.get(about) not in numbers:
+                    if isinstance(request, Release):
+                        continue  # no worker that lives has read it
+                    homes[about] = numbers[next(self._turns) % len(numbers)]
+                shares.setdefault(homes[about], []).append((place, request))
+        return shares
 
     def _replies(
-        self, source: Iterable[Chunk | None], homed: dict[int, deque[Chunk]]
+        self, source: Iterator[Chunk], homed: dict[int, deque[Chunk]]
     ) -> Iterator[tuple[int, Reply]]:
         """Replies as they come, with their places; each idle worker is given the next chunk.
 
-        `source` has chunks for any worker, read as needed, and None where nothing may be read for now; `homed` those of each worker, by its
-        number.
+        `source` has chunks for any worker, and an empty one where nothing may be read for now; `homed` those of each worker, by its number.
         """
-        chunks, more = iter(source), True
         again: deque[Chunk] = deque()
         deaths: Counter[int] = Counter()
         calls: dict[Any, tuple[_Worker, Chunk]] = {}
@@ -456,47 +387,42 @@ class RayWorkers:
                 again.extend(homed.pop(number))
             busy = [worker for worker, _ in calls.values()]
             for worker in ready if failure is None else ():
-                chunk: Chunk | None = None
                 if worker in busy:
                     continue
-                if own := homed.get(worker.number):
-                    chunk = own.popleft()
-                elif again:
-                    chunk = again.popleft()
-                elif more:
-                    try:
-                        chunk = next(chunks)
-                    except StopIteration:
-                        more = False
+                own = homed.get(worker.number) or again
+                chunk = own.popleft() if own else next(source, {})
                 if chunk:
-                    ask = worker.actor.answer.options(max_task_retries=0)
-                    calls[ask.remote(list(chunk.values()))] = worker, chunk
-            if not calls and (failure is not None or not (more or again or any(homed.values()))):
+                    calls[worker.actor.answer.remote(list(chunk.values()))] = worker, chunk
+            # Where all workers were idle and none has got a chunk, there is none.
+            if not calls and (failure is not None or (ready and not again and not any(homed.values()))):
                 break
             call = self._wait(calls)
             if call is None:
                 continue
             worker, chunk = calls.pop(call)
             try:
-                answered: Answered = self._ray.get(call)
+                made: Answered = self._ray.get(call)
             except self._ray.exceptions.RayTaskError as error:
                 raise BackendError(f"{worker.name} failed in an unexpected way: {error}") from error
             except self._ray.exceptions.RayError as error:
-                why = f"{worker.name} died: {short(error)}"
+                why = f"{worker.name} died: {_short(error)}"
                 self._died(worker)
                 self._tell(f"{why}; {amount(len(chunk), 'request')} will be asked again")
                 again.extendleft({place: request} for place, request in reversed(chunk.items()))
                 deaths.update(chunk.keys())
-                deadly = next((place for place in chunk if deaths[place] == DEATHS), None)
-                if deadly is not None:
-                    failure = failure or _deadly(chunk[deadly], why)
+                for place, request in chunk.items():
+                    if deaths[place] == DEATHS and failure is None:
+                        failure = BackendError(
+                            f"{DEATHS} workers died over one request, {_named(request)}. The last: {why}. If it needs more memory than a "
+                            "worker has, give workers more or ask for fewer tokens at once; every other reply is recorded"
+                        )
                 continue
-            worker.spent = answered.spent
+            replies, broke, worker.spent = made
             places = list(chunk)
-            for place, reply in answered.replies.items():
+            for place, reply in replies.items():
                 yield places[place], reply
-            if answered.trouble is not None:
-                failure = failure or answered.trouble.error(worker.name)
+            if broke is not None:
+                failure = failure or worker.failure(broke)
         if failure is not None:
             raise failure
 
@@ -516,7 +442,7 @@ class RayWorkers:
         return next((call for call in done if call not in greetings), None)
 
     def _ready(self) -> list[_Worker]:
-        """The workers that have built their answerers.
+        """The workers that have built their models.
 
         Raises:
             StepmarkError: what a worker's building raised, or a worker that is not as the others, or every one died over it.
@@ -531,22 +457,30 @@ class RayWorkers:
 
     def _greet(self, worker: _Worker) -> None:
         try:
-            hello: Hello | Trouble = self._ray.get(worker.greeting)
+            built = self._ray.get(worker.greeting)
         except self._ray.exceptions.RayError as error:
-            why = f"{worker.name} died {DEATHS} times before it was ready: {short(error)}"
+            why = f"{worker.name} died {DEATHS} times before it was ready: {_short(error)}"
             self._workers.remove(worker)
             self._ray.kill(worker.actor)
             if not self._workers:
                 raise BackendError(f"no worker is left. {why}. Replies so far are recorded") from error
             self._tell(f"{why}; it is not started again")
             return
-        if isinstance(hello, Trouble):
-            raise hello.error(worker.name)
-        self._check_same(worker, hello)
+        if isinstance(built, StepmarkError):
+            raise worker.failure(built)
+        facts, where = built
+        expected = {name: fact for name, fact in self.facts.items() if facts.get(name) != fact}
+        if expected:
+            wanted, found = (
+                ", ".join(f"{name} {of.get(name)}" for name in expected) for of in (expected, facts)
+            )
+            raise BackendError(
+                f"worker {worker.number} ({where}): expected {wanted}, as here and on the first worker, found {found}: every node needs the same models, in the "
+                "same place, and the same versions"
+            )
         if worker.where:
-            self._tell(f"{worker.name} is there again, as {hello.place}")
-        worker.where, worker.greeting = hello.place, None
-        self._hello = self._hello or hello
+            self._tell(f"{worker.name} is there again, as {where}")
+        worker.where, worker.greeting, self.facts = where, None, facts
 
     def _died(self, worker: _Worker) -> None:
         """Ray starts it again; what it had spent is kept."""
@@ -554,238 +488,134 @@ class RayWorkers:
             self._spent.update(worker.spent)
             worker.spent = {}
             if worker.greeting is None:
-                worker.greeting = worker.actor.build.remote()
-
-    def _check_same(self, worker: _Worker, hello: Hello) -> None:
-        if hello.version != __version__:
-            raise BackendError(
-                f"{worker.name} has stepmark {hello.version}, here is {__version__}: install the same on every node"
-            )
-        if self._hello not in (None, hello):
-            assert self._hello is not None
-            ours, theirs = (
-                _differing(item, two) for item, two in ((self._hello, hello), (hello, self._hello))
-            )
-            raise BackendError(
-                f"{worker.name} answers as {theirs}, the first worker as {ours}: every node needs the same model, in the same place, and "
-                "the same versions"
-            )
-
-    def _at_home(self, requests: Sequence[Request], homes: dict[int, int]) -> dict[int, deque[Chunk]]:
-        """Chunks of a round for the workers that have read the problems; new problems are dealt out in turn."""
-        shares: dict[int, dict[int, Request]] = {}
-        with self._lock:
-            numbers = [worker.number for worker in self._workers if worker.greeting is None]
-            numbers = numbers or [worker.number for worker in self._workers]
-            for place, request in enumerate(requests):
-                about = hash(_about(request))
-                if homes.get(about) not in numbers:
-                    if isinstance(request, Release):
-                        continue  # no worker that lives has read it
-                    homes[about] = numbers[next(self._turns) % len(numbers)]
-                shares.setdefault(homes[about], {})[place] = request
-        return {home: deque(cut(share, self.size)) for home, share in shares.items()}
+                worker.greeting = _greeting(worker.actor)
 
     def _room(self) -> int:
         """How many workers fit on the nodes that are there."""
-        room = 0
-        for has in self._resources():
-            fits = [has.get("CPU", 0) // self._cpus]
-            if self._gpus:
-                fits.append(has.get("GPU", 0) // self._gpus)
-            room += int(min(fits))
-        return room
+        needed = {"CPU": self._cpus, "GPU": self._gpus}
+        return sum(
+            int(min(has.get(what, 0) // each for what, each in needed.items() if each))
+            for has in self._resources()
+        )
 
     def _resources(self) -> list[Mapping[str, float]]:
         return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
 
     def _wanted(self) -> str:
-        gpus = f" and {self._gpus:g} GPU" if self._gpus else ""
-        return f"a worker needs {self._cpus:g} CPU{gpus}"
+        return f"a worker needs {self._cpus:g} CPU" + (f" and {self._gpus:g} GPU" if self._gpus else "")
 
     def _has(self) -> str:
         alive = self._resources()
         cpus, gpus = (sum(has.get(what, 0) for has in alive) for what in ("CPU", "GPU"))
         unused = "" if self._gpus else " (workers are given none)"
-        shown = f", {gpus:g} GPUs{unused}" if gpus else ""
-        return f"{len(alive)} node{'s' * (len(alive) != 1)}, {cpus:g} CPUs{shown}"
-
-
-def policy_answerers(policy: Completing) -> dict[type, Answerer]:
-    """What answers for a policy on a worker of a cluster."""
-
-    def completed(requests: Sequence[Completions], ready: Ready) -> Sequence[Any]:
-        if isinstance(policy, BatchPolicy):
-            return policy.complete_many(requests, ready)
-        return many(requests, policy.complete)
-
-    def chosen(requests: Sequence[ChoiceLogprobs], ready: Ready) -> Sequence[Any]:
-        if isinstance(policy, BatchPolicy):
-            return policy.choose_many(requests, ready)
-        return many(requests, policy.choose)
-
-    return {
-        Completions: Answerer(identity=policy.identity, answer=completed),
-        ChoiceLogprobs: Answerer(identity=policy.identity, answer=chosen),
-    }
+        return f"{amount(len(alive), 'node')}, {cpus:g} CPUs" + (f", {gpus:g} GPUs{unused}" if gpus else "")
 
 
 @final
-class _RayPolicy(BatchPolicy):
-    def __init__(self, workers: RayWorkers) -> None:
+class RayModel:
+    """A model of the workers: a policy, a PRM or a verifier, awaited like any other.
+
+    Args:
+        workers: which have it.
+        kind: the type of its requests.
+    """
+
+    def __init__(self, workers: RayWorkers, kind: type) -> None:
         self._workers = workers
-        self.name = self.identity = workers.identities[Completions]
+        self.identity = str(workers.facts[kind.__name__])
 
-    @property
-    def tokens_written(self) -> int:  # type: ignore[override]
-        return self._workers.tokens_written
+    async def complete(self, request: Completions) -> Sequence[Completion]:
+        """See `Completing.complete`."""
+        return cast("Sequence[Completion]", await batched(self._together, request))
 
-    def complete_many(
-        self, requests: Sequence[Completions], ready: Ready | None = None
-    ) -> Sequence[Sequence[Completion] | InputError]:
-        return self._workers.answer(requests, ready or _unheard)
+    async def choose(self, request: ChoiceLogprobs) -> Sequence[float]:
+        """See `Completing.choose`."""
+        return cast("Sequence[float]", await batched(self._together, request))
 
-    def choose_many(
-        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
-    ) -> Sequence[Sequence[float] | InputError]:
-        return self._workers.answer(requests, ready or _unheard)
+    async def score_step(self, request: ScoreRequest) -> StepScore:
+        """See `StepScoring.score_step`."""
+        return cast("StepScore", await batched(self._together, request))
 
-
-@final
-class _RayVerifier:
-    def __init__(self, workers: RayWorkers) -> None:
-        self._workers = workers
-        self.identity = workers.identities[VerdictRequest]
+    def release(self, problem: str, prefixes: Sequence[tuple[str, ...]]) -> None:
+        """See `StepScoring.release`."""
+        if prefixes:
+            spawn(batched(self._together, Release(problem=problem, prefixes=tuple(prefixes))))
 
     async def verify(self, answer: str, gold: str) -> Verdict:
-        verdict: Verdict = await batched(
-            self._workers.answer, VerdictRequest(answer=answer, gold=gold), quick=True
-        )
-        return verdict
+        """See `Verifying.verify`."""
+        request = VerdictRequest(answer=answer, gold=gold)
+        return cast("Verdict", await batched(self._together, request, quick=True))
+
+    def _together(self, requests: Sequence[Request], ready: Ready) -> list[Any]:
+        # A method of its own: the workers may compute for several models at once.
+        return self._workers.answer(requests, ready)
 
 
-def _unheard(place: int, reply: object) -> None:
-    """Nobody asked to be told early."""
-
-
-def cut(requests: Mapping[int, Request], workers: int) -> list[Chunk]:
-    """Chunks of neighbours, which share their prompt: several for every worker, at most `LARGEST` samples each, at least a request."""
-    total = sum(map(size_of, requests.values()))
-    limit = min(LARGEST, ceil(total / (_CHUNKS_A_WORKER * workers)))
-    chunks: list[Chunk] = []
-    room = 0
-    for place, request in requests.items():
-        if size_of(request) > room:
-            chunks.append({})
-            room = limit
-        chunks[-1][place] = request
-        room -= size_of(request)
-    return chunks
-
-
-def gathered(requests: Iterable[ScoreSolution], limit: int) -> Iterator[list[ScoreSolution]]:
-    """Chunks of neighbours of about `limit` solutions; those of one problem stay together, up to 256 of them."""
-    chunk: list[ScoreSolution] = []
-    characters = 0
-    for request in requests:
-        full = len(chunk) >= limit or characters >= _CHARACTERS
-        same = bool(chunk) and chunk[-1].solution.problem.text == request.solution.problem.text
-        if chunk and full and (not same or len(chunk) >= _WHOLE_PROBLEM or characters >= 4 * _CHARACTERS):
+def cut(requests: Iterable[tuple[int, Request]], limit: int) -> Iterator[Chunk]:
+    """Chunks of neighbours, of at most `limit` samples or one request; up to 256 solutions of one problem stay together."""
+    chunk: Chunk = {}
+    size, problem = 0, None
+    for place, request in requests:
+        about = _about(request) if isinstance(request, ScoreSolution) else None
+        most = _WHOLE_PROBLEM if about is not None and about == problem else limit
+        if chunk and size + _samples(request) > most:
             yield chunk
-            chunk, characters = [], 0
-        chunk.append(request)
-        characters += sum(map(len, request.solution.texts))
+            chunk, size = {}, 0
+        chunk[place] = request
+        size, problem = size + _samples(request), about
     if chunk:
         yield chunk
 
 
-def size_of(request: Ask) -> int:
-    """Samples that it asks for."""
+def _samples(request: Request) -> int:
     return request.n if isinstance(request, Completions) else 1
 
 
-def _deadly(request: Ask, why: str) -> BackendError:
-    lever = "`token_budget`" if isinstance(request, ScoreSolution) else "max_tokens"
-    return BackendError(
-        f"{DEATHS} workers died over one request, {_named(request)}. The last: {why}. If it needs more memory than a worker "
-        f"has, give workers more or lower {lever}; every other reply is recorded"
-    )
-
-
-def _named(request: Ask) -> str:
-    if isinstance(request, VerdictRequest):
-        return f"the Verify of {request.answer[-80:]!r} against {request.gold[-80:]!r}"
-    if isinstance(request, ScoreRequest | Release):
-        return f"the {type(request).__name__} of a prefix of the problem {request.problem[-160:]!r}"
+def _about(request: Request) -> str:
+    """The problem, prompt or answer of a request: what is answered quicker where the like was answered before."""
     if isinstance(request, ScoreSolution):
-        named = "" if request.solution.id is None else f" with the id {request.solution.id!r}"
-        return f"the scores of a solution of the problem {request.solution.problem.text[-160:]!r}{named}"
-    prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
-    asked = (
-        amount(len(request.options), "option")
-        if isinstance(request, ChoiceLogprobs)
-        else amount(request.n, "sample")
-    )
-    after = f" and whose reply begins {request.prefill[:80]!r}" if request.prefill else ""
-    return f"the {type(request).__name__} of {asked} whose prompt ends {prompt[-160:]!r}{after}"
-
-
-def _about(request: Ask) -> object:
-    """What requests have in common that are answered quicker where the like was answered before."""
+        return request.solution.problem.text
     if isinstance(request, ScoreRequest | Release):
-        return "prm", request.problem
-    if isinstance(request, Completions | ChoiceLogprobs):
-        return "policy", request.prompt
-    return request
+        return request.problem
+    if isinstance(request, VerdictRequest):
+        return request.answer
+    return request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
 
 
-def _tokens(reply: Reply) -> int:
-    if isinstance(reply, InputError) or not isinstance(reply, Sequence):
-        return 0
-    return sum(sample.tokens or 0 for sample in reply if isinstance(sample, Completion))
+def _named(request: Request) -> str:
+    text = _about(request)
+    which = f"the {type(request).__name__} about {'…' * (len(text) > 160)}{text[-160:]!r}"
+    if isinstance(request, ScoreSolution) and request.solution.id is not None:
+        which += f" with the id {request.solution.id!r}"
+    return which
 
 
-def _differing(one: Hello, other: Hello) -> list[str]:
-    """What of one worker's answerers and models is not the other's."""
-    identities = {who for kind, who in one.identities.items() if other.identities.get(kind) != who}
-    facts = {f"{name} {value}" for name, value in one.facts.items() if other.facts.get(name) != value}
-    return sorted(identities | facts)
+def _greeting(actor: Any) -> Any:
+    """A call of `build`, which Ray repeats where the worker dies over it."""
+    return actor.build.options(max_task_retries=DEATHS - 1).remote()
 
 
-def loaded_ray() -> Any:
-    """The module.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    # Read when ray is loaded: it otherwise reports about this machine to its makers.
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    try:
-        return importlib.import_module("ray")
-    except ModuleNotFoundError:
-        raise MissingExtraError("a Ray cluster needs ray: pip install 'stepmark[cluster]'") from None
-
-
-def connect(ray: Any, address: str) -> bool:
-    """Join the cluster; whether this call did, and not our caller before.
+def connect(address: str) -> tuple[Any, bool]:
+    """Join a cluster: the module `ray`, and whether this call joined it, not our caller before.
 
     Raises:
         UsageError: the address has another form.
         BackendError: there is no cluster.
-        MissingExtraError: the address needs Ray's client, which is not installed.
+        MissingExtraError: ray, or the client that the address needs, is not installed.
     """
-    if ray.is_initialized():
-        return False
-    own = address == "local"
-    if not own and address != "auto":
-        _check_reachable(address)
+    # Read when ray is loaded: it otherwise reports about this machine to its makers.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level="ERROR",
-            **({"include_dashboard": False} if own else {}),
-        )
+        ray = importlib.import_module("ray")
+    except ModuleNotFoundError:
+        raise MissingExtraError("a Ray cluster needs ray: pip install 'stepmark[cluster]'") from None
+    if ray.is_initialized():
+        return ray, False
+    if address not in ("local", "auto"):
+        _check_reachable(address)
+    more = {"include_dashboard": False} if address == "local" else {}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **more)
     except ImportError as error:  # Ray's client needs grpcio
         raise MissingExtraError(
             f"{address} needs Ray's client: pip install 'stepmark[cluster]' ({error})"
@@ -795,7 +625,7 @@ def connect(ray: Any, address: str) -> bool:
             f"cannot join a Ray cluster at {address!r}: {error}. Start one with `ray start --head`, or run this on one of its nodes, or "
             "give ray://HOST:10001, or 'local'"
         ) from error
-    return True
+    return ray, True
 
 
 def _check_reachable(address: str) -> None:
@@ -813,14 +643,11 @@ def _check_reachable(address: str) -> None:
         ) from None
 
 
-def short(error: Exception) -> str:
+def _short(error: Exception) -> str:
     """What happened, from Ray's report, which is a page of advice."""
     words = " ".join(str(error).split())
-    for before, after in (
-        ("The actor is dead because ", " Some common causes"),
-        ("The actor died because ", " Node Id"),
-        (" is unavailable: ", " rpc_code"),
-    ):
-        if before in words:
-            return words.rpartition(before)[2].partition(after)[0][:240].rstrip(".")
-    return words[:240] or type(error).__name__
+    for before in ("The actor is dead because ", " is unavailable: ", "The actor died because "):
+        words = words.rpartition(before)[2]
+    for after in (" Some common causes", " rpc_code", " Node Id"):
+        words = words.partition(after)[0]
+    return words[:240].rstrip(".") or type(error).__name__

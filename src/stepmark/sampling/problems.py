@@ -15,12 +15,14 @@ from stepmark.backends import (
     CachedPolicy,
     CachedVerifier,
     Completing,
+    Completions,
     ReplyStore,
     VerdictRequest,
     Verifying,
     run_tasks,
 )
-from stepmark.backends.cluster import Answerer, Cluster, policy_answerers
+from stepmark.backends.base import Batch
+from stepmark.backends.cluster import Cluster, RayModel, WorkerModels, policy_answers
 from stepmark.backends.replies import open_replies
 from stepmark.data.reading import Source, read_rows
 from stepmark.errors import InputError
@@ -45,7 +47,7 @@ from stepmark.verifiers.base import (
 from stepmark.verifiers.code_sandbox import Isolation
 
 BUILD = "stepmark.sampling.problems:build"
-"""`build`, as `backends.cluster.Build` names it."""
+"""`build`, as `backends.cluster.RayWorkers` takes it."""
 
 
 def build(
@@ -57,18 +59,22 @@ def build(
     device: str = "auto",
     answers: Literal["stated", "marked"] = "stated",
     isolation: Isolation | None = None,
-) -> dict[type, Answerer]:
-    """The answerers of a policy and of a verifier, on a worker; see `load_policy` and `load_verifier`, whose errors it raises.
+) -> WorkerModels:
+    """A policy and a verifier on a worker; see `load_policy` and `load_verifier`, whose errors it raises.
 
     The verifier is never closed: what it holds ends with this process.
     """
-    built: dict[type, Answerer] = {}
+    answering: dict[type, tuple[str, Batch]] = {}
     if verifier is not None:
         judge = BatchVerifier(load_verifier(verifier, answers=answers, isolation=isolation))
-        built[VerdictRequest] = Answerer(identity=judge.identity, answer=judge.verdicts)
-    if policy is not None:
-        built |= policy_answerers(load_policy(policy, dtype=dtype, quantize=quantize, device=device))
-    return built
+        answering[VerdictRequest] = judge.identity, judge.verdicts
+    if policy is None:
+        return WorkerModels(answers=answering)
+    writer = load_policy(policy, dtype=dtype, quantize=quantize, device=device)
+    return WorkerModels(
+        answers=answering | policy_answers(writer),
+        counters=lambda: {"policy.written": writer.tokens_written},
+    )
 
 
 @final
@@ -126,21 +132,17 @@ class Answering:
             The policy's identity, as manifests name it.
         """
         if self._cluster is not None:
-            from stepmark.backends.cluster import Build
-
-            settings: dict[str, Any] = {
+            arguments: dict[str, Any] = {
                 **arguments_of(self._policy),
                 "policy": self.policy_name,
                 "verifier": self._verifier,
                 "answers": self._answers,
                 "isolation": self._isolation,
             }
-            workers = stack.enter_context(
-                self._cluster.start(Build(function=BUILD, settings=settings), most=most)
-            )
-            self._writes = None if self._policy is None else workers.policy()
-            self._compares = None if self._verifier is None else workers.verifier()
-            self.tokens_written = lambda: workers.tokens_written
+            workers = stack.enter_context(self._cluster.start(BUILD, arguments, most=most))
+            self._writes = None if self._policy is None else RayModel(workers, Completions)
+            self._compares = None if self._verifier is None else RayModel(workers, VerdictRequest)
+            self.tokens_written = lambda: workers.counters.get("policy.written", 0)
         elif self._policy is not None:
             policy = self._policy.load() if isinstance(self._policy, Lazy) else self._policy
             self._writes = policy

@@ -9,12 +9,12 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, cast, final, get_args
+from typing import Annotated, Any, Literal, cast, final, get_args
 
 from pydantic import Field
 
 from stepmark.backends import Ready, ScoreSolution
-from stepmark.backends.cluster import Answerer, Build, Built, Cluster, Fact, Reply
+from stepmark.backends.cluster import Cluster, Fact, RayWorkers, Reply, WorkerModels
 from stepmark.data.reading import Source, read_rows
 from stepmark.data.solutions import SolutionRow, candidates_of, read_solutions, solutions_of
 from stepmark.data.steps.splitting import check_way, split
@@ -46,10 +46,12 @@ from stepmark.store.runs import working
 from stepmark.verifiers.checks import check_names
 
 BUILD = "stepmark.scoring.run:build"
-"""`build`, as `backends.cluster.Build` names it."""
+"""`build`, as `backends.cluster.RayWorkers` takes it."""
 
 
-def build(*, prm: str, prm_arguments: str = "{}", orm: str | None = None, orm_arguments: str = "{}") -> Built:
+def build(
+    *, prm: str, prm_arguments: str = "{}", orm: str | None = None, orm_arguments: str = "{}"
+) -> WorkerModels:
     """A PRM, and an outcome model beside it where one is named, that answer `ScoreSolution`.
 
     Args:
@@ -89,8 +91,8 @@ def build(*, prm: str, prm_arguments: str = "{}", orm: str | None = None, orm_ar
         return [replies[place] for place in range(len(requests))]
 
     identity = " and ".join(model.identity for model in prms.values())
-    return Built(
-        answerers={ScoreSolution: Answerer(identity=identity, answer=answer)},
+    return WorkerModels(
+        answers={ScoreSolution: (identity, answer)},
         facts=facts,
         counters=lambda: {
             f"{which}.{field.name}": getattr(model.ledger, field.name)
@@ -98,21 +100,6 @@ def build(*, prm: str, prm_arguments: str = "{}", orm: str | None = None, orm_ar
             for field in fields(Ledger)
         },
     )
-
-
-class Workers(Protocol):
-    """Workers that were built by `build`: `backends.cluster.RayWorkers`."""
-
-    @property
-    def facts(self) -> Mapping[str, Fact]:
-        """What they say of their PRMs."""
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """What they have spent."""
-
-    def stream(self, requests: Iterable[ScoreSolution], *, expected: int | None = None) -> Iterator[Reply]:
-        """One reply a request, in order."""
 
 
 @final
@@ -129,7 +116,7 @@ class SpreadPRM(PRM):
     """
 
     def __init__(
-        self, workers: Workers, *, which: Literal["prm", "orm"] = "prm", expected: int | None = None
+        self, workers: RayWorkers, *, which: Literal["prm", "orm"] = "prm", expected: int | None = None
     ) -> None:
         self._workers = workers
         self._which: Literal["prm", "orm"] = which
@@ -471,12 +458,10 @@ def _load(
     if cluster is None or cluster.ray is None:
         return (prm.load() if isinstance(prm, Lazy) else prm, None if orm is None else orm.load())
     assert isinstance(prm, Lazy)
-    settings = {"prm": prm.name, "prm_arguments": json.dumps(prm.arguments)}
+    arguments = {"prm": prm.name, "prm_arguments": json.dumps(prm.arguments)}
     if orm is not None:
-        settings |= {"orm": orm.name, "orm_arguments": json.dumps(orm.arguments)}
-    workers = stack.enter_context(
-        cluster.start(Build(function=BUILD, settings=settings), most=min(expected or MOST, MOST))
-    )
+        arguments |= {"orm": orm.name, "orm_arguments": json.dumps(orm.arguments)}
+    workers = stack.enter_context(cluster.start(BUILD, arguments, most=min(expected or MOST, MOST)))
     verdicts = None if orm is None else SpreadPRM(workers, which="orm", expected=expected)
     return SpreadPRM(workers, expected=expected), verdicts
 

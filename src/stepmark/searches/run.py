@@ -19,6 +19,7 @@ from stepmark.backends import (
     CachedPRM,
     CachedVerifier,
     Completing,
+    Completions,
     Missing,
     Release,
     ReplyStore,
@@ -27,7 +28,7 @@ from stepmark.backends import (
     Verifying,
     run_tasks,
 )
-from stepmark.backends.cluster import Answerer, Build, Built, Cluster, Fact, policy_answerers
+from stepmark.backends.cluster import Cluster, Fact, RayModel, WorkerModels, policy_answers
 from stepmark.backends.replies import open_replies
 from stepmark.data.reading import Source
 from stepmark.errors import InputError, UsageError
@@ -52,7 +53,7 @@ from stepmark.verifiers.checks import check_names
 from stepmark.verifiers.code_sandbox import Isolation
 
 BUILD = "stepmark.searches.run:build"
-"""`build`, as `backends.cluster.Build` names it."""
+"""`build`, as `backends.cluster.RayWorkers` takes it."""
 
 
 @checked
@@ -284,7 +285,7 @@ class _Models:
         else:
             assert isinstance(self._policy, Lazy)
             assert self._prm is None or isinstance(self._prm, Lazy)
-            settings = {
+            arguments = {
                 "policy": self._policy.name,
                 "policy_arguments": json.dumps(arguments_of(self._policy)),
                 "prm": None if self._prm is None else self._prm.name,
@@ -293,12 +294,10 @@ class _Models:
                 "policy_memory_tokens": self._policy_memory_tokens,
             }
             # A problem stays with the worker that has read it.
-            workers = stack.enter_context(
-                self._cluster.start(Build(function=BUILD, settings=settings), most=most, homes=True)
-            )
+            workers = stack.enter_context(self._cluster.start(BUILD, arguments, most=most, homes=True))
             self.loaded = Models(
-                policy=workers.policy(),
-                prm=None if self._prm is None else workers.prm(),
+                policy=RayModel(workers, Completions),
+                prm=None if self._prm is None else RayModel(workers, ScoreRequest),
                 facts=workers.facts,
                 counters=lambda: workers.counters,
             )
@@ -539,7 +538,7 @@ def build(
     prm_arguments: str,
     memory_tokens: int | None = None,
     policy_memory_tokens: int = 0,
-) -> Built:
+) -> WorkerModels:
     """A policy and a PRM by their names, on a worker; their other arguments are JSON. See `load_policy` and `load_prm`."""
     from stepmark.models.load import load_prm
     from stepmark.models.policies import load_policy
@@ -550,8 +549,8 @@ def build(
     )
     session = None if judge is None else judge.open_session(memory_tokens=memory_tokens)
     models = models_of(writer, judge, session=session)
-    answerers = policy_answerers(writer)
+    answers = policy_answers(writer)
     if judge is not None and session is not None:
-        answerers[ScoreRequest] = Answerer(identity=identity_of(judge), answer=session.score)
-        answerers[Release] = Answerer(identity=judge.identity, answer=session.release)
-    return Built(answerers=answerers, facts=models.facts, counters=models.counters)
+        answers[ScoreRequest] = identity_of(judge), session.score
+        answers[Release] = identity_of(judge), session.release
+    return WorkerModels(answers=answers, facts=models.facts, counters=models.counters)
