@@ -1,4 +1,4 @@
-"""Files of a checkpoint that cannot be read, and downloads that fail: one clear error that names the file or the model."""
+"""Files of a checkpoint that cannot be read: one clear error that names the file."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import json
 import os
 import shutil
 
-import huggingface_hub
 import pytest
 import torch
 
 from stepmark import load_prm
-from stepmark.errors import CheckpointError, StepmarkError
-from stepmark.models.places import find_checkpoint
-from stepmark.models.policies.openai import OpenAIPolicy
+from stepmark.errors import CheckpointError
 
 torch.set_num_threads(1)
 
@@ -78,34 +75,3 @@ def test_weights_that_cannot_be_read(prm, damage):
     (NOT_A_FILE | NO_TENSORS)[damage](prm / "model.safetensors")
     with pytest.raises(CheckpointError, match=str(prm / "model.safetensors")):
         load_prm(str(prm), device="cpu")
-
-
-# ---- the hub -------------------------------------------------------------------------------------------------
-
-
-def test_a_failure_of_the_hub_names_the_cause_and_what_to_do(monkeypatch, tmp_path):
-    def download(name, **settings):
-        raise huggingface_hub.errors.HFValidationError("repo_id must be")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match=r"'owner/name'.*HFValidationError: repo_id must be.*log in"):
-        find_checkpoint("owner/name")
-
-
-def test_a_download_asks_for_files_of_a_checkpoint_alone(monkeypatch, tmp_path):
-    asked = []
-
-    def download(name, *, repo_type, allow_patterns):
-        asked.append((name, repo_type, sorted(allow_patterns)))
-        return str(tmp_path)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    monkeypatch.chdir(tmp_path)
-    assert find_checkpoint("owner/name") == tmp_path
-    weights = ["*.bin", "*.safetensors"]
-    config = ["*.jinja", "*.json", "*.model", "*.txt"]
-    assert asked == [("owner/name", "model", sorted(weights + config))]
-    with pytest.raises(StepmarkError):  # the folder is empty; the tokenizer's weights were not asked for
-        OpenAIPolicy("http://127.0.0.1:1/v1", "m", tokenizer="owner/name")
-    assert asked[1] == ("owner/name", "model", config)

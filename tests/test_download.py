@@ -193,6 +193,12 @@ def test_a_server_s_tokenizer_is_had_without_the_weights(hub, tmp_path):
             f"from stepmark import load_prm\nprint(load_prm({server.url!r}, tokenizer='qwen-7b').identity)\n"
         )
         assert done(python(hub, tmp_path, code)).startswith(f"{server.url}#")
+        policy = (
+            "from stepmark.models.policies.openai import OpenAIPolicy\n"
+            f"OpenAIPolicy({server.url!r} + '/v1', 'm', tokenizer={REFERENCE!r})\n"
+        )
+        done(python(hub, tmp_path, policy))
+    assert {repo for repo, _ in hub.downloaded()} == {QWEN, REFERENCE}
     names = {name for _, name in hub.downloaded()}
     assert "tokenizer.json" in names and not any(name.endswith((".safetensors", ".bin")) for name in names)
 
@@ -252,6 +258,11 @@ def test_a_refusal_says_what_to_do(hub, tmp_path, why, advice):
     # The client takes every other refusal for a broken line.
     assert "internet connection" not in message
     assert ("HF_TOKEN" in message) == (why != "x")
+
+
+def test_a_name_that_no_repository_can_have(hub, tmp_path):
+    message = refusal(hub, tmp_path, "some one/a model")
+    assert "Check the name" in message and "network" not in message and not hub.log
 
 
 def test_a_hub_that_is_not_there(hub, tmp_path):

@@ -57,7 +57,7 @@ def hub(zoo, monkeypatch):
     """A hub that has one PRM, as a tiny checkpoint; the list of the names that it was asked for."""
     asked: list[str] = []
 
-    def fetch(name: str) -> Path:
+    def fetch(name: str, *, weights: bool = True) -> Path:
         if Path(name).is_dir():
             return Path(name)
         asked.append(name)

@@ -227,7 +227,12 @@ def _cause(error: BaseException) -> BaseException:
 def _remedy(error: BaseException, name: str) -> str:
     """What to do about an error of the hub's client."""
     from huggingface_hub import constants
-    from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
 
     log_in = "log in with `hf auth login`, or set HF_TOKEN"
     status = getattr(getattr(error, "response", None), "status_code", None)
@@ -235,7 +240,7 @@ def _remedy(error: BaseException, name: str) -> str:
         return "HF_HUB_OFFLINE is set, and not all of its files are in the cache. Run once without HF_HUB_OFFLINE"
     if isinstance(error, GatedRepoError):
         return f"it is gated. Accept its terms at {constants.ENDPOINT}/{name}, and {log_in}"
-    if isinstance(error, RepositoryNotFoundError):
+    if isinstance(error, (RepositoryNotFoundError, HFValidationError)):
         return f"there is none of that name, or it is private. Check the name; for a private one {log_in}"
     if status == 401:
         return f"the hub does not take your token. To replace it, {log_in}"
