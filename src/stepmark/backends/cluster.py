@@ -154,7 +154,7 @@ class ClusterWorker:
         return facts, f"process {os.getpid()} on {socket.gethostname()}"
 
     def answer(self, requests: Sequence[Request]) -> Answered:
-        """Answer a chunk of requests; an exception is returned in words, beside the replies so far."""
+        """Answer a chunk of requests of one type; an exception is returned in words, beside the replies so far."""
         replies: dict[int, Reply] = {}
         failure: StepmarkError | None = None
         try:
@@ -162,20 +162,13 @@ class ClusterWorker:
             if self._models is None and isinstance(error := self.build(), StepmarkError):
                 raise error
             assert self._models is not None
-            # What is released may still be read by the scores beside it.
-            for kind in sorted(dict.fromkeys(map(type, requests)), key=lambda kind: kind is Release):
-                identity, compute = self._models.answers[kind]
-                places = [place for place, request in enumerate(requests) if type(request) is kind]
-
-                def ready(at: int, reply: Reply, places: Sequence[int] = places) -> None:
-                    replies[places[at]] = reply
-
-                made = compute([requests[place] for place in places], ready)
-                if len(made) != len(places):
-                    raise BackendError(
-                        f"{identity} gave {amount(len(made), 'reply', 'replies')} to {amount(len(places), 'request')}"
-                    )
-                replies.update(zip(places, made, strict=True))
+            identity, compute = self._models.answers[type(requests[0])]
+            made = compute(requests, replies.__setitem__)
+            if len(made) != len(requests):
+                raise BackendError(
+                    f"{identity} gave {amount(len(made), 'reply', 'replies')} to {amount(len(requests), 'request')}"
+                )
+            replies = dict(enumerate(made))
         except BaseException as error:
             failure = in_words(error)
         for place, reply in replies.items():
@@ -264,7 +257,7 @@ class RayWorkers:
         try:
             size = cluster.ray_workers or min(self._room(), most)
             if size < 1:
-                raise BackendError(f"{self._wanted()}, and no node of the cluster has that: {self._has()}")
+                raise BackendError(f"no node of the cluster has room for a worker: {self._needs()}")
             kind = self._ray.remote(ClusterWorker).options(
                 num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=-1, scheduling_strategy="SPREAD"
             )
@@ -301,10 +294,11 @@ class RayWorkers:
         """
         replies: list[Any] = [None] * len(requests)
         limit = self._limit(sum(map(_samples, requests)))
+        by_type = sorted(enumerate(requests), key=lambda one: type(one[1]).__name__)
         if self._homes is None:
-            found = self._replies(cut(enumerate(requests), limit), {})
+            found = self._replies(cut(by_type, limit), {})
         else:
-            shares = self._shares(requests, self._homes)
+            shares = self._shares(by_type, self._homes)
             found = self._replies(iter(()), {home: deque(cut(shares[home], limit)) for home in shares})
         for place, reply in found:
             replies[place] = reply
@@ -354,14 +348,14 @@ class RayWorkers:
         return min(LARGEST, ceil(samples / (_CHUNKS_A_WORKER * self.size)))
 
     def _shares(
-        self, requests: Sequence[Request], homes: dict[int, int]
+        self, requests: Sequence[tuple[int, Request]], homes: dict[int, int]
     ) -> dict[int, list[tuple[int, Request]]]:
         """The requests of each worker that has read their problems, by its number; new problems are dealt out in turn."""
         shares: dict[int, list[tuple[int, Request]]] = {}
         ready = self._ready() or self._workers
         numbers = [worker.number for worker in ready]
         with self._lock:
-            for place, request in enumerate(requests):
+            for place, request in requests:
                 about = hash(_about(request))
                 if homes.get(about) not in numbers:
                     if isinstance(request, Release):
@@ -436,8 +430,8 @@ class RayWorkers:
         done, _ = self._ray.wait([*calls, *greetings], num_returns=1, timeout=_PATIENCE)
         if not done and not calls and not self._room():
             raise BackendError(
-                f"no worker is left and for {_PATIENCE:.0f} s the cluster had no room for one: {self._wanted()}, and it has "
-                f"{self._has()}. Replies so far are recorded: add a node, or wait, then run the same again"
+                f"no worker is left and for {_PATIENCE:.0f} s the cluster had no room for one: {self._needs()}. Replies so far are "
+                "recorded: add a node, or wait, then run the same again"
             )
         return next((call for call in done if call not in greetings), None)
 
@@ -501,8 +495,9 @@ class RayWorkers:
     def _resources(self) -> list[Mapping[str, float]]:
         return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
 
-    def _wanted(self) -> str:
-        return f"a worker needs {self._cpus:g} CPU" + (f" and {self._gpus:g} GPU" if self._gpus else "")
+    def _needs(self) -> str:
+        gpus = f" and {self._gpus:g} GPU" if self._gpus else ""
+        return f"a worker needs {self._cpus:g} CPU{gpus}, the cluster has {self._has()}"
 
     def _has(self) -> str:
         alive = self._resources()
@@ -552,17 +547,19 @@ class RayModel:
 
 
 def cut(requests: Iterable[tuple[int, Request]], limit: int) -> Iterator[Chunk]:
-    """Chunks of neighbours, of at most `limit` samples or one request; up to 256 solutions of one problem stay together."""
+    """Chunks of neighbours of one type, of at most `limit` samples or one request; up to 256 solutions of one problem stay together."""
     chunk: Chunk = {}
-    size, problem = 0, None
+    size = 0
+    before: Any = None
     for place, request in requests:
-        about = _about(request) if isinstance(request, ScoreSolution) else None
-        most = _WHOLE_PROBLEM if about is not None and about == problem else limit
-        if chunk and size + _samples(request) > most:
+        alike = type(request) is type(before)
+        together = isinstance(request, ScoreSolution) and alike and _about(request) == _about(before)
+        most = _WHOLE_PROBLEM if together else limit
+        if chunk and (not alike or size + _samples(request) > most):
             yield chunk
             chunk, size = {}, 0
         chunk[place] = request
-        size, problem = size + _samples(request), about
+        size, before = size + _samples(request), request
     if chunk:
         yield chunk
 
