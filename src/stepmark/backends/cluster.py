@@ -18,7 +18,7 @@ import socket
 import sys
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
@@ -196,6 +196,8 @@ class _Worker:
     actor: Any
     greeting: Any
     """The call of `build`, until it is answered; then the worker is ready, and this is None."""
+    call: Any = None
+    """Its chunk, of whichever round, until it is done: never two at once, so that what kills it is known."""
     where: str = ""
     spent: Mapping[str, int] = field(default_factory=dict)
     """By its current process."""
@@ -384,10 +386,11 @@ class RayWorkers:
                 if worker in busy:
                     continue
                 own = homed.get(worker.number) or again
-                chunk = own.popleft() if own else next(source, {})
-                if chunk:
-                    calls[worker.actor.answer.remote(list(chunk.values()))] = worker, chunk
-            # Where all workers were idle and none has got a chunk, there is none.
+                if not own and (chunk := next(source, {})):
+                    own.append(chunk)
+                if own and (call := self._ask(worker, own[0])) is not None:
+                    calls[call] = worker, own.popleft()
+            # Where there are workers, and yet no chunk for them, all are done.
             if not calls and (failure is not None or (ready and not again and not any(homed.values()))):
                 break
             call = self._wait(calls)
@@ -400,7 +403,6 @@ class RayWorkers:
                 raise BackendError(f"{worker.name} failed in an unexpected way: {error}") from error
             except self._ray.exceptions.RayError as error:
                 why = f"{worker.name} died: {_short(error)}"
-                self._died(worker)
                 self._tell(f"{why}; {amount(len(chunk), 'request')} will be asked again")
                 again.extendleft({place: request} for place, request in reversed(chunk.items()))
                 deaths.update(chunk.keys())
@@ -411,7 +413,7 @@ class RayWorkers:
                             "worker has, give workers more or ask for fewer tokens at once; every other reply is recorded"
                         )
                 continue
-            replies, broke, worker.spent = made
+            replies, broke, _ = made
             places = list(chunk)
             for place, reply in replies.items():
                 yield places[place], reply
@@ -420,33 +422,39 @@ class RayWorkers:
         if failure is not None:
             raise failure
 
-    def _wait(self, calls: Iterable[Any]) -> Any | None:
-        """One of the calls that is done; None where a worker may have become ready.
+    def _wait(self, calls: Collection[Any]) -> Any | None:
+        """One of the calls that is done; None where a worker may have become ready, or free.
 
         Raises:
             BackendError: there is nothing to wait for, and no node has room for a worker.
         """
-        greetings = [worker.greeting for worker in self._workers if worker.greeting is not None]
-        done, _ = self._ray.wait([*calls, *greetings], num_returns=1, timeout=_PATIENCE)
+        under_way = [worker.call or worker.greeting for worker in self._workers]
+        others = [call for call in under_way if call is not None and call not in calls]
+        done, _ = self._ray.wait([*calls, *others], num_returns=1, timeout=_PATIENCE)
         if not done and not calls and not self._room():
             raise BackendError(
                 f"no worker is left and for {_PATIENCE:.0f} s the cluster had no room for one: {self._needs()}. Replies so far are "
                 "recorded: add a node, or wait, then run the same again"
             )
-        return next((call for call in done if call not in greetings), None)
+        return next((call for call in done if call not in others), None)
 
     def _ready(self) -> list[_Worker]:
-        """The workers that have built their models.
+        """The workers that have built their models; notes which calls are done, and has those that died built again.
 
         Raises:
             StepmarkError: what a worker's building raised, or a worker that is not as the others, or every one died over it.
         """
         with self._lock:
-            starting = {worker.greeting: worker for worker in self._workers if worker.greeting is not None}
-            if starting:
-                done, _ = self._ray.wait(list(starting), num_returns=len(starting), timeout=0)
+            under_way = {worker.call or worker.greeting: worker for worker in self._workers}
+            under_way.pop(None, None)
+            if under_way:
+                done, _ = self._ray.wait(list(under_way), num_returns=len(under_way), timeout=0)
                 for call in done:
-                    self._greet(starting[call])
+                    worker = under_way[call]
+                    if worker.call is None:
+                        self._greet(worker)
+                    else:
+                        self._free(worker)
             return [worker for worker in self._workers if worker.greeting is None]
 
     def _greet(self, worker: _Worker) -> None:
@@ -476,13 +484,24 @@ class RayWorkers:
             self._tell(f"{worker.name} is there again, as {where}")
         worker.where, worker.greeting, self.facts = where, None, facts
 
-    def _died(self, worker: _Worker) -> None:
-        """Ray starts it again; what it had spent is kept."""
-        with self._lock:
+    def _free(self, worker: _Worker) -> None:
+        """Its call is done; where it died of it, Ray starts it again, and what it had spent is kept."""
+        call, worker.call = worker.call, None
+        try:
+            _, _, worker.spent = self._ray.get(call)
+        except self._ray.exceptions.RayTaskError:
+            pass  # raised where it was asked
+        except self._ray.exceptions.RayError:
             self._spent.update(worker.spent)
-            worker.spent = {}
-            if worker.greeting is None:
-                worker.greeting = _greeting(worker.actor)
+            worker.spent, worker.greeting = {}, _greeting(worker.actor)
+
+    def _ask(self, worker: _Worker, chunk: Chunk) -> Any | None:
+        """The call that answers a chunk; None where the worker is at work for another round."""
+        with self._lock:
+            if worker.call is not None or worker.greeting is not None:
+                return None
+            worker.call = worker.actor.answer.remote(list(chunk.values()))
+            return worker.call
 
     def _room(self) -> int:
         """How many workers fit on the nodes that are there."""
