@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From problems to a PRM that chooses better than a vote, on the arithmetic world, offline, in under two minutes on two idle cores:
+# From problems to a PRM that chooses better than a vote, on the arithmetic world, offline, in two minutes on two idle cores:
 # problems -> solutions -> rollouts -> labels -> PRM -> best of 8.
 #
 #   bash recipes/tiny.sh [FOLDER]
@@ -34,3 +34,7 @@ stepmark train "$out/exact.jsonl" "$out/rollouts.jsonl" "$out/formulas.jsonl" --
 # Eight new solutions of each test problem: best by the PRM, by majority vote, and by both.
 stepmark evaluate best-of-n --policy $policy --data "$out/test.jsonl" --n 8 --temperature 1 --verifier number \
     --prm "$out/prm" --dtype float32 --out "$out/best-of-8"
+
+# The same solutions, graded without any label: a network that learnt right calculations finds the steps unlikely that are wrong.
+stepmark evaluate best-of-n --data "$out/best-of-8/candidates.jsonl" --verifier number --prm stepmark:calculator --family mean-logprob \
+    --dtype float32 --out "$out/by-likelihood"

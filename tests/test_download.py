@@ -27,9 +27,12 @@ FAMILIES = {
     "math-shepherd": "math-shepherd",
     "rlhflow-mistral": "rlhflow",
     "eurus": "implicit",
+    "versa": "versaprm-adapter",
 }
 """Short name to a checkpoint of the zoo. ThinkPRM, which writes, is tried apart."""
 QWEN = PUBLISHED["qwen-7b"].hub
+BASE = "someone/base"
+"""Of VersaPRM, which is an adapter."""
 REFERENCE = "Qwen/Qwen2.5-Math-7B-Instruct"
 PROBLEM, STEPS = "How many pens are 3 boxes of 12?", ["12 * 3 = 36", "The answer is: 36"]
 BESIDE = {
@@ -82,6 +85,10 @@ def repos(zoo, tmp_path_factory):
     }
     in_three(made[QWEN])
     made[REFERENCE] = repository(root / "reference", zoo["implicit"].reference.folder)
+    settings = made[PUBLISHED["versa"].hub] / "adapter_config.json"
+    named = json.loads(settings.read_text()) | {"base_model_name_or_path": BASE}
+    settings.write_text(json.dumps(named))
+    made[BASE] = repository(root / "base", zoo["versaprm-adapter"].folder.parent / "base")
     # ThinkPRM is a language model that writes, and is read by its name.
     made[PUBLISHED["thinkprm-1.5b"].hub] = repository(root / "think", zoo["implicit"].folder)
     return made
@@ -150,7 +157,7 @@ def test_published_prms_score_as_their_files_do_and_nothing_else_is_downloaded(h
             reference = None if built.reference is None else str(built.reference.folder)
             local = load_prm(
                 str(built.folder),
-                family=FAMILIES[name],
+                family=PUBLISHED[name].family,
                 reference=reference,
                 dtype="float32",
                 device="cpu",

@@ -229,6 +229,15 @@ def test_the_whole_text_of_math_shepherd():
     )
 
 
+def test_an_implicit_prm_reads_the_number_that_a_step_brings_once():
+    encoder = encoder_of("implicit")
+    plain, numbered = (
+        encoder.encode(Solution.of("How many?", steps))
+        for steps in (("One.", "Two."), ("Step 1: One.", "Step 2: Two."))
+    )
+    assert plain.ids.tolist() == numbered.ids.tolist() and plain.reads == numbered.reads
+
+
 def test_bos_stands_once_where_tokenizer_or_template_adds_it():
     for name in ("math-shepherd", "versaprm", "rlhflow", "reasoneval", "skywork", "token-classification"):
         encoder = encoder_of(name)

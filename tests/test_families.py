@@ -172,7 +172,7 @@ def versaprm_row(tokenizer, problem, steps) -> Row:
 
 
 def pure_row(tokenizer, problem, steps) -> Row:
-    """PURE's bon.py takes white space off at the end of each step."""
+    """PURE's bon.py (its copy in viviable/seccodeprm, commit a7ce027) takes white space off at the end of each step."""
     return separated_row(tokenizer, problem, [step.rstrip() for step in steps])
 
 

@@ -169,6 +169,13 @@ def test_a_hub_that_refuses(folder, hub):
         publish(folder, REPO)
 
 
+def test_the_real_client_without_a_network(folder, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_TOKEN", "hf_none")
+    with pytest.raises(BackendError, match=r"refused"):
+        publish(folder, REPO)
+
+
 def test_the_command(folder, hub, capsys):
     assert main(["publish", str(folder), REPO, "--dry-run"]) == 0
     assert hub.repos == {} and "model.safetensors  " in capsys.readouterr().out

@@ -47,11 +47,19 @@ def test_from_problems_to_a_prm_that_beats_the_vote(tmp_path):
         if judged.get("trials")
     }
     assert {0.0, 1.0} < shares  # counted, and not only right and wrong
-    result = json.loads((tmp_path / "tiny" / "best-of-8" / "result.json").read_text())
-    accuracy = {
+    accuracy = accuracies(tmp_path / "tiny" / "best-of-8")
+    assert accuracy["vote product"] >= accuracy["majority"] + MARGIN, accuracy
+    assert accuracy["oracle"] >= accuracy["vote product"]
+    likelihood = accuracies(tmp_path / "tiny" / "by-likelihood")
+    assert likelihood["majority"] == accuracy["majority"]  # of the same solutions
+    assert likelihood["best last"] >= likelihood["majority"] + MARGIN, likelihood
+
+
+def accuracies(folder: Path) -> dict[str, float]:
+    """Accuracy at N = 8 by the way of choosing."""
+    result = json.loads((folder / "result.json").read_text())
+    return {
         one["name"].removeprefix("accuracy/").removesuffix("/8"): one["value"]
         for one in result["figures"]
         if one["name"].startswith("accuracy/") and one["name"].endswith("/8")
     }
-    assert accuracy["vote product"] >= accuracy["majority"] + MARGIN, accuracy
-    assert accuracy["oracle"] >= accuracy["vote product"]

@@ -89,20 +89,21 @@ def refused(folder, message):
 # ---- numbers of the config -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layers", [1, 4])
-def test_another_number_of_layers(prm, policy, layers):
+@pytest.mark.parametrize("layers", [1, 4, 100])
+def test_another_number_of_layers(prm, policy, no_network, layers):
     for folder in (prm, policy):
         edit_config(folder, num_hidden_layers=layers)
-    refused(prm, "num_hidden_layers|left over|missing")
-    with pytest.raises(CheckpointError, match=r"num_hidden_layers|left over|missing"):
+    claimed = rf"num_hidden_layers is {layers}.* {{}} layers" if layers > 3 else r"left over: .*layers\.{}\."
+    refused(prm, claimed.format(2 if layers > 3 else 1))
+    with pytest.raises(CheckpointError, match=claimed.format(3 if layers > 3 else 1)):
         LocalPolicy.load(policy, device="cpu")
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"vocab_size": 300}, "of another shape"),
-        ({"num_key_value_heads": 1}, "of another shape"),
+        ({"torch_dtype": "float99"}, "torch_dtype .*'float99'"),
+        ({"dtype": "int8"}, "dtype .*'int8'"),
         ({"hidden_size": 64}, r"score\.weight: expected the shape \(None, 64\)"),
         # Qwen2 has biases that Llama has not: they would be left out without a word.
         ({"model_type": "llama"}, "left over"),
@@ -114,6 +115,21 @@ def test_another_number_of_layers(prm, policy, layers):
 def test_other_numbers_that_the_weights_contradict(prm, settings, message):
     edit_config(prm, **settings)
     refused(prm, message)
+
+
+@pytest.mark.parametrize(
+    ("settings", "claimed", "found"),
+    [
+        ({"vocab_size": 300}, r"\(300, 32\)", r"\(\d+, 32\)"),
+        ({"num_key_value_heads": 1}, r"\(8, 32\)", r"\(16, 32\)"),
+        ({"intermediate_size": 64}, r"\(64, 32\)", r"\(48, 32\)"),
+    ],
+)
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_shapes_are_compared_first(prm, no_network, settings, claimed, found, quantize):
+    edit_config(prm, **settings)
+    with pytest.raises(CheckpointError, match=rf"of another shape: .* {claimed}, in the weights {found}"):
+        load_prm(str(prm), device="cpu", quantize=quantize)
 
 
 @pytest.mark.parametrize("type_", [torch.int8, torch.float8_e4m3fn])

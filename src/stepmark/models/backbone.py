@@ -21,6 +21,7 @@ from stepmark.models import attention
 from stepmark.models.checkpoint import FLOATING, Tensors, read_config
 from stepmark.models.files import ADAPTER_FILE, check_file, present, read_object
 from stepmark.models.lazy import check_device
+from stepmark.show.text import amount
 
 
 def load_backbone(folder: Path, *, dtype: torch.dtype, device: str) -> Any:
@@ -153,6 +154,7 @@ def checked_config(folder: Path) -> Any:
             f"{folder}: weights should be of type {', '.join(sorted(FLOATING))}; found {_some(odd)}. Take the checkpoint in its "
             "full precision"
         )
+    _check_layers(folder, raw, tensors)
     config = load_config(folder)
     limit = token_limit(config)
     if limit is not None and limit < 1:
@@ -171,6 +173,11 @@ def load_config(folder: Path) -> Any:
     model_type = raw.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{folder}/config.json names no model_type")
+    for key in ("dtype", "torch_dtype"):
+        if isinstance(raw.get(key), str) and raw[key] not in ("auto", *FLOATING):
+            raise CheckpointError(
+                f"{folder}/config.json: {key} should be one of {', '.join(sorted(FLOATING))}, found {raw[key]!r}; {_REMEDY}"
+            )
     settings = {k: v for k, v in raw.items() if k not in ("auto_map", "model_type", "architectures")}
     try:
         return AutoConfig.for_model(model_type, **settings)
@@ -199,10 +206,31 @@ def _check_counts(folder: Path, raw: Mapping[str, Any]) -> None:
                     )
 
 
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+
+
+def _layer_of(name: str) -> int:
+    """The number of the layer that a tensor's name puts it into; -1 for none."""
+    found = _LAYER.search(name)
+    return -1 if found is None else int(found[1])
+
+
+def _check_layers(folder: Path, raw: Mapping[str, Any], tensors: Tensors) -> None:
+    """Refuse a config that claims more layers than the weights have: the network would be built first, and found half empty then."""
+    layers = 1 + max(map(_layer_of, tensors.facts), default=-1)
+    for part in (raw, *(value for value in raw.values() if isinstance(value, dict))):
+        claimed = part.get("num_hidden_layers")
+        if isinstance(claimed, int) and claimed > layers > 0:
+            raise CheckpointError(
+                f"{folder}/config.json: num_hidden_layers is {claimed}, and the weights have {amount(layers, 'layer')}; {_REMEDY}"
+            )
+
+
 def check_shapes(maker: Any, folder: Path, config: Any) -> None:
     """Refuse (`CheckpointError`) a config whose network has another size than the weights' headers say, before memory is taken for it.
 
-    Only what is known by its name, and the sum: which tensors are missing is known when they are loaded (`check_report`).
+    Only what is known by its name, layers beyond the claimed ones, and the sum: which other tensors are missing or left over is known when
+    they are loaded (`check_report`), because transformers renames some.
     """
     if getattr(config, "quantization_config", None) is not None:
         return  # packed weights have other shapes
@@ -221,7 +249,9 @@ def check_shapes(maker: Any, folder: Path, config: Any) -> None:
         for form in (name, name.removeprefix(prefix), prefix + name)
         if form in facts and facts[form].shape != shape
     ]
-    check_report(folder, network, {"missing_keys": (), "mismatched_keys": other, "unexpected_keys": ()})
+    layers = max(map(_layer_of, own), default=-1)
+    beyond = [name for name in facts if _layer_of(name) > layers]
+    check_report(folder, network, {"missing_keys": (), "mismatched_keys": other, "unexpected_keys": beyond})
     described, held = sum(map(math.prod, own.values())), sum(fact.elements for fact in facts.values())
     if described > 2 * held:
         raise CheckpointError(

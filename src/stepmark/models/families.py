@@ -247,7 +247,8 @@ _implicit = ScoringSpec(
     summary="Implicit PRM (EurusPRM): the log-ratio of a policy and a reference, summed to each step's end",
     source="Yuan et al. 2024; PRIME-RL/ImplicitPRM eval/processbench.py (bare problem, 'Step i: ', blank lines, the "
     "last sum to the end of the turn). Their other indices run one or two tokens into the next step; here the sum stops at the blank line, "
-    "so no score sees ahead",
+    "so no score sees ahead. processbench.py writes 'Step i: ' before every step, again before one that brings it; here, as in the best-of-N of "
+    "their prm_eval_utils.py, it stands once",
     layout=ChatLayout(
         prefix="Step {i}: ", mark="\n\n", ending="turn", step_space="keep", problem_space="keep"
     ),
@@ -343,7 +344,8 @@ _ALL = (
     ScoringSpec(
         family="math-shepherd",
         summary="Math-Shepherd: '+' against '-' on the language-model head, read at ки after 'Step i: …'",
-        source="Wang et al. 2023; the model card of peiyi9979/math-shepherd-mistral-7b-prm",
+        source="Wang et al. 2023; the model card of peiyi9979/math-shepherd-mistral-7b-prm. Its data number the steps from 1; here a step that "
+        "brings another number ('Step 4:' as the third) is numbered all the same, which PRMBench's evaluator leaves as it is",
         layout=TextLayout(
             opening="{problem} ", prefix="Step {i}: ", mark=" ки", between="\n", problem_space="keep"
         ),
@@ -369,7 +371,9 @@ _ALL = (
         _token,
         family="pure",
         summary="PURE-PRM-7B: as token-classification, scored as p(good) - p(bad)",
-        source="Cheng et al. 2025, Stop Summation; CJReinforce/PURE PRM/eval/bon.py: no template, no BOS, separator newline",
+        source="Cheng et al. 2025, Stop Summation; PURE's PRM/eval/bon.py (read in its copy in viviable/seccodeprm, commit a7ce027): no template, "
+        "no BOS, white space taken off at the end of a step, separator newline. Their RL (experience_maker.py, commit 41f9363) puts the newline in "
+        "the place of the whole token that ends in a blank line",
         layout=PieceLayout(opening="{problem}", mark="\n", step_space="rstrip", problem_space="keep"),
         readout=Readout(head=LinearHead(), activation="margin", good=1),
         score_kind="margin",

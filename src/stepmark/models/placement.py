@@ -108,7 +108,11 @@ def stream_network(
     shapes = {name: tensors.facts[names[name]].shape for name in own.keys() & names.keys()}
     report = {
         "missing_keys": sorted(own.keys() - names.keys()),
-        "mismatched_keys": sorted(name for name, shape in shapes.items() if shape != tuple(own[name].shape)),
+        "mismatched_keys": [
+            f"{name} {tuple(own[name].shape)}, in the weights {shape}"
+            for name, shape in shapes.items()
+            if shape != tuple(own[name].shape)
+        ],
         "unexpected_keys": sorted(tensors.names),
     }
     check_report(folder, network, report)

@@ -110,7 +110,10 @@ def over_step_tokens(step_values: Tensor, step_of: Tensor) -> Tensor:
 
 Estimator = Literal["k1", "k2", "k3"]
 CLAMP = 20.0
-"""`delta` is cut to this size under the exponential of k3: beyond it the estimate is a number without meaning that overflows."""
+"""`delta` is cut to this size under the exponential of k3: beyond it the estimate is a number without meaning that overflows.
+
+The estimate itself is not cut, as Schulman defines it; verl cuts it to [-10, 10] besides, so a token that the reference finds far more likely
+than the policy weighs more here."""
 
 
 def kl(logprobs: Tensor, reference: Tensor, mask: Tensor, *, estimator: Estimator) -> Tensor:
