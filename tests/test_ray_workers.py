@@ -145,6 +145,24 @@ def test_workers_that_die_before_they_are_ready_end_the_run():
     assert not ray.is_initialized()
 
 
+def test_without_room_a_run_ends_at_once_or_after_two_minutes_of_waiting_for_a_node():
+    with pytest.raises(BackendError, match=r"a worker needs 1 CPU, the cluster has 1 node, 0 CPUs"):
+        started(FakeRay(size=0))
+    waited = []
+
+    class Full(FakeRay):
+        def wait(self, refs, *, num_returns, timeout):
+            waited.append(timeout)
+            return [], refs
+
+    with (
+        mock.patch.dict(sys.modules, {"ray": Full(size=0)}),
+        pytest.raises(BackendError, match=r"for 120 s the cluster had no room"),
+    ):
+        RayWorkers(f"{__name__}:built", {}, Cluster(ray="local", ray_workers=2), tell=lambda line: None)
+    assert sum(waited) == 120
+
+
 @given(st.lists(st.integers(1, 200), max_size=60), st.integers(1, LARGEST))
 def test_chunks_are_neighbours_and_small(sizes, limit):
     requests = {at: Completions(prompt=f"p{at}", n=n, temperature=1.0) for at, n in enumerate(sizes)}
@@ -152,6 +170,14 @@ def test_chunks_are_neighbours_and_small(sizes, limit):
     assert [place for chunk in chunks for place in chunk] == list(requests)
     for chunk in chunks:
         assert len(chunk) == 1 or sum(sizes[place] for place in chunk) <= limit
+
+
+def test_a_chunk_is_of_one_type():
+    ray = FakeRay(size=1)
+    workers, _ = started(ray)
+    verdicts = [VerdictRequest(answer=text, gold="1") for text in "0123"]
+    ask(ray, workers, [request for pair in zip(writes(4), verdicts, strict=True) for request in pair])
+    assert all(len(set(map(type, chunk))) == 1 for _, chunk in ray.given)
 
 
 def test_tasks_come_to_the_same_with_workers_as_without():

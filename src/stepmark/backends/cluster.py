@@ -18,7 +18,7 @@ import socket
 import sys
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
@@ -154,7 +154,7 @@ class ClusterWorker:
         return facts, f"process {os.getpid()} on {socket.gethostname()}"
 
     def answer(self, requests: Sequence[Request]) -> Answered:
-        """Answer a chunk of requests; an exception is returned in words, beside the replies so far."""
+        """Answer a chunk of requests of one type; an exception is returned in words, beside the replies so far."""
         replies: dict[int, Reply] = {}
         failure: StepmarkError | None = None
         try:
@@ -162,20 +162,13 @@ class ClusterWorker:
             if self._models is None and isinstance(error := self.build(), StepmarkError):
                 raise error
             assert self._models is not None
-            # What is released may still be read by the scores beside it.
-            for kind in sorted(dict.fromkeys(map(type, requests)), key=lambda kind: kind is Release):
-                identity, compute = self._models.answers[kind]
-                places = [place for place, request in enumerate(requests) if type(request) is kind]
-
-                def ready(at: int, reply: Reply, places: Sequence[int] = places) -> None:
-                    replies[places[at]] = reply
-
-                made = compute([requests[place] for place in places], ready)
-                if len(made) != len(places):
-                    raise BackendError(
-                        f"{identity} gave {amount(len(made), 'reply', 'replies')} to {amount(len(places), 'request')}"
-                    )
-                replies.update(zip(places, made, strict=True))
+            identity, compute = self._models.answers[type(requests[0])]
+            made = compute(requests, replies.__setitem__)
+            if len(made) != len(requests):
+                raise BackendError(
+                    f"{identity} gave {amount(len(made), 'reply', 'replies')} to {amount(len(requests), 'request')}"
+                )
+            replies = dict(enumerate(made))
         except BaseException as error:
             failure = in_words(error)
         for place, reply in replies.items():
@@ -203,6 +196,8 @@ class _Worker:
     actor: Any
     greeting: Any
     """The call of `build`, until it is answered; then the worker is ready, and this is None."""
+    call: Any = None
+    """Its chunk, of whichever round, until it is done: never two at once, so that what kills it is known."""
     where: str = ""
     spent: Mapping[str, int] = field(default_factory=dict)
     """By its current process."""
@@ -264,7 +259,7 @@ class RayWorkers:
         try:
             size = cluster.ray_workers or min(self._room(), most)
             if size < 1:
-                raise BackendError(f"{self._wanted()}, and no node of the cluster has that: {self._has()}")
+                raise BackendError(f"no node of the cluster has room for a worker: {self._needs()}")
             kind = self._ray.remote(ClusterWorker).options(
                 num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=-1, scheduling_strategy="SPREAD"
             )
@@ -301,10 +296,11 @@ class RayWorkers:
         """
         replies: list[Any] = [None] * len(requests)
         limit = self._limit(sum(map(_samples, requests)))
+        by_type = sorted(enumerate(requests), key=lambda one: type(one[1]).__name__)
         if self._homes is None:
-            found = self._replies(cut(enumerate(requests), limit), {})
+            found = self._replies(cut(by_type, limit), {})
         else:
-            shares = self._shares(requests, self._homes)
+            shares = self._shares(by_type, self._homes)
             found = self._replies(iter(()), {home: deque(cut(shares[home], limit)) for home in shares})
         for place, reply in found:
             replies[place] = reply
@@ -354,14 +350,14 @@ class RayWorkers:
         return min(LARGEST, ceil(samples / (_CHUNKS_A_WORKER * self.size)))
 
     def _shares(
-        self, requests: Sequence[Request], homes: dict[int, int]
+        self, requests: Sequence[tuple[int, Request]], homes: dict[int, int]
     ) -> dict[int, list[tuple[int, Request]]]:
         """The requests of each worker that has read their problems, by its number; new problems are dealt out in turn."""
         shares: dict[int, list[tuple[int, Request]]] = {}
         ready = self._ready() or self._workers
         numbers = [worker.number for worker in ready]
         with self._lock:
-            for place, request in enumerate(requests):
+            for place, request in requests:
                 about = hash(_about(request))
                 if homes.get(about) not in numbers:
                     if isinstance(request, Release):
@@ -390,10 +386,11 @@ class RayWorkers:
                 if worker in busy:
                     continue
                 own = homed.get(worker.number) or again
-                chunk = own.popleft() if own else next(source, {})
-                if chunk:
-                    calls[worker.actor.answer.remote(list(chunk.values()))] = worker, chunk
-            # Where all workers were idle and none has got a chunk, there is none.
+                if not own and (chunk := next(source, {})):
+                    own.append(chunk)
+                if own and (call := self._ask(worker, own[0])) is not None:
+                    calls[call] = worker, own.popleft()
+            # Where there are workers, and yet no chunk for them, all are done.
             if not calls and (failure is not None or (ready and not again and not any(homed.values()))):
                 break
             call = self._wait(calls)
@@ -406,7 +403,6 @@ class RayWorkers:
                 raise BackendError(f"{worker.name} failed in an unexpected way: {error}") from error
             except self._ray.exceptions.RayError as error:
                 why = f"{worker.name} died: {_short(error)}"
-                self._died(worker)
                 self._tell(f"{why}; {amount(len(chunk), 'request')} will be asked again")
                 again.extendleft({place: request} for place, request in reversed(chunk.items()))
                 deaths.update(chunk.keys())
@@ -417,7 +413,7 @@ class RayWorkers:
                             "worker has, give workers more or ask for fewer tokens at once; every other reply is recorded"
                         )
                 continue
-            replies, broke, worker.spent = made
+            replies, broke, _ = made
             places = list(chunk)
             for place, reply in replies.items():
                 yield places[place], reply
@@ -426,33 +422,39 @@ class RayWorkers:
         if failure is not None:
             raise failure
 
-    def _wait(self, calls: Iterable[Any]) -> Any | None:
-        """One of the calls that is done; None where a worker may have become ready.
+    def _wait(self, calls: Collection[Any]) -> Any | None:
+        """One of the calls that is done; None where a worker may have become ready, or free.
 
         Raises:
             BackendError: there is nothing to wait for, and no node has room for a worker.
         """
-        greetings = [worker.greeting for worker in self._workers if worker.greeting is not None]
-        done, _ = self._ray.wait([*calls, *greetings], num_returns=1, timeout=_PATIENCE)
+        under_way = [worker.call or worker.greeting for worker in self._workers]
+        others = [call for call in under_way if call is not None and call not in calls]
+        done, _ = self._ray.wait([*calls, *others], num_returns=1, timeout=_PATIENCE)
         if not done and not calls and not self._room():
             raise BackendError(
-                f"no worker is left and for {_PATIENCE:.0f} s the cluster had no room for one: {self._wanted()}, and it has "
-                f"{self._has()}. Replies so far are recorded: add a node, or wait, then run the same again"
+                f"no worker is left and for {_PATIENCE:.0f} s the cluster had no room for one: {self._needs()}. Replies so far are "
+                "recorded: add a node, or wait, then run the same again"
             )
-        return next((call for call in done if call not in greetings), None)
+        return next((call for call in done if call not in others), None)
 
     def _ready(self) -> list[_Worker]:
-        """The workers that have built their models.
+        """The workers that have built their models; notes which calls are done, and has those that died built again.
 
         Raises:
             StepmarkError: what a worker's building raised, or a worker that is not as the others, or every one died over it.
         """
         with self._lock:
-            starting = {worker.greeting: worker for worker in self._workers if worker.greeting is not None}
-            if starting:
-                done, _ = self._ray.wait(list(starting), num_returns=len(starting), timeout=0)
+            under_way = {worker.call or worker.greeting: worker for worker in self._workers}
+            under_way.pop(None, None)
+            if under_way:
+                done, _ = self._ray.wait(list(under_way), num_returns=len(under_way), timeout=0)
                 for call in done:
-                    self._greet(starting[call])
+                    worker = under_way[call]
+                    if worker.call is None:
+                        self._greet(worker)
+                    else:
+                        self._free(worker)
             return [worker for worker in self._workers if worker.greeting is None]
 
     def _greet(self, worker: _Worker) -> None:
@@ -482,13 +484,24 @@ class RayWorkers:
             self._tell(f"{worker.name} is there again, as {where}")
         worker.where, worker.greeting, self.facts = where, None, facts
 
-    def _died(self, worker: _Worker) -> None:
-        """Ray starts it again; what it had spent is kept."""
-        with self._lock:
+    def _free(self, worker: _Worker) -> None:
+        """Its call is done; where it died of it, Ray starts it again, and what it had spent is kept."""
+        call, worker.call = worker.call, None
+        try:
+            _, _, worker.spent = self._ray.get(call)
+        except self._ray.exceptions.RayTaskError:
+            pass  # raised where it was asked
+        except self._ray.exceptions.RayError:
             self._spent.update(worker.spent)
-            worker.spent = {}
-            if worker.greeting is None:
-                worker.greeting = _greeting(worker.actor)
+            worker.spent, worker.greeting = {}, _greeting(worker.actor)
+
+    def _ask(self, worker: _Worker, chunk: Chunk) -> Any | None:
+        """The call that answers a chunk; None where the worker is at work for another round."""
+        with self._lock:
+            if worker.call is not None or worker.greeting is not None:
+                return None
+            worker.call = worker.actor.answer.remote(list(chunk.values()))
+            return worker.call
 
     def _room(self) -> int:
         """How many workers fit on the nodes that are there."""
@@ -501,8 +514,9 @@ class RayWorkers:
     def _resources(self) -> list[Mapping[str, float]]:
         return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
 
-    def _wanted(self) -> str:
-        return f"a worker needs {self._cpus:g} CPU" + (f" and {self._gpus:g} GPU" if self._gpus else "")
+    def _needs(self) -> str:
+        gpus = f" and {self._gpus:g} GPU" if self._gpus else ""
+        return f"a worker needs {self._cpus:g} CPU{gpus}, the cluster has {self._has()}"
 
     def _has(self) -> str:
         alive = self._resources()
@@ -552,17 +566,19 @@ class RayModel:
 
 
 def cut(requests: Iterable[tuple[int, Request]], limit: int) -> Iterator[Chunk]:
-    """Chunks of neighbours, of at most `limit` samples or one request; up to 256 solutions of one problem stay together."""
+    """Chunks of neighbours of one type, of at most `limit` samples or one request; up to 256 solutions of one problem stay together."""
     chunk: Chunk = {}
-    size, problem = 0, None
+    size = 0
+    before: Any = None
     for place, request in requests:
-        about = _about(request) if isinstance(request, ScoreSolution) else None
-        most = _WHOLE_PROBLEM if about is not None and about == problem else limit
-        if chunk and size + _samples(request) > most:
+        alike = type(request) is type(before)
+        together = isinstance(request, ScoreSolution) and alike and _about(request) == _about(before)
+        most = _WHOLE_PROBLEM if together else limit
+        if chunk and (not alike or size + _samples(request) > most):
             yield chunk
             chunk, size = {}, 0
         chunk[place] = request
-        size, problem = size + _samples(request), about
+        size, before = size + _samples(request), request
     if chunk:
         yield chunk
 
