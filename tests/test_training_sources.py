@@ -59,8 +59,8 @@ def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
     write(tmp_path / "test.jsonl", {**ROW, "prompt": "held out"})
     asked = []
 
-    def download(name, *, repo_type, allow_patterns):
-        asked.append((name, repo_type))
+    def download(name, *, repo_type, allow_patterns, ignore_patterns):
+        asked.append((name, repo_type, ignore_patterns))
         return str(tmp_path)
 
     hub(monkeypatch, download)
@@ -68,7 +68,7 @@ def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
     assert [text for text, _ in problems(["owner/set"], split="test")] == ["held out"]
     # No file has the word: all of them.
     assert len(problems(["owner/set"], split="validation")) == 2
-    assert asked[0] == ("owner/set", "dataset")
+    assert asked[0] == ("owner/set", "dataset", None)  # files in folders too
 
 
 def progress(step, *, held_out=None):
