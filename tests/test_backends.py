@@ -356,6 +356,24 @@ def test_all_of_waits_for_all_and_prefers_the_failure_to_the_refusal():
     assert len(ended) == 6
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), KeyboardInterrupt()])
+def test_what_would_end_an_event_loop_fails_the_run_and_does_not_hang_it(error):
+    class Broken(Machine):
+        def complete_many(self, requests, ready=None):
+            raise error
+
+    with pytest.raises(BackendError):
+        results([[write("a")]], Broken())
+
+    async def cancels(number):
+        inner = asyncio.get_running_loop().create_future()
+        inner.cancel()
+        await inner
+
+    with pytest.raises(BackendError, match="cancelled"):
+        list(run_tasks([1], cancels))
+
+
 def test_many_asks_coroutines_from_outside_of_any():
     async def ask(number):
         if number == 1:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -245,3 +247,55 @@ def test_a_solution_without_a_reference_answer_is_refused_with_its_line(
     err = capsys.readouterr().err
     assert "left out 1 row" in err and f"  {place}" in err
     assert len(list(read_labelled(out))) == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT of that kind on Windows")
+def test_an_interrupt_while_a_model_computes_ends_with_130_and_no_abort(tmp_path):
+    """Python would wait for the model's thread, and native code whose thread is ended in the middle aborts the process."""
+    problems = [
+        {"problem": f"{number} + 1 = ?", "answer": str(number + 1), "id": f"p{number}"}
+        for number in range(400)
+    ]
+    file = tmp_path / "problems.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in problems))
+    (tmp_path / "busy.py").write_text(
+        "import time\n"
+        "from pathlib import Path\n"
+        "import numpy as np\n"
+        "from stepmark.backends import BatchPolicy\n"
+        "class Busy(BatchPolicy):\n"
+        "    name = identity = 'busy'\n"
+        "    tokens_written = 0\n"
+        "    def complete_many(self, requests, ready=None):\n"
+        f"        Path({str(tmp_path / 'begun')!r}).touch()\n"
+        "        end = time.monotonic() + 60\n"
+        "        while time.monotonic() < end:\n"
+        "            np.ones((300, 300)) @ np.ones((300, 300))\n"
+        "        return []\n"
+    )
+    words = [
+        "sample",
+        str(file),
+        "--policy",
+        "busy:Busy",
+        "--n",
+        "1",
+        "--temperature",
+        "0",
+        "--verifier",
+        "none",
+    ]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    with subprocess.Popen(
+        [sys.executable, "-m", "stepmark", *words, "--out", str(tmp_path / "out.jsonl")],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    ) as run:
+        while not (tmp_path / "begun").exists():
+            assert run.poll() is None, run.communicate()
+            time.sleep(0.02)
+        run.send_signal(signal.SIGINT)
+        _, err = run.communicate(timeout=30)
+    assert run.returncode == 130, err
+    assert "interrupted" in err and "Traceback" not in err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,16 @@ _IMPORT = re.compile(r"^from (\S+) import (\w+) as (\w+)$", re.MULTILINE)
 
 
 def lazy_names(
-    package: str, fallback: Callable[[str], Any] | None = None
+    package: str,
+    fallback: Callable[[str], Any] | None = None,
+    more: Callable[[], Iterable[str]] = tuple,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """The `__getattr__`, `__dir__` and `__all__` of a package (PEP 562) with a stub of lines `from MODULE import NAME as NAME`.
 
     Args:
         package: its `__name__`.
         fallback: gives what the stub does not list, or raises `AttributeError`.
+        more: the names that `fallback` knows.
     """
     stub = Path(str(sys.modules[package].__file__)).with_suffix(".pyi")
     home = {
@@ -40,6 +43,8 @@ def lazy_names(
         return value
 
     def names() -> list[str]:
-        return sorted({*home, *vars(sys.modules[package])})
+        return sorted(
+            {*home, *more(), *(name for name in vars(sys.modules[package]) if name.startswith("__"))}
+        )
 
     return load, names, sorted(home)

@@ -159,6 +159,10 @@ class Registry(Mapping[str, str]):
                 raise UsageError(
                     f"`{self.setting}`: expected {', '.join(self)}, or {self.wanted}; found {method!r}. See docs/{self.page}"
                 )
+            if not isinstance(getattr(method, "name", None), str):
+                raise UsageError(
+                    f"`{self.setting}`: expected {self.wanted}; found {method!r}, which has no name. See docs/{self.page}"
+                )
             return method, None
         if method not in self and not FACTORY.fullmatch(method):
             raise self.unknown(method)

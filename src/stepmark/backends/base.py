@@ -44,6 +44,8 @@ _PATIENCE = 0.05
 """Seconds for which a model waits for quick work (verdicts, records on disk) that may bring it more requests."""
 _HALVED = 4
 """Requests that are computed in two halves where another model is idle: fewer gain nothing."""
+BATCH_THREAD = "stepmark-batch"
+"""Name of the threads that compute batches."""
 _STOPPING = 5.0
 """Seconds for which a run that is ended early waits for a batch that reports nothing."""
 _AHEAD = 4
@@ -332,10 +334,8 @@ class _Batches:
         count = (len(batch) + 1) // 2 if half and len(batch) >= _HALVED else len(batch)
         batch, waits.waiting = batch[:count], batch[count:]
         waits.since = time.monotonic()
-        # A daemon: a program that ends does not wait for a model.
-        threading.Thread(
-            target=self._compute, args=(waits, batch), name="stepmark-batch", daemon=True
-        ).start()
+        # No daemon: native code whose thread Python ends in the middle aborts the process.
+        threading.Thread(target=self._compute, args=(waits, batch), name=BATCH_THREAD).start()
 
     def _compute(self, waits: _Queue, batch: Sequence[tuple[Any, asyncio.Future[Any]]]) -> None:
         """In the thread of a model."""
@@ -359,8 +359,13 @@ class _Batches:
                 outcome = BackendError(
                     f"{amount(len(outcome), 'reply', 'replies')} came to {amount(len(batch), 'request')}"
                 )
-        except BaseException as error:
+        except Exception as error:
             outcome = error
+        except StoppedError as error:
+            outcome = error
+        except BaseException as error:  # of those that end an event loop, such as SystemExit
+            outcome = BackendError(f"a model raised {type(error).__name__}: {error}")
+            outcome.__cause__ = error
         loop = self._running()
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._finish, waits, batch, outcome)
@@ -416,7 +421,7 @@ class _Run(Generic[Item, Result]):
 
     def __post_init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.failed = self.abandoned = False
+        self.failed = self.abandoned = self.ending = False
         self.live: set[asyncio.Task[Any]] = set()
         self._gate = asyncio.Semaphore(self.in_flight)
         self._thread = threading.Thread(target=self._loop_forever, name="stepmark-tasks", daemon=True)
@@ -445,9 +450,13 @@ class _Run(Generic[Item, Result]):
                 return
             try:
                 box.put((await self.work(item), None))
-            except asyncio.CancelledError:
-                raise
             except BaseException as error:
+                if isinstance(error, asyncio.CancelledError):
+                    if self.ending:
+                        raise
+                    error = BackendError(
+                        "a task was cancelled from within; what it awaited had been cancelled"
+                    )
                 # Those that have begun go to their end; no other begins.
                 self.failed = True
                 box.put((None, error))
@@ -460,6 +469,7 @@ class _Run(Generic[Item, Result]):
         self.loop.close()
 
     async def _ended(self, stop: bool, done: bool) -> None:
+        self.ending = True
         for task in self.live:
             task.cancel()
         await _Batches.of_loop().drained(stop=stop, done=done)

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -93,6 +94,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt as error:
         print(f"\ninterrupted{': ' if error.args else ''}{error}", file=sys.stderr)
+        if any(thread.name == "stepmark-batch" for thread in threading.enumerate()):
+            # A model computes on in its thread, and Python would wait for it.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
         return INTERRUPTED
     except BrokenPipeError:
         _drop_output()

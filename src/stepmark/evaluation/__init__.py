@@ -15,4 +15,10 @@ def _benchmark(name: str) -> Any:
     raise AttributeError(f"module 'stepmark.evaluation' has no attribute {name!r}")
 
 
-__getattr__, __dir__, __all__ = lazy_names(__name__, _benchmark)
+def _benchmarks() -> list[str]:
+    from stepmark.evaluation.benchmarks import declared
+
+    return [place.partition(":")[2] for place, _ in declared().values()]
+
+
+__getattr__, __dir__, __all__ = lazy_names(__name__, _benchmark, _benchmarks)

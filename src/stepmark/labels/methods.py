@@ -110,6 +110,11 @@ async def label_group(
         labelling = labeller.label(solution, writes, compares)
         if not inspect.isawaitable(labelling):
             raise UsageError(f"the labeller {labeller.name}: expected {METHODS.wanted}")
-        return (await labelling,)
+        result = await labelling
+        if not isinstance(result, Labelling):
+            raise UsageError(
+                f"the labeller {labeller.name}: expected label to return a Labelling, got {type(result).__name__}"
+            )
+        return (result,)
     except InputError as error:
         return tuple(Refusal(solution=solution, error=error) for solution in group)

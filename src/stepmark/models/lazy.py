@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, final
@@ -23,6 +24,10 @@ UNSAID: Mapping[str, object] = {
     "device": "auto",
 }
 """The settings of `load_prm` that mean nothing for some PRMs, with their defaults: a value equal to the default counts as not given."""
+
+
+LOADING = threading.RLock()
+"""Held while a model is loaded."""
 
 
 @final
@@ -53,8 +58,9 @@ class Lazy(Generic[T]):
             self._check(self.name, self.arguments)
 
     def load(self) -> T:
-        """The model; loaded anew at each call."""
-        return self._function(self.name, **self.arguments)
+        """The model; loaded anew at each call, and no two at once: transformers' imports are not safe for threads."""
+        with LOADING:
+            return self._function(self.name, **self.arguments)
 
     def with_arguments(self, **arguments: Any) -> Lazy[T]:
         """The same model, loaded with some other arguments."""

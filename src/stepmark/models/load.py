@@ -13,7 +13,7 @@ from stepmark.errors import CheckpointError, MissingExtraError, UsageError
 from stepmark.models.families import find_published, full_name
 from stepmark.models.files import local_folder, present
 from stepmark.models.identity import CheckpointFiles, named
-from stepmark.models.lazy import UNSAID, Bits, Lazy, check_device, is_server, note_idle
+from stepmark.models.lazy import LOADING, UNSAID, Bits, Lazy, check_device, is_server, note_idle
 from stepmark.models.places import BUILT_IN, BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM, identity_of
 from stepmark.models.spec import ConfidenceHead, LogRatioHead, VocabHead, spec_key
@@ -85,7 +85,8 @@ def load_prm(
         MissingExtraError: torch or transformers is not installed.
     """
     arguments: dict[str, Any] = dict(locals())
-    return _find(_Settings(name=arguments.pop("name_or_path"), **arguments)).load()
+    with LOADING:
+        return _find(_Settings(name=arguments.pop("name_or_path"), **arguments)).load()
 
 
 def lazy_prm(name_or_path: str, **arguments: Any) -> Lazy[PRM]:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from stepmark.backends import ChoiceLogprobs, Completion, Completions
 from stepmark.errors import UsageError
-from stepmark.models.lazy import Bits, Lazy, check_device, is_server, note_idle
+from stepmark.models.lazy import LOADING, Bits, Lazy, check_device, is_server, note_idle
 from stepmark.models.prm import Reading
 from stepmark.registry import FACTORY, Registry
 from stepmark.settings import check_arguments, checked
@@ -164,6 +164,7 @@ def load_policy(
         return policy
     from stepmark.models.policies.local import LocalPolicy
 
-    return LocalPolicy.load(
-        address, dtype=dtype, quantize=quantize, device=device, memory_tokens=memory_tokens
-    )
+    with LOADING:
+        return LocalPolicy.load(
+            address, dtype=dtype, quantize=quantize, device=device, memory_tokens=memory_tokens
+        )
