@@ -79,10 +79,8 @@ def test_the_isolation_is_said_and_stands_in_the_manifest(folder, command, isola
 
 def test_a_worker_of_a_cluster_takes_the_isolation_of_the_run(monkeypatch):
     monkeypatch.setattr(code_sandbox.shutil, "which", lambda name: None)
-    answerers = build(policy=None, verifier="code", isolation="unsafe")
-    [verdict] = answerers[VerdictRequest].answer(
-        [VerdictRequest(answer=RIGHT, gold=TESTS)], lambda number, reply: None
-    )
+    _, verify = build(policy=None, verifier="code", isolation="unsafe").answers[VerdictRequest]
+    [verdict] = verify([VerdictRequest(answer=RIGHT, gold=TESTS)], lambda number, reply: None)
     assert verdict.correct
     with pytest.raises(UsageError, match="bubblewrap is not installed"):
         build(policy=None, verifier="code")

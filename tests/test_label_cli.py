@@ -287,7 +287,14 @@ def test_an_interrupt_while_a_model_computes_ends_with_130_and_no_abort(tmp_path
     ]
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     with subprocess.Popen(
-        [sys.executable, "-m", "stepmark", *words, "--out", str(tmp_path / "out.jsonl")],
+        # A run whose parent ignores the signal inherits that.
+        [
+            *(sys.executable, "-c"),
+            "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+            "from stepmark.cli import main; sys.exit(main())",
+            *words,
+            *("--out", str(tmp_path / "out.jsonl")),
+        ],
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": path},
