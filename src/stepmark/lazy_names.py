@@ -33,7 +33,10 @@ def lazy_names(
         if name not in home:
             if fallback is not None and not name.startswith("_"):
                 return fallback(name)
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            # With both, Python suggests the nearest name.
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package]
+            )
         module, attribute = home[name]
         parent = importlib.import_module(module)
         value = getattr(parent, attribute, None) if module != package else None

@@ -169,7 +169,9 @@ class PartFile:
     def left(self) -> str:
         """What a run that stops now leaves, and how to go on."""
         if not self.kept:
-            return "nothing is kept"
+            replies = self._handle is not None and Path(f"{self._out}.replies.sqlite").exists()
+            answered = "no row is done; replies of models are kept, and the same command continues from there"
+            return answered if replies else "nothing is kept"
         return f"{amount(self.kept, 'row is', 'rows are')} kept in {self._part}; the same command continues from there"
 
     def results(self) -> Iterator[dict[str, Any]]:
