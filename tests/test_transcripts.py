@@ -65,6 +65,19 @@ def test_a_rewound_branch_is_left_out():
     assert "20" not in read.solution.steps[0].observation
 
 
+def test_entries_of_which_none_names_a_parent_are_one_conversation():
+    rows = [
+        entry("user", ASK, "a", None),
+        entry("assistant", FIRST, "b", None),
+        entry("user", "Go on.", "c", None),
+        entry("assistant", SECOND, "d", None),
+        entry("user", "Thank you.", "e", None),
+    ]
+    read = one(rows)
+    assert read.solution.problem.text == ASK
+    assert read.solution.texts == (FIRST, SECOND)
+
+
 def test_of_an_edited_first_question_the_live_one_is_the_problem():
     rows = [
         entry("user", "Pens cost 9 each.", "x", None),

@@ -1,7 +1,8 @@
 """Sessions of Claude Code: one entry a line, {`type`, `message`, `uuid`, `parentUuid`, `sessionId`}.
 
 Session files repeat entries when a session is resumed or copied: an entry whose `uuid` was read is not read again. The conversation is the live
-branch: the chain of `parentUuid` from the last entry. What was rewound, an edited first question too, is left out. A subagent (`isSidechain`)
+branch: the chain of `parentUuid` from the last entry. What was rewound, an edited first question too, is left out. A file in which no entry names
+a parent is one chain, in the order of its lines. A subagent (`isSidechain`)
 is a conversation of its own. Lines of neither the user nor the assistant are left out, and what Claude Code itself wrote as an assistant
 ("<synthetic>").
 """
@@ -36,13 +37,14 @@ def conversations(events: Sequence[Object]) -> Iterator[tuple[str, Sequence[Obje
     roots: dict[object, object] = {}
     latest: dict[object, object] = {}
     leaves: dict[object, object] = {}
+    chained = any(event.get("parentUuid") is not None for event in events)
     for number, event in enumerate(events):
         key: object = text_or_none(event.get("uuid")) or number
         if key in entries or (key == number and event.get("type") not in _SPOKEN):
             continue
         session, agent = event.get("sessionId"), event.get("agentId")
         side = bool(event.get("isSidechain"))
-        parent = _parent(event, entries, latest.get((session, side, agent)))
+        parent = _parent(event, entries, latest.get((session, side, agent)), chained)
         entries[key], before[key] = event, parent
         roots[key] = key if parent is None else roots[parent]
         latest[session, side, agent] = key
@@ -69,8 +71,8 @@ def _in_order(branch: Iterable[Object]) -> list[Object]:
     return [event for _, _, event in sorted(placed, key=lambda entry: entry[:2])]
 
 
-def _parent(event: Object, entries: Mapping[object, Object], previous: object) -> object:
-    """The entry before one in its branch; None for the first of a branch."""
+def _parent(event: Object, entries: Mapping[object, Object], previous: object, chained: bool) -> object:
+    """The entry before one in its branch; None for the first of a branch. `chained`: entries of this file name their parents."""
     for field in ("parentUuid", "logicalParentUuid"):  # the second leads over a compaction
         parent = event.get(field)
         if parent is not None and parent in entries:
@@ -78,7 +80,7 @@ def _parent(event: Object, entries: Mapping[object, Object], previous: object) -
             same = bool(entries[parent].get("isSidechain")) == bool(event.get("isSidechain"))
             return parent if same else previous
     # A root that says so is a new or an edited first question; an answer cannot be one.
-    is_root = "parentUuid" in event and event["parentUuid"] is None
+    is_root = chained and "parentUuid" in event and event["parentUuid"] is None
     return None if is_root and _is_question(event) else previous
 
 
