@@ -90,7 +90,7 @@ class SettingError(UsageError):
 
 
 class UnknownNameError(UsageError):
-    """A name that no catalog entry has."""
+    """A name that the registry does not have."""
 
 
 class ScoreKindError(UsageError):

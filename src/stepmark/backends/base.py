@@ -102,7 +102,7 @@ class Verifying(Protocol):
 
 
 class Missing:
-    """In the place of a model that is not there: whoever asks it is refused.
+    """Stands in for a model that was not given; every request to it raises a `UsageError`.
 
     Args:
         what: the setting that would give it.

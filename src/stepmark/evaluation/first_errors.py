@@ -109,7 +109,7 @@ class FirstErrors(Rated):
         )
 
     def first_of(self, row: Row, steps: int) -> int | None:
-        """The 0-based first error by the benchmark's label; -1 for none, None where an error is said to be there and not where."""
+        """The 0-based first error by the benchmark's label; -1 for none. None: the label says that there is an error, but not at which step."""
         column = self.columns_of["label"]
         label, last = row.data.get(column), steps - 1 + self.counts_from
         if label in (None, -1) and column in row.data:

@@ -112,7 +112,7 @@ class PRM:
     """
 
     name: str
-    """Its name in outputs: a catalog name, a hub name, a folder, an address."""
+    """Its name in outputs: a short name, a hub name, a folder, an address."""
     score_kind: ScoreKind
     """What its scores are."""
     default_aggregate: str

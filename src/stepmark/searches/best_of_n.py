@@ -45,15 +45,18 @@ class Greedy(Searching):
 class SampledSearch(Searching):
     """N solutions, and one of them. Abstract."""
 
+    choice: ClassVar[Choice]
+    """How one is chosen."""
     n: Annotated[int, Field(ge=1)] = 16
     """Solutions that are written."""
 
-    async def _search(
-        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying, choice: Choice
+    async def search(
+        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
     ) -> SearchResult:
-        tree = Tree(problem, self, self.name, policy, prm, verifier, scored=choice != "majority")
+        """See `Search.search`."""
+        tree = Tree(problem, self, self.name, policy, prm, verifier, scored=self.asks_prm)
         ends = await tree.write_whole(tree.root, self.n, 0)
-        return await choose(tree, ends, choice)
+        return await choose(tree, ends, self.choice)
 
 
 @final
@@ -62,12 +65,7 @@ class BestOfN(SampledSearch):
     """N solutions, and the one that the PRM scores highest."""
 
     name: ClassVar[str] = "best-of-n"
-
-    async def search(
-        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
-    ) -> SearchResult:
-        """See `Search.search`."""
-        return await self._search(problem, policy, prm, verifier, "best")
+    choice: ClassVar[Choice] = "best"
 
 
 @final
@@ -76,13 +74,8 @@ class Majority(SampledSearch):
     """N solutions, and the commonest answer; asks no PRM."""
 
     name: ClassVar[str] = "majority"
+    choice: ClassVar[Choice] = "majority"
     asks_prm: ClassVar[bool] = False
-
-    async def search(
-        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
-    ) -> SearchResult:
-        """See `Search.search`."""
-        return await self._search(problem, policy, prm, verifier, "majority")
 
 
 @final
@@ -95,12 +88,7 @@ class WeightedVote(SampledSearch):
     """
 
     name: ClassVar[str] = "weighted-vote"
+    choice: ClassVar[Choice] = "vote"
 
     def __post_init__(self) -> None:
         check_choice("vote", self.grading)
-
-    async def search(
-        self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
-    ) -> SearchResult:
-        """See `Search.search`."""
-        return await self._search(problem, policy, prm, verifier, "vote")

@@ -373,7 +373,7 @@ def verdicts(
 
 
 def best_first(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """As `Grader.rank` sorts, equal ones by index; then those with an error."""
+    """As `PRM.rank` sorts, equal ones by index; then those with an error."""
 
     def key(result: Mapping[str, Any]) -> tuple[Any, ...]:
         if "error" in result:

@@ -171,7 +171,7 @@ def manifest_of(path: str | Path) -> Path:
 
 
 def write_manifest(path: str | Path | None, facts: Mapping[str, Any]) -> None:
-    """Say beside a file that is whole how it was made; of None and of what is written through (`is_stream`) nothing is said."""
+    """Write OUT.manifest.json, which says how a finished file was made. Nothing is written for None and for streams (`is_stream`)."""
     if path is None or is_stream(path):
         return
     with atomic_write(manifest_of(path)) as handle:

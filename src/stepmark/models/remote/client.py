@@ -176,7 +176,7 @@ class Client(Closing):
         keep_going: bool = False,
         **settings: Unpack[Scoring],
     ) -> list[GradedSolution]:
-        """Grade candidate solutions of one problem, in one request, and sort them, the best first, as `Grader.rank` does.
+        """Grade candidate solutions of one problem, in one request, and sort them, the best first, as `PRM.rank` does.
 
         Args:
             problem: as for `grade`.
