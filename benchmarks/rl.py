@@ -50,7 +50,7 @@ from stepmark.rl.actor import Actor
 from stepmark.rl.hacking import Watched
 from stepmark.rl.implicit import OnlineImplicit
 from stepmark.rl.monitor import Monitor
-from stepmark.rl.settings import Implicit, Training
+from stepmark.rl.settings import Implicit, PolicyTraining
 from stepmark.rl.trainer import PolicyTrainer
 from stepmark.store import atomic_write
 from stepmark.verifiers.base import load_verifier
@@ -73,8 +73,8 @@ class World:
     held_out: int = 200
     lengths: tuple[int, int] = (3, 6)
     """Steps of a problem, from and to."""
-    settings: Training = field(
-        default_factory=lambda: Training(
+    settings: PolicyTraining = field(
+        default_factory=lambda: PolicyTraining(
             updates=100,
             problems=16,
             group=8,
@@ -112,7 +112,7 @@ class World:
         plain: dict[str, Any] = json.loads(json.dumps(body))
         return plain
 
-    def of(self, method: Method, seed: int) -> Training:
+    def of(self, method: Method, seed: int) -> PolicyTraining:
         """A run's settings."""
         return replace(
             self.settings,
@@ -125,7 +125,7 @@ class World:
 
 def quick() -> World:
     """A few small updates."""
-    settings = Training(
+    settings = PolicyTraining(
         updates=4,
         problems=4,
         group=4,

@@ -13,7 +13,7 @@ import pytest
 from stepmark import ScriptedPRM
 from stepmark.annotation.items import items_of_file
 from stepmark.annotation.project import Project
-from stepmark.data.formats.rows import Reading
+from stepmark.data.formats.rows import ReaderSettings
 from stepmark.data.labelled import convert, detect, read_labelled
 from stepmark.data.reading import read_rows
 from stepmark.data.solutions import read_solutions
@@ -237,7 +237,7 @@ def test_one_conversation_in_every_format(name, tmp_path):
     assert row.meta["format"] == name
     if name != "messages" and "swe" not in name:
         assert (solution.source, solution.id) == ("m", "t1")
-    (only,) = read_labelled(ROWS[name], settings=Reading(reasoning="only"))
+    (only,) = read_labelled(ROWS[name], settings=ReaderSettings(reasoning="only"))
     assert only.solution.texts == (THOUGHT,)
     (graded,) = grade(file, "scripted_prms:certain", progress=False)
     assert len(graded.scores) == 2

@@ -13,7 +13,7 @@ from stepmark.annotation.export import Exporting, export
 from stepmark.annotation.items import read_items
 from stepmark.annotation.labels import Answer, Change
 from stepmark.annotation.project import load_project
-from stepmark.data.formats.rows import Counts, Reading
+from stepmark.data.formats.rows import Counts, ReaderSettings
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
 
@@ -232,7 +232,7 @@ def test_an_export_reads_back_as_potatos(tmp_path):
     assert [step["reward"] for step in row["steps"]] == [1, -1, -1]
     (tmp_path / "out.jsonl").write_text(json.dumps(row) + "\n")
     (read,) = read_labelled(
-        tmp_path / "out.jsonl", settings=Reading(items=str(tmp_path / "data" / "traces.jsonl"))
+        tmp_path / "out.jsonl", settings=ReaderSettings(items=str(tmp_path / "data" / "traces.jsonl"))
     )
     assert [[j.rating for j in step] for step in read.labelled.judgements] == [[1], [-1], []]
     assert list(write_labelled([read], "potato")) == [row]

@@ -34,7 +34,7 @@ def training(**more):
         "updates": 1, "problems": 2, "group": 3, "max_tokens": 6, "prompt": "text", "instruction": "",
         "learning_rate": 1e-2, "warmup": 0, "evaluate_every": 1,
     }  # fmt: skip
-    return stepmark.rl.Training(**settings | more)
+    return stepmark.rl.PolicyTraining(**settings | more)
 
 
 def run(problems, policy, prm="rl_models:wordy", **more):
@@ -149,6 +149,6 @@ def test_errors_say_what_was_expected(tmp_path, policy, change, error, message) 
 
 def test_a_setting_is_checked_when_it_is_made() -> None:
     with pytest.raises(SettingError, match="updates=0"):
-        stepmark.rl.Training(updates=0)
+        stepmark.rl.PolicyTraining(updates=0)
     with pytest.raises(SettingError, match=r"beta=0"):
         stepmark.rl.Implicit(beta=0)

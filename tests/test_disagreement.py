@@ -168,9 +168,9 @@ def test_the_most_confident_disagreements_come_first():
 
 
 def _half():
-    from stepmark.evaluation.thresholds import Policy
+    from stepmark.evaluation.thresholds import ThresholdRule
 
-    return {"g": Policy(threshold=0.5, words="0.5")}
+    return {"g": ThresholdRule(threshold=0.5, words="0.5")}
 
 
 def test_what_is_not_known_is_said_and_in_no_share():

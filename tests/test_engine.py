@@ -19,7 +19,7 @@ from transformers import AutoModel, LlamaConfig, Qwen2Config
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError
 from stepmark.models import attention
 from stepmark.models.encoding import Encoder
-from stepmark.models.engine import Engine, Known, PrefixCache, fitting, token_budget, windows
+from stepmark.models.engine import CachedPrefix, Engine, PrefixCache, fitting, token_budget, windows
 from stepmark.models.local import HeadPRM, ImplicitPRM
 from stepmark.models.prm import Ledger
 from stepmark.models.spec import LinearHead, LogRatioHead, Readout, ScoringSpec, TextLayout
@@ -233,7 +233,7 @@ def test_nothing_waits_inside_a_pass(owner):
             hidden(engine(budget=16), sequences, [[10, 28]] * 5)
         else:
             cache = PrefixCache([engine(budget=16)], capacity=100, states=True)
-            cache.hold([Known(ids=np.asarray(s)) for s in sequences])
+            cache.hold([CachedPrefix(ids=np.asarray(s)) for s in sequences])
     for hook in waits.hooks:
         hook.remove()
     assert waits.layers == math.ceil(len(prefixes(sequences)) / 16)

@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from stepmark import load_prm
-from stepmark.data.formats.rows import Counts, LabelledRow, Reading
+from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings
 from stepmark.data.labelled import read_labelled
 from stepmark.errors import IdleSettingWarning, InputError
 from stepmark.models.critics import RPRM, GenPRM, Part, ThinkPRM
@@ -321,7 +321,7 @@ def test_critiques_come_with_rows(tmp_path):
     data = {"id": "1", "generator": "g", "problem": "p", "steps": ["a", "b"], "final_answer_correct": False}
     file = tmp_path / "graded.jsonl"
     file.write_text(json.dumps({**data, "label": 1, "meta": {"critiques": [["x"], ["y"]]}}) + "\n")
-    (read,) = examples(read_labelled(str(file), settings=Reading(), counts=Counts()))
+    (read,) = examples(read_labelled(str(file), settings=ReaderSettings(), counts=Counts()))
     assert read.critiques == (("x",), ("y",))
     assert [t.value for t in read.targets] == [1.0, 0.0]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import Counts, LabelledRow, Reading, Writing
+from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings, Writing
 from stepmark.data.labelled import detect, read_labelled, write_labelled
 from stepmark.data.reading import Row, read_rows
 from stepmark.errors import InputError, UsageError
@@ -282,7 +282,7 @@ def test_a_file_has_one_meaning_of_zero(tmp_path):
         with pytest.raises(InputError) as caught:
             list(read_labelled(write(tmp_path / "r.jsonl", *given)))
         assert caught.value.field == "labels"
-    settled = read_labelled(write(tmp_path / "r.jsonl", *rows), settings=Reading(zero="neutral"))
+    settled = read_labelled(write(tmp_path / "r.jsonl", *rows), settings=ReaderSettings(zero="neutral"))
     assert [[j.rating for s in row.labelled.judgements for j in s] for row in settled] == [
         [1, 0],
         [],

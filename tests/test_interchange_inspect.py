@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import Counts, Reading
+from stepmark.data.formats.rows import Counts, ReaderSettings
 from stepmark.data.labelled import read_labelled
 from stepmark.errors import InputError
 
@@ -129,7 +129,7 @@ def test_samples_that_cannot_be_read_whole_are_refused(messages, said, tmp_path)
     file = tmp_path / "log.json"
     file.write_text(json.dumps(log(sample(messages=messages))), encoding="utf-8")
     with pytest.raises(InputError, match=said) as caught:
-        list(read_labelled(file, settings=Reading()))
+        list(read_labelled(file, settings=ReaderSettings()))
     assert caught.value.where == f"{file}:1, sample 1/1"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import Counts, LabelledRow, Reading, Writing
+from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings, Writing
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Judgement, LabelledSolution, Solution
@@ -50,7 +50,7 @@ def label(mode: str, *marks: dict[str, Any]) -> str:
 def read(tmp_path: Path, row: object, counts: Counts | None = None, **settings: Any) -> list[Any]:
     items = write(tmp_path / "items.jsonl", *ITEMS)
     file = row if isinstance(row, str) else write(tmp_path / "labels.jsonl", row)
-    return list(read_labelled(file, settings=Reading(items=items, **settings), counts=counts))
+    return list(read_labelled(file, settings=ReaderSettings(items=items, **settings), counts=counts))
 
 
 def export(id_: str, mode: str, *marks: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def test_the_data_file_is_needed_and_read_strictly(tmp_path):
     ):
         items = write(tmp_path / "bad.jsonl", *bad)
         with pytest.raises(InputError, match=said_):
-            list(read_labelled(file, settings=Reading(items=items)))
+            list(read_labelled(file, settings=ReaderSettings(items=items)))
 
 
 def test_tool_calls_belong_to_the_step(tmp_path):
@@ -183,7 +183,7 @@ def test_tool_calls_belong_to_the_step(tmp_path):
     }
     items = write(tmp_path / "items.jsonl", {"id": "t", "question": "?", "structured_turns": [turn]})
     file = write(tmp_path / "labels.jsonl", export("t", "first_error", mark(0, 1)))
-    (row,) = read_labelled(file, settings=Reading(items=items))
+    (row,) = read_labelled(file, settings=ReaderSettings(items=items))
     assert row.solution.texts == ('I look.\nread({"at": 1})',)
     assert row.solution.steps[0].observation == "\n\nTool:\nx"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import Counts, Reading, Writing
+from stepmark.data.formats.rows import Counts, ReaderSettings, Writing
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
 
@@ -47,7 +47,7 @@ def write(path: Path, *rows: dict[str, Any]) -> str:
 
 
 def read(path: Path, *rows: dict[str, Any], counts: Counts | None = None, **settings: Any) -> list[Any]:
-    return list(read_labelled(write(path, *rows), settings=Reading(**settings), counts=counts))
+    return list(read_labelled(write(path, *rows), settings=ReaderSettings(**settings), counts=counts))
 
 
 def shape(row: Any) -> tuple[tuple[str, ...], tuple[tuple[int | None, ...], ...], int]:

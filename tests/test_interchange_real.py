@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import Counts, LabelledRow, Reading, Writing
+from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings, Writing
 from stepmark.data.labelled import items_of_rows, read_labelled, write_labelled
 from stepmark.data.reading import read_rows
 
@@ -69,7 +69,7 @@ def test_flat_prm800k_comes_back_as_it_was_but_for_rows_that_nobody_rated():
 def test_prmbench_keeps_every_error_and_leaves_out_what_cannot_be_read():
     counts = Counts()
     rows = read_rows(data("prmbench/prmbench.dev"))
-    items = items_of_rows(rows, "prmbench", Reading(), counts, keep_going=True)
+    items = items_of_rows(rows, "prmbench", ReaderSettings(), counts, keep_going=True)
     wrong = {
         item.where: [at for at, step in enumerate(item.labelled.judgements, 1) if step[0].rating == -1]
         for item in items

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.data.formats.rows import Counts, LabelledRow, Reading, Writing
+from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings, Writing
 from stepmark.data.json_rows import parse_row
 from stepmark.data.labelled import FORMATS, detect, read_labelled, write_labelled
 from stepmark.data.reading import Row
@@ -64,7 +64,7 @@ def there_and_back(row: LabelledRow, format: str) -> LabelledRow:
     data = parse_row(encode_row(line))
     raw = Row(data=data, file="out.jsonl", line=1)
     assert detect(raw) == format
-    (back,) = FORMATS[format].read(raw, Reading(), Counts())
+    (back,) = FORMATS[format].read(raw, ReaderSettings(), Counts())
     return back
 
 
@@ -185,7 +185,7 @@ def test_each_rating_is_a_row_of_the_flat_layout(row):
         one
         for at, line in enumerate(lines, 1)
         for one in FORMATS["prm800k-flat"].read(
-            Row(data=json.loads(encode_row(line)), file="f", line=at), Reading(), Counts()
+            Row(data=json.loads(encode_row(line)), file="f", line=at), ReaderSettings(), Counts()
         )
     ]
     got = {len(one.solution.steps) - 1: (one.solution.texts, one.labelled.judgements[-1]) for one in back}

@@ -18,7 +18,7 @@ from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import as_markdown, html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores, score_lengths
 from stepmark.evaluation.sources import read_prmbench
-from stepmark.evaluation.thresholds import Policy
+from stepmark.evaluation.thresholds import ThresholdRule
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, StepScores
 
 
@@ -216,7 +216,7 @@ def test_a_step_that_a_check_refutes_is_called_wrong_where_it_has_a_score():
         ("all", (1, 1, 1, 0, 1, True)),
         ("unit", (1, 2, 0, 0, 1, False)),
     ):
-        (item,) = PRMBench(checks=checks).items_of(sheet, Policy(threshold=0.5, words="0.5"))
+        (item,) = PRMBench(checks=checks).items_of(sheet, ThresholdRule(threshold=0.5, words="0.5"))
         assert tuple(item[name] for name in counts) == expected
     with pytest.raises(UsageError, match="names of checks"):
         PRMBench(checks="no such").check(Run(resamples=1))

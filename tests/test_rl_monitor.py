@@ -21,7 +21,7 @@ from stepmark.rl.monitor import (  # noqa: E402
 )
 from stepmark.rl.report import alarm_words, rl_html  # noqa: E402
 from stepmark.rl.rewarding import (  # noqa: E402
-    Rated,
+    RewardedCompletion,
     StepSpans,
 )
 from stepmark.rl.trainer import PolicyEvaluation  # noqa: E402
@@ -34,7 +34,7 @@ torch.set_num_threads(1)
 
 def rated(number, scores, right, *, texts=None, ids=None, finish="stop", refused=None):
     texts = texts or tuple(f"s{number}.{at}" for at in range(len(scores or ())))
-    return Rated(
+    return RewardedCompletion(
         problem=Problem(text=f"problem {number}", id=f"p{number}", answer="7"),
         group=number,
         drawn=Drawn(prompt=(5,), ids=ids or (8,) * (2 * len(texts)), text="\n".join(texts), finish=finish),

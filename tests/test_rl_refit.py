@@ -17,7 +17,7 @@ from stepmark.rl.actor import Actor  # noqa: E402
 from stepmark.rl.credit.methods import ProcessGRPO  # noqa: E402
 from stepmark.rl.monitor import Monitor, read_watched  # noqa: E402
 from stepmark.rl.refit import Refit  # noqa: E402
-from stepmark.rl.settings import Refitting, Training  # noqa: E402
+from stepmark.rl.settings import PolicyTraining, Refitting  # noqa: E402
 from stepmark.rl.trainer import PolicyTrainer  # noqa: E402
 from stepmark.training.checkpoint import write_trained  # noqa: E402
 from stepmark.training.comparison import HeldOut  # noqa: E402
@@ -98,7 +98,7 @@ def run(folder, adapter, *, dies=None):
     who, prm = Actor(tiny_model(TOKENIZER), TOKENIZER, name="tiny"), constant(0.9)
     monitor = Monitor(who, folder, prm=prm)
     refit = Refit(str(adapter), PROBLEMS, HOW, seed=0)
-    how = Training(
+    how = PolicyTraining(
         updates=6, problems=2, group=2, max_tokens=8, prompt="text", instruction="", learning_rate=1e-2, warmup=0,
         evaluate_every=3, save_every=3,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from stepmark.models.encoding import PromptEncoder  # noqa: E402
 from stepmark.models.policies.local import Drawn  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
 from stepmark.records import Problem, Step  # noqa: E402
-from stepmark.rl.rewarding import Rated, StepSpans, scored, step_spans, token_offsets  # noqa: E402
+from stepmark.rl.rewarding import RewardedCompletion, StepSpans, scored, step_spans, token_offsets  # noqa: E402
 
 TEXT = "2 + 3 = 5\n5 * 4 = 20\n20"
 
@@ -201,7 +201,7 @@ def test_a_refuted_step_in_the_reward_is_a_setting(refuted, outcome, scores) -> 
     for second in ("4 * 3 = 13", "4 * 3 = 12"):
         text = f"2 + 2 = 4\n{second}"
         rated.append(
-            Rated(
+            RewardedCompletion(
                 problem=Problem(text="What is (2 + 2) * 3?"),
                 group=0,
                 drawn=Drawn(prompt=(), ids=(0, 1), text=text, finish="stop"),

@@ -24,7 +24,7 @@ from stepmark.rl.credit.methods import (  # noqa: E402
 )
 from stepmark.rl.implicit import OnlineImplicit  # noqa: E402
 from stepmark.rl.rewarding import batch_of, judge, scored  # noqa: E402
-from stepmark.rl.settings import Implicit, Training  # noqa: E402
+from stepmark.rl.settings import Implicit, PolicyTraining  # noqa: E402
 from stepmark.rl.trainer import (  # noqa: E402
     PolicyTrainer,
     policy_loss,
@@ -61,7 +61,7 @@ def settings(**changes):
         "evaluate_every": 2,
         "save_every": 1,
     }
-    return Training(**(usual | changes))
+    return PolicyTraining(**(usual | changes))
 
 
 PROBLEMS = [Problem(text=text, answer="e", id=text) for text in ("a", "b c", "what is it")]

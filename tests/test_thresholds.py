@@ -5,7 +5,7 @@ import pytest
 from stepmark.errors import ScoreKindError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.evaluation.thresholds import Policy, policies
+from stepmark.evaluation.thresholds import ThresholdRule, policies
 from stepmark.records import Solution, StepScores
 
 NAMES = ("negative", "neutral", "positive")
@@ -33,7 +33,7 @@ def of(asked, groups, *, kind="probability", threshold=None, labels=None):
 
 
 def test_a_step_strictly_under_the_threshold_is_an_error():
-    policy = Policy(threshold=0.5, words="")
+    policy = ThresholdRule(threshold=0.5, words="")
     assert policy.found(row("a", (0.9, 0.5, 0.4, 0.1))) == 2
     assert policy.found(row("a", (0.9, 0.5))) == -1
     assert policy.found(row("a", (0.1, None))) == 0
@@ -42,7 +42,7 @@ def test_a_step_strictly_under_the_threshold_is_an_error():
 
 
 def test_by_classes():
-    policy = Policy(threshold=None, words="")
+    policy = ThresholdRule(threshold=None, words="")
     classes = ((0.3, 0.3, 0.4), (0.2, 0.6, 0.2), (0.4, 0.3, 0.3), None)
     assert policy.found(row("a", (0.7, 0.8, 0.6, None), classes=classes)) == 2
     assert policy.found(row("a", (0.7, 0.8), classes=classes[:2])) == -1
@@ -65,7 +65,7 @@ def test_the_prms_own():
 
 def test_a_number():
     groups = {"a": [row("a", (0.5,))]}
-    assert of("0.25", groups)["a"] == Policy(threshold=0.25, words="0.25, given")
+    assert of("0.25", groups)["a"] == ThresholdRule(threshold=0.25, words="0.25, given")
     assert of("1e-3", groups)["a"].threshold == 0.001
     assert of("-7", {"a": [row("a", (0.5,), kind="unbounded")]}, kind="unbounded")["a"].threshold == -7
 

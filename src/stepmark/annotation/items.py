@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 from stepmark.annotation.labels import Rating
 from stepmark.annotation.project import TRACES, Project
-from stepmark.data.formats.potato import STEPS_KEYS, Keys, shown
-from stepmark.data.formats.rows import Counts, LabelledRow, Reading, origin, outcome_of
+from stepmark.data.formats.potato import STEPS_KEYS, PotatoFields, shown
+from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings, origin, outcome_of
 from stepmark.data.labelled import detect, format_named
 from stepmark.data.reading import Row, by_file, read_rows
 from stepmark.data.solutions import is_graded, ungraded
@@ -146,11 +146,11 @@ def _items(row: Row, format: str, project: Project, tally: Counts) -> Iterator[I
     reader = format_named(format).read
     suggests = project.labels == "suggestions"
     row, graded = ungraded(row), row
-    results = list(reader(row, Reading(quality_control=True), tally))
+    results = list(reader(row, ReaderSettings(quality_control=True), tally))
     spoken: list[LabelledRow] = []
     if any(labelled.solution.split == "agent" for labelled in results):
         with suppress(InputError):  # a conversation of nothing but thoughts
-            spoken = list(reader(row, Reading(quality_control=True, reasoning="drop"), Counts()))
+            spoken = list(reader(row, ReaderSettings(quality_control=True, reasoning="drop"), Counts()))
     for labelled, without in zip_longest(results, spoken[: len(results)]):
         suggestions = suggestions_of(labelled.labelled) if suggests else ()
         if suggests and not suggestions and is_graded(graded):
@@ -180,7 +180,7 @@ def _of_trace(row: Row, project: Project, tally: Counts) -> Item:
     own = isinstance(row.data.get(project.steps_key), list)
     trace = shown(
         row,
-        Keys(
+        PotatoFields(
             id=project.id_key,
             problem=project.text_key,
             steps=project.steps_key if own or project.steps_key not in STEPS_KEYS else None,

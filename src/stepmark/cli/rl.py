@@ -7,7 +7,7 @@ from stepmark.models.families import full_name
 from stepmark.models.load import check_arguments, load_prm
 from stepmark.rl.hacking import HackingWatch
 from stepmark.rl.run import train_policy
-from stepmark.rl.settings import Implicit, Refitting, Training
+from stepmark.rl.settings import Implicit, PolicyTraining, Refitting
 
 
 def _policy(policy: str) -> str:
@@ -49,7 +49,7 @@ rl_command = command(
             drop=("dtype", "device", "truncate", "token_budget", "outcome", "seed"),
         ),
     },
-    methods={"training": Training, "watch": HackingWatch, "implicit": Implicit, "refit": Refitting},
+    methods={"training": PolicyTraining, "watch": HackingWatch, "implicit": Implicit, "refit": Refitting},
     optional=("implicit", "refit"),
     common=(
         "policy",

@@ -40,7 +40,7 @@ from stepmark.data.messages import Chat, plain_messages, text_or_none
 from stepmark.data.reading import STDIO
 from stepmark.data.steps.splitting import ASKED, Segmentation, check_way, split, split_parts
 from stepmark.data.steps.splitting import split as split_text
-from stepmark.data.steps.thoughts import Reasoning, Section, sections, texts_of
+from stepmark.data.steps.thoughts import Reasoning, ThoughtSection, sections, texts_of
 from stepmark.errors import InputError, UsageError
 from stepmark.records import (
     GradedSolution,
@@ -172,7 +172,9 @@ def _plain(message: ChatMessage, how: str, marker: str | None, reasoning: Reason
     opening = "<think>\n"
     thought = f"{opening}{message.thought}\n</think>\n\n"
     parts = [
-        Section(start=shift + part.start, end=shift + part.end, thought=part.thought or shift < len(thought))
+        ThoughtSection(
+            start=shift + part.start, end=shift + part.end, thought=part.thought or shift < len(thought)
+        )
         for shift, text in ((len(opening), message.thought), (len(thought), message.content))
         for part in sections(text)
     ]

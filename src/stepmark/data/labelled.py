@@ -17,7 +17,7 @@ from stepmark.data.formats.rows import (
     Format,
     Item,
     LabelledRow,
-    Reading,
+    ReaderSettings,
     Writing,
 )
 from stepmark.data.formats.solutions import reader
@@ -45,7 +45,7 @@ def _of_trace(trace: Trace) -> Format:
     """A format of traces, whose rows are conversations when they come here (`chat_rows`)."""
     conversations = reader(trace.name)
 
-    def read(row: Row, settings: Reading, counts: Counts) -> Iterator[LabelledRow]:
+    def read(row: Row, settings: ReaderSettings, counts: Counts) -> Iterator[LabelledRow]:
         for conversation in conversations(row, settings, counts):
             yield conversation if trace.label is None else trace.label(row, conversation)
 
@@ -105,7 +105,7 @@ def format_named(name: str, *, to_write: bool = False) -> Format:
     return format
 
 
-_READING = Reading()
+_READING = ReaderSettings()
 _WRITING = Writing()
 
 
@@ -168,7 +168,7 @@ def convert(
     if from_format is not None:
         format_named(from_format)
     check_outputs({"out": out}, source)
-    reading = Reading(
+    reading = ReaderSettings(
         how=split,
         marker=marker,
         reasoning=reasoning,
@@ -245,7 +245,7 @@ def read_labelled(
     *,
     columns: Columns | None = None,
     format: str | None = None,
-    settings: Reading = _READING,
+    settings: ReaderSettings = _READING,
     counts: Counts | None = None,
 ) -> Iterator[LabelledRow]:
     """Read labelled solutions of any format as a stream.
@@ -267,7 +267,12 @@ def read_labelled(
 
 
 def items_of_rows(
-    rows: Iterable[Row], format: str | None, settings: Reading, counts: Counts, *, keep_going: bool = False
+    rows: Iterable[Row],
+    format: str | None,
+    settings: ReaderSettings,
+    counts: Counts,
+    *,
+    keep_going: bool = False,
 ) -> Iterator[Item]:
     """The labelled solutions of rows, of one format a file (None: that of its first row); with `keep_going`, a refusal in the place of a
     row that is not of it."""

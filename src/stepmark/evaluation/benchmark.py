@@ -21,7 +21,7 @@ from stepmark.evaluation.cases import Case, first_error, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.evaluation.thresholds import Policy, check_asked, policies
+from stepmark.evaluation.thresholds import ThresholdRule, check_asked, policies
 from stepmark.evaluation.views import (
     Cell,
     bars_of,
@@ -173,7 +173,7 @@ class Benchmark(Evaluation, ABC):
         ]
 
     def examples(
-        self, sheet: Sheet, items: Sequence[Item], chosen: Mapping[str, Policy]
+        self, sheet: Sheet, items: Sequence[Item], chosen: Mapping[str, ThresholdRule]
     ) -> tuple[Examples, ...]:
         """Cards of solutions. Default: none."""
         del sheet, items, chosen
@@ -190,7 +190,7 @@ class Benchmark(Evaluation, ABC):
         run: Run,
         name: str,
         sheet: Sheet | None = None,
-        chosen: Mapping[str, Policy] | None = None,
+        chosen: Mapping[str, ThresholdRule] | None = None,
     ) -> Result:
         """The result of items.
 
@@ -343,7 +343,7 @@ class Rated(Benchmark, ABC):
         ]
         return self.finished(items, run, sheet.prm, sheet, chosen)
 
-    def policies(self, sheet: Sheet) -> dict[str, Policy]:
+    def policies(self, sheet: Sheet) -> dict[str, ThresholdRule]:
         """The threshold policy of each group; none where scores are read without a threshold."""
         truth = {row.case.id: first_error(row.case.labelled) for row in sheet.rows}
         return policies(self.threshold, sheet, sheet.groups, truth)
@@ -371,7 +371,7 @@ class Rated(Benchmark, ABC):
         return [*Benchmark.facts(self, items, sheet), *([said] if unrated else [])]
 
     def examples(
-        self, sheet: Sheet, items: Sequence[Item], chosen: Mapping[str, Policy]
+        self, sheet: Sheet, items: Sequence[Item], chosen: Mapping[str, ThresholdRule]
     ) -> tuple[Examples, ...]:
         """See `Benchmark.examples`."""
         sorts: dict[str, list[tuple[CaseScores, Item]]] = {}

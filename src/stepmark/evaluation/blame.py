@@ -20,7 +20,7 @@ from stepmark.evaluation.cases import Case, first_error
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Figure, Item, shown
 from stepmark.evaluation.scores import Sheet
-from stepmark.evaluation.thresholds import Policy
+from stepmark.evaluation.thresholds import ThresholdRule
 from stepmark.evaluation.views import unreadable
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Statistic, ratio_statistic
@@ -54,7 +54,7 @@ class Blame(Rated, ABC):
         if self.labels is not None and run.scores is not None:
             raise UsageError("`labels` and `scores` both name steps; give one of them")
 
-    def policies(self, sheet: Sheet) -> dict[str, Policy]:
+    def policies(self, sheet: Sheet) -> dict[str, ThresholdRule]:
         """See `Rated.policies`."""
         return Rated.policies(self, sheet) if self.rule == "first" else {}
 

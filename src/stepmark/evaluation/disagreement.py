@@ -20,7 +20,7 @@ from stepmark.evaluation.evaluation import Evaluation, Run, Views
 from stepmark.evaluation.result import Figure, Item, Result
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_cases
-from stepmark.evaluation.thresholds import Policy, policies
+from stepmark.evaluation.thresholds import ThresholdRule, policies
 from stepmark.evaluation.views import Cell, Figures, card, cell, examples_of, problem, table_of, tile
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
 from stepmark.models.lazy import Lazy
@@ -101,7 +101,7 @@ class Disagreement(Evaluation):
                 "no case of this data says whether its final answer is right; expected data with outcomes (ProcessBench, candidates, "
                 "Math-Shepherd)"
             )
-        chosen: dict[str, Policy] = {}
+        chosen: dict[str, ThresholdRule] = {}
         if sheet is not None:
             truth = {case.id: first_error(case.labelled, self.neutral) for case in cases}
             chosen = policies(self.threshold, sheet, sheet.groups, truth)
@@ -136,7 +136,7 @@ class Disagreement(Evaluation):
         cases: Sequence[Case],
         sheet: Sheet | None,
         items: Sequence[Item],
-        chosen: Mapping[str, Policy],
+        chosen: Mapping[str, ThresholdRule],
         figures: Figures,
         order: Sequence[Process],
     ) -> Views:
@@ -260,7 +260,7 @@ def steps_right(labelled: LabelledSolution, neutral: Neutral = "positive") -> bo
 def items_of(
     cases: Sequence[Case],
     sheet: Sheet | None = None,
-    chosen: Mapping[str, Policy] | None = None,
+    chosen: Mapping[str, ThresholdRule] | None = None,
     *,
     neutral: Neutral = "positive",
 ) -> list[Item]:
@@ -341,7 +341,7 @@ def widened(figures: Figures, items: Sequence[Item]) -> dict[str, Figure]:
     return {name: one(figure) for name, figure in figures.items()}
 
 
-def _thresholds(items: Sequence[Item], chosen: Mapping[str, Policy]) -> dict[str, str]:
+def _thresholds(items: Sequence[Item], chosen: Mapping[str, ThresholdRule]) -> dict[str, str]:
     """Part of a figure's name to the threshold that it rests on."""
     words: dict[str, str] = {}
     for part, member in parts_of(items).items() if chosen else ():

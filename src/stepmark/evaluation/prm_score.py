@@ -31,7 +31,7 @@ from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths
 from stepmark.evaluation.sources import read_prmbench
-from stepmark.evaluation.thresholds import Policy, check_asked, check_neutral, policies
+from stepmark.evaluation.thresholds import ThresholdRule, check_asked, check_neutral, policies
 from stepmark.evaluation.views import Cell, card, examples_of, problem, unreadable
 from stepmark.metrics.intervals import Floats, Statistic, of_parts, shares
 from stepmark.settings import settings
@@ -108,7 +108,7 @@ class PRMScore(Benchmark):
             items, run, sheet.prm, sheet, dict.fromkeys([*self.rows_of(items), *chosen], policy)
         )
 
-    def items_of(self, sheet: Sheet, policy: Policy) -> list[Item]:
+    def items_of(self, sheet: Sheet, policy: ThresholdRule) -> list[Item]:
         """One item a case with its confusion matrix: `tp` right called right, `fp` wrong called right, `tn` wrong called wrong, `fn`
         right called wrong; `unread` steps without a score; `named` whether the first wrong step is called wrong (None without
         one). A step that the exact checks refute is called wrong where it has a score.
@@ -154,7 +154,7 @@ class PRMScore(Benchmark):
             )
         return items
 
-    def _calls(self, row: CaseScores, policy: Policy) -> list[bool | None]:
+    def _calls(self, row: CaseScores, policy: ThresholdRule) -> list[bool | None]:
         """Whether each step is called right; None without a score."""
         steps = row.steps
         if steps is None:
@@ -241,7 +241,7 @@ class PRMScore(Benchmark):
         return f"PRMScore {shown(figures[f'{last}/prmscore'])} over all classes; a PRM that knows nothing is near 50 at best."
 
     def examples(
-        self, sheet: Sheet, items: Sequence[Item], chosen: Mapping[str, Policy]
+        self, sheet: Sheet, items: Sequence[Item], chosen: Mapping[str, ThresholdRule]
     ) -> tuple[Examples, ...]:
         """See `Benchmark.examples`: first wrong steps that are called right, by class."""
 

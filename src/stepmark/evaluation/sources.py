@@ -21,7 +21,7 @@ from stepmark.data.formats import own as labels
 from stepmark.data.formats.prmbench import KEYS as PRMBENCH_KEYS
 from stepmark.data.formats.prmbench import prmbench_labelled, unnumbered
 from stepmark.data.formats.processbench import read as read_processbench
-from stepmark.data.formats.rows import Counts, LabelledRow, Reading, need
+from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings, need
 from stepmark.data.labelled import detect, items_of_rows
 from stepmark.data.reading import Row, Source, read_rows, row_files
 from stepmark.data.solutions import candidates_of, read_solution, solutions_of, ungraded
@@ -32,7 +32,7 @@ from stepmark.records import Judgement, LabelledSolution, Step, read_record
 
 
 def _math_shepherd(rows: Iterable[Row]) -> Iterator[Case]:
-    settings, counts = Reading(), Counts()
+    settings, counts = ReaderSettings(), Counts()
     for raw in rows:
         for row in math_shepherd.read(raw, settings, counts):
             yield _case(row, group=row.solution.problem.source or "", answer=row.meta.get("answer"))
@@ -118,7 +118,7 @@ def _read(files: Sequence[Source], columns: Columns | None, reader: _Reader) -> 
 def _processbench(rows: Iterable[Row]) -> Iterator[Case]:
     """ProcessBench rows (Zheng et al. 2024). The subset is what stands before the number in the id, else the file's name."""
     for row in rows:
-        (read,) = read_processbench(row, Reading(), Counts())
+        (read,) = read_processbench(row, ReaderSettings(), Counts())
         if read.solution.id is None:
             raise row.error("expected an id, found null", "id")
         yield _case(read, group=subset(read.solution.id, row.file))
@@ -317,5 +317,5 @@ def _of_any_shape(rows: Iterable[Row], how: str) -> Iterable[Case]:
     format = detect(first)
     if format in shapes:
         return shapes[format][1](rows)
-    read_rows_of = items_of_rows(rows, format, Reading(how=how), Counts())
+    read_rows_of = items_of_rows(rows, format, ReaderSettings(how=how), Counts())
     return (_case(row, group=format) for row in read_rows_of if isinstance(row, LabelledRow))

@@ -23,7 +23,7 @@ _MIDDLES = {"probability": 0.5, "margin": 0.0, "log-ratio": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Policy:
+class ThresholdRule:
     """How steps become errors in one group of cases."""
 
     threshold: float | None
@@ -87,7 +87,7 @@ def policies(
     sheet: Sheet,
     groups: Mapping[str, Sequence[CaseScores]],
     truth: Mapping[str, int | None],
-) -> dict[str, Policy]:
+) -> dict[str, ThresholdRule]:
     """The policy of each group.
 
     Args:
@@ -108,21 +108,23 @@ def policies(
             raise UsageError(
                 f"{sheet.prm} has no threshold of its own; name one: `threshold` 0.5, argmax, tuned:GROUP or oracle"
             )
-        item = Policy(threshold=sheet.threshold, words=f"{sheet.threshold:g}, the PRM's own")
+        item = ThresholdRule(threshold=sheet.threshold, words=f"{sheet.threshold:g}, the PRM's own")
         return dict.fromkeys(groups, item)
     if asked == "argmax":
         return dict.fromkeys(groups, _argmax(sheet))
     if asked == "oracle":
         result = {name: _best(asked, name, rows, truth) for name, rows in groups.items()}
         return {
-            name: Policy(threshold=t, words=f"{t:.4g}, the best on {name} itself (oracle)")
+            name: ThresholdRule(threshold=t, words=f"{t:.4g}, the best on {name} itself (oracle)")
             for name, t in result.items()
         }
     if asked.startswith("tuned:"):
         on = asked.removeprefix("tuned:")
         t = _best(asked, on, groups[on], truth)
         return {
-            name: Policy(threshold=t, words=f"{t:.4g}, the best on {on}" + (" itself" if name == on else ""))
+            name: ThresholdRule(
+                threshold=t, words=f"{t:.4g}, the best on {on}" + (" itself" if name == on else "")
+            )
             for name in groups
         }
     number = float(asked)
@@ -132,23 +134,23 @@ def policies(
         raise UsageError(
             f"the threshold {asked} is no {sheet.kind}, which is what {sheet.prm} gives"
         ) from None
-    return dict.fromkeys(groups, Policy(threshold=number, words=f"{number:g}, given"))
+    return dict.fromkeys(groups, ThresholdRule(threshold=number, words=f"{number:g}, given"))
 
 
-def _argmax(sheet: Sheet) -> Policy:
+def _argmax(sheet: Sheet) -> ThresholdRule:
     read = [row for row in sheet.rows if row.steps is not None]
     known = [row.steps is not None and _has_negative(row.steps) for row in read]
     if any(known):
         if not all(known):
             without = read[known.index(False)].case.id
             raise UsageError(f"argmax: some solutions have classes and {without!r} has none; give a number")
-        return Policy(threshold=None, words="the largest class (argmax)")
+        return ThresholdRule(threshold=None, words="the largest class (argmax)")
     if sheet.kind not in _MIDDLES:
         raise ScoreKindError(
             f"argmax needs classes or a middle, and {sheet.kind} scores have neither; give a number"
         )
     middle = _MIDDLES[sheet.kind]
-    return Policy(threshold=middle, words=f"{middle:g}, the larger class (argmax)")
+    return ThresholdRule(threshold=middle, words=f"{middle:g}, the larger class (argmax)")
 
 
 def _has_negative(steps: StepScores) -> bool:

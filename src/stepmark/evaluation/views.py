@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from stepmark.evaluation.result import Figure, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.evaluation.thresholds import Policy
+from stepmark.evaluation.thresholds import ThresholdRule
 from stepmark.metrics.aggregate import aggregate, allowed
 from stepmark.metrics.first_error import found_error
 from stepmark.records import StepScores
@@ -167,7 +167,7 @@ def card(
     note: str,
     *,
     how: str | None = None,
-    policy: Policy | None = None,
+    policy: ThresholdRule | None = None,
     first_error: int | None = None,
     number: int = 1,
 ) -> CardView:

@@ -19,7 +19,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import collect
 
 from stepmark.data.formats import inspect_ai as inspect_logs
-from stepmark.data.formats.rows import Counts, Reading
+from stepmark.data.formats.rows import Counts, ReaderSettings
 from stepmark.data.reading import Row
 from stepmark.errors import InputError, UsageError
 from stepmark.integrations.candidates import (
@@ -269,7 +269,7 @@ def _graded_trace(state: TaskState, grader: CandidateGrader) -> GradedText:
     text = state.output.completion
     try:
         [row] = inspect_logs.read(
-            Row(data=sample, file="sample", line=state.epoch), Reading(how=AGENT), Counts()
+            Row(data=sample, file="sample", line=state.epoch), ReaderSettings(how=AGENT), Counts()
         )
     except InputError as error:
         return GradedText(text=text, scored=None, error=error)

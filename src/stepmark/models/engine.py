@@ -7,7 +7,7 @@ Texts that are given together form one packed tree (`tree.py`); what is not stor
 it keeps the prefix that all sequences of the last call shared.
 
 `PrefixCache` serves sessions and policies, whose texts grow: tokens stay until room is needed, then the least recently used are evicted. A text is looked
-up token by token. What is evicted and computed again is counted (`Held.again`).
+up token by token. What is evicted and computed again is counted (`KeyValueSlots.again`).
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def _copied(slots: Ints, device: torch.device, places: dict[torch.device, Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Known:
+class CachedPrefix:
     """A text, and where its beginning was when it was read last; nothing, for a text that was not."""
 
     ids: Ints
@@ -323,7 +323,7 @@ class Known:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Held:
+class KeyValueSlots:
     """Texts that are held now."""
 
     slots: tuple[Ints, ...]
@@ -365,7 +365,7 @@ class PrefixCache:
         """Tokens that are held."""
         return self.pool.held
 
-    def hold(self, texts: Sequence[Known]) -> Held:
+    def hold(self, texts: Sequence[CachedPrefix]) -> KeyValueSlots:
         """Compute what some texts lack, together; all of their tokens are then held, until the next call.
 
         Args:
@@ -390,7 +390,7 @@ class PrefixCache:
                 kept = self._computed(tree, part, slots[part.held])
                 again[part.part] |= self._enter(tree.ids, tree.parents, slots, part.part)
                 self.pool.write(slots[part.part], kept)
-        return Held(
+        return KeyValueSlots(
             slots=tuple(slots[path] for path in tree.paths), computed=len(new), again=int(again[new].sum())
         )
 
@@ -403,7 +403,7 @@ class PrefixCache:
             first: of which token the first of them are. Those before it must be held, or nothing is entered.
         """
         self._now += 1
-        stored, _ = self._found(Known(ids=ids))
+        stored, _ = self._found(CachedPrefix(ids=ids))
         self._used[stored] = self._now
         have = len(stored)
         if have < first or have == len(ids) or len(ids) > self.pool.capacity:
@@ -427,7 +427,7 @@ class PrefixCache:
         self._kids[:] = self._pins[:] = 0
         self.pool = KeyValuePool(self.pool.capacity)
 
-    def known(self, text: Known) -> int:
+    def known(self, text: CachedPrefix) -> int:
         """How many tokens of the beginning of a text are held now."""
         return len(self._found(text)[0])
 
@@ -475,7 +475,7 @@ class PrefixCache:
         mine = [name for name in self.pool.layers if name[0] == number and name[1] != _STATE]
         return {name[1]: pair for name, pair in self.pool.read(slots, mine).items()}
 
-    def _found(self, text: Known) -> tuple[Ints, int]:
+    def _found(self, text: CachedPrefix) -> tuple[Ints, int]:
         """The slots of the beginning of a text that is held, and how many of its tokens were read before."""
         shared = common_prefix(text.before, text.ids)
         alive = self._born[text.slots[:shared]] == text.births[:shared]

@@ -51,7 +51,7 @@ LLEMMA_34B = Base(backbone=33_481_826_304, output=262_144_000)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Published:
+class PublishedCheckpoint:
     """A published PRM checkpoint."""
 
     name: str
@@ -124,7 +124,7 @@ _ROWS: tuple[tuple[str, str, str, Base, int, str | None, float | None, str | Non
     ("r-prm", "kevinpro/R-PRM-7B-DPO", "r-prm", QWEN_7B, 1, _APACHE, 70.4, _RPRM),
 )  # fmt: skip
 _PUBLISHED = tuple(
-    Published(
+    PublishedCheckpoint(
         name=name,
         hub=hub,
         family=family,
@@ -137,7 +137,7 @@ _PUBLISHED = tuple(
     for name, hub, family, base, models, licence, f1, source in _ROWS
 )
 
-PUBLISHED: Mapping[str, Published] = {checkpoint.name: checkpoint for checkpoint in _PUBLISHED}
+PUBLISHED: Mapping[str, PublishedCheckpoint] = {checkpoint.name: checkpoint for checkpoint in _PUBLISHED}
 """Published checkpoints by short name."""
 
 _BY_HUB_NAME = {checkpoint.hub: checkpoint for checkpoint in _PUBLISHED}
@@ -148,7 +148,7 @@ def hub_names(family: str) -> tuple[str, ...]:
     return tuple(checkpoint.hub for checkpoint in _PUBLISHED if checkpoint.family == family)
 
 
-def find_published(name: str) -> Published | None:
+def find_published(name: str) -> PublishedCheckpoint | None:
     """The published checkpoint of a short name or hub name; None for any other name and for a folder of that name."""
     checkpoint = PUBLISHED.get(name) or _BY_HUB_NAME.get(name)
     return None if checkpoint is None or Path(name).is_dir() else checkpoint

@@ -69,7 +69,7 @@ class Ledger:
 
 
 @dataclass(kw_only=True, slots=True)
-class Reading:
+class PromptTokens:
     """The prompt tokens of a policy in this process. Counts only grow."""
 
     given: int = 0

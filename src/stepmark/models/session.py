@@ -20,7 +20,7 @@ from torch import Tensor
 from stepmark.backends import Ready, Release, ScoreRequest, StepScore
 from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.encoding import Encoded, Encoder
-from stepmark.models.engine import NONE, Engine, KeyValuePool, Known, PrefixCache, check_vocabulary
+from stepmark.models.engine import NONE, CachedPrefix, Engine, KeyValuePool, PrefixCache, check_vocabulary
 from stepmark.models.prm import Ledger, check_finite
 from stepmark.models.tree import Ints, common_prefix
 from stepmark.records import Problem, Solution, Step, StepScores
@@ -117,12 +117,12 @@ class Text:
         return cls(index=index, asked=asked, ids=ids, reads=reads)
 
     @property
-    def known(self) -> Known:
+    def known(self) -> CachedPrefix:
         """As the tree is asked for it, with where its beginning was."""
         if not isinstance(self.asked, NextStep):
-            return Known(ids=self.ids)
+            return CachedPrefix(ids=self.ids)
         place = self.asked.place
-        return Known(ids=self.ids, before=place.ids, slots=place.slots, births=place.births)
+        return CachedPrefix(ids=self.ids, before=place.ids, slots=place.slots, births=place.births)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,5 +17,5 @@ from stepmark.rl.hacking import HackingWatch as HackingWatch
 from stepmark.rl.hacking import Watched as Watched
 from stepmark.rl.run import TrainedPolicy as TrainedPolicy
 from stepmark.rl.settings import Implicit as Implicit
+from stepmark.rl.settings import PolicyTraining as PolicyTraining
 from stepmark.rl.settings import Refitting as Refitting
-from stepmark.rl.settings import Training as Training

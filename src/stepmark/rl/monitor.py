@@ -37,7 +37,7 @@ from stepmark.rl.hacking import (
     rise,
 )
 from stepmark.rl.implicit import OnlineImplicit
-from stepmark.rl.rewarding import Rated
+from stepmark.rl.rewarding import RewardedCompletion
 from stepmark.rl.trainer import PolicyEvaluation, Update
 from stepmark.training.state import HISTORY_FILE, LogLines, read_lines
 
@@ -86,7 +86,7 @@ def watched(
     columns = {"step_return": means, "solution_return": returns}
     cells = None if threshold is None else _cells(rated, weakest, threshold)
 
-    def share(test: Callable[[Rated], bool]) -> Interval:
+    def share(test: Callable[[RewardedCompletion], bool]) -> Interval:
         return wilson(sum(map(test, rated)), len(rated))
 
     return Watched(
@@ -139,7 +139,7 @@ Column = Sequence[float | None]
 
 
 def _bootstrapped(
-    rated: Sequence[Rated],
+    rated: Sequence[RewardedCompletion],
     weakest: Column,
     columns: Mapping[str, Column],
     divergence: Sequence[float] | None,
@@ -180,9 +180,9 @@ def _filled(column: Column) -> tuple[Floats, np.ndarray]:
 
 
 def _cells(
-    rated: Sequence[Rated], weakest: Column, threshold: float
-) -> dict[Cell, list[tuple[float, Rated]]]:
-    cells: dict[Cell, list[tuple[float, Rated]]] = {cell: [] for cell in CELLS}
+    rated: Sequence[RewardedCompletion], weakest: Column, threshold: float
+) -> dict[Cell, list[tuple[float, RewardedCompletion]]]:
+    cells: dict[Cell, list[tuple[float, RewardedCompletion]]] = {cell: [] for cell in CELLS}
     for item, score in zip(rated, weakest, strict=True):
         if score is not None:
             good = score >= threshold
@@ -193,7 +193,7 @@ def _cells(
     return cells
 
 
-def _shown(cell: Cell, members: Sequence[tuple[float, Rated]]) -> tuple[ShownSolution, ...]:
+def _shown(cell: Cell, members: Sequence[tuple[float, RewardedCompletion]]) -> tuple[ShownSolution, ...]:
     ordered = sorted(members, key=lambda pair: pair[0], reverse=cell == "slipped")
     return tuple(
         ShownSolution(
@@ -307,7 +307,7 @@ class Monitor:
         draft.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
 
-    def _divergence(self, rated: Sequence[Rated]) -> list[float] | None:
+    def _divergence(self, rated: Sequence[RewardedCompletion]) -> list[float] | None:
         """Of each completion, the k3 estimates of its tokens, added up."""
         actor = self.actor
         if not actor.has_reference:
@@ -320,7 +320,7 @@ class Monitor:
         rows = padded([item.drawn for item in rated], actor.device)
         return [float(value) for value in read_rows(rows, TOKEN_BUDGET, estimates).tolist()]
 
-    def _sums(self, rated: Sequence[Rated]) -> list[float] | None:
+    def _sums(self, rated: Sequence[RewardedCompletion]) -> list[float] | None:
         if self.prm is not None or self.implicit is None:
             return None
         rows = padded([item.drawn for item in rated], self.actor.device)

@@ -22,7 +22,7 @@ from stepmark.models.policies.local import Drawn
 from stepmark.models.prm import PRM
 from stepmark.records import CheckName, Problem, Refusal, ScoreKind, Solution, Step, Verdict
 from stepmark.rl.batch import Batch
-from stepmark.rl.settings import Training
+from stepmark.rl.settings import PolicyTraining
 from stepmark.show.text import amount
 from stepmark.verifiers.base import Verifier
 from stepmark.verifiers.checks import check, check_names
@@ -93,7 +93,7 @@ def step_spans(steps: Sequence[Step], offsets: Sequence[int]) -> StepSpans:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rated:
+class RewardedCompletion:
     """A completion and what is known of it."""
 
     problem: Problem
@@ -130,11 +130,11 @@ def judge(
     problems: Sequence[Problem],
     drawn: Sequence[Sequence[Drawn]],
     verifier: Verifier,
-    settings: Training,
+    settings: PolicyTraining,
     text_of: Callable[[Sequence[int], Sequence[int]], str],
-) -> list[Rated]:
+) -> list[RewardedCompletion]:
     """Verify all completions and cut them into steps, by `cut` and `split` of the settings. `text_of` decodes tokens that follow others (`PromptEncoder.text`)."""
-    rated: list[Rated] = []
+    rated: list[RewardedCompletion] = []
     for group, (problem, completions) in enumerate(zip(problems, drawn, strict=True)):
         if problem.answer is None:
             raise UsageError(
@@ -143,7 +143,7 @@ def judge(
         for completion in completions:
             steps = split(completion.text, settings.split).steps if completion.text.strip() else ()
             rated.append(
-                Rated(
+                RewardedCompletion(
                     problem=problem,
                     group=group,
                     drawn=completion,
@@ -168,11 +168,11 @@ def judge(
 
 
 def scored(
-    rated: Sequence[Rated], prm: PRM, *, refuted: Literal["wrong", "step", "ignore"] = "ignore"
-) -> list[Rated]:
+    rated: Sequence[RewardedCompletion], prm: PRM, *, refuted: Literal["wrong", "step", "ignore"] = "ignore"
+) -> list[RewardedCompletion]:
     """With the PRM's scores of all steps, in one pass; completions of one problem stand together and share their prefixes.
 
-    Where the PRM has exact checks, `refuted` says what a refuted step does (`Training.refuted`).
+    Where the PRM has exact checks, `refuted` says what a refuted step does (`PolicyTraining.refuted`).
 
     A completion that the PRM cannot read (too long, its marker inside, a step without a score) keeps its outcome and has no step rewards. A score
     that is not finite is an error.
@@ -205,7 +205,9 @@ def scored(
     return [_checked(item, names, prm.score_kind, refuted) for item in results] if names else results
 
 
-def _checked(item: Rated, names: Sequence[CheckName], kind: ScoreKind, refuted: str) -> Rated:
+def _checked(
+    item: RewardedCompletion, names: Sequence[CheckName], kind: ScoreKind, refuted: str
+) -> RewardedCompletion:
     """A proof outranks a score: a refuted step has the lowest one, and what holds it is, by the setting, no right solution."""
     texts = [step.text for step in item.steps]
     wrong = tuple(sorted({finding.step for finding in check(item.problem.text, texts, names=names)}))
@@ -220,7 +222,7 @@ def _checked(item: Rated, names: Sequence[CheckName], kind: ScoreKind, refuted: 
 
 
 def batch_of(
-    rated: Sequence[Rated],
+    rated: Sequence[RewardedCompletion],
     mask: Tensor,
     *,
     asked: bool,
@@ -255,11 +257,14 @@ def batch_of(
     )
 
 
-def figures(rated: Sequence[Rated], group: int) -> dict[str, float | None]:
+def figures(rated: Sequence[RewardedCompletion], group: int) -> dict[str, float | None]:
     """What is seen of an update's completions; see `trainer.Update`."""
     count = len(rated)
     means = [sum(item.scores) / len(item.scores) for item in rated if item.scores]
-    share: Callable[[Callable[[Rated], bool]], float] = lambda test: sum(map(test, rated)) / count  # noqa: E731
+
+    def share(test: Callable[[RewardedCompletion], bool]) -> float:
+        return sum(map(test, rated)) / count
+
     groups = [rated[start : start + group] for start in range(0, count, group)]
     return {
         "accuracy": share(lambda one: one.right),

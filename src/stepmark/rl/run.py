@@ -23,7 +23,7 @@ from stepmark.problems.sources import read_problems
 from stepmark.records import Problem
 from stepmark.rl.credit import Credit
 from stepmark.rl.hacking import HackingWatch, Watched
-from stepmark.rl.settings import Implicit, Refitting, Training
+from stepmark.rl.settings import Implicit, PolicyTraining, Refitting
 from stepmark.settings import checked
 from stepmark.show.text import amount
 from stepmark.store import LOCK_FILE, RunInput, atomic_write, differences, held, naming, run_input
@@ -42,7 +42,7 @@ _LAST = ("config.json", REPORT_FILE, "README.md")
 _NO_RESULTS = ("save_every", "token_budget")
 """Settings that change no result; a run may be continued with others."""
 _WEIGHTS = "weights.part"
-_TRAINING, _WATCH = Training(), HackingWatch()
+_TRAINING, _WATCH = PolicyTraining(), HackingWatch()
 
 
 @final
@@ -82,7 +82,7 @@ def train_policy(
     credit: str | Credit | None = None,
     settings: Sequence[str] = (),
     held_out: int | Source | None = None,
-    training: Training = _TRAINING,
+    training: PolicyTraining = _TRAINING,
     stop_on_hack: bool = False,
     verifier: VerifierLike = "math",
     answers: Literal["stated", "marked"] = "marked",
@@ -149,7 +149,7 @@ def train_policy(
     if implicit is not None and not method.needs.tokens:
         note_idle({"implicit": implicit}, {"implicit": f"`credit` {method.name} reads no token rewards"})
         implicit = None
-    run = _Run(
+    run = _PolicyTrainingRun(
         out=Path(out),
         policy=policy,
         prm=_lazy(prm, device),
@@ -207,7 +207,7 @@ def train_policy(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Run:
+class _PolicyTrainingRun:
     """A run of policy training."""
 
     out: Path
@@ -216,7 +216,7 @@ class _Run:
     credit: Credit
     source: Mapping[str, Any] | None
     """Of a credit method that is the caller's own."""
-    training: Training
+    training: PolicyTraining
     watch: HackingWatch
     implicit: Implicit | None
     implicit_model: str | None
@@ -235,7 +235,7 @@ class _Run:
     def check(self) -> None:
         """Refuse what cannot work before anything is loaded."""
         name, needs, training, prm = self.credit.name, self.credit.needs, self.training, self.prm
-        watch, usual, refit = self.watch, Training(), self.refit is not None
+        watch, usual, refit = self.watch, PolicyTraining(), self.refit is not None
         split("1", training.split)
         if self.out.exists() and not self.out.is_dir():
             raise UsageError(f"`out` {self.out}: expected a folder's name, found a file")

@@ -20,7 +20,7 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @settings
-class Training:
+class PolicyTraining:
     """How a policy is trained; written beside its result."""
 
     updates: Count = 100

@@ -25,8 +25,8 @@ from stepmark.rl.actor import Actor, Learner, Padded, padded, passes, read_rows,
 from stepmark.rl.credit import Assigned, Credit
 from stepmark.rl.credit.advantages import Estimator, kl, kl_reward
 from stepmark.rl.implicit import OnlineImplicit
-from stepmark.rl.rewarding import Rated, batch_of, figures, judge, scored
-from stepmark.rl.settings import Training
+from stepmark.rl.rewarding import RewardedCompletion, batch_of, figures, judge, scored
+from stepmark.rl.settings import PolicyTraining
 from stepmark.sampling import Sampling, prompt_of
 from stepmark.training.state import write_tensors
 from stepmark.verifiers.base import Verifier
@@ -108,7 +108,7 @@ def value_loss(values: Tensor, returns: Tensor, weights: Tensor) -> Tensor:
     return 0.5 * ((values - returns) ** 2 * weights).sum()
 
 
-def seed_of(settings: Training, what: str, number: int) -> int:
+def seed_of(settings: PolicyTraining, what: str, number: int) -> int:
     """The seed of one random choice of a run: the same for the same choice, another for every other."""
     text = f"{settings.seed} {what} {number}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
@@ -118,11 +118,11 @@ def collect(
     actor: Actor,
     problems: Sequence[Problem],
     verifier: Verifier,
-    settings: Training,
+    settings: PolicyTraining,
     *,
     group: int,
     seed: int,
-) -> list[Rated]:
+) -> list[RewardedCompletion]:
     """`group` completions of each problem, verified and cut into steps."""
     how = Sampling(prompt=settings.prompt, instruction=settings.instruction)
     prompts = [prompt_of(problem, how) for problem in problems]
@@ -168,7 +168,7 @@ class PolicyEvaluation:
     rollouts: int
     accuracy: float
     """Share of right completions, at the temperature of training."""
-    rated: tuple[Rated, ...]
+    rated: tuple[RewardedCompletion, ...]
     """The completions, scored when there is a PRM."""
 
 
@@ -202,7 +202,7 @@ class PolicyTrainer:
         held_out: Sequence[Problem],
         verifier: Verifier,
         credit: Credit,
-        settings: Training,
+        settings: PolicyTraining,
         *,
         out: Path,
         prm: PRM | None = None,
@@ -342,7 +342,9 @@ class PolicyTrainer:
             reference = read_rows(rows, budget, actor.reference_logprobs)
         return written, reference, values
 
-    def _collect(self, problems: Sequence[Problem], *, seed: int, group: int | None = None) -> list[Rated]:
+    def _collect(
+        self, problems: Sequence[Problem], *, seed: int, group: int | None = None
+    ) -> list[RewardedCompletion]:
         """Completions of problems, verified, and scored when there is a PRM."""
         count = group or self.settings.group
         rated = collect(self.actor, problems, self.verifier, self.settings, group=count, seed=seed)

@@ -65,7 +65,7 @@ def write_report(
     if limit < 1:
         raise UsageError(f"expected a positive limit of solutions to show, found {limit}")
     check_writable(path)
-    tally = _Tally(outcome_threshold=outcome_threshold)
+    tally = _ReportCounts(outcome_threshold=outcome_threshold)
     groups: dict[tuple[str, str | None], list[GradedSolution]] = {}
     count = 0
     for result in scored:
@@ -100,7 +100,7 @@ def _check(result: GradedSolution) -> None:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Tally:
+class _ReportCounts:
     """What is true of all solutions, counted as they stream past."""
 
     outcome_threshold: float | None
@@ -208,7 +208,9 @@ class _Tally:
             )
 
 
-def _problem(at: int, first: int, group: list[GradedSolution], fits: int, tally: _Tally) -> ProblemView:
+def _problem(
+    at: int, first: int, group: list[GradedSolution], fits: int, tally: _ReportCounts
+) -> ProblemView:
     problem, best = group[0].solution.problem, _best(group)
     parts = [
         problem.id,
@@ -238,7 +240,7 @@ def _best(group: list[GradedSolution]) -> set[int]:
     return best
 
 
-def _card(at: int, place: int, result: GradedSolution, best: str, tally: _Tally) -> CardView:
+def _card(at: int, place: int, result: GradedSolution, best: str, tally: _ReportCounts) -> CardView:
     solution = result.solution
     prm = result.prm if len(tally.prms) > 1 else None
     outcome_place = None

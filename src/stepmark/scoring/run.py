@@ -255,7 +255,7 @@ def grade(
             grader, outcome, cluster, stack, None if total is None else max(1, total - part.kept)
         )
         part.identify({"prm": scorer.identity} | ({} if verdicts is None else {"orm": verdicts.identity}))
-        run = _Run(
+        run = _GradingRun(
             source=source,
             rows=read,
             part=part,
@@ -324,7 +324,7 @@ def read_graded(path: str | Path) -> Iterator[GradedSolution]:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Tally:
+class _GradingCounts:
     """What the summary counts."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -349,7 +349,7 @@ class _Tally:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Run:
+class _GradingRun:
     """Rows on their way through the models to the output."""
 
     source: RunInput
@@ -365,7 +365,7 @@ class _Run:
     collect: bool
     """Whether the records are kept in memory."""
     records: list[GradedSolution] = field(default_factory=list)
-    tally: _Tally = field(default_factory=_Tally)
+    tally: _GradingCounts = field(default_factory=_GradingCounts)
 
     def all(self, report: str | Path | None, settings: Mapping[str, Any], *, keep_going: bool) -> None:
         """Grade every row, and write the report: before the output is made, so that a run that is killed has its part to resume from."""
@@ -493,7 +493,7 @@ def _check(
     check_outputs(outputs, source.source)
 
 
-def _summary(run: _Run, split_by: str, written: list[str]) -> str:
+def _summary(run: _GradingRun, split_by: str, written: list[str]) -> str:
     """What was graded, what it cost, what was left out, what was written."""
     tally, count, ledger = run.tally, run.tally.counts, run.prm.ledger
     lines = []

@@ -135,7 +135,7 @@ def search(
         **({} if source is None else {"source": dict(source)}),
         "settings": {**limits, **judge, "columns": columns, "trace": keeps_trees},
     }
-    tally = _Tally()
+    tally = _SearchCounts()
     records: list[SearchResult] = []
     with ExitStack() as stack:
         checker = stack.enter_context(
@@ -211,7 +211,7 @@ def search(
 
 
 @dataclass(kw_only=True, slots=True)
-class _Tally:
+class _SearchCounts:
     """What the summary counts."""
 
     problems: int = 0
@@ -402,7 +402,7 @@ def _fitted(
     return remade(searcher, grading=grading, budget=budget)
 
 
-def _summary(tally: _Tally, saved: str, written: Sequence[str], out: str | Path | None) -> str:
+def _summary(tally: _SearchCounts, saved: str, written: Sequence[str], out: str | Path | None) -> str:
     """What a run came to, for people."""
     lines = [
         f"{amount(tally.problems, 'problem')}: {tally.finished:,} with a solution, {tally.unfinished:,} with an unfinished one, "

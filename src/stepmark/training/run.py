@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from stepmark.data.columns import Columns
-from stepmark.data.formats.rows import Counts, LabelledRow, Reading
+from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings
 from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import ENDINGS, STDIO, Source, check_readable, row_files
 from stepmark.errors import MissingExtraError, UsageError
@@ -27,7 +27,7 @@ from stepmark.training.examples import LabelRules
 from stepmark.training.measure import Trained
 from stepmark.training.settings import Training
 
-_READING = Reading()
+_READING = ReaderSettings()
 
 
 Rows = Source | Sequence[str | Path]
@@ -38,7 +38,7 @@ def training_rows(
     *,
     split: str = "train",
     columns: Columns | None = None,
-    reading: Reading = _READING,
+    reading: ReaderSettings = _READING,
     counts: Counts | None = None,
 ) -> Iterator[LabelledRow]:
     """Labelled rows of one or several sources, one after the other.

@@ -112,7 +112,7 @@ _NAME = re.compile(r"[^\W\d_][^\W\d_'\u2019.-]*(?:\s[^\W\d_][^\W\d_'\u2019.-]*){
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class StatedAnswer:
     """A part of a sentence that may be its value."""
 
     start: int
@@ -329,8 +329,8 @@ def _currency(part: re.Match[str]) -> bool:
     )
 
 
-def _candidates(sentence: str, start: int, end: int) -> list[Candidate]:
-    found: list[Candidate] = []
+def _candidates(sentence: str, start: int, end: int) -> list[StatedAnswer]:
+    found: list[StatedAnswer] = []
     for part in _INLINE.finditer(sentence, start, end):
         if _currency(part):
             continue
@@ -338,7 +338,7 @@ def _candidates(sentence: str, start: int, end: int) -> list[Candidate]:
         content = part.group(inner).strip()
         left = part.start(inner) + part.group(inner).index(content) if content else part.start(inner)
         found.append(
-            Candidate(
+            StatedAnswer(
                 left,
                 left + len(content),
                 content,
@@ -357,7 +357,7 @@ def _candidates(sentence: str, start: int, end: int) -> list[Candidate]:
             and not re.search(r"[A-Za-z]{2}|\d-[A-Za-z]|\b[A-Za-z]-\d", body)
         ):
             taken.append(expression.span())
-            found.append(Candidate(*expression.span(), body, quantity=True))
+            found.append(StatedAnswer(*expression.span(), body, quantity=True))
     for number in _PLAIN_NUMBER.finditer(masked, start, end):
         if any(left <= number.start() < right for left, right in taken):
             continue
@@ -369,11 +369,11 @@ def _candidates(sentence: str, start: int, end: int) -> list[Candidate]:
             and _compound(found[-1].text, sentence[left:right])
         ):
             left = found.pop().start  # "2 hours and 30 minutes"
-        found.append(Candidate(left, right, sentence[left:right], quantity=True))
+        found.append(StatedAnswer(left, right, sentence[left:right], quantity=True))
     if not any(candidate.quantity for candidate in found):
         for word in number_words(masked, start, end):
             right = _with_unit(masked, word[1], end)
-            found.append(Candidate(word[0], right, sentence[word[0] : right], quantity=True))
+            found.append(StatedAnswer(word[0], right, sentence[word[0] : right], quantity=True))
     return sorted(found, key=lambda candidate: candidate.start)
 
 
@@ -403,16 +403,16 @@ def _compound(left: str, right: str) -> bool:
     )
 
 
-def _distinct(candidates: list[Candidate]) -> list[Candidate]:
+def _distinct(candidates: list[StatedAnswer]) -> list[StatedAnswer]:
     """The candidates without those that repeat another's value; the last of each stays."""
     last = {_value(c.text.rpartition("=")[2]) or c.text: c for c in candidates}
     return list(last.values())
 
 
-def _chosen(sentence: str, computed: Fraction | None) -> Candidate | None:
+def _chosen(sentence: str, computed: Fraction | None) -> StatedAnswer | None:
     assigned = _ASSIGNED.search(sentence.rstrip(" .!"))
     if assigned is not None:
-        return Candidate(*assigned.span(), assigned.group(), quantity=True)
+        return StatedAnswer(*assigned.span(), assigned.group(), quantity=True)
     exact = _PRECISELY.search(sentence)
     if exact is not None:
         precise = [c for c in _candidates(sentence, exact.end(), len(sentence)) if c.quantity]
@@ -427,11 +427,11 @@ def _chosen(sentence: str, computed: Fraction | None) -> Candidate | None:
         return _distinct(bold)[0] if len(_distinct(bold)) == 1 else None
     name = _BOLD_NAME.search(sentence)
     if name is not None and _NO_NAME.match(name[1]) is None:
-        return Candidate(*name.span(1), name[1], quantity=False)
+        return StatedAnswer(*name.span(1), name[1], quantity=False)
     candidates = _candidates(sentence, 0, len(sentence))
     quantities = _distinct([c for c in candidates if c.quantity])
     behind = _behind(sentence, candidates)
-    if isinstance(behind, Candidate) and behind.quantity:
+    if isinstance(behind, StatedAnswer) and behind.quantity:
         others = [c for c in quantities if _agrees(c.text, computed)]
         if _value(behind.text) is None or _agrees(behind.text, computed) or not others:
             return behind
@@ -455,7 +455,7 @@ _PRECISELY = re.compile(r"\bor(?: more)? (?:precisely|exactly),?\s|\bmore (?:pre
 _ORDINAL = re.compile(r"\d(?:st|nd|rd|th)\b")
 
 
-def _behind(sentence: str, candidates: list[Candidate]) -> Candidate | None:
+def _behind(sentence: str, candidates: list[StatedAnswer]) -> StatedAnswer | None:
     """What stands behind the last copula that has a value behind it."""
     masked = _masked(sentence)
     for copula in reversed(list(_COPULA.finditer(masked))):
@@ -474,7 +474,7 @@ def _behind(sentence: str, candidates: list[Candidate]) -> Candidate | None:
     return None
 
 
-def _listed(sentence: str, candidates: list[Candidate], number: int) -> Candidate | None:
+def _listed(sentence: str, candidates: list[StatedAnswer], number: int) -> StatedAnswer | None:
     """A candidate with what follows it in a list: "2 and 3"; one alone is itself."""
     first = last = candidates[number]
     for following in candidates[number + 1 :]:
@@ -489,17 +489,17 @@ def _listed(sentence: str, candidates: list[Candidate], number: int) -> Candidat
     rest = sentence[last.end :].strip(" .\\)$!*")
     if rest:
         return None
-    return Candidate(first.start, last.end, sentence[first.start : last.end], quantity=first.quantity)
+    return StatedAnswer(first.start, last.end, sentence[first.start : last.end], quantity=first.quantity)
 
 
-def _named(sentence: str, place: int) -> Candidate | None:
+def _named(sentence: str, place: int) -> StatedAnswer | None:
     """A name or a short word behind a copula, up to the end of the sentence."""
     rest = sentence[place:]
     body = re.sub(r"^[a-z]+ing\s", "", rest.strip(" .!*\u3002\"'\u201c\u201d"))
     if not body or _NO_NAME.match(body) or _NAME.fullmatch(body) is None:
         return None
     start = place + rest.index(body)
-    return Candidate(start, start + len(body), body, quantity=False)
+    return StatedAnswer(start, start + len(body), body, quantity=False)
 
 
 _SENTENCE = re.compile(

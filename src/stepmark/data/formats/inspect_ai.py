@@ -30,7 +30,7 @@ def sniff(data: Mapping[str, Any]) -> bool:
     return any(rows.has(*keys)(data) for keys in (LOG_KEYS, SAMPLE_KEYS))
 
 
-def read(row: Row, settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
+def read(row: Row, settings: rows.ReaderSettings, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """A whole log, or one sample of it. Ids are SAMPLE/EPOCH."""
     listed = row.data.get("samples", [row.data])
     if not isinstance(listed, list):
@@ -41,7 +41,7 @@ def read(row: Row, settings: rows.Reading, _counts: rows.Counts) -> Iterator[row
         yield _sample(sample, row, settings)
 
 
-def _sample(sample: dict[str, Any], row: Row, settings: rows.Reading) -> rows.LabelledRow:
+def _sample(sample: dict[str, Any], row: Row, settings: rows.ReaderSettings) -> rows.LabelledRow:
     id_ = f"{sample.get('id')}/{sample.get('epoch', 1)}"
     where = f"{row.where}, sample {id_}"
     chat = Chat(where=where)

@@ -24,7 +24,7 @@ MARKER = "ки"
 _ANSWER = re.compile(r"the answer is\s*:?\s*(\S.*)", re.I | re.S)
 
 
-def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
+def read(row: Row, _settings: rows.ReaderSettings, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One row of Math-Shepherd."""
     rows.need(row, KEYS, "Math-Shepherd")
     given, label, task = (text_of(row.data, key, row.where) for key in KEYS)

@@ -31,7 +31,7 @@ def sniff(data: Mapping[str, Any]) -> bool:
     return isinstance(data.get("input"), str) and _column(data) is not None and "output" not in data
 
 
-def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
+def read(row: Row, _settings: rows.ReaderSettings, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One row."""
     text, column = text_of(row.data, "input", row.where), _column(row.data)
     if column is None:

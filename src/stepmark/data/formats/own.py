@@ -111,7 +111,7 @@ def _check_numbers(judgement: Judgement, row: Row, field: str) -> None:
             raise row.error(f"expected a number from 0 to 1, found {value!r}", f"{field}.{name}")
 
 
-def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
+def read(row: Row, _settings: rows.ReaderSettings, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """See `from_row`."""
     yield from_row(row)
 

@@ -49,7 +49,7 @@ GRADED_ROLES = (None, "assistant", "agent", "model")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Keys:
+class PotatoFields:
     """Where a row has what."""
 
     id: str = "id"
@@ -85,7 +85,7 @@ class Shown:
     """All entries of its list of steps."""
 
 
-def shown(row: Row, keys: Keys) -> Shown:
+def shown(row: Row, keys: PotatoFields) -> Shown:
     """A row of a data file; `InputError` where it has no id, no problem, no steps, or a step without text."""
     data = row.data
     id_ = word(data.get(keys.id), row, keys.id)
@@ -129,7 +129,7 @@ def word(value: object, row: Row, field: str) -> str:
     return str(value)
 
 
-def _turn(raw: Any, row: Row, field: str, keys: Keys) -> Turn:
+def _turn(raw: Any, row: Row, field: str, keys: PotatoFields) -> Turn:
     fields: Mapping[str, Any] = raw if isinstance(raw, dict) else {"text": raw}
     calls, outputs = [], []
     for at, call in enumerate(fields.get("tool_calls") or ()):
@@ -187,7 +187,7 @@ def sniff(data: Mapping[str, Any]) -> bool:
     return any(rows.has(*keys)(data) for keys in (STATE_KEYS, ANNOTATION_KEYS, EXPORT_KEYS))
 
 
-def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
+def read(row: Row, settings: rows.ReaderSettings, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """The labels of one row, one solution for each person and item. Ids are the items' own.
 
     Raises:
@@ -275,7 +275,7 @@ def _label(value: object, row: Row, field: str) -> dict[str, Any] | None:
 
 
 def _judgements(
-    label: dict[str, Any], item: Shown, person: str, row: Row, settings: rows.Reading
+    label: dict[str, Any], item: Shown, person: str, row: Row, settings: rows.ReaderSettings
 ) -> tuple[tuple[Judgement, ...], ...]:
     listed = label.get("steps")
     mode = label.get("mode")
@@ -316,7 +316,7 @@ def _mark(raw: Any, at: int, item: Shown, row: Row) -> dict[str, Any]:
 
 
 def _counting_rewards(
-    mode: str, marks: list[dict[str, Any]], settings: rows.Reading, row: Row
+    mode: str, marks: list[dict[str, Any]], settings: rows.ReaderSettings, row: Row
 ) -> tuple[_Rating, ...]:
     """The rewards that judge: 0 only where it is neutral and not unmarked."""
     if mode == "first_error" or settings.zero == "unjudged":
@@ -358,7 +358,7 @@ def _items(file: str, _changed: int, _size: int) -> Mapping[str, Shown]:
     """The data file by id, read again when it has changed; it is held in memory, since labels come in another order."""
     items: dict[str, Shown] = {}
     for row in read_rows(file):
-        item = shown(row, Keys())
+        item = shown(row, PotatoFields())
         id_ = str(item.solution.id)
         if id_ in items:
             raise row.error(f"the id {id_!r} stands twice; expected every item once", "id")

@@ -34,7 +34,7 @@ FINISHES = ("found_error", "solution", "bad_problem", "give_up")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Completion:
+class OfferedStep:
     """A step that was offered or written, as its authors name the fields."""
 
     text: str
@@ -47,8 +47,8 @@ class Completion:
 class RatedStep:
     """What was offered at one step, and what was taken."""
 
-    completions: tuple[Completion, ...] | None = None
-    human_completion: Completion | None = None
+    completions: tuple[OfferedStep, ...] | None = None
+    human_completion: OfferedStep | None = None
     chosen_completion: int | None = None
 
 
@@ -99,7 +99,7 @@ _FIELDS = _names(
     question=_names(Question),
     label=_names(
         Walk,
-        steps=_names(RatedStep, completions=_names(Completion), human_completion=_names(Completion)),
+        steps=_names(RatedStep, completions=_names(OfferedStep), human_completion=_names(OfferedStep)),
     ),
 )
 """What is read of a record; phase 1 has other fields too (`corrected_rating`)."""
@@ -129,7 +129,7 @@ IN_META = (
 )
 
 
-def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
+def read(row: Row, settings: rows.ReaderSettings, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One record: its branches in order, then its main row. Ids are NAME:LINE, and NAME:LINE/STEP.COMPLETION of a branch."""
     rows.need(row, KEYS, "PRM800K")
     names = [field.name for field in fields(RawRecord)]
@@ -198,7 +198,7 @@ def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows
         yield labelled(row.place, _facts(record, choices))
 
 
-def _left_out(record: RawRecord, settings: rows.Reading) -> str | None:
+def _left_out(record: RawRecord, settings: rows.ReaderSettings) -> str | None:
     if record.label.finish_reason == "bad_problem":
         return "the labeller marked the problem as bad"
     if settings.quality_control:
@@ -210,7 +210,7 @@ def _left_out(record: RawRecord, settings: rows.Reading) -> str | None:
     return None
 
 
-def _judged(completion: Completion, judge: str) -> tuple[Judgement, ...]:
+def _judged(completion: OfferedStep, judge: str) -> tuple[Judgement, ...]:
     if completion.rating is None or completion.flagged:
         return ()
     return (Judgement(kind="correctness", judge=judge, rating=completion.rating),)

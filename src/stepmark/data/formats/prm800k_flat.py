@@ -67,7 +67,7 @@ def rated_completion(row: Row) -> LabelledSolution:
     return _labelled(rated, rated.next_response, row.where, judged)
 
 
-def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
+def read(row: Row, _settings: rows.ReaderSettings, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One row of the flat layout."""
     rows.need(row, KEYS, "PRM800K in the flat layout")
     rated, judged = _rated(row), None

@@ -21,7 +21,7 @@ sniff = rows.has(*KEYS)
 _NUMBER = re.compile(r"(step\s*)?\d+\.(?!\d)\s*", re.IGNORECASE)
 
 
-def read(row: Row, _settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
+def read(row: Row, _settings: rows.ReaderSettings, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One row of PRMBench; the id is CLASSIFICATION_IDX."""
     rows.need(row, KEYS, "PRMBench")
     steps = tuple(unnumbered(text) for text in texts_of(row.data, "modified_process", row.where))

@@ -18,7 +18,7 @@ ABOUT = "ProcessBench: the first wrong step"
 sniff = rows.has(*KEYS)
 
 
-def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
+def read(row: Row, _settings: rows.ReaderSettings, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One row of ProcessBench."""
     rows.need(row, KEYS, "ProcessBench")
     read = read_solution(row.data, where=row.where)

@@ -22,7 +22,7 @@ KEYS = ("conversations",)
 sniff = rows.has(*KEYS)
 
 
-def read(row: Row, _settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
+def read(row: Row, _settings: rows.ReaderSettings, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One conversation."""
     turns = _turns(row)
     signs = [sign.strip() for sign in turns[1::2]]

@@ -103,7 +103,7 @@ class Counts:
 
 
 @settings
-class Reading:
+class ReaderSettings:
     """Settings of readers; each format uses those that it needs."""
 
     how: str = "auto"
@@ -146,7 +146,7 @@ class NotRepresentableError(InputError):
 
 
 Item = LabelledRow | Refusal
-Reader = Callable[[Row, Reading, Counts], Iterator[LabelledRow]]
+Reader = Callable[[Row, ReaderSettings, Counts], Iterator[LabelledRow]]
 """Reads one row of a file; raises `InputError`, with the field, for one that is not of its format."""
 Writer = Callable[[Iterable[Item], Writing, Counts], Iterator[dict[str, Any] | InputError]]
 """Gives the rows of a file, and an error in the place of each that it leaves out; raises `InputError` where a setting of `Writing` is needed."""

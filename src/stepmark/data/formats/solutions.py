@@ -21,7 +21,7 @@ def sniff(data: Mapping[str, Any]) -> bool:
 def reader(format: str) -> rows.Reader:
     """A reader of such rows, or of rows of chat `messages`, that says which format they had."""
 
-    def read(row: Row, settings: rows.Reading, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
+    def read(row: Row, settings: rows.ReaderSettings, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
         for one in solutions_of(row, how=settings.how, marker=settings.marker, reasoning=settings.reasoning):
             meta = {"from": row.place, "format": format, **one.own_meta}
             meta = rows.with_columns(meta, one.columns)

@@ -30,7 +30,7 @@ def sniff(row: Mapping[str, Any]) -> bool:
     return is_solution(row) and isinstance(steps, list) and (labels is None or one_a_step)
 
 
-def read(row: Row, settings: rows.Reading, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
+def read(row: Row, settings: rows.ReaderSettings, counts: rows.Counts) -> Iterator[rows.LabelledRow]:
     """One row of TRL; without labels its steps are not judged."""
     read = read_solution(row.data, where=row.where)
     labels = step_labels(row.data) or []

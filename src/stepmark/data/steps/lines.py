@@ -299,7 +299,7 @@ _ITEM = re.compile(
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]")
 
 
-class Item(NamedTuple):
+class ListItem(NamedTuple):
     """An item of a numbered list."""
 
     start: int
@@ -309,14 +309,14 @@ class Item(NamedTuple):
     """Its number as it is written: "Step 1", "1.", "(1)"."""
 
 
-def numbered_list(text: str, spans: Sequence[Span]) -> list[Item]:
+def numbered_list(text: str, spans: Sequence[Span]) -> list[ListItem]:
     """The items of the numbered list that carries a text; none where there is no such list.
 
     An item is "Step 3:", "### Step 3", "**Step 3**", "3.", "3)" or "(3)" at the start of a line outside `spans`. Items of one list look alike: the same
     kind of number, heading level, boldness and indentation (up to two spaces count as none), and count up by one from its first item; a number 1 out
     of turn begins it anew. "Step N" goes before every other kind; then headings, bold, less indentation, more items.
     """
-    groups: dict[tuple[str, int, bool, int], list[Item]] = {}
+    groups: dict[tuple[str, int, bool, int], list[ListItem]] = {}
     for start in outside(line_cuts(text), spans):
         match = _ITEM.match(text, start)
         if match is None:
@@ -333,7 +333,7 @@ def numbered_list(text: str, spans: Sequence[Span]) -> list[Item]:
             level = len((match["mark"] or "").strip())
             style = (form, level, bool(match["strong"]), indent if indent > 2 else 0)
             written = form.format(number)
-        groups.setdefault(style, []).append(Item(start, int(number), written))
+        groups.setdefault(style, []).append(ListItem(start, int(number), written))
 
     def rank(style: tuple[str, int, bool, int]) -> tuple[bool, bool, bool, int, int, int]:
         kind, level, bold, indent = style
@@ -343,9 +343,9 @@ def numbered_list(text: str, spans: Sequence[Span]) -> list[Item]:
     return lists[min(lists, key=rank)] if lists else []
 
 
-def _consecutive(candidates: list[Item]) -> list[Item]:
+def _consecutive(candidates: list[ListItem]) -> list[ListItem]:
     """The candidates that count up by one; runs of a single item are left out."""
-    runs: list[list[Item]] = []
+    runs: list[list[ListItem]] = []
     for candidate in candidates:
         if runs and candidate.number == runs[-1][-1].number + 1:
             runs[-1].append(candidate)
@@ -354,7 +354,7 @@ def _consecutive(candidates: list[Item]) -> list[Item]:
     return [item for run in runs if len(run) >= 2 for item in run]
 
 
-def numbered_cuts(text: str, items: Sequence[Item], spans: Sequence[Span]) -> list[int]:
+def numbered_cuts(text: str, items: Sequence[ListItem], spans: Sequence[Span]) -> list[int]:
     """Cuts for a text that a numbered list carries: its items, and the paragraphs around the list.
 
     What stands between two items belongs to the first. The last item of a run has no such end: if none of the items before it holds a paragraph of

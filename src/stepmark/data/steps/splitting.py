@@ -22,7 +22,7 @@ from typing import overload
 from stepmark.data.steps import lines as borders
 from stepmark.data.steps.code import code_cuts, looks_like_code
 from stepmark.data.steps.lines import Span
-from stepmark.data.steps.thoughts import Reasoning, Section, limit_cuts, sections, turn_cuts
+from stepmark.data.steps.thoughts import Reasoning, ThoughtSection, limit_cuts, sections, turn_cuts
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Step
 from stepmark.registry import unknown_name
@@ -128,7 +128,7 @@ def split(
 
 def split_parts(
     text: str,
-    parts: Sequence[Section],
+    parts: Sequence[ThoughtSection],
     how: str,
     *,
     marker: str | None = None,

@@ -42,7 +42,7 @@ _TURN = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Section:
+class ThoughtSection:
     """A share of a text; between sections stand their marks."""
 
     start: int
@@ -50,9 +50,9 @@ class Section:
     thought: bool
 
 
-def sections(text: str) -> list[Section]:
+def sections(text: str) -> list[ThoughtSection]:
     """The thoughts and answers of a text in order, blank ones left out; one answer, the whole, where it has no marks."""
-    parts: list[Section] = []
+    parts: list[ThoughtSection] = []
     marks = [mark for mark in _MARKS.finditer(text) if not _quoted(text, mark)]
     at, thought = 0, bool(marks) and _closes_thought(marks[0])
     fences = list(_FENCE.finditer(text)) if marks else []
@@ -69,10 +69,10 @@ def sections(text: str) -> list[Section]:
         if opened is not None and line < len(fences) and _closes(opened, fences[line]):
             continue
         opened = None
-        parts.append(Section(start=at, end=mark.start(), thought=thought))
+        parts.append(ThoughtSection(start=at, end=mark.start(), thought=thought))
         at = mark.end()
         thought = _opens_thought(mark)
-    parts.append(Section(start=at, end=len(text), thought=thought))
+    parts.append(ThoughtSection(start=at, end=len(text), thought=thought))
     return [part for part in parts if text[part.start : part.end].strip()]
 
 

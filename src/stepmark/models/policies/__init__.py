@@ -15,7 +15,7 @@ from pydantic import Field
 from stepmark.backends import ChoiceLogprobs, Completion, Completions
 from stepmark.errors import UsageError
 from stepmark.models.lazy import LOADING, Bits, Lazy, check_device, is_server, note_idle
-from stepmark.models.prm import Reading
+from stepmark.models.prm import PromptTokens
 from stepmark.registry import FACTORY, Registry
 from stepmark.settings import check_arguments, checked
 
@@ -50,7 +50,7 @@ class LocalReader(Protocol):
     """A policy in this process, which counts what it reads."""
 
     @property
-    def read(self) -> Reading:
+    def read(self) -> PromptTokens:
         """The tokens of its prompts."""
 
 
@@ -65,7 +65,7 @@ POLICIES = Registry(
 """The classes, by name."""
 
 
-def reading_of(policy: Policy) -> Reading | None:
+def reading_of(policy: Policy) -> PromptTokens | None:
     """The prompt tokens of a policy; None for one that does not run in this process."""
     return policy.read if isinstance(policy, LocalReader) else None
 

@@ -22,7 +22,7 @@ from stepmark.backends import (
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
-from stepmark.models.prm import Reading
+from stepmark.models.prm import PromptTokens
 from stepmark.models.tree import Ints, pack, passes
 from stepmark.show.text import amount
 
@@ -32,11 +32,11 @@ try:
 
     from stepmark.models import attention
     from stepmark.models.backbone import compute_devices, load_tokenizer, saved_dtype
-    from stepmark.models.engine import Known, PrefixCache, hidden_states, token_budget
+    from stepmark.models.engine import CachedPrefix, PrefixCache, hidden_states, token_budget
     from stepmark.models.files import present, read_object
     from stepmark.models.placement import load_placed
     from stepmark.models.places import adapter_base, built_in, find_checkpoint
-    from stepmark.models.policies.rows import CachedRows, PlannedRows, Rows, last_only
+    from stepmark.models.policies.rows import CachedRows, KeyValueRows, PlannedRows, last_only
     from stepmark.models.quantized import elements, weights_of
 except ModuleNotFoundError:
     raise MissingExtraError(
@@ -217,7 +217,7 @@ class LocalPolicy(BatchPolicy):
         self.name = name
         self._identity = identity
         self.tokens_written = 0
-        self.read = Reading()
+        self.read = PromptTokens()
         self._no_plan = why_not(model)
         self.keeps_nothing = self._no_plan if memory_tokens else "it was given no memory"
         self._kept = None if self.keeps_nothing else PromptCache(model, memory_tokens)
@@ -393,7 +393,7 @@ class LocalPolicy(BatchPolicy):
         first = {row.index: row.prompt for row in rows}
         texts = [first[index] for index in prompts]
         kept = None if self._kept is None else self._kept.begin(texts, self.read)
-        batch: Rows
+        batch: KeyValueRows
         if kept is not None:
             batch, texts = kept, [text[-1:] for text in texts]
         else:
@@ -519,7 +519,7 @@ class PromptCache:
         self._model = model
         self._cache = PrefixCache([_Decoder(model)], capacity=memory_tokens, states=False)
 
-    def begin(self, prompts: Sequence[list[int]], read: Reading) -> PlannedRows | None:
+    def begin(self, prompts: Sequence[list[int]], read: PromptTokens) -> PlannedRows | None:
         """Read prompts up to their last tokens.
 
         Args:
@@ -536,7 +536,7 @@ class PromptCache:
             sum(len(ids) for ids in known) > room and len(pack([known[place] for place in longer])) > room
         ):
             return None
-        held = self._cache.hold([Known(ids=known[place]) for place in longer])
+        held = self._cache.hold([CachedPrefix(ids=known[place]) for place in longer])
         read.computed += held.computed + len(prompts)
         read.again += held.again
         read.forgotten = self._cache.evicted

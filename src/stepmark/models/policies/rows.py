@@ -19,7 +19,7 @@ Layers = dict[Any, tuple[Tensor, Tensor]]
 """Layer -> keys and values, [rows, kv_heads, tokens, dim]."""
 
 
-class Rows(Protocol):
+class KeyValueRows(Protocol):
     """Rows of one width, padded on the left."""
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -54,11 +54,11 @@ class CachedRows:
         self._mask: Tensor | None = None
 
     def active(self) -> AbstractContextManager[None]:
-        """See `Rows.active`."""
+        """See `KeyValueRows.active`."""
         return nullcontext()
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """See `Rows.read`."""
+        """See `KeyValueRows.read`."""
         self._mask = mask if self._mask is None else torch.cat([self._mask, mask], dim=1)
         out = self._model(
             input_ids=ids,
@@ -73,7 +73,7 @@ class CachedRows:
         return logits
 
     def select(self, rows: Tensor, room: int) -> None:
-        """See `Rows.select`."""
+        """See `KeyValueRows.select`."""
         assert self._mask is not None
         self._cache.batch_select_indices(rows)
         self._mask = self._mask[rows]
@@ -101,7 +101,7 @@ class PlannedRows:
         self._masks: dict[tuple[int, torch.device], Tensor] = {}
 
     def active(self) -> AbstractContextManager[None]:
-        """See `Rows.active`."""
+        """See `KeyValueRows.active`."""
         return attention.planned(self._model.get_decoder())
 
     @property
@@ -117,7 +117,7 @@ class PlannedRows:
         }
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """See `Rows.read`."""
+        """See `KeyValueRows.read`."""
         new, start = ids.shape[1], self._length
         if self._mask is None:
             self._padded = bool((mask == 0).any())
@@ -174,7 +174,7 @@ class PlannedRows:
         return self._masks[groups, device]
 
     def select(self, rows: Tensor, room: int) -> None:
-        """See `Rows.select`."""
+        """See `KeyValueRows.select`."""
         assert self._mask is not None
         self._mask = self._mask[rows]
         for layer, pair in self._full.items():

@@ -27,7 +27,7 @@ from stepmark.models.prm import PRM
 from stepmark.records import Problem, Refusal, Solution
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import Credit
-from stepmark.rl.rewarding import Rated, batch_of, scored, step_spans, token_offsets
+from stepmark.rl.rewarding import RewardedCompletion, batch_of, scored, step_spans, token_offsets
 from stepmark.show.text import amount
 
 
@@ -70,19 +70,19 @@ def rate(
     *,
     prm: PRM | None,
     split: str = "line",
-) -> list[Rated]:
+) -> list[RewardedCompletion]:
     """Completions cut into steps, mapped to tokens and scored; their groups are all 0 and their outcomes 0 until `advantages` gets better ones.
 
     Args:
         problems: of each completion; those of one problem side by side share what the PRM reads.
         prm: scores steps; None for none.
     """
-    rated: list[Rated] = []
+    rated: list[RewardedCompletion] = []
     for problem, ids in zip(problems, completions, strict=True):
         text = decode(ids)
         steps = tuple(cut(text, split).steps) if text.strip() else ()
         rated.append(
-            Rated(
+            RewardedCompletion(
                 problem=Problem(text=problem),
                 group=0,
                 # The prompt and how it ended are the other trainer's; nothing here reads them.
@@ -97,7 +97,7 @@ def rate(
 
 
 def advantages(
-    rated: Sequence[Rated],
+    rated: Sequence[RewardedCompletion],
     groups: Sequence[int],
     outcomes: Sequence[float | None],
     credit: Credit,
@@ -136,7 +136,7 @@ def advantages(
     return values
 
 
-def figures(rated: Sequence[Rated]) -> dict[str, float]:
+def figures(rated: Sequence[RewardedCompletion]) -> dict[str, float]:
     """What to log of scored completions: `steps` a completion, the share that was `refused`, and the mean step `score`, where there is one."""
     scores = [score for item in rated for score in item.scores or ()]
     result = {
@@ -206,7 +206,7 @@ def token_row(
 
 
 def row_of(
-    rated: Rated, outcome: float, *, written: Sequence[int] | Sequence[bool] | None = None
+    rated: RewardedCompletion, outcome: float, *, written: Sequence[int] | Sequence[bool] | None = None
 ) -> list[float]:
     """The `token_row` of a completion of `rate` or `turns.rate_turns`; steps that share their last token have the lowest of their scores."""
     scores = rated.scores

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from stepmark.models.policies.local import Drawn
 from stepmark.models.prm import PRM
 from stepmark.records import Problem, Step
-from stepmark.rl.rewarding import Rated, StepSpans, scored
+from stepmark.rl.rewarding import RewardedCompletion, StepSpans, scored
 
 
 def turn_spans(written: Sequence[int] | Sequence[bool]) -> tuple[tuple[int, int], ...]:
@@ -29,7 +29,7 @@ def rate_turns(
     decode: Callable[[Sequence[int]], str],
     *,
     prm: PRM | None,
-) -> list[Rated]:
+) -> list[RewardedCompletion]:
     """Conversations with a score for each turn; groups are 0 and outcomes 0, as of `completions.rate`.
 
     A conversation with a turn that decodes to nothing has no steps, and `refused` says so.
@@ -41,7 +41,7 @@ def rate_turns(
         decode: token ids to text, without control tokens.
         prm: scores turns; None for none.
     """
-    rated: list[Rated] = []
+    rated: list[RewardedCompletion] = []
     for problem, ids, mask in zip(problems, completions, written, strict=True):
         spans = turn_spans(mask)
         until = [start for start, _ in spans[1:]] + [len(ids)]
@@ -56,7 +56,7 @@ def rate_turns(
             )
         )
         rated.append(
-            Rated(
+            RewardedCompletion(
                 problem=Problem(text=problem),
                 group=0,
                 drawn=Drawn(prompt=(), ids=tuple(ids), text=decode(ids), finish="stop"),

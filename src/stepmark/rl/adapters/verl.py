@@ -23,7 +23,7 @@ from stepmark.rl.adapters.completions import CARRIED, estimator, problem_of, rat
 from stepmark.rl.adapters.turns import rate_turns
 from stepmark.rl.credit import Credit
 from stepmark.rl.credit.methods import CREDITS
-from stepmark.rl.rewarding import Rated
+from stepmark.rl.rewarding import RewardedCompletion
 
 try:
     from verl.experimental.agent_loop import agent_loop
@@ -119,7 +119,7 @@ class StepRewardManager(naive.NaiveRewardManager):  # type: ignore[misc]
         extra = {**result["reward_extra_info"], "outcome": outcome, "steps": len(rated.steps)}
         return {"reward_score": row_of(rated, outcome, written=written), "reward_extra_info": extra}
 
-    def _rate(self, problem: str, ids: list[int], written: Sequence[int] | None) -> Rated:
+    def _rate(self, problem: str, ids: list[int], written: Sequence[int] | None) -> RewardedCompletion:
         decode = partial(self.tokenizer.decode, skip_special_tokens=True)
         with _ALONE:
             prm, split = _loaded(self._how["prm"]), self._how.get("split", "line")
