@@ -116,13 +116,13 @@ class Solution:
             raise InputError(f"expected a text, found {type(problem).__name__}", field="problem")
         if not isinstance(steps, Iterable) or isinstance(steps, Mapping):
             raise InputError(f"expected a list of step texts, found {type(steps).__name__}", field="steps")
-        made = tuple(Step(text=step) if isinstance(step, str) else step for step in steps)
-        for at, step in enumerate(made):
+        as_steps = tuple(Step(text=step) if isinstance(step, str) else step for step in steps)
+        for at, step in enumerate(as_steps):
             if not isinstance(step, Step):
                 raise InputError(
                     f"expected a text or a Step, found {type(step).__name__}", field=f"steps[{at}]"
                 )
-        return cls(problem=Problem(text=problem), steps=made, id=id)
+        return cls(problem=Problem(text=problem), steps=as_steps, id=id)
 
     def _repr_html_(self) -> str:
         from stepmark.show.html import steps_fragment
@@ -326,12 +326,12 @@ class GradedSolution:
     def steps(self) -> tuple[GradedStep, ...]:
         """The steps, each with its text, score and findings."""
         critiques = self.step_scores.critiques or ((),) * len(self.scores)
-        found: dict[int, list[Finding]] = {}
+        by_step: dict[int, list[Finding]] = {}
         for finding in self.findings or ():
-            found.setdefault(finding.step, []).append(finding)
+            by_step.setdefault(finding.step, []).append(finding)
         return tuple(
             GradedStep(
-                number=at + 1, text=text, score=score, findings=tuple(found.get(at, ())), critiques=critique
+                number=at + 1, text=text, score=score, findings=tuple(by_step.get(at, ())), critiques=critique
             )
             for at, (text, score, critique) in enumerate(
                 zip(self.solution.texts, self.scores, critiques, strict=True)
@@ -609,7 +609,7 @@ def record_row(record: Record) -> dict[str, Any]:
             "meta": {**record.meta, **facts},
         }
     if isinstance(record, Problem):
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "problem": record.text,
             "answer": record.answer,
             "id": record.id,
@@ -617,7 +617,7 @@ def record_row(record: Record) -> dict[str, Any]:
         }
     else:
         problem = record.problem
-        known = {
+        fields = {
             "problem": problem.text,
             "steps": list(record.texts),
             "answer": problem.answer,
@@ -626,7 +626,7 @@ def record_row(record: Record) -> dict[str, Any]:
             "problem_id": problem.id,
             "problem_source": problem.source,
         }
-    return {key: value for key, value in known.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 SAMPLE_FACTS = ("outcome", "tokens", "finish", "logprob", "note")

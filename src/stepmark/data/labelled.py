@@ -177,14 +177,14 @@ def convert(
         quality_control=quality_control,
     )
     writing = Writing(judge=judge, kind=kind, consensus=consensus, neutral=neutral, hard=hard)
-    given = run_input(source, hashed=out is not None and not is_stream(out))
-    rows = read_rows(given.source, columns=columns)
+    run = run_input(source, hashed=out is not None and not is_stream(out))
+    rows = read_rows(run.source, columns=columns)
     first = next(rows)
     rows, name = chain([first], rows), from_format or detect(first)
-    known = None if items is None else fingerprint(items)
+    digest = None if items is None else fingerprint(items)
     manifest = {
         "command": "convert",
-        "input": given.manifest,
+        "input": run.manifest,
         "from": name,
         "to": to,
         "settings": {
@@ -193,7 +193,7 @@ def convert(
             "columns": columns,
             "keep_going": keep_going,
         },
-        **({} if known is None else {"items": asdict(known)}),
+        **({} if digest is None else {"items": asdict(digest)}),
     }
     counts = Counts()
     made: list[dict[str, Any]] = []
@@ -210,7 +210,7 @@ def convert(
         if not counts.written:
             raise InputError(
                 "no row could be written: " + "; ".join(counts.lines()[1:] or ["there was none"]),
-                where=given.name,
+                where=run.name,
             )
     facts = {"counts": counts.facts(), "rows": counts.written, "left_out": len(refused)}
     write_manifest(out, {**manifest, **facts})
@@ -280,8 +280,8 @@ def items_of_rows(
         name = format or detect(first)
         counts.formats.setdefault(name)
         counts.zeros = {}
-        given = map(ungraded, own)
-        for row in chat_rows(given, keep_going=keep_going) if name in TRACES else given:
+        plain = map(ungraded, own)
+        for row in chat_rows(plain, keep_going=keep_going) if name in TRACES else plain:
             try:
                 if isinstance(row, Refusal):
                     raise row.error

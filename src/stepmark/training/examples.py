@@ -148,10 +148,10 @@ def examples(
         critiques: read them; a step that has some takes its target from other rows too, where its own does not judge it.
     """
     dropped = Dropped() if dropped is None else dropped
-    kept = list(rows)
+    solutions = list(rows)
     seen: dict[Prefix, list[Judgement]] = {}
     outcomes: dict[Prefix, set[bool]] = {}
-    for row in kept:
+    for row in solutions:
         if len(row.labelled.judgements) != len(row.solution.steps):
             raise InputError(
                 f"{amount(len(row.labelled.judgements), 'list')} of judgements for {amount(len(row.solution.steps), 'step')}",
@@ -168,11 +168,11 @@ def examples(
         if judged
     }
     result: dict[tuple[object, ...], Example] = {}
-    for row in kept:
-        said = outcomes.get(_prefixes(row.solution)[-1], set()) if row.solution.steps else set()
-        if len(said) > 1:
+    for row in solutions:
+        reported = outcomes.get(_prefixes(row.solution)[-1], set()) if row.solution.steps else set()
+        if len(reported) > 1:
             dropped.note("rows disagree on an outcome", row.where)
-        outcome = next(iter(said)) if len(said) == 1 else None
+        outcome = next(iter(reported)) if len(reported) == 1 else None
         example, why = _example(row, known, outcome, rules, dropped, critiques=critiques)
         if why:
             dropped.note(why, row.where)
@@ -332,10 +332,10 @@ def split_problems(
     groups = by_problem(rows)
     order = list(range(len(groups)))
     random.Random(seed).shuffle(order)
-    held = set(order[: round(len(groups) * share)])
+    held_out = set(order[: round(len(groups) * share)])
     return (
-        [g for i, g in enumerate(groups) if i not in held],
-        [g for i, g in enumerate(groups) if i in held],
+        [g for i, g in enumerate(groups) if i not in held_out],
+        [g for i, g in enumerate(groups) if i in held_out],
     )
 
 

@@ -54,8 +54,8 @@ class LabelledRow:
     @property
     def origin(self) -> str:
         """Where it was first read, as NAME:LINE."""
-        known = self.meta.get("from")
-        return known if isinstance(known, str) else Path(self.where).name
+        source = self.meta.get("from")
+        return source if isinstance(source, str) else Path(self.where).name
 
 
 class Counts:
@@ -286,14 +286,14 @@ def labelled(
         name in RECORD_FIELDS and isinstance(value, str) for name, value in record.items()
     ):
         del meta["record"]
-        known = {**solution_fields(solution), **record}
+        fields = {**solution_fields(solution), **record}
         problem = Problem(
             text=solution.problem.text,
-            id=known.get("problem_id"),
-            answer=known.get("answer"),
-            source=known.get("problem_source"),
+            id=fields.get("problem_id"),
+            answer=fields.get("answer"),
+            source=fields.get("problem_source"),
         )
-        solution = replace(solution, problem=problem, id=known.get("id"), source=known.get("source"))
+        solution = replace(solution, problem=problem, id=fields.get("id"), source=fields.get("source"))
     return LabelledRow(
         labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
         where=row.where,
