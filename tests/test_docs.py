@@ -70,7 +70,8 @@ def test_python_blocks_run_top_to_bottom(page: Path, tmp_path: Path, monkeypatch
         for number, (block, shown) in enumerate(_PRINTED.findall(page.read_text("utf-8")), start=1):
             printed = StringIO()
             with redirect_stdout(printed):
-                exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)  # noqa: S102
+                program = compile(block, f"{page.name}, block {number}", "exec", dont_inherit=True)
+                exec(program, namespace)  # noqa: S102
             assert not shown or printed.getvalue() == shown
     finally:
         for name in set(sys.modules) - before:
