@@ -304,6 +304,8 @@ class LabelTally:
     def __init__(self, texts: tuple[str, str] | None) -> None:
         self.texts = texts
         self.counts: Counter[str] = Counter()
+        self.failed: dict[str, Counter[str]] = {}
+        """By criterion the solutions that fail it, and the steps."""
         self.tokens: int | None = 0
         self.refused: list[str] = []
 
@@ -325,6 +327,12 @@ class LabelTally:
             first, cost = facts["first_error"], facts["cost"]
             silent = first is None and not facts["abstained"]
             wrong = any(judgement.get("rating") == -1 for step in row["judgements"] for judgement in step)
+            for axis in dict.fromkeys(j["axis"] for step in row["judgements"] for j in step if "axis" in j):
+                steps = sum(
+                    any(j.get("axis") == axis and j.get("rating") == -1 for j in step)
+                    for step in row["judgements"]
+                )
+                self.failed.setdefault(axis, Counter()).update(solutions=steps > 0, steps=steps)
             self.counts.update(
                 found=first is not None and first >= 0,
                 clean=first == -1,
@@ -353,16 +361,21 @@ class LabelTally:
     def manifest(self) -> dict[str, Any]:
         """The counts, as the manifest has them."""
         counts = {name: self.counts[name] for name in _COUNTS}
-        return {**counts, "tokens": self.tokens, "refused": len(self.refused)}
+        failed = {"failed": {axis: dict(count) for axis, count in self.failed.items()}} if self.failed else {}
+        return {**counts, **failed, "tokens": self.tokens, "refused": len(self.refused)}
 
     def summary(self, unlabelled: int, budget: int | None, out: str | Path | None) -> str:
         """What the run came to, for people; `unlabelled` rows were not reached by the budget."""
-        n = {name: f"{count:,}" for name, count in self.manifest().items() if count is not None}
+        n = {name: f"{count:,}" for name, count in self.manifest().items() if isinstance(count, int)}
         wrong_later = f"{n['wrong_later']} with a wrong step that may not be the first, "
         later = wrong_later if self.counts["wrong_later"] else ""
         lines = [
             f"{amount(self.counts['solutions'], 'solution')}: {n['found']} with a first error, {later}{n['clean']} without, "
             f"{n['abstained']} abstained, {n['unknown']} where the method says nothing"
+        ]
+        lines += [
+            f"{axis}: fails in {amount(count['solutions'], 'solution')}, at {amount(count['steps'], 'step')}"
+            for axis, count in self.failed.items()
         ]
         if self.counts["others"]:
             lines.append(
