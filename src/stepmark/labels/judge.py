@@ -99,12 +99,12 @@ _TURN_TASK = (
 _CRITERIA = (
     "Judge each paragraph by each of these criteria:\n\n{criteria}\n\nA paragraph that a criterion does not apply to meets it. {missing}Think it "
     "through first. Then end your reply with one JSON object and nothing after it. Its keys are the names of all criteria. The value of each is the list of "
-    "the paragraphs that fail it, each with its index and, in one sentence to the author, the reason; an empty list where none fails:\n\n{example}"
+    "the paragraphs that fail it, each with its index and the reason, one sentence to the author that names no index; an empty list where none fails:\n\n{example}"
 )
 _STEP_CRITERIA = (
     "Judge <paragraph_{index}> alone by each of these criteria, and take the paragraphs before it as they are:\n\n{criteria}\n\nA paragraph that a criterion "
     "does not apply to meets it. {missing}Think it through first. Then end your reply with one JSON object and nothing after it. Its keys are "
-    'the names of all criteria. The value of each has a verdict, "pass" or "fail", and, in one sentence to the author, the reason:\n\n{example}'
+    'the names of all criteria. The value of each has a verdict, "pass" or "fail", and the reason, one sentence to the author that names no index:\n\n{example}'
 )
 _MISSING = "A criterion marked (missing) says what has to be done. It fails where that was due and was not done: {place}. "
 _MISSING_PLACES = {
