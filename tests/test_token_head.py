@@ -58,14 +58,14 @@ def items(objective, net, rows):
 
 
 def plain_inputs(model, ids, spans):
-    """What the head reads of each step [begin, end), from a whole language model: [steps, 4 + hidden]."""
+    """What the head reads of each step [begin, end), the last token its mark, from a whole language model: [steps, 4 + hidden]."""
     out = model(torch.tensor([ids]), output_hidden_states=True)
     logprobs = torch.log_softmax(out.logits[0, :-1].float(), -1).gather(-1, torch.tensor(ids[1:])[:, None])[
         :, 0
     ]
     rows = []
     for begin, end in spans:
-        own = logprobs[begin - 1 : end - 1]
+        own = logprobs[begin - 1 : end - 2]
         numbers = torch.stack([own.min(), own.mean(), own.sum(), torch.tensor(float(len(own))).log()])
         rows.append(torch.cat([numbers, out.hidden_states[-1][0, end - 1].float()]))
     return torch.stack(rows)

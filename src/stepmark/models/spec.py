@@ -192,7 +192,7 @@ class ConfidenceHead:
 class TokenHead:
     """A linear layer on the log-probabilities of the step's own tokens and on the hidden state at its end: `weight` [classes, 4 + hidden], `bias` [classes].
 
-    The first four inputs are `token_head.token_features`. An outcome model reads the tokens of the whole answer.
+    The first four inputs are `token_head.token_features`; the token that is read, of the mark, is not among the step's. An outcome model reads the tokens of the whole answer.
     """
 
     kind: Literal["tokens"] = "tokens"

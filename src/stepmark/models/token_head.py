@@ -8,6 +8,7 @@ of groups of tokens ranks solutions (Fu et al. 2025, arXiv 2508.15260, whose fea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,11 @@ class TokenHeadPRM(TokenValuePRM):
         for text, path, (values, ends) in zip(
             texts, paths, self.token_spans(states, texts, paths), strict=True
         ):
-            own = torch.from_numpy(values[ends[0] : ends[-1]]).float()
+            # The token that is read is the mark's and not the author's.
+            parts = [values[start : end - 1] for start, end in pairwise(ends)]
             hidden = states.states(path[text.reads]).float()
-            features = token_features(own, np.diff(ends).tolist()).to(hidden.device)
+            own = torch.from_numpy(np.concatenate(parts)).float()
+            features = token_features(own, [len(part) for part in parts]).to(hidden.device)
             logits = self.head(torch.cat((features, hidden), -1)).float().cpu()
             scores, classes = step_scores(self.spec.readout, logits, self.neutral)
             results.append(Read(scores=scores, classes=classes, logits=logits))

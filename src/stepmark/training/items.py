@@ -154,7 +154,10 @@ def _item(part: Sequence[tuple[Encoded, Example]], *, every_step: bool) -> Train
 
 
 def step_tokens(batch: Sequence[TrainingItem]) -> tuple[Ints, list[int]]:
-    """Packed indices of the author's own tokens of each step that is read, step after step, of trees laid one after the other; and how many each has."""
+    """Packed indices of the author's own tokens of each step that is read, step after step, of trees laid one after the other; and how many each has.
+
+    The token at which a step is read is the mark's and not among them.
+    """
     steps: list[Ints] = []
     at = 0
     for item in batch:
@@ -165,10 +168,10 @@ def step_tokens(batch: Sequence[TrainingItem]) -> tuple[Ints, list[int]]:
                 if end is None:
                     continue
                 if place is not None and place not in found:
-                    tokens = row.path[before : end + 1]
+                    tokens = row.path[before:end]
                     own = row.own
                     found[place] = at + (
-                        tokens if own is None else tokens[own[before - row.answer : end + 1 - row.answer]]
+                        tokens if own is None else tokens[own[before - row.answer : end - row.answer]]
                     )
                 before = end + 1
         steps += [found[place] for place in range(len(item.reads))]
